@@ -1,7 +1,7 @@
-//! The whole pipeline, from a server's socket to a handler, in one process, by criterion: CPU of the engine.
+//! The whole pipeline in one process, from a server's socket to a handler, measured by criterion: CPU of the engine.
 //!
-//! A server sends changes of generated objects over HTTP on loopback as fast as the engine takes them. The engine has the
-//! default configuration and a handler that counts. CPU is that of all threads of the process but the server's.
+//! A server sends changes of generated objects over HTTP on loopback as fast as the engine accepts them. The engine has the
+//! default configuration and a handler that counts. CPU includes all threads of the process except the server's.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use criterion::{
     Criterion, Throughput, criterion_group, criterion_main,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, ReplayServer, Shape, measure},
     config::{Config, HandlerDefaults},
     engine::Engine,
@@ -27,16 +27,16 @@ use deltabus::{
 };
 use tokio::sync::oneshot;
 
-/// Divides the work of a debug build, which only shows that the bench runs.
+/// Divisor of the work in a debug build, which only shows that the bench runs.
 const SMOKE: u64 = if cfg!(debug_assertions) { 100 } else { 1 };
 const OBJECTS: u64 = 20_000 / SMOKE;
-/// Events of one iteration.
+/// Number of events per iteration.
 const EVENTS: u64 = 10_000 / SMOKE;
 /// Name of the server's thread.
 const SERVER: &str = "replay\n";
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// CPU time of the engine; nanoseconds.
+/// CPU time of the engine in nanoseconds.
 struct EngineCpu;
 
 impl Measurement for EngineCpu {
@@ -69,7 +69,7 @@ impl Measurement for EngineCpu {
     }
 }
 
-/// Returns the CPU of this process without that of the server's threads.
+/// Returns the CPU of this process without the server's threads.
 fn engine_cpu() -> u64 {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let of_server = threads.filter_map(|thread| {
@@ -84,7 +84,7 @@ fn engine_cpu() -> u64 {
 /// A server, and an engine that has synced with it.
 struct Pipeline {
     server: ReplayServer,
-    /// Version of the last event that the handler was called with.
+    /// Version of the last event delivered to the handler.
     seen: Arc<AtomicU64>,
     stop: Option<oneshot::Sender<()>>,
     engine: Option<JoinHandle<()>>,
@@ -123,7 +123,7 @@ impl Pipeline {
         Self { server, seen, stop: Some(stop), engine: Some(engine) }
     }
 
-    /// Makes changes, and waits until the handler was called with the last of them; returns the engine's CPU.
+    /// Makes changes and waits until the handler has received the last one; returns the engine's CPU.
     fn pass(&self, changes: u64) -> u64 {
         let before = engine_cpu();
         self.server.release(changes);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds a program that needs no library of the system, and the files of its image.
+# Builds a static program without system libraries, and the other files of its image.
 #   sh deploy/static.sh DIR [FEATURE…]
-# It is linked with glibc: musl's allocator and resolver are slower, and malloc_trim is glibc's.
+# It is linked with glibc: musl has a slower allocator and resolver, and no malloc_trim.
 set -eu
 dir=${1:?usage: sh deploy/static.sh DIR [FEATURE…]}
 shift
@@ -11,10 +11,10 @@ cd "$(dirname "$0")/.."
 
 DELTABUS_COMMIT=${DELTABUS_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
 export DELTABUS_COMMIT
-# With a target named, RUSTFLAGS are not those of build scripts and macros, which cannot be static.
+# With --target, RUSTFLAGS do not apply to build scripts and macros, which cannot be static.
 target=$(rustc -vV | sed -n 's/^host: //p')
-# Packed relocations save 1.6 MB. Random numbers come from the system call: a static program finds no function for it, and would
-# read /dev/urandom, which an image need not have.
+# Packed relocations save 1.6 MB. The getrandom backend uses the system call. Otherwise a static program would read /dev/urandom,
+# which may be missing in an image.
 flags='-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs --cfg getrandom_backend="linux_getrandom"'
 RUSTFLAGS=$flags cargo build --locked --profile dist --target "$target" --features "$*"
 

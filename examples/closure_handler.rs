@@ -1,16 +1,11 @@
-//! A function as a handler: says which pods were deleted, and what of their last state is known.
+//! Uses a function as a handler: prints each deleted pod, and whether its deletion was seen or found by a list.
 //!
 //! `cargo run --example closure_handler`
 
 use std::future::Future;
 
 use actix::System;
-use deltabus::{
-    change::Change,
-    config::HandlerDefaults,
-    engine::{Engine, EngineBuilder, EngineError},
-    notification::Notification,
-};
+use deltabus::{Change, Engine, EngineBuilder, EngineError, HandlerDefaults, Notification};
 use k8s_openapi::api::core::v1::Pod;
 
 fn main() -> Result<(), EngineError> {
@@ -18,13 +13,13 @@ fn main() -> Result<(), EngineError> {
     System::new().block_on(watch_deletions(Engine::builder(), |line| println!("{line}"), ctrl_c))
 }
 
-/// Says each deletion in a line, until `done`.
+/// Reports each deletion as a line, until `done`.
 pub(crate) async fn watch_deletions(
     builder: EngineBuilder,
     mut say: impl FnMut(String) + Send + 'static,
     done: impl Future<Output = ()>,
 ) -> Result<(), EngineError> {
-    // It has a thread of its own and may block. What it fails is tried again, as the options say.
+    // The function runs on its own thread and may block. A failed batch is retried as set in the options.
     let on_change = move |notification: &Notification| {
         for event in notification.events() {
             if let Change::Deleted { object, tombstone, .. } = &event.record.change {

@@ -1,13 +1,10 @@
-//! A controller: writes how many `ReplicaSets` a Deployment owns into an annotation of it.
+//! A controller that writes the number of `ReplicaSets` of each Deployment into an annotation of the Deployment.
 //!
-//! `cargo run --example controller`; on Ctrl-C or SIGTERM what is queued is finished first.
+//! `cargo run --example controller`; on Ctrl-C or SIGTERM it finishes the queued work first.
 
 use actix::{Actor, Context, Handler, System};
-use deltabus::config::{Config, HandlerDefaults, Initial};
-use deltabus::{engine::Engine, list_watch::kube::ClusterAccess, lister::Lister, object::FieldPath};
 use deltabus::{
-    notification::{Notification, Stopped},
-    work_queue::WorkQueue,
+    ClusterAccess, Config, Engine, FieldPath, HandlerDefaults, Initial, Lister, Notification, Stopped, WorkQueue,
 };
 use futures_util::FutureExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -29,7 +26,7 @@ impl Actor for Enqueue {
 
 impl Handler<Notification> for Enqueue {
     type Result = Result<(), Stopped>;
-    /// Queues the uid of what changed, and of the owners it has and had.
+    /// Queues the uids of the changed object and of its current and previous owners.
     fn handle(&mut self, batch: Notification, _: &mut Context<Self>) -> Self::Result {
         for event in batch.events() {
             for object in event.record.old().into_iter().chain(event.record.object()) {
@@ -46,7 +43,7 @@ async fn count(uid: &str, client: &Client, owners: &Lister, owned: &Lister) -> R
     let owns = owned.by_index(OWNER, uid)?.len().to_string();
     let metadata = object.decode::<Deployment>()?.metadata;
     if metadata.annotations.unwrap_or_default().get(OWNS) != Some(&owns) {
-        // Of the version that was read: what another wrote meanwhile is a conflict, and a retry reads it.
+        // The patch names the version that was read. If another client has written since, it is a conflict and is retried.
         let new = json!({"metadata": {"resourceVersion": metadata.resource_version, "annotations": {OWNS: owns}}});
         let api: Api<Deployment> = Api::namespaced(client.clone(), object.namespace());
         api.patch(object.name(), &PatchParams::default(), &Patch::Merge(new)).await?;

@@ -1,13 +1,9 @@
-//! An index of your own, in Rust: which pods run an image, whatever its tag.
+//! Defines an index in Rust: finds the pods that run an image, with any tag.
 //!
 //! `cargo run --example custom_index -- nginx`
 
 use actix::System;
-use deltabus::{
-    engine::{Engine, EngineBuilder},
-    indexer::index_func::IndexFunc,
-    object::{FieldPath, Object},
-};
+use deltabus::{Engine, EngineBuilder, FieldPath, IndexFunc, Object};
 use k8s_openapi::api::core::v1::Pod;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

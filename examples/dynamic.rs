@@ -1,13 +1,13 @@
-//! Reads types by the names that kubectl knows them by, without their Rust types: how many objects of each namespace.
+//! Reads types by their kubectl names, without Rust types: counts the objects of each namespace.
 //!
 //! `cargo run --example dynamic -- pods deployments.apps certificates.cert-manager.io`
 
 use std::{collections::BTreeMap, time::Duration};
 
 use actix::System;
-use deltabus::engine::{Engine, EngineBuilder, EngineError};
+use deltabus::{Engine, EngineBuilder, EngineError};
 
-/// Objects by type and namespace.
+/// Number of objects by type and namespace.
 pub(crate) type Counts = BTreeMap<String, BTreeMap<String, usize>>;
 
 fn main() -> Result<(), EngineError> {
@@ -18,7 +18,7 @@ fn main() -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Counts what is cached of some types, once it is in sync or ten seconds have passed.
+/// Counts the cached objects of some types, after the sync or after ten seconds.
 pub(crate) async fn count(mut builder: EngineBuilder, types: &[String]) -> Result<Counts, EngineError> {
     for name in types {
         builder = builder.watch_type(name, |_| {});
@@ -32,7 +32,7 @@ pub(crate) async fn count(mut builder: EngineBuilder, types: &[String]) -> Resul
     let mut counts = Counts::new();
     for watched in engine.registry().types() {
         let by_namespace = counts.entry(watched.resource.to_string()).or_default();
-        for object in watched.lister().list(&deltabus::lister::Selector::all()) {
+        for object in watched.lister().list(&deltabus::Selector::all()) {
             *by_namespace.entry(object.namespace().to_owned()).or_default() += 1;
         }
     }

@@ -1,15 +1,11 @@
-//! A handler of your own as an actix actor: counts the restarts of containers by namespace.
+//! Uses an actix actor as a handler: counts the restarts of containers by namespace.
 //!
 //! `cargo run --example own_handler`
 
 use std::{collections::BTreeMap, future::Future};
 
 use actix::{Actor, Context, Handler, System};
-use deltabus::change::Change;
-use deltabus::config::{Config, HandlerDefaults};
-use deltabus::engine::{Engine, EngineError};
-use deltabus::notification::{Notification, Stopped};
-use deltabus::object::{FieldPath, Object};
+use deltabus::{Change, Config, Engine, EngineError, FieldPath, HandlerDefaults, Notification, Object, Stopped};
 
 struct Restarts<F> {
     path: FieldPath,
@@ -22,7 +18,7 @@ impl<F: Unpin + 'static> Actor for Restarts<F> {
 }
 
 impl<F: FnMut(&BTreeMap<String, u64>) + Unpin + 'static> Handler<Notification> for Restarts<F> {
-    /// `Ok` acknowledges the batch; an `Err` means that this handler has ended.
+    /// `Ok` acknowledges the batch. `Err` means that the handler has ended.
     type Result = Result<(), Stopped>;
 
     fn handle(&mut self, notification: Notification, _ctx: &mut Self::Context) -> Self::Result {
@@ -43,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(System::new().block_on(count_restarts(config, |counts| println!("{counts:?}"), ctrl_c))?)
 }
 
-/// Tells the counts after every batch, until `done`.
+/// Reports the counts after every batch, until `done`.
 pub(crate) async fn count_restarts(
     config: Config,
     tell: impl FnMut(&BTreeMap<String, u64>) + Unpin + 'static,

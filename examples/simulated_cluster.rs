@@ -1,8 +1,8 @@
-//! A simulated cluster to point kubectl or any client at: `cargo run --example simulated_cluster [STEPS_A_SECOND]`.
+//! Runs a simulated cluster for kubectl or any other client: `cargo run --example simulated_cluster [STEPS_A_SECOND]`.
 
 use std::{error::Error, fs, io::stdin};
 
-use deltabus::simulator::{Simulator, SimulatorOptions, Sizes, Workload};
+use deltabus::{Simulator, SimulatorOptions, Sizes, Workload};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let rate = std::env::args().nth(1).map_or(Ok(2.0), |rate| rate.parse())?;

@@ -1,11 +1,11 @@
-//! Starts and stops watching types while the engine runs: each type named on the command line for a while.
+//! Starts and stops watching types while the engine runs: watches each type of the command line in turn.
 //!
 //! `cargo run --example start_and_stop -- configmaps deployments.apps`
 
 use std::time::Duration;
 
 use actix::System;
-use deltabus::engine::{Engine, EngineBuilder, EngineError};
+use deltabus::{Engine, EngineBuilder, EngineError};
 
 fn main() -> Result<(), EngineError> {
     let types: Vec<String> = std::env::args().skip(1).collect();
@@ -15,19 +15,19 @@ fn main() -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Watches one type after the other, and says how many objects each has.
+/// Watches one type after the other, and returns the number of objects of each.
 pub(crate) async fn one_by_one(builder: EngineBuilder, types: &[String]) -> Result<Vec<(String, u64)>, EngineError> {
     let engine = builder.start().await?;
     let mut counts = Vec::new();
     for name in types {
-        // Handlers hear of what is there as `added`, cause `reload`; others of its objects go on meanwhile.
-        let entry = engine.watch_type(name, |options| options.mode = deltabus::config::Mode::Metadata)?;
+        // Handlers get the existing objects as `added`, cause `reload`. Other types are not affected.
+        let entry = engine.watch_type(name, |options| options.mode = deltabus::Mode::Metadata)?;
         if !engine.wait_for_sync_within(Duration::from_secs(10)).await[&entry] {
             eprintln!("{name} is not in sync yet");
         }
-        let objects = engine.listers(&entry).iter().map(deltabus::lister::Lister::len).sum();
+        let objects = engine.listers(&entry).iter().map(deltabus::Lister::len).sum();
         counts.push((name.clone(), objects));
-        // And now that each of them was `removed`.
+        // Handlers now get each object as `removed`.
         engine.unwatch(&entry)?;
     }
     engine.stop().await;

@@ -5,10 +5,7 @@
 use std::future::Future;
 
 use actix::System;
-use deltabus::{
-    config::{Config, ConfigErrors},
-    engine::{Engine, EngineError},
-};
+use deltabus::{Config, ConfigErrors, Engine, EngineError};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pods = ["pods".to_owned()];
@@ -18,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(System::new().block_on(tail(config, ctrl_c))?)
 }
 
-/// What `deltabus run` would be given in a file.
+/// Returns the configuration that `deltabus run` would read from a file.
 pub(crate) fn config(types: &[String]) -> Result<Config, ConfigErrors> {
     let mut config = Config::from_toml_str(&format!(
         "[resources.all]\nmatch = {types:?}\n[handlers.out]\ntype = \"stdout\"\ninitial = \"send\"\n"
@@ -27,7 +24,7 @@ pub(crate) fn config(types: &[String]) -> Result<Config, ConfigErrors> {
     Ok(config)
 }
 
-/// Runs an engine until `done`; what was seen by then is delivered.
+/// Runs an engine until `done`, and delivers the events accepted by then.
 pub(crate) async fn tail(config: Config, done: impl Future<Output = ()>) -> Result<(), EngineError> {
     let engine = Engine::builder().config(config).start().await?;
     done.await;

@@ -1,13 +1,9 @@
-//! Changes objects as they come in, before they are cached or sent: environment variables of pods lose their values.
+//! Changes objects before they are cached or sent: removes the values of environment variables from pods.
 //!
 //! `cargo run --example transform`
 
 use actix::System;
-use deltabus::{
-    engine::{Engine, EngineBuilder},
-    list_watch::transform::Transform,
-    lister::Selector,
-};
+use deltabus::{Engine, EngineBuilder, Selector, Transform};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
@@ -18,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Takes the values away. What fails here fails the list or is left out of the watch.
+/// Hides the values. An error fails a list; in a watch it drops the event.
 fn hide_values(pod: &mut Value) -> Result<(), &'static str> {
     let spec = pod.get_mut("spec").ok_or("a pod has a spec")?;
     let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
@@ -32,7 +28,7 @@ fn hide_values(pod: &mut Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Reads the pods as they are cached.
+/// Returns the pods from the cache.
 pub(crate) async fn pods_without_values(builder: EngineBuilder) -> Result<Vec<Pod>, Box<dyn std::error::Error>> {
     let builder = builder.watch::<Pod>().transform("pods", Transform::of_values(hide_values));
     let engine = builder.start().await?;

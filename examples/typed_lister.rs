@@ -1,9 +1,9 @@
-//! Reads the cache as types of k8s-openapi: pods of each node, by index.
+//! Reads the cache as types of k8s-openapi: lists the pods of each node through an index.
 //!
 //! `cargo run --example typed_lister`
 
 use actix::System;
-use deltabus::engine::{Engine, EngineBuilder};
+use deltabus::{Engine, EngineBuilder};
 use k8s_openapi::api::core::v1::Pod;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,11 +17,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Reads the pods that are on a node, once the cache is in sync.
+/// Returns the pods of each node, after the sync.
 pub(crate) async fn pods_by_node(
     builder: EngineBuilder,
 ) -> Result<Vec<(String, Vec<Pod>)>, Box<dyn std::error::Error>> {
-    let by_node = |pods: &mut deltabus::config::ResourceConfig| pods.index = vec!["spec.nodeName".to_owned()];
+    let by_node = |pods: &mut deltabus::ResourceConfig| pods.index = vec!["spec.nodeName".to_owned()];
     let engine = builder.watch_type("pods", by_node).start().await?;
     engine.wait_for_sync().await;
     let pods = engine.lister_of::<Pod>().ok_or("every server has pods")?;

@@ -1,4 +1,4 @@
-//! Delay before the next attempt (R-3, D-3): shared by reflector and supervision.
+//! Delay before the next attempt (R-3, D-3), used by reflector and supervision.
 //!
 //! [`Backoff`] counts attempts. It has no clock and no random source: both are arguments.
 
@@ -10,37 +10,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::Text;
 
-/// A pause that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
+/// Delay that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 #[schemars(rename = "Backoff")]
 pub struct BackoffConfig {
-    /// Pause after the first failure. More than "0s".
+    /// Delay after the first failure. More than "0s".
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_millis(800))]
     pub initial: Duration,
-    /// What each further failure multiplies the pause by.
+    /// Factor by which each further failure increases the delay.
     #[schemars(range(min = 1.0))]
     #[educe(Default = 2.0)]
     pub factor: f64,
-    /// Random part, as a multiple of the pause; 0 = none.
+    /// Random part, as a multiple of the delay; 0 = none.
     #[schemars(range(min = 0.0))]
     #[educe(Default = 1.0)]
     pub jitter: f64,
-    /// The pause grows no further than this, jitter aside. At least `initial`.
+    /// Maximum delay, without jitter. At least `initial`.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(30))]
     pub max: Duration,
-    /// After so long without a failure, the next one counts as the first.
+    /// Time without a failure after which the delay starts at `initial` again.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(2))]
     pub reset_after: Duration,
 }
 
-/// The growing delay of one thing that fails, reset by health and by nothing else (D-3, R-6).
+/// The growing delay of one operation that fails. Only a healthy period resets it (D-3, R-6).
 ///
-/// **Invariant:** success alone does not shorten the next delay; only [`BackoffConfig::reset_after`] of health does.
+/// **Invariant:** a success does not shorten the next delay; only a healthy period of [`BackoffConfig::reset_after`]
+/// does.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     config: BackoffConfig,
@@ -49,27 +50,27 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Makes a backoff that has not failed yet.
+    /// Makes a backoff without failures.
     pub fn new(config: BackoffConfig) -> Self {
         Self { config, attempt: 0, healthy_since: None }
     }
 
-    /// Returns how many delays were handed out since the last reset.
+    /// Returns the number of delays since the last reset.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Notes that things go well at `now`. Health lasts until the next [`Backoff::fail`].
+    /// Records a healthy state at `now`. It lasts until the next [`Backoff::fail`].
     pub fn healthy(&mut self, now: Duration) {
         self.healthy_since.get_or_insert(now);
     }
 
-    /// Returns when health, if it lasts, will have reset this backoff; `None` while unhealthy.
+    /// Returns the time at which a continued healthy state resets this backoff; `None` while unhealthy.
     pub fn resets_at(&self) -> Option<Duration> {
         self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
     }
 
-    /// Resets if health has lasted long enough by `now` (D-3). Returns whether it has.
+    /// Resets if the healthy state has lasted long enough at `now` (D-3). Returns true if it has.
     pub fn settle(&mut self, now: Duration) -> bool {
         let settled = self.resets_at().is_some_and(|at| at <= now);
         if settled {
@@ -78,7 +79,7 @@ impl Backoff {
         settled
     }
 
-    /// Notes a failure at `now` and returns how long to wait. `jitter` is uniform in `[0, 1)`.
+    /// Records a failure at `now` and returns the delay. `jitter` is uniform in `[0, 1)`.
     pub fn fail(&mut self, now: Duration, jitter: f64) -> Duration {
         self.settle(now);
         self.healthy_since = None;
@@ -102,8 +103,9 @@ mod tests {
 
     const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 
+    /// Rule: R-3.
     #[test]
-    fn r3_delays_double_from_800_ms_to_30_s_and_jitter_reaches_up_to_twice() {
+    fn delays_double_to_maximum_with_jitter() {
         for (jitter, expected) in [
             (0.0, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]),
             (0.5, [1200, 2400, 4800, 9600, 19_200, 38_400, 45_000, 45_000]),
@@ -114,29 +116,32 @@ mod tests {
         }
     }
 
+    /// Rule: R-3.
     #[test]
-    fn r3_a_delay_stays_below_twice_its_base() {
+    fn jittered_delay_stays_below_twice_its_base() {
         let mut backoff = Backoff::new(BackoffConfig::default());
         assert!(backoff.fail(Duration::ZERO, 0.999_999) < Duration::from_millis(1600));
     }
 
+    /// Rules: R-4, D-3.
     #[test]
-    fn d3_two_minutes_of_health_reset_and_two_minutes_of_failures_do_not() {
+    fn only_two_minutes_of_health_reset_backoff() {
         let second = Duration::from_secs;
         let mut backoff = Backoff::new(BackoffConfig::default());
         backoff.fail(second(0), 0.0);
-        assert_eq!(backoff.fail(second(300), 0.0), MILLIS(1600), "wall clock is not health");
+        assert_eq!(backoff.fail(second(300), 0.0), MILLIS(1600), "elapsed time is not health");
         backoff.healthy(second(310));
         backoff.healthy(second(400));
-        assert_eq!(backoff.resets_at(), Some(second(430)), "health counts from its beginning");
+        assert_eq!(backoff.resets_at(), Some(second(430)), "the healthy period counts from its beginning");
         assert_eq!(backoff.fail(second(429), 0.0), MILLIS(3200), "119 s are too short");
         backoff.healthy(second(430));
         assert_eq!(backoff.fail(second(550), 0.0), MILLIS(800));
         assert_eq!(backoff.fail(second(550), 0.0), MILLIS(1600));
     }
 
+    /// Rule: R-6.
     #[test]
-    fn r6_success_alone_does_not_reset() {
+    fn success_alone_does_not_reset_backoff() {
         let mut backoff = Backoff::new(BackoffConfig::default());
         for expected in [800, 1600, 3200] {
             assert_eq!(backoff.fail(Duration::from_secs(1), 0.0), MILLIS(expected));
@@ -145,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_configurations_give_delays_and_never_a_panic() {
+    fn odd_configurations_give_delays_without_panic() {
         for factor in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
             for initial in [Duration::ZERO, Duration::MAX] {
                 let mut backoff =

@@ -1,5 +1,5 @@
-//! Parts of `deltabus bench`: objects that are made by rule instead of kept, a server that sends
-//! them, an engine that is watched while it takes them, and figures of that.
+//! Parts of `deltabus bench`: generated objects, a server that sends them, an engine that is measured while it receives
+//! them, and the resulting figures.
 //!
 //! ```text
 //! parent ─orders─▶ server process: Generator → ReplayServer ─┐ HTTP over loopback
@@ -7,8 +7,8 @@
 //!        ◀─answers─ Run → figures → table, JSON, picture
 //! ```
 //!
-//! CPU and memory are those of the engine's process, which does nothing else. The shells that start the processes and
-//! carry orders and answers are in the command line.
+//! CPU and memory are those of the engine's process, which does nothing else. The command line starts the processes and
+//! passes orders and answers between them.
 
 pub mod chart;
 mod field;

@@ -1,9 +1,9 @@
-//! Version, commit, features and target of this build: for the metrics and for people.
+//! Version, commit, features and target of this build, for metrics and users.
 
 /// Version of the crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Commit of the sources, as the environment variable `DELTABUS_COMMIT` named it to the compiler; else `unknown`.
+/// Commit of the sources, from the environment variable `DELTABUS_COMMIT` at compile time; otherwise `unknown`.
 pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
@@ -12,7 +12,7 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
 /// Cargo features of this build.
 pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
 
-/// Returns architecture, operating system and, where there is a choice, C library: `x86_64-linux-gnu`.
+/// Returns architecture, operating system and, if several exist, the C library: `x86_64-linux-gnu`.
 pub fn target() -> String {
     let platform = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     if cfg!(target_env = "musl") {

@@ -1,89 +1,93 @@
-//! The record of what changed in a cache: the indexer makes changes, the journal keeps them, handlers receive them.
+//! Changes of a cache. The indexer makes them, the journal keeps them, handlers receive them.
 
 use crate::object::{Object, ResourceVersion};
 
-/// Source of a change; `cause` of `interfaces.md` §3.
+/// Source of a change: the attribute `cause` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The first list of this resource.
+    /// First list of this resource.
     Initial,
-    /// The watch said so.
+    /// Event of a watch.
     Watch,
-    /// Found by comparing a later list with the cache.
+    /// Difference between a later list and the cache.
     Relist,
-    /// Redelivered from the cache, in the unit's `round`-th resync: says which handlers it is for (S-11).
+    /// Redelivery from the cache in the unit's `round`-th resync. The round selects the handlers that receive it
+    /// (S-11).
     Resync {
-        /// Counts the resyncs of the unit.
+        /// Number of the resync, counted per unit.
         round: u32,
     },
-    /// Found by comparing a list with what was known before a restart of the process, see [`Absence`](crate::indexer::Absence).
+    /// Difference between a list and the state before a restart of the process, see
+    /// [`Absence`](crate::indexer::Absence).
     Downtime,
-    /// The configuration changed.
+    /// Change of the configuration.
     Reload,
-    /// Shown to a handler that joined late.
+    /// Replay to a handler that was added later.
     Replay,
 }
 
-/// Difference between two versions of a cache, as the indexer emits it.
+/// Difference between two versions of a cache, emitted by the indexer.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The key was not in the cache.
+    /// New key of the cache.
     Added {
         /// The new object.
         object: Object,
-        /// Its source.
+        /// Source of the change.
         cause: Cause,
     },
-    /// The key was in the cache with another version.
+    /// New version of a key that was in the cache.
     Updated {
-        /// The object before; the very same pointer as `object` where it is not known: see [`Change::old`].
+        /// The previous object. If it is not known, this is the same pointer as `object`, see [`Change::old`].
         old: Object,
-        /// The object now.
+        /// The new object.
         object: Object,
-        /// Its source.
+        /// Source of the change.
         cause: Cause,
     },
-    /// The server said that the object is gone.
+    /// Deletion reported by the server.
     Deleted {
-        /// Its final state, or the last one known where `tombstone`.
+        /// Final state of the object; with `tombstone`, the last known state.
         object: Object,
-        /// The deletion was found by a list: the final state was never seen.
+        /// Set when a list revealed the deletion, so that the final state was never received.
         tombstone: bool,
-        /// Its source.
+        /// Source of the change.
         cause: Cause,
     },
-    /// It left what this unit is configured to show, and may live on: units with a selector, objects that opt out.
+    /// The object is no longer in the scope of this unit, but may still exist. Causes: a selector, or an object that
+    /// opts out.
     Removed {
-        /// The last state shown.
+        /// Last state that was delivered.
         object: Object,
-        /// Its source.
+        /// Source of the change.
         cause: Cause,
     },
-    /// A list or a resync delivered the version that the cache had already (S-4, D-8).
+    /// A list or a resync delivered the version that was already in the cache (S-4, D-8).
     Unchanged {
         /// The cached object.
         object: Object,
-        /// [`Cause::Relist`], [`Cause::Downtime`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself; [`Cause::Reload`]
-        /// where the body may be another one, cut in another way.
+        /// [`Cause::Relist`], [`Cause::Downtime`] or [`Cause::Resync`]. [`Cause::Watch`] if a watch repeats an event.
+        /// [`Cause::Reload`] if the configuration now keeps other fields of the body.
         cause: Cause,
     },
-    /// An update touched nothing but what the configuration ignores ([`IndexerOptions::ignored`](crate::indexer::IndexerOptions::ignored)): the cache has the new
-    /// object, and it is no event. The next update has it as `old`.
+    /// An update changed only fields that the configuration ignores (see
+    /// [`IndexerOptions::ignored`](crate::indexer::IndexerOptions::ignored)). The cache has the new object, and no
+    /// event is delivered. The next update has this object as `old`.
     Refreshed {
-        /// The object now.
+        /// The new object.
         object: Object,
     },
-    /// The initial state is complete; comes once, after the last change with [`Cause::Initial`].
+    /// The initial state is complete. Emitted once, after the last change with [`Cause::Initial`].
     Synced {
-        /// Objects in the cache.
+        /// Number of objects in the cache.
         objects: u64,
-        /// Version of the list.
+        /// Resource version of the list.
         resource_version: ResourceVersion,
     },
 }
 
 impl Change {
-    /// Returns the object it is about; `None` for [`Change::Synced`].
+    /// Returns the changed object; `None` for [`Change::Synced`].
     pub fn object(&self) -> Option<&Object> {
         match self {
             Self::Added { object, .. }
@@ -96,7 +100,7 @@ impl Change {
         }
     }
 
-    /// Returns its source; `None` for a [`Change::Synced`] and for changes that are not delivered.
+    /// Returns the source; `None` for [`Change::Synced`] and for changes that are not delivered.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Added { cause, .. }
@@ -108,7 +112,7 @@ impl Change {
         }
     }
 
-    /// Returns the state before an update; `None` where it is not known, because the cache keeps no bodies.
+    /// Returns the previous object of an update; `None` if it is not known because the cache keeps no bodies.
     pub fn old(&self) -> Option<&Object> {
         match self {
             Self::Updated { old, object, .. } if !old.ptr_eq(object) => Some(old),
@@ -116,7 +120,7 @@ impl Change {
         }
     }
 
-    /// Returns the same of packed objects, as far as they were packed before.
+    /// Returns the same change with packed objects. An object that was never packed stays as it is.
     pub(crate) fn packed(&self) -> Self {
         let mut change = self.clone();
         match &mut change {
@@ -131,12 +135,12 @@ impl Change {
         change
     }
 
-    /// Returns whether it is an update from a state that is not known.
+    /// Returns true for an update whose previous object is not known.
     pub fn lacks_old(&self) -> bool {
         matches!(self, Self::Updated { .. }) && self.old().is_none()
     }
 
-    /// Returns the state it leaves its key in; `None` where the key is absent then.
+    /// Returns the object after the change; `None` if it no longer exists.
     pub(crate) fn state(&self) -> Option<&Object> {
         match self {
             Self::Deleted { .. } | Self::Removed { .. } => None,
@@ -151,15 +155,15 @@ fn pack(object: &mut Object) {
     }
 }
 
-/// Position of a cache once a batch is applied.
+/// Position of a cache after a batch is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Counts versions; with `store_version` it names one.
+    /// Counter of versions. Together with `store_version` it identifies a version.
     pub generation: u64,
-    /// Version of the last write applied (I-11); unset before the first.
+    /// Resource version of the last write applied (I-11); unset before the first one.
     pub store_version: ResourceVersion,
-    /// A watch may be resumed here; unset where it cannot.
+    /// Resource version from which a watch can resume; unset if it cannot.
     pub resume_version: ResourceVersion,
-    /// The initial state is complete.
+    /// Set when the initial state is complete.
     pub synced: bool,
 }

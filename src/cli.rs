@@ -1,36 +1,41 @@
-//! The command line: what can be asked for, one file a subcommand.
+//! Command line, with one file for each subcommand.
 
-pub(crate) mod bench;
-pub(crate) mod completion;
-pub(crate) mod config_show;
-pub(crate) mod demo;
-pub(crate) mod rbac;
-pub(crate) mod manifests;
-pub(crate) mod engine_client;
-pub(crate) mod get;
-pub(crate) mod handlers;
-pub(crate) mod report;
-pub(crate) mod resources;
-pub(crate) mod run;
-pub(crate) mod schema;
-pub(crate) mod server;
-pub(crate) mod status;
-pub(crate) mod table;
-pub(crate) mod tail;
-pub(crate) mod terminal;
-pub(crate) mod test;
-pub(crate) mod validate;
-pub(crate) mod verify;
-pub(crate) mod yaml;
+mod bench;
+mod completion;
+mod config_show;
+mod demo;
+mod rbac;
+mod manifests;
+mod engine_client;
+mod get;
+mod handlers;
+mod report;
+mod resources;
+mod run;
+mod schema;
+mod server;
+mod status;
+mod table;
+mod tail;
+mod terminal;
+mod test;
+mod validate;
+mod verify;
+mod yaml;
 
-use std::{path::PathBuf, sync::LazyLock};
+use std::{io, path::PathBuf, process::ExitCode, sync::LazyLock};
 
-use clap::{Args, Parser, Subcommand};
-use deltabus::{
+use crate::{
     build_info,
     config::{Config, ConfigErrors, Kube, Loaded},
-    engine::reload::ConfigFiles,
+    engine::{EngineError, reload::ConfigFiles},
 };
+use clap::{Args, Parser, Subcommand};
+
+/// Exit code of a failure at run time.
+const FAILED: u8 = 1;
+/// Exit code of bad usage or a bad configuration. clap itself exits with the same code.
+const BAD_USAGE: u8 = 2;
 
 const EXAMPLES: &str = "\
 The smallest useful configuration:
@@ -43,29 +48,29 @@ The smallest useful configuration:
 
 Examples:
 
-  deltabus demo                                   see it at work, without a cluster
-  deltabus run -c config.toml                     watch the cluster that kubectl talks to
+  deltabus demo                                   try it without a cluster
+  deltabus run -c config.toml                     watch the cluster of the current kubectl context
   deltabus run -c base.toml -c local.toml         the second file is merged into the first
-  deltabus validate -c config.toml                every mistake at once, with file and line
+  deltabus validate -c config.toml                report all errors, with file and line
   deltabus validate --strict -o json -c config.toml
-                                                  for CI: warnings and notes are errors too
-  deltabus test -c config.toml                    its [[tests]]: which handler would send what, and why not
-  deltabus resources -c config.toml               which types that means on this cluster
+                                                  for CI: treat warnings and notes as errors
+  deltabus test -c config.toml                    run its [[tests]]: what each handler would send, and why not
+  deltabus resources -c config.toml               list the types that it selects on this cluster
   deltabus rbac -c config.toml | kubectl apply -f -
-                                                  the least rights it needs
+                                                  grant the least rights that it needs
   deltabus manifests -c config.toml | kubectl apply -f -
-                                                  installs it in the cluster
-  deltabus get pods -A                            what a running engine has cached
-  deltabus tail pods -n shop                      what happens, as it happens
-  deltabus verify                                 proves that it misses nothing
-  deltabus status                                 what runs, what is late, and why
-  deltabus handlers                               what each handler has delivered, and what waits
-  deltabus bench                                  what this machine takes
+                                                  install it in the cluster
+  deltabus get pods -A                            read the cache of a running engine
+  deltabus tail pods -n shop                      show changes as they happen
+  deltabus verify                                 check that the cache equals the API server
+  deltabus status                                 show what runs, what is late, and why
+  deltabus handlers                               show delivered and queued events of each handler
+  deltabus bench                                  measure the engine on this machine
   DELTABUS__HANDLERS__OUT__INITIAL=send deltabus run -c config.toml
                                                   override [handlers.out] initial
 
-Exit codes: 0 stopped as asked, 1 failed at run time, 2 bad usage or bad configuration.
-Events and other output go to stdout, everything else to stderr. NO_COLOR is honoured.";
+Exit codes: 0 success or a requested stop, 1 failed at run time, 2 bad usage or bad configuration.
+Events and other output go to stdout, messages and logs to stderr. NO_COLOR turns colours off.";
 
 /// Version, commit, features and target of this program.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -74,10 +79,10 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{version} (commit {commit}, features {features}, target {target})")
 });
 
-/// Watches many types of Kubernetes resources and sends every change where a TOML file says.
+/// Watches Kubernetes resources of many types and sends every change to the handlers of a TOML file.
 ///
-/// Each watched type has a reflector, a queue and an indexed cache of its own; what changes in the caches becomes one
-/// ordered stream that handlers take at their own pace.
+/// Each watched type has its own reflector, queue and indexed cache. All changes form one ordered stream. Each handler
+/// reads the stream at its own pace.
 #[derive(Debug, Parser)]
 #[command(name = "deltabus", version = VERSION.as_str(), after_help = EXAMPLES, max_term_width = 110)]
 pub(crate) struct Cli {
@@ -85,7 +90,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What can be asked for.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::RunArgs),
@@ -102,82 +107,82 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     Bench(Box<bench::BenchArgs>),
     Completion(completion::CompletionArgs),
-    /// Looks at configurations.
+    /// Shows the effective configuration.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
     /// Prints the JSON Schema of configuration files.
     ///
-    /// Editors that know it complete keys and explain them: `deltabus schema > deltabus.schema.json`, and in the file
-    /// `#:schema ./deltabus.schema.json`.
+    /// With the schema, an editor completes and explains keys. Write it with `deltabus schema > deltabus.schema.json`, and
+    /// refer to it in the configuration with `#:schema ./deltabus.schema.json`.
     Schema,
 }
 
-/// What can be asked about configurations.
+/// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     Show(config_show::ConfigShowArgs),
 }
 
-/// Something that was asked for and cannot be, which was seen only after the command line was read: exit code 2.
+/// Bad usage that is found only after the command line was parsed: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub(crate) struct BadUsage(pub(crate) anyhow::Error);
 
 impl BadUsage {
-    /// Makes one of what is to be said.
+    /// Creates an error with this message.
     pub(crate) fn of(said: impl Into<String>) -> Self {
         Self(anyhow::Error::msg(said.into()))
     }
 }
 
-/// A bad configuration that was reported already: exit code 2.
+/// Bad configuration whose errors were already printed: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("the configuration cannot be used")]
 pub(crate) struct Reported;
 
-/// Files of the configuration.
+/// Configuration files.
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
-    /// A TOML file, or a directory of *.toml; can be repeated.
+    /// TOML file, or directory of *.toml files; can be repeated.
     ///
-    /// Later ones are merged into earlier ones: tables key by key, lists and scalars replace, [[tests]] of all count. The
-    /// files of a directory come in the order of their names. Environment variables override all of them:
-    /// `DELTABUS__HANDLERS__OUT__PATH=/tmp/x` is `[handlers.out] path`.
+    /// Later files are merged into earlier ones: tables are merged key by key, lists and scalars are replaced, and the [[tests]]
+    /// of all files are kept. The files of a directory are read in the order of their names. Environment variables override
+    /// all files: `DELTABUS__HANDLERS__OUT__PATH=/tmp/x` sets `[handlers.out] path`.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1.., required = true)]
     files: Vec<PathBuf>,
 }
 
 impl FileArgs {
-    /// Loads the configuration with the overrides of the environment.
+    /// Loads the configuration with the overrides from the environment.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
-        Config::load(&self.files, deltabus::config::environment())
+        Config::load(&self.files, crate::config::environment())
     }
 }
 
-/// Cluster of a command, in place of that of the configuration.
+/// Cluster of a command, which replaces the configured one.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KubeArgs {
-    /// Kubeconfig of the cluster, in place of `[kube] kubeconfig`; with its current context unless --context names another.
+    /// Kubeconfig file, instead of `[kube] kubeconfig`. --context selects a context; the default is its current context.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig, in place of `[kube] context`.
+    /// Context of the kubeconfig, instead of `[kube] context`.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
 impl KubeArgs {
-    /// Returns whether the command line names a cluster.
+    /// Returns true if the command line names a cluster.
     pub(crate) fn is_given(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()
     }
 
-    /// Puts the cluster of the command line in place of that of a configuration.
+    /// Replaces the cluster of a configuration by that of the command line.
     pub(crate) fn apply(&self, kube: &mut Kube) {
         if let Some(kubeconfig) = &self.kubeconfig {
             kube.kubeconfig = Some(kubeconfig.clone());
-            kube.context = None; // it is one of another file
+            kube.context = None; // belongs to the replaced file
         }
         if self.context.is_some() {
             kube.context.clone_from(&self.context);
@@ -195,23 +200,76 @@ pub(crate) struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Loads the configuration with the overrides of the environment and of the command line.
+    /// Loads the configuration with the overrides from the environment and the command line.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
         let mut loaded = self.file.load()?;
         self.kube.apply(&mut loaded.config.kube);
         Ok(loaded)
     }
 
-    /// Loads the configuration for another machine; returns the text of each file with it.
+    /// Loads the configuration for another machine; also returns the text of each file.
     pub(crate) fn load_for_elsewhere(&self) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let (mut loaded, texts) = Config::load_for_elsewhere(&self.file.files)?;
         self.kube.apply(&mut loaded.config.kube);
         Ok((loaded, texts))
     }
 
-    /// Returns the files, to look at them again.
+    /// Returns the files, for detecting later changes.
     pub(crate) fn files(&self) -> ConfigFiles {
         ConfigFiles::new(self.file.files.clone())
+    }
+}
+
+/// Runs the command of the process's arguments, and returns the exit code.
+pub fn main() -> ExitCode {
+    let Err(error) = dispatch(Cli::parse().command) else { return ExitCode::SUCCESS };
+    if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
+        report::errors(errors);
+        return ExitCode::from(BAD_USAGE);
+    }
+    if error.is::<Reported>() {
+        return ExitCode::from(BAD_USAGE);
+    }
+    // The reader of our output has closed it, as in `deltabus schema | head`.
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    report::failure(&format!("{error:#}"));
+    if let Some(hint) = hint(&error) {
+        report::note(hint);
+    }
+    ExitCode::from(if error.is::<BadUsage>() { BAD_USAGE } else { FAILED })
+}
+
+/// Returns advice for an error whose text gives none.
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    match error.downcast_ref::<EngineError>()? {
+        EngineError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => Some(
+            "another program already uses this address, perhaps another deltabus: stop it or choose another address; \
+             port 0 takes any free port",
+        ),
+        _ => None,
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Demo(args) => demo::demo(&args),
+        Command::Validate(args) => validate::validate(&args),
+        Command::Test(args) => test::test(&args),
+        Command::Resources(args) => resources::resources(&args),
+        Command::Rbac(args) => rbac::rbac(&args),
+        Command::Manifests(args) => manifests::manifests(&args),
+        Command::Get(args) => get::get(&args),
+        Command::Tail(args) => tail::tail(&args),
+        Command::Verify(args) => verify::verify(&args),
+        Command::Handlers(args) => handlers::handlers(&args),
+        Command::Status(args) => status::status(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Completion(args) => Ok(completion::print(&args)?),
+        Command::Config { command: ConfigCommand::Show(args) } => config_show::show(&args),
+        Command::Schema => Ok(schema::print()?),
     }
 }
 
@@ -222,12 +280,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_holds_together() {
+    fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn files_can_be_listed_and_repeated() {
+    fn config_files_can_be_listed_and_repeated() {
         let cli = Cli::try_parse_from(["deltabus", "run", "-c", "a", "b", "-c", "c"]).unwrap();
         let Command::Run(args) = cli.command else { panic!("another command") };
         assert_eq!(args.config.file.files, ["a", "b", "c"].map(PathBuf::from));
@@ -235,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_of_the_command_line_replaces_the_configured_one() {
+    fn cluster_flags_override_configured_cluster() {
         let resolve = |line: &str| {
             let args = Cli::try_parse_from(["deltabus", "run", "-c", "a"].into_iter().chain(line.split_whitespace()));
             let Command::Run(args) = args.unwrap().command else { panic!("another command") };
@@ -252,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_of_the_help_loads() {
+    fn configuration_in_help_is_valid() {
         let text = EXAMPLES.lines().skip(2).take(5).collect::<Vec<_>>().join("\n");
         let config = Config::from_toml_str(&text).unwrap();
         assert_eq!((config.resources.len(), config.handlers.len()), (1, 1));

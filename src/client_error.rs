@@ -1,14 +1,14 @@
-//! What an error of the kube client says, in one line: its own words wrap causes that wrap causes.
+//! Description of a kube client's error in one line. Its own text repeats nested causes.
 
 use std::{error::Error, io};
 
 use hyper_util::client::legacy;
 
-/// Says an error with its causes, each once.
+/// Describes an error with its causes, each once.
 pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in causes(error) {
-        // the kube crate's and the HTTP client's outermost words say nothing that their causes do not
+        // the outermost texts of the kube crate and of the HTTP client only repeat their causes
         let is_wrapper = cause.is::<kube::Error>() && cause.source().is_some() || cause.is::<legacy::Error>();
         let text = cause.to_string();
         if !is_wrapper && !said.iter().any(|before| before.contains(&text)) {
@@ -18,7 +18,7 @@ pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
     if said.is_empty() { error.to_string() } else { said.join(": ") }
 }
 
-/// An error and its causes. An [`io::Error`] hides the error that it was made of; here it is a cause.
+/// Returns an error and its causes. An [`io::Error`] hides the error that it wraps; here it is a cause.
 pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     let cause = |error: &'a (dyn Error + 'static)| match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
     {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_said_once_and_wrappers_are_left_out() {
+    fn error_names_each_cause_once() {
         let inside = io::Error::new(io::ErrorKind::InvalidData, "certificate unknown");
         let error = kube::Error::Service(Box::new(io::Error::other(inside)));
         assert_eq!(describe(&error), "certificate unknown");

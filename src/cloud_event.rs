@@ -1,7 +1,10 @@
-//! How an event looks outside: `CloudEvents` 1.0 in JSON, one a line (`interfaces.md` §3, D8).
+//! Encoding of events: `CloudEvents` 1.0 in JSON, one per line.
 //!
-//! Written by hand into one buffer: an object's bytes are copied as they are, nothing is parsed. A [`Form`] says how much
-//! of an event is written, a [`ContentMode`] how it travels where a sink has headers, a [`DataFormat`] what its data is.
+//! Written by hand into one buffer: an object's bytes are copied unchanged, nothing is parsed. A [`Form`] selects the
+//! parts of an event that are sent. A [`ContentMode`] chooses between headers and one JSON object. A [`DataFormat`]
+//! chooses the content of `data`.
+//!
+//! Reasons: `docs/decisions/0011-equal-ids.md`.
 
 mod binary;
 pub mod error;
@@ -23,15 +26,15 @@ pub use error::FormatError;
 pub use format::{DataFormat, Formatter, MessageBody};
 pub use shared::SharedBodies;
 
-/// How much of an event is sent: what a sink finds too large is tried again with less (`interfaces.md` §3).
+/// Parts of an event that are sent. An event that is too large for a sink is retried in a smaller form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
-    /// As configured.
+    /// The configured format.
     #[default]
     Whole,
-    /// Without `old`.
+    /// The event without `old`.
     WithoutOld,
-    /// Without the object: the attributes are a reference to it.
+    /// Only the attributes, which are a reference to the object.
     Reference,
 }
 
@@ -47,20 +50,20 @@ impl Form {
     }
 }
 
-/// Writes events of one engine.
+/// Encoder for the events of one engine.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     /// `,"source":"…","type":"dev.deltabus.resource.`
     source: Box<[u8]>,
     /// `,"journal":"…","sequence":"`
     journal: Box<[u8]>,
-    /// Source and journal as they are.
+    /// Source and journal, not escaped.
     plain: (Box<str>, Box<str>),
     tells_who_changed: bool,
 }
 
 impl Encoder {
-    /// Makes an encoder; `cluster` is the configured name of the cluster, `journal` the journal's id.
+    /// Makes an encoder; `cluster` is the configured name of the cluster, `journal` is the journal's id.
     pub fn new(cluster: &str, journal: &str) -> Self {
         let mut source = br#","source":""#.to_vec();
         escape(&mut source, "/clusters/");
@@ -73,7 +76,7 @@ impl Encoder {
         Self { source: source.into(), journal: place.into(), plain, tells_who_changed: false }
     }
 
-    /// Writes also who changed an object, where that is known: `changed_by` beside it.
+    /// Adds `changed_by` beside the object, if it is known who changed it.
     #[must_use]
     pub fn telling_who_changed(self) -> Self {
         Self { tells_who_changed: true, ..self }
@@ -84,7 +87,7 @@ impl Encoder {
         self.plain.0.strip_prefix("/clusters/").unwrap_or_default()
     }
 
-    /// Appends the event to `out`, without a line break and with none inside.
+    /// Appends the event to `out`, as one line without a line break at the end.
     pub fn encode(&self, out: &mut Vec<u8>, event: &Event) {
         self.write_attributes(out, event, DATA_CONTENT_TYPE);
         out.extend_from_slice(br#","data":{"#);
@@ -95,7 +98,7 @@ impl Encoder {
         out.extend_from_slice(b"}}");
     }
 
-    /// Writes everything but `data`, which is of this content type, without the closing brace.
+    /// Writes all members except `data`, without the closing brace; `content_type` is that of `data`.
     fn write_attributes(&self, out: &mut Vec<u8>, event: &Event, content_type: &str) {
         let Event { unit, record } = event;
         out.extend_from_slice(br#"{"specversion":"1.0","id":""#);
@@ -124,7 +127,7 @@ impl Encoder {
     }
 }
 
-/// Returns the attributes that say which object it was, in which version: those that it has.
+/// Returns the attributes that identify the object and its version, if it has them.
 fn identity_attributes(record: &Record) -> impl Iterator<Item = (Attribute, &str)> {
     let identity = record.object().map(|object| object.identity());
     let attributes = identity.map(|of| {
@@ -138,12 +141,12 @@ fn identity_attributes(record: &Record) -> impl Iterator<Item = (Attribute, &str
     attributes.into_iter().flatten().filter(|(_, value)| !value.is_empty())
 }
 
-/// Returns the event's id: the same change has the same one, always and everywhere (D8).
+/// Returns the event's id. The same change always has the same id.
 pub fn id(event: &Event) -> String {
     plain(|out| write_id(out, &event.unit, &event.record, copy))
 }
 
-/// Writes the id; `text` writes each part of it: [`escape`] or [`copy`].
+/// Writes the id. `text` writes each of its parts: [`escape`] or [`copy`].
 fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
     let resource = &unit.resource;
     if let Change::Synced { resource_version, .. } = &record.change {
@@ -195,7 +198,7 @@ fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&
     }
 }
 
-/// Writes the members of `data`. What has no object has the same in every form.
+/// Writes the members of `data`. An event without an object has the same `data` in every form.
 fn write_data(out: &mut Vec<u8>, record: &Record, form: Form) {
     match &record.change {
         Change::Synced { objects, resource_version } => {
@@ -245,15 +248,15 @@ fn write_old(out: &mut Vec<u8>, old: &Object) {
     write_json(out, old);
 }
 
-/// Writes who changed an object, behind another member; nothing where that is not known.
+/// Writes who changed an object, after another member; nothing if that is not known.
 fn write_changed_by(out: &mut Vec<u8>, object: &Object) {
     if let Some(changed_by) = object.changed_by() {
         out.extend_from_slice(br#","changed_by":"#);
-        out.extend_from_slice(&serde_json::to_vec(&changed_by).expect("texts can be written"));
+        out.extend_from_slice(&serde_json::to_vec(&changed_by).expect("strings can be encoded"));
     }
 }
 
-/// Copies an object's JSON. Raw line breaks cannot occur inside of its strings, so blanks in their place mean the same.
+/// Copies an object's JSON on one line. Its strings have no raw line breaks, so each line break can become a blank.
 fn write_json(out: &mut Vec<u8>, object: &Object) {
     let json = object.json();
     let start = out.len();
@@ -268,7 +271,7 @@ fn write_json(out: &mut Vec<u8>, object: &Object) {
 fn cause(change: &Change) -> &'static str {
     let cause = match change {
         Change::Synced { .. } => Cause::Initial,
-        _ => change.cause().unwrap_or(Cause::Watch), // no reader is handed what has none
+        _ => change.cause().unwrap_or(Cause::Watch), // changes without a cause reach no reader
     };
     match cause {
         Cause::Initial => "initial",
@@ -285,7 +288,7 @@ fn slash(unit: &UnitInfo) -> &'static str {
     if unit.resource.group.is_empty() { "" } else { "/" }
 }
 
-/// Writes `,"name":"value"`, the value in parts.
+/// Writes `,"name":"value"`; the value is given in parts.
 fn member(out: &mut Vec<u8>, name: &str, value: &[&str]) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
@@ -296,19 +299,19 @@ fn member(out: &mut Vec<u8>, name: &str, value: &[&str]) {
     out.push(b'"');
 }
 
-/// Writes text as it is.
+/// Writes text unchanged.
 fn copy(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Returns what is written of text and [`copy`].
+/// Returns the text written by `write`, which uses [`copy`].
 fn plain(write: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::with_capacity(64);
     write(&mut out);
-    String::from_utf8(out).expect("it is made of text alone")
+    String::from_utf8(out).expect("it consists of text")
 }
 
-/// Writes text as the inside of a JSON string.
+/// Writes text as the content of a JSON string.
 fn escape(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();
@@ -327,7 +330,7 @@ fn escape(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(rest);
 }
 
-/// Writes RFC 3339 in UTC with microseconds.
+/// Writes a time as RFC 3339 in UTC with microseconds.
 fn write_time(out: &mut Vec<u8>, micros: i64) {
     let time = Timestamp::from_microsecond(micros).unwrap_or_default();
     let time = jiff::tz::Offset::UTC.to_datetime(time);
@@ -344,7 +347,7 @@ fn write_time(out: &mut Vec<u8>, micros: i64) {
     out.push(b'Z');
 }
 
-/// Writes a number with leading zeros; one longer than `width` loses its first digits.
+/// Writes a number with leading zeros; if it has more than `width` digits, only the last ones.
 fn write_digits(out: &mut Vec<u8>, mut number: u64, width: usize) {
     let start = out.len();
     out.resize(start + width, b'0');
@@ -412,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_written_field_by_field_as_promised() {
+    fn update_is_encoded_field_by_field() {
         let pod = |version: &str| {
             let identity = Identity { namespace: "default", name: "web-1", uid: "5f1c", resource_version: version };
             Object::assemble(identity, &[br#"{"a":"#, version.as_bytes(), b"}"])
@@ -429,8 +432,9 @@ mod tests {
         assert_eq!(text(&event(unit("", "pods", "Pod"), change)), expected);
     }
 
+    /// Rule: G-6.
     #[test]
-    fn d8_ids_say_what_happened_to_whom() {
+    fn event_ids_name_object_and_change() {
         let pods = || unit("", "pods", "Pod");
         for (change, expected) in [
             (added("a", "u", 3), "u.3"),
@@ -453,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn data_depends_on_what_happened() {
+    fn event_data_depends_on_change() {
         let pods = || unit("", "pods", "Pod");
         let gone = Change::Deleted { object: object("", "n1", "u", "{}"), tombstone: true, cause: Cause::Relist };
         let gone = value(&event(unit("x.io", "nodes", "Node"), gone));
@@ -478,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_times_are_written_and_not_refused() {
+    fn odd_times_are_encoded() {
         for (micros, expected) in [(0, "1970-01-01T00:00:00.000000Z"), (-1, "1969-12-31T23:59:59.999999Z")] {
             let mut out = Vec::new();
             write_time(&mut out, micros);
@@ -500,9 +504,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an object holds and is called, and however it was laid out: one line, and all of it.
+        /// Any object, with any layout and any name, becomes one line of JSON without loss.
         #[test]
-        fn any_object_is_one_line_of_json(content in any_json(), name in any::<String>(), pretty: bool, crlf: bool) {
+        fn any_object_is_encoded_as_one_line(content in any_json(), name in any::<String>(), pretty: bool, crlf: bool) {
             let json = if pretty { serde_json::to_string_pretty(&content) } else { serde_json::to_string(&content) }.unwrap();
             let json = if crlf { json.replace('\n', "\r\n") } else { json };
             let object = object("ns", &name, &name, &json);

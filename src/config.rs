@@ -1,13 +1,13 @@
-//! The configuration: TOML files and environment variables, merged and checked as a whole.
+//! Configuration: TOML files and environment variables, merged and checked as a whole.
 //!
 //! ```text
 //! files, environment ─layers─▶ merged tree + positions ─structure─▶ tree without mistakes ─▶ Config ─meaning─▶ Loaded
 //! ```
 //!
-//! The structs of this module are the file format: their fields are the keys, their docs the descriptions that
-//! `deltabus schema` prints, their `Default`s the defaults. The JSON Schema made of them is what `structure` checks a
-//! file against, so nothing is written down twice. What no schema can say (references, cycles, contradictions) is in
-//! `meaning`. Both collect: all mistakes are reported at once, each with the place that set the offending value.
+//! The structs of this module are the file format: their fields are the keys, their docs are the descriptions that
+//! `deltabus schema` prints, and their `Default`s are the defaults. `structure` checks a file against the JSON Schema that is
+//! generated from them, so nothing is written twice. `meaning` checks what a schema cannot express: references, cycles and
+//! contradictions. Both report all errors at once, each with the place that set the value.
 
 mod engine;
 mod error;
@@ -64,7 +64,7 @@ pub use test_case::TestCase;
 pub use webhook::{WebhookMethod, WebhookSink};
 
 use crate::discovery::WantedEntry;
-/// Options that a stage reads as they are written.
+/// Options that a stage uses without conversion.
 pub use crate::{
     backoff::BackoffConfig as Backoff,
     delivery::attempts::RetryPolicy as Retry,
@@ -85,82 +85,82 @@ pub use crate::{
 };
 use text::Text;
 
-/// The version of the file format that this program reads.
+/// Version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
 
-/// A whole configuration, with every default filled in and every inheritance resolved.
+/// Complete configuration, with all defaults filled in and all inheritance resolved.
 ///
-/// **Invariants**, of a value that [`Config::load`] or [`Config::from_toml_str`] returned: names match
+/// **Invariants** of every value that [`Config::load`] or [`Config::from_toml_str`] returned: names match
 /// `[a-z][a-z0-9_]*`; every `dead_letter` names another handler, without cycles; there is at least one resource.
 #[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 pub struct Config {
-    /// Version of the file format. A newer one is refused.
+    /// Version of the file format. A newer version is refused.
     #[schemars(range(min = 1))]
     #[educe(Default = CONFIG_VERSION)]
     pub config_version: u32,
-    /// How long a stop may take to deliver what was accepted.
+    /// Time limit for the delivery of accepted events during a stop.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(30))]
     pub shutdown_timeout: Duration,
-    /// The cluster that is watched.
+    /// Cluster that is watched.
     pub cluster: Cluster,
-    /// How the API server is reached and how its objects are read.
+    /// Access to the API server, and the way its objects are read.
     pub kube: Kube,
-    /// How units and handlers are restarted.
+    /// Restarts of units and handlers.
     pub supervision: Supervision,
-    /// Where HTTP is served.
+    /// HTTP server of the engine.
     pub http: Http,
-    /// How streams of events are served.
+    /// Streams of events over HTTP.
     pub subscribe: Subscribe,
-    /// What outlives a restart.
+    /// State that survives a restart.
     pub state: StateConfig,
-    /// What is logged, and how.
+    /// Level and format of the log.
     pub log: Log,
     /// Traces of the engine's own work.
     pub telemetry: Telemetry,
-    /// How a changed configuration is applied.
+    /// Application of a changed configuration.
     pub reload: Reload,
-    /// What must not travel.
+    /// Values that are redacted.
     pub redact: Redact,
-    /// What is watched: entries by name.
+    /// Watched resources: entries by name.
     #[schemars(transform = schema::names)]
     pub resources: BTreeMap<String, ResourceConfig>,
-    /// Where changes go: handlers by name.
+    /// Destinations of changes: handlers by name.
     #[schemars(transform = schema::names)]
     pub handlers: BTreeMap<String, HandlerConfig>,
-    /// Who changed objects is noted of all of them, for the program that runs the engine; no file says it.
+    /// Set by a program that embeds the engine to record who changed each object; no file can set it.
     #[serde(skip)]
     pub notes_who_changed: bool,
-    /// What handlers are sent where an object changes: `deltabus test` tries it. The tests of all files count.
+    /// Tests of what handlers are sent for a change, run by `deltabus test`. The tests of all files count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<TestCase>,
 }
 
-/// A configuration that was loaded, and what was noticed on the way.
+/// Loaded configuration with its warnings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// The configuration.
+    /// Configuration.
     pub config: Config,
-    /// What is allowed and odd, in the order of the files.
+    /// Allowed but suspicious settings, in the order of the files.
     pub warnings: Vec<Finding>,
     positions: layers::Positions,
 }
 
 impl Loaded {
-    /// Says something of a value of the configuration, at the place that set it: `["resources", "pods", "match", "[0]"]`.
+    /// Creates a finding about a value, at the place that set it. Keys are a path: `["resources", "pods", "match", "[0]"]`.
     pub fn finding(&self, keys: &[&str], message: impl Into<String>) -> Finding {
         self.positions.finding(keys, message.into())
     }
 }
 
 impl Config {
-    /// Loads files, and directories (their `*.toml` in the order of their names), each merged into those before it, and
-    /// then the variables of `environment` that begin with `DELTABUS__`.
+    /// Loads files, and directories (their `*.toml` in the order of their names). Each is merged into the previous ones; the
+    /// variables of `environment` that begin with `DELTABUS__` are merged last.
     ///
-    /// Tables are merged key by key, lists and scalars replaced, `[[tests]]` put one behind the other. The error holds the
-    /// first hundred mistakes, and the number of others. Reads files: blocks.
+    /// Tables are merged key by key, lists and scalars are replaced, and `[[tests]]` are concatenated. The error contains the
+    /// first hundred errors and the number of further ones. Reads files: blocks.
     pub fn load<P: AsRef<Path>>(
         paths: &[P],
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -170,29 +170,29 @@ impl Config {
         resolve(layers, ConfigPlace::Here)
     }
 
-    /// Loads files as [`Config::load`] does, for another machine: without the environment of this one, and without looking
-    /// at the files and secrets that they name. Returns the text of each file with it. Reads files: blocks.
+    /// Loads files like [`Config::load`], but for another machine: without the environment of this one, and without checking
+    /// the files and secrets that the configuration names. Also returns the text of each file. Reads files: blocks.
     pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let mut layers = layers::Layers::of(paths);
         let texts = std::mem::take(&mut layers.texts);
         Ok((resolve(layers, ConfigPlace::Elsewhere)?, texts))
     }
 
-    /// Reads a configuration from the text of one file, without the environment. Warnings are left out.
+    /// Parses a configuration from the text of one file, without the environment. Drops warnings.
     pub fn from_toml_str(text: &str) -> Result<Self, ConfigErrors> {
         let mut layers = layers::Layers::default();
         layers.add_text("configuration", text);
         resolve(layers, ConfigPlace::Here).map(|loaded| loaded.config)
     }
 
-    /// Returns whether who changed the objects of an entry is to be noted: a handler asks that gets its changes, or takes
-    /// what one gives up on.
+    /// Returns true if the engine must record who changed the objects of an entry: a handler that needs it gets the changes
+    /// of the entry, directly or as dead letters.
     pub fn asks_who_changed(&self, entry: &str) -> bool {
         let mut asking = self.handlers.iter().filter(|(_, handler)| handler.enabled && handler.asks_who_changed());
         self.notes_who_changed || asking.any(|(name, _)| self.gets(name, entry, self.handlers.len()))
     }
 
-    /// Returns whether a handler gets the changes of an entry, or what another one gives up on, so many steps away.
+    /// Returns true if a handler gets the changes of an entry, directly or as dead letters of up to `steps` other handlers.
     fn gets(&self, name: &str, entry: &str, steps: usize) -> bool {
         let mut givers =
             self.handlers.iter().filter(|(_, other)| other.enabled && other.dead_letter.as_deref() == Some(name));
@@ -200,31 +200,31 @@ impl Config {
             || steps > 0 && givers.any(|(giver, _)| self.gets(giver, entry, steps - 1))
     }
 
-    /// Returns a pattern of `match` as it was written; empty where there is none.
+    /// Returns a pattern of `match` as it was written, or an empty text if there is none.
     pub fn pattern(&self, entry: &str, position: usize) -> &str {
         let entry = self.resources.get(entry);
         entry.and_then(|entry| entry.patterns.get(position)).map_or("", TypePattern::as_str)
     }
 
-    /// Returns what each entry of `[resources]` asks the server for.
+    /// Returns the types that each entry of `[resources]` wants from the server.
     pub fn wanted(&self) -> Vec<WantedEntry> {
         self.resources.iter().map(|(name, resource)| resource.wanted(name)).collect()
     }
 
-    /// Writes the configuration as TOML from which [`Config::from_toml_str`] makes an equal one.
+    /// Returns the configuration as TOML; [`Config::from_toml_str`] turns it into an equal configuration.
     ///
     /// # Panics
     ///
-    /// If a number is beyond TOML's range, `i64`: no loaded configuration has one.
+    /// Panics if a number exceeds TOML's range, `i64`. No loaded configuration has one.
     pub fn to_toml(&self) -> String {
         toml::to_string(&self.to_tree()).expect("a table is TOML")
     }
 
-    /// Writes the configuration for people: as [`Config::to_toml`], but `***` for where secrets are.
+    /// Returns the configuration for people: like [`Config::to_toml`], but with `***` for the locations of secrets.
     ///
     /// # Panics
     ///
-    /// As [`Config::to_toml`].
+    /// See [`Config::to_toml`].
     pub fn show(&self) -> String {
         let mut tree = self.to_tree();
         secret::mask(&mut tree);
@@ -233,7 +233,7 @@ impl Config {
 
     fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
-        // Nobody asked for Secrets in full: where their values are never fetched, that would not load.
+        // This mode is only a default. Written out, it would be refused where the values of Secrets are never fetched.
         let unsaid = |resource: &ResourceConfig| {
             self.redact.secrets == SecretValues::Metadata
                 && resource.mode == Mode::Full
@@ -248,8 +248,8 @@ impl Config {
     }
 }
 
-/// Returns the variables of this process's environment that override options. [`Config::load`] refuses one that is not
-/// UTF-8.
+/// Returns the environment variables of this process that override options. [`Config::load`] refuses a variable that is
+/// not UTF-8.
 pub fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| layers::overrides(name)).collect()
 }
@@ -257,9 +257,9 @@ pub fn environment() -> Vec<(OsString, OsString)> {
 /// Machine that a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigPlace {
-    /// This one: what the configuration names must be here.
+    /// This machine: files and secrets that the configuration names must exist here.
     Here,
-    /// Another one.
+    /// Another machine.
     Elsewhere,
 }
 
@@ -276,13 +276,13 @@ fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigE
             errors.extend(more);
             (config, warnings)
         }
-        // The schema let something through: it is an error all the same, only less well told.
+        // An error that the schema did not find is reported all the same, with a less helpful message.
         Err(error) => {
             errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
             (Config::default(), Vec::new())
         }
     };
-    // What is inherited is wrong once, however many inherit it.
+    // An inherited mistake is reported once, even if several entries inherit it.
     warnings.sort();
     warnings.dedup();
     if errors.is_empty() {
@@ -292,7 +292,7 @@ fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigE
     }
 }
 
-/// Fills what entries leave open from `[defaults]`.
+/// Fills missing values of entries from `[defaults]`.
 fn inherit(tree: &mut Map<String, Value>) {
     let Some(Value::Object(defaults)) = tree.remove("defaults") else { return };
     for (section, defaults) in &defaults {

@@ -1,18 +1,18 @@
-//! Crashes between any two effects of the engine's cores: append, fsync, publish, release, send, acknowledge, save.
+//! Crashes between any two effects of the engine's state machines: append, fsync, publish, release, send, acknowledge, save.
 //!
-//! The real machines (reflector, queue, cache, journal, delivery) run over a model of an API server,
-//! a model of a disk and sinks that remember, one step at a time in an order that a seed decides. A crash leaves what was
-//! synced and any beginning of the rest; a start goes on with that. What a sink accepts is checked as it comes, what it
-//! has once everything is at rest:
+//! The real state machines (reflector, queue, cache, journal, delivery) run over models of an API server, a disk and
+//! recording sinks. They run one step at a time, in an order given by a seed. After a crash the disk has all synced writes,
+//! and the unsynced ones up to any point; the next start continues from there. The sinks check each accepted event, and
+//! their final state:
 //!
-//! - I1: it is what the server has, but for updates that are ignored, which only the cache and the state show; what was
-//!   said to be deleted is.
-//! - I2: after dropping what repeats an id: added, updated …, deleted.
-//! - I3: in sequence; nothing that is not in the cache, nor, with `fsync = "group"`, what is not durable.
-//! - I4: what was acknowledged and saved does not come again, whatever was journaled and not lost has come.
-//! - D8: one change, one id.
+//! - I1: The state equals the server's, except for ignored updates, which only the cache and the saved state show.
+//!   An object reported as deleted is deleted.
+//! - I2: Without repeated ids the order is: added, updated …, deleted.
+//! - I3: Events come in sequence. An event is in the cache before it is delivered, and with `fsync = "group"` also durable.
+//! - I4: An acknowledged and saved event is not repeated. Every event that was journaled and not lost is delivered.
+//! - Ids: Each change has one id.
 //!
-//! `DELTABUS_SEEDS`, or `PROPTEST_CASES`, is the number of seeds; `DELTABUS_SEED=N` runs one, and says what happens.
+//! `DELTABUS_SEEDS`, or `PROPTEST_CASES`, sets the number of seeds; `DELTABUS_SEED=N` runs one and prints its steps.
 
 mod disk;
 mod consumer;
@@ -32,19 +32,19 @@ use crate::journal::{Record, memory::Durability};
 
 const UNITS: u32 = 2;
 const HANDLERS: usize = 3;
-/// Steps of one seed before everything comes to rest.
+/// Number of steps of one seed before the final phase.
 const STEPS: usize = 500;
-/// Seeds where nobody says how many.
+/// Default number of seeds.
 const SEEDS: u64 = 600;
 
-/// Names a record for good: when it was appended, and its place.
+/// Permanent name of a record: its time and its position.
 type RecordName = (i64, u64);
 
 fn name_of(record: &Record) -> RecordName {
     (record.time_micros, record.sequence.0)
 }
 
-/// What happened, over all seeds.
+/// Counters of the situations that occurred, over all seeds.
 #[derive(Debug, Default)]
 struct Hits(BTreeMap<&'static str, usize>);
 
@@ -58,7 +58,7 @@ impl Hits {
     }
 }
 
-/// What has to happen, or the simulation shows little.
+/// Situations that must occur, or the simulation shows little.
 const EXPECTED: &[&str] = &[
     "crash: planned, not appended",
     "crash: appended, not written",
@@ -130,13 +130,15 @@ fn simulate(name: &str, durability: Durability, more: &[&str]) {
     assert!(missing.is_empty() || seeds < SEEDS, "never happened: {missing:?}");
 }
 
+/// Rule: G-1.
 #[test]
-fn i1_i4_whatever_crashes_between_whatever_effects_sinks_end_with_what_the_server_has() {
-    simulate("i1_i4_whatever_crashes", Durability::Group, &[]);
+fn sinks_equal_server_after_any_crashes() {
+    simulate("sinks_equal_server_after_any_crashes", Durability::Group, &[]);
 }
 
+/// Rule: G-6.
 #[test]
-fn i1_i4_with_an_interval_only_what_was_shown_and_lost_may_stay() {
+fn interval_fsync_loses_only_unsynced_records() {
     let holes = ["interval: a record was shown, and is lost", "interval: a ghost stays"];
-    simulate("i1_i4_with_an_interval", Durability::Interval, &holes);
+    simulate("interval_fsync_loses_only_unsynced_records", Durability::Interval, &holes);
 }

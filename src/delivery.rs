@@ -5,10 +5,10 @@
 //!                     HandlerCore
 //! ```
 //!
-//! [`table`] says which reader wants which records, and [`router`] keeps it over the journal. [`core`](mod@core) decides for one
-//! handler: [`schedule`] forms its batches, [`attempts`] repeats or gives up, [`pace`] limits the rate. [`actor`] carries
-//! it out, and [`worker`] is the thread of a sink. [`handlers`] adds, replaces and removes handlers, and restarts their
-//! actors. A handler that fails, hangs or panics affects no other (I7).
+//! [`table`] maps records to readers; [`router`] applies it to the journal. [`core`](mod@core) decides for one handler:
+//! [`schedule`] forms its batches, [`attempts`] retries or gives up, [`pace`] limits the rate. [`actor`] executes these
+//! decisions, and [`worker`] is the thread of a sink. [`handlers`] adds, replaces and removes handlers, and restarts
+//! their actors. A handler that fails, hangs or panics affects no other (I7).
 
 pub mod actor;
 pub mod attempts;

@@ -1,7 +1,9 @@
-//! The queue between reflector and indexer: what changed, in the order in which it shall be applied.
+//! The queue between reflector and indexer. It holds changes in the order in which they must be applied.
 //!
-//! [`DeltaFifo`] is the pure queue with its two orders (D4; F-10 … F-17, F-20 … F-24, F-40); `delta_fifo/actor.rs`
-//! keeps one batch in flight to the indexer and appends the rest meanwhile.
+//! [`DeltaFifo`] is the pure queue with its two orders (F-10 … F-17, F-20 … F-24, F-40). `delta_fifo/actor.rs` keeps one
+//! batch in flight to the indexer, and queues further deltas meanwhile.
+//!
+//! Reasons: `docs/decisions/0006-two-orders-of-the-queue.md`.
 
 pub mod actor;
 mod arrivals;
@@ -25,38 +27,38 @@ use crate::{
     reflector::{Comparison, ReflectorEvent},
 };
 
-/// The most deltas one batch holds (F-40), a Replace excepted.
+/// Maximum number of deltas in a batch (F-40). A Replace may have more.
 const BATCH_LEN_MAX: usize = 1_000;
 
-/// What happened to an object (F-1).
+/// Kind of a change to an object (F-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeltaKind {
-    /// A watch said `ADDED`.
+    /// A watch sent `ADDED`.
     Added,
-    /// A watch said `MODIFIED`.
+    /// A watch sent `MODIFIED`.
     Updated,
-    /// A watch said `DELETED`; the object is its final state.
+    /// A watch sent `DELETED`. The object is its final state.
     Deleted,
-    /// A list no longer has it; the object is the last state known.
+    /// The object is missing from a list. The delta has its last known state.
     #[doc(alias = "DeletedFinalStateUnknown")]
     Tombstone,
-    /// It came with a list (F-2).
+    /// The object was in a list (F-2).
     Replaced,
-    /// It says of itself that it is not to be shown ([`Object::opts_out`](crate::object::Object::opts_out)); the object is
-    /// what identifies it. To who was shown it, it is gone; it may come back.
+    /// The object itself asks not to be shown ([`Object::opts_out`](crate::object::Object::opts_out)). The delta has only its
+    /// identity. Consumers see it as removed. It may come back.
     OptedOut {
-        /// A list says so, not a watch.
+        /// Set when it was found in a list, not by a watch.
         listed: bool,
     },
-    /// Redelivered from memory (F-16, F-24), in the unit's `round`-th resync.
+    /// The object is delivered again from memory (F-16, F-24), in the unit's `round`-th resync.
     Sync {
-        /// As in [`ReflectorEvent::Resync`].
+        /// Number of the resync; see [`ReflectorEvent::Resync`].
         round: u32,
     },
 }
 
 impl DeltaKind {
-    /// Returns whether there is nothing to be shown after it.
+    /// Returns true if the object is not shown after this change.
     pub fn is_deletion(self) -> bool {
         matches!(self, Self::Deleted | Self::Tombstone | Self::OptedOut { .. })
     }
@@ -69,62 +71,63 @@ impl DeltaKind {
 /// One change to one object.
 #[derive(Clone, Debug)]
 pub struct Delta {
-    /// What happened.
+    /// Kind of the change.
     pub kind: DeltaKind,
-    /// The object after it; before it for [`DeltaKind::Tombstone`].
+    /// Object after the change; for [`DeltaKind::Tombstone`], the object before it.
     pub object: Object,
 }
 
-/// What the queue emits: deltas to apply as one transaction, with one publish.
+/// A batch of deltas. The consumer applies it as one transaction, with one publish.
 ///
-/// **Invariant:** between two deltas of one key there may be others, their order is the order to apply. A Replace is
-/// never split: its deletions and its items are in one batch (D3).
+/// **Invariant:** the order of the deltas is the order in which they must be applied, also across keys. A Replace is never
+/// split: its deletions and its items are in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Deltas {
     /// Oldest first.
     pub deltas: Vec<Delta>,
-    /// The list or bookmark version the store has reached with this batch, when that is not the version of its last
+    /// Version of a list or bookmark that the store reaches with this batch. `None` if it reaches the version of its last
     /// delta's object (I-11).
     pub store_version: Option<ResourceVersion>,
-    /// From here a watch may be resumed once this batch is applied; `None`: from where it could be before.
+    /// Version from which a watch can be resumed once this batch is applied; `None` keeps the previous one.
     pub resume_version: Option<ResourceVersion>,
-    /// These deltas belong to the first list (F-53).
+    /// Set when the deltas belong to the first list (F-53).
     pub initial: bool,
-    /// With this batch the initial state is complete (F-50).
+    /// Set when this batch completes the initial state (F-50).
     pub completes_initial: bool,
 }
 
-/// Order of the queue between reflector and indexer (D4).
+/// Order of the queue between reflector and indexer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "QueueOrder")]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueOrder {
-    /// As it arrived (F-20 … F-24, F-40).
+    /// Order of arrival (F-20 … F-24, F-40).
     #[default]
     Stream,
-    /// The classical `DeltaFIFO` (F-10 … F-17).
+    /// Classic `DeltaFIFO`: grouped by key (F-10 … F-17).
     PerKey,
 }
 
-/// What one step of packing anew has done.
+/// Result of one step of packing objects again.
 #[derive(Clone, Debug, Default)]
 pub struct Repacked {
-    /// The same states of the same objects.
+    /// Objects that were packed again. Their states are the same.
     pub objects: Vec<Object>,
-    /// It was the last step, for so many [`Packer::retirements`](crate::object::packer::Packer::retirements).
+    /// Set after the last step: the number of [`Packer::retirements`](crate::object::packer::Packer::retirements) that are now
+    /// handled.
     pub done: Option<u64>,
 }
 
-/// The queue of one unit: events in, batches out.
+/// The queue of one unit. Events go in, batches come out.
 ///
-/// It owns `known`, the state after what was popped, so that a Replace or a Resync needs no look into another actor.
-/// After a restart of its unit it is made anew from the state the indexer has published.
+/// It keeps `known`, the state after the popped batches, so that a Replace or a Resync does not need data of another actor.
+/// After a restart of its unit, a new queue is created from the state that the indexer has published.
 ///
-/// **Invariant:** popping everything and applying it to a map in order gives the state the events describe, in both
-/// orders. Nothing bounds the queue here: who pushes compares [`DeltaFifo::queued_bytes`] with its limit and stops
-/// reading.
+/// **Invariant:** in both orders, popping all batches and applying them to a map gives the state that the events describe. The
+/// queue itself has no limit: the caller of `push` compares [`DeltaFifo::queued_bytes`] with its limit, and stops reading.
 ///
-/// **Contract:** one consumer; it calls [`DeltaFifo::processed`] once it has applied a batch, before the next `pop`.
+/// **Contract:** there is one consumer. After it has applied a batch, and before the next `pop`, it calls
+/// [`DeltaFifo::processed`].
 #[derive(Debug)]
 pub struct DeltaFifo {
     queue: Queue,
@@ -132,7 +135,7 @@ pub struct DeltaFifo {
     keep: Keep,
     sync: SyncState,
     closed: bool,
-    /// The retirements of dictionaries that the consumer has done with.
+    /// Number of retired dictionaries that the consumer has handled.
     repacked: u64,
 }
 
@@ -142,27 +145,27 @@ enum Queue {
     PerKey(PerKeyQueue),
 }
 
-/// How far the initial state has come (F-50, F-53).
+/// Progress of the initial state (F-50, F-53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncState {
-    /// Nothing was pushed that could make it.
+    /// No event was pushed that can complete it.
     Unpopulated,
     /// The first Replace is queued.
     Queued,
     /// The first Replace was popped and is being applied.
     InFlight,
-    /// A change came before any Replace: synced, and the next batch says so.
+    /// A change came before any Replace. The queue is synced, and the next batch reports it.
     Unannounced,
-    /// Synced, for good.
+    /// Synced. This state is final.
     Synced,
 }
 
 impl DeltaFifo {
-    /// Makes a queue over the state `known`; `synced` says that the unit was synced before, so that no batch is
-    /// `initial` again (F-53).
+    /// Returns a queue over the state `known`. Set `synced` if the unit was synced before: then no further batch is `initial`
+    /// (F-53).
     ///
-    /// What is known to a unit that is not synced was cached by another, which may have cut other parts from it: the
-    /// first Replace keeps the bodies that it brings.
+    /// If the unit is not synced, `known` comes from another unit, which may have removed other parts of the objects. So the
+    /// first Replace keeps the bodies of its items.
     pub fn new(order: QueueOrder, known: impl Iterator<Item = Object>, synced: bool) -> Self {
         let queue = match order {
             QueueOrder::Stream => Queue::Stream(StreamQueue::default()),
@@ -172,14 +175,14 @@ impl DeltaFifo {
         Self { queue, known: known.collect(), keep: Keep::Whole, sync, closed: false, repacked: 0 }
     }
 
-    /// Makes the queue know of objects no more than `keep` says; `known` must be such already.
+    /// Limits the queue's knowledge of objects to the part that `keep` keeps. `known` must already be in that form.
     #[must_use]
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
     }
 
-    /// Appends what `event` means. Costs a look at every known key for a Replace or a Resync. A closed queue takes
-    /// events too (F-70).
+    /// Appends the deltas of an event. For a Replace or a Resync it visits every known key. A closed queue takes events too
+    /// (F-70).
     pub fn push(&mut self, event: ReflectorEvent) {
         match event {
             ReflectorEvent::Added(object) => self.push_change(DeltaKind::Added, object),
@@ -217,8 +220,7 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns how much of the state after everything queued a list of `items` would delete. Costs a look at every item
-    /// and every known key.
+    /// Returns how many objects a list of `items` would delete after all queued deltas. Visits every item and every known key.
     pub(crate) fn compare(&self, items: &[Object]) -> Comparison {
         let mut comparison = Comparison::default();
         if self.known.len() == 0 && self.is_empty() {
@@ -249,11 +251,11 @@ impl DeltaFifo {
         }
     }
 
-    /// Takes the next batch; `None` when there is nothing to apply.
+    /// Takes the next batch; `None` if the queue is empty.
     ///
-    /// In stream order a batch has up to 1,000 deltas with pairwise distinct keys (F-40); in per-key order whole
-    /// keys of together up to 1,000 deltas, more where one key has more (F-17). A Replace is one batch. A batch may
-    /// be empty: then only the version moves on, or an empty list completes the initial state.
+    /// In stream order, a batch has up to 1,000 deltas with distinct keys (F-40). In per-key order, it has all deltas of some
+    /// keys, up to 1,000, or more if a single key has more (F-17). A Replace is one batch. A batch may be empty: then it only
+    /// has a new version, or an empty list completes the initial state.
     pub fn pop(&mut self) -> Option<Deltas> {
         let Popped { mut deltas, replace } = match &mut self.queue {
             Queue::Stream(queue) => queue.pop()?,
@@ -271,20 +273,20 @@ impl DeltaFifo {
         Some(deltas)
     }
 
-    /// Notes that the batch popped last was applied (F-52: synced after the processing, not before).
+    /// Notes that the last batch was applied (F-52: the queue is synced after the processing, not before).
     pub fn processed(&mut self) {
         if self.sync == SyncState::InFlight {
             self.sync = SyncState::Synced;
         }
     }
 
-    /// Returns whether the consumer holds what shall be packed anew, because a dictionary is on its way out (D7): ask it
-    /// when there is nothing else to do, step by step, and tell the answers to [`DeltaFifo::repacked`].
+    /// Returns true if the consumer holds objects that must be packed again, because a dictionary is being retired. When
+    /// there is no other work, send it one request per step, and pass the answers to [`DeltaFifo::repacked`].
     pub fn wants_repacking(&self) -> bool {
         self.keep.packer().is_some_and(|packer| packer.retirements() > self.repacked)
     }
 
-    /// Takes what the consumer has packed anew, so that both share it.
+    /// Takes the objects that the consumer has packed again, so that both share them.
     pub fn repacked(&mut self, Repacked { objects, done }: &Repacked) {
         for object in objects {
             self.known.replace(object);
@@ -292,8 +294,9 @@ impl DeltaFifo {
         self.repacked = done.unwrap_or(self.repacked);
     }
 
-    /// Returns whether the initial state was applied: the first Replace was processed, its deletions included, or a
-    /// change was pushed before any Replace (F-50). Never goes back.
+    /// Returns true if the initial state was applied (F-50). Either the first Replace was processed, with its deletions, or a
+    /// change was pushed before any Replace. Once true, it stays true.
+    #[cfg(any(test, feature = "testing"))]
     pub fn has_synced(&self) -> bool {
         matches!(self.sync, SyncState::Unannounced | SyncState::Synced)
     }
@@ -306,7 +309,7 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns whether `pop` would return `None`.
+    /// Returns true if `pop` would return `None`.
     pub fn is_empty(&self) -> bool {
         match &self.queue {
             Queue::Stream(queue) => queue.is_empty(),
@@ -314,8 +317,9 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns the bytes that queued deltas hold: the size of every object that came with an event, and 16 a delta
-    /// whose object is held by the cache or another delta anyway (tombstones, resyncs, unchanged list items).
+    /// Returns the size of the queued deltas, in bytes: the size of every object that came with an event. If the cache or
+    /// another delta holds the object anyway, a delta counts 16 bytes. That is the case for tombstones, resyncs and unchanged
+    /// list items.
     pub fn queued_bytes(&self) -> usize {
         match &self.queue {
             Queue::Stream(queue) => queue.bytes(),
@@ -323,18 +327,18 @@ impl DeltaFifo {
         }
     }
 
-    /// Closes the queue. What is queued can still be popped, what is pushed still queued (F-70).
+    /// Closes the queue. Queued deltas can still be popped, and further events are still queued (F-70).
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Returns whether the queue was closed. Closed and empty is the end.
+    /// Returns true if the queue was closed. A closed and empty queue has ended.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 }
 
-/// What a queue hands to the fifo: a batch, and whether a Replace is in it.
+/// A popped batch. `replace` is set if it contains a Replace.
 struct Popped {
     deltas: Deltas,
     replace: bool,
@@ -343,7 +347,7 @@ struct Popped {
 /// A list to append.
 struct List<'a> {
     items: Vec<Object>,
-    /// What it has and is not to be shown.
+    /// Items that opt out and must not be shown.
     opted_out: Vec<Object>,
     /// See [`ReflectorEvent::Replace`].
     spared: &'a [Object],
@@ -351,7 +355,7 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    /// Returns what the list deletes: of what is `queued`, then of what is known and not queued, by key.
+    /// Returns the objects that the list deletes: first those in `queued`, then known objects that are not queued, sorted by key.
     fn gone<'q>(
         &self,
         queued: impl Iterator<Item = &'q Object>,
@@ -368,8 +372,9 @@ impl List<'_> {
         gone
     }
 
-    /// Hands the deltas of the list itself to `put`: ends of what opts out, then items. An item whose state is held
-    /// already gets the body that is held if `share`, and `put` a `true`. `newest` finds the newest queued delta of a key.
+    /// Passes the deltas of the list to `put`: first removals of the items that opt out, then the items. If `share` is set and
+    /// an item's state is already held, its delta gets the held body, and `put` gets `true`. `newest` returns the newest
+    /// queued delta of a key.
     fn listed<'q>(
         self,
         newest: impl Fn(KeyRef<'_>) -> Option<&'q Delta>,
@@ -397,7 +402,7 @@ impl List<'_> {
 type KeySet<'a> = HashSet<KeyRef<'a>, foldhash::fast::RandomState>;
 type KeyMap<'a, T> = HashMap<KeyRef<'a>, T, foldhash::fast::RandomState>;
 
-/// Returns the bytes a delta holds that nothing else holds.
+/// Returns the bytes that only this delta holds.
 fn bytes_of(delta: &Delta, shared: bool) -> usize {
     let own = match delta.kind {
         DeltaKind::Tombstone | DeltaKind::Sync { .. } => 0,
@@ -407,8 +412,8 @@ fn bytes_of(delta: &Delta, shared: bool) -> usize {
     own + size_of::<Delta>()
 }
 
-/// Returns whether two objects of one key are the same state: equal uid and resourceVersion (S-4), and equal bytes
-/// where the API gives no resourceVersion.
+/// Returns true if two objects of one key are the same state: equal uid and resourceVersion (S-4). If the API gives no
+/// resourceVersion, their bytes must be equal.
 pub(crate) fn is_same_state(one: &Object, other: &Object) -> bool {
     one.ptr_eq(other) || one.same_version(other) && (!one.resource_version().is_empty() || one.json() == other.json())
 }

@@ -1,16 +1,16 @@
-//! From what the configuration names to what the server serves: `deployments.apps` → a
+//! Resolution of configured names to served types: `deployments.apps` → a
 //! [`ResourceType`](crate::object::ResourceType).
 //!
 //! ```text
 //! documents   aggregated (1.26 and later) or legacy discovery documents → groups, versions, types (pure)
 //! catalog     Catalog: every served type in kubectl's order of preference; resolves a Pattern (pure)
-//! pattern     kubectl's spelling of a type (pure)
+//! pattern     a type in kubectl's syntax (pure)
 //! selection   select: which entry watches which type (pure)
-//! assumed     Assumed: the catalog of a server that nobody can ask (pure)
+//! assumed     Assumed: a catalog without access to a server (pure)
 //! ask         discover, cluster_uid, allowed, refused_fields: the requests
 //! ```
 //!
-//! **Invariant:** one API group that fails hides no other; it is in [`Catalog::unavailable`] with its error.
+//! **Invariant:** a failing API group never hides another one; it is in [`Catalog::unavailable`] with its error.
 
 mod ask;
 mod assumed;

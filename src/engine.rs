@@ -1,4 +1,4 @@
-//! The whole: discovery, informers, journal, handlers and HTTP, started, changed and stopped in the right
+//! Engine as a whole: starts, changes and stops discovery, informers, journal, handlers and HTTP in the right
 //! order.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //! stop:   units (what was read is applied and journaled) → handlers (what was journaled is delivered) → HTTP
 //! ```
 //!
-//! Which units shall run is decided in [`plan`] and [`reconcile`]; the conductor carries it out, whenever configuration,
+//! [`plan`] and [`reconcile`] decide which units should run. The conductor carries the decisions out whenever configuration,
 //! types, namespaces or rights change.
 
 mod auxiliary;
@@ -47,58 +47,58 @@ pub use handlers::{OwnClosure, OwnHandler, OwnSink};
 pub use running::RunningEngine;
 pub use typed::TypedLister;
 
-/// Why an engine did not start, did not change, or ended.
+/// Reason why an engine did not start, did not change, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// There is no way to the API server.
+    /// No access to the API server.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// A handler cannot be made.
+    /// A handler cannot be created.
     #[error("failed to start handler {name}: {error}")]
     Handler {
         /// `[handlers.<name>]`.
         name: String,
-        /// What it said.
+        /// Error of the handler.
         error: String,
     },
-    /// An HTTP address cannot be bound.
+    /// Binding an HTTP address failed.
     #[error("failed to listen on {address} ([http] {key}): {error}")]
     Listen {
-        /// The configured address.
+        /// Configured address.
         address: SocketAddr,
-        /// The option.
+        /// Option that sets the address.
         key: &'static str,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// An entry with `on_missing = "fail"` names a type that the server does not serve.
+    /// Type of an entry with `on_missing = "fail"` that the server does not serve.
     #[error("{0}")]
     Missing(String),
-    /// The state directory cannot be used.
+    /// State directory that cannot be used.
     #[error("{0}")]
     State(String),
-    /// What a program asks to be watched is no configuration.
+    /// Invalid configuration, including entries that a program added.
     #[error("{0}")]
     Configuration(String),
-    /// There is no handler of this name.
-    #[error("there is no handler {0:?}")]
+    /// Name of a handler that does not exist.
+    #[error("no handler {0:?}")]
     UnknownHandler(String),
-    /// Handlers cannot be added or changed any more (S-6).
+    /// Stopping engine, which accepts no handlers and no changes (S-6).
     #[error("the engine is stopping")]
     Stopping,
-    /// The engine was stopped (S-6).
+    /// Stopped engine (S-6).
     #[error("the engine was stopped")]
     Stopped,
 }
 
-/// What a stop left undelivered.
+/// Events that a stop left undelivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopReport {
-    /// By handler: how many events, and the first of them by name.
+    /// Name, number of events, and first events by name, for each handler.
     pub undelivered: Vec<(String, u64, Vec<String>)>,
 }
 
-/// An engine that has not been started.
+/// Entry point for engines that have not been started.
 ///
 /// ```no_run
 /// use deltabus::engine::Engine;
@@ -119,7 +119,7 @@ pub struct StopReport {
 pub struct Engine;
 
 impl Engine {
-    /// Begins an engine; without more it watches nothing.
+    /// Returns the builder of an engine, which watches nothing by default.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::new()
     }

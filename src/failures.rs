@@ -1,27 +1,27 @@
-//! Log lines about what fails again and again: one for the first failure, then one a minute, and one when it works again.
+//! Log lines for repeated failures: the first failure, then at most one a minute, and the recovery.
 
 use std::{mem::take, time::Duration};
 
-/// Shortest time between two lines about failures.
+/// Minimum time between two lines about failures.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// Failures of one handler, or of one watch, since it last worked, and which of them are logged.
+/// Failures of one handler or watch since its last success, and a limit for their log lines.
 ///
-/// **Invariant:** two logged failures are at least a minute apart, also where it worked in between.
+/// **Invariant:** two logged failures are at least a minute apart, even with a success between them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failures {
-    /// Since it last worked.
+    /// Failures since the last success.
     count: u64,
-    /// Since the last line.
+    /// Failures since the last line.
     suppressed: u64,
     logged_at: Option<Duration>,
-    /// Set when one was logged since it last worked.
+    /// Set if a failure was logged since the last success.
     is_known: bool,
 }
 
 impl Failures {
-    /// Counts a failure at `now`, a time on any monotonic clock. Where it is to be logged, returns how many before it were
-    /// not.
+    /// Counts a failure at `now`, a time of any monotonic clock. If the failure is to be logged, returns the number of
+    /// unlogged failures before it.
     pub(crate) fn failed(&mut self, now: Duration) -> Option<u64> {
         self.count += 1;
         if self.logged_at.is_some_and(|at| now.saturating_sub(at) < PERIOD) {
@@ -32,7 +32,7 @@ impl Failures {
         Some(take(&mut self.suppressed))
     }
 
-    /// Notes that it works. Where one of its failures was logged, returns how many there were.
+    /// Records a success. If a failure was logged before it, returns the number of failures.
     pub(crate) fn worked(&mut self) -> Option<u64> {
         let count = take(&mut self.count);
         take(&mut self.is_known).then_some(count)
@@ -43,7 +43,7 @@ impl Failures {
 mod tests {
     use super::*;
 
-    /// Plays a story and returns the lines: `s` fails at that second, `w` works.
+    /// Plays a sequence and returns the lines: `5s` is a failure at 5 s, `w` a success.
     fn lines(story: &[&str]) -> Vec<String> {
         let mut failures = Failures::default();
         let line = |event: &&str| match event.strip_suffix('s') {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flapping_handler_is_logged_once_a_minute() {
+    fn flapping_handler_is_logged_once_a_minute() {
         assert_eq!(
             lines(&["0s", "w", "1s", "w", "2s", "3s", "w", "60s", "w"]),
             ["failed at 0, suppressed 0", "works after 1", "failed at 60, suppressed 3", "works after 1"]

@@ -1,7 +1,7 @@
-//! Targets for fuzzing: what reads bytes or texts from outside, each with properties that hold for any input.
+//! Fuzz targets: code that reads bytes or texts from outside, with properties that hold for any input.
 //!
-//! `cargo test` runs each target over the inputs in `tests/fuzz/<target>`: seeds, what fuzzing found to cover more, and
-//! each input that once failed, by its own name. `bash .ci/long fuzz` looks for new ones.
+//! `cargo test` runs each target over the inputs in `tests/fuzz/<target>`: seeds, inputs that increased the coverage, and
+//! one named input for each past failure. `bash .ci/long fuzz` looks for new ones.
 
 use std::{str, sync::LazyLock, time::Duration};
 
@@ -31,7 +31,7 @@ use crate::{
     subscribe::{cursor::Since, query::SubscriberQuery},
 };
 
-/// Runs a target over its committed inputs. The output of a failure ends with the file at fault.
+/// Runs a target over its committed inputs. The output of a failure ends with the failing file.
 #[cfg(not(fuzzing))]
 fn check(name: &str, target: fn(&[u8])) {
     let inputs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(name);
@@ -49,7 +49,7 @@ fn check(name: &str, target: fn(&[u8])) {
 use libfuzzer::check;
 
 #[cfg(fuzzing)]
-#[expect(unsafe_code, reason = "libFuzzer is called, and calls back, by the conventions of C")]
+#[expect(unsafe_code, reason = "libFuzzer has a C interface")]
 mod libfuzzer {
     use std::{
         env,
@@ -72,7 +72,7 @@ mod libfuzzer {
 
     extern "C" fn call_target(input: *const u8, len: usize) -> c_int {
         let target = TARGET.get().expect("it is set before libFuzzer runs");
-        // safety: libFuzzer lends `len` bytes for the call.
+        // SAFETY: libFuzzer lends `len` bytes for the duration of the call.
         target(unsafe { slice::from_raw_parts(input, len) });
         0
     }
@@ -89,7 +89,7 @@ mod libfuzzer {
         let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
         let mut argc = c_int::try_from(argv.len()).expect("some words");
         argv.push(ptr::null_mut());
-        // safety: `argc` words that end with a NUL, and a null pointer; they live until the call returns.
+        // SAFETY: `argc` words that end with NUL, and a null pointer; they live until the call returns.
         process::exit(unsafe { LLVMFuzzerRunDriver(&raw mut argc, &mut argv.as_mut_ptr(), call_target) });
     }
 }
@@ -104,11 +104,11 @@ static PODS: LazyLock<[Object; 2]> = LazyLock::new(|| {
 static POD_VALUE: LazyLock<Value> = LazyLock::new(|| PODS[1].value().expect("a pod"));
 
 #[test]
-fn scan_reads_and_cuts_what_serde_json_does() {
+fn scan_agrees_with_serde_json() {
     check("scan", scan);
 }
 
-/// Paths that a scan cuts; the bits of the first byte choose them.
+/// Paths that a scan cuts; the bits of the input's first byte select them.
 const DROP: [&str; 7] = ["metadata.managedFields", "metadata.*", "metadata", "spec", "status[*].a", "*", "*.*.a"];
 
 fn scan(input: &[u8]) {
@@ -117,7 +117,7 @@ fn scan(input: &[u8]) {
     let drop: Vec<_> = (0..DROP.len()).filter(|bit| chosen(*bit)).map(|bit| path(DROP[bit])).collect();
     let type_meta = chosen(7).then(pod_type);
     scan::tests::check(json, &drop, type_meta.as_ref(), false).unwrap();
-    // No key is repeated in what serde_json writes: the scan has to accept it.
+    // serde_json writes no repeated keys, so the scan must accept its output.
     if let Ok(value) = serde_json::from_slice::<Value>(json) {
         scan::tests::check(value.to_string().as_bytes(), &drop, type_meta.as_ref(), true).unwrap();
     }
@@ -147,7 +147,7 @@ fn sorted(mut texts: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn watch_says_the_same_however_it_is_cut() {
+fn watch_decoder_survives_any_chunk_boundaries() {
     check("watch", watch_cut);
 }
 
@@ -162,7 +162,7 @@ fn watch_cut(input: &[u8]) {
     }
 }
 
-/// Returns what chooses the cuts, the most bytes of an object, and the bytes to cut. The first two bytes are the seed.
+/// Returns a seeded writer, the largest object size, and the bytes to cut. The first two bytes are the seed.
 fn chosen(input: &[u8]) -> Option<(Writer, usize, &[u8])> {
     let (seed, bytes) = input.split_first_chunk()?;
     let mut writer = Writer::new(u16::from_le_bytes(*seed).into());
@@ -170,13 +170,13 @@ fn chosen(input: &[u8]) -> Option<(Writer, usize, &[u8])> {
     Some((writer, max, bytes))
 }
 
-/// Returns how many JSON documents a stream begins with.
+/// Returns the number of JSON documents at the start of a stream.
 fn documents(stream: &[u8]) -> usize {
     serde_json::Deserializer::from_slice(stream).into_iter::<IgnoredAny>().take_while(Result::is_ok).count()
 }
 
 #[test]
-fn list_is_what_serde_json_reads_however_it_is_cut() {
+fn list_decoder_agrees_with_serde_json() {
     check("list", list_cut);
 }
 
@@ -196,11 +196,11 @@ fn list_cut(input: &[u8]) {
 }
 
 #[test]
-fn head_of_a_record_is_written_as_it_was_read() {
+fn record_head_round_trips() {
     check("journal_head", journal_head);
 }
 
-/// The first eight bytes are the sequence.
+/// Checks a journal head; the first eight bytes of the input are the sequence.
 fn journal_head(input: &[u8]) {
     if let Some((sequence, value)) = input.split_first_chunk() {
         store::testing::check_head(u64::from_be_bytes(*sequence), value);
@@ -208,7 +208,7 @@ fn journal_head(input: &[u8]) {
 }
 
 #[test]
-fn body_of_a_record_is_read_as_it_was_written() {
+fn record_body_round_trips() {
     check("journal_body", journal_body);
 }
 
@@ -220,7 +220,7 @@ fn journal_body(input: &[u8]) {
 }
 
 #[test]
-fn selector_that_is_read_selects_the_same_when_written() {
+fn parsed_selector_round_trips() {
     check("selectors", selectors);
 }
 
@@ -247,11 +247,11 @@ fn selectors(input: &[u8]) {
 }
 
 #[test]
-fn namespaces_are_what_their_globs_say() {
+fn namespaces_match_their_globs() {
     check("namespaces", namespaces);
 }
 
-/// Two lists with an empty line between them, a pattern a line.
+/// Checks two lists of patterns, one pattern per line, separated by an empty line.
 fn namespaces(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (one, other) = text.split_once("\n\n").unwrap_or((text, "*"));
@@ -274,7 +274,7 @@ fn namespaces(input: &[u8]) {
 }
 
 #[test]
-fn query_of_a_list_means_the_same_when_encoded_again() {
+fn list_query_round_trips() {
     check("list_query", list_query);
 }
 
@@ -286,14 +286,14 @@ fn list_query(input: &[u8]) {
 }
 
 #[test]
-fn query_of_a_stream_means_the_same_when_encoded_again() {
+fn event_query_round_trips() {
     check("event_query", event_query);
 }
 
-/// The longest answer to a query that is not understood.
+/// Longest error answer to an invalid query.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
 
-/// A query, and a `Last-Event-ID` in the next line.
+/// Checks a query; the next line is the `Last-Event-ID`.
 fn event_query(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (query, id) = text.split_once('\n').map_or((text, None), |(query, id)| (query, Some(id)));
@@ -317,11 +317,11 @@ fn event_query(input: &[u8]) {
 }
 
 #[test]
-fn expression_that_passes_the_check_ends_within_its_bounds() {
+fn accepted_expression_ends_within_its_bounds() {
     check("cel", cel);
 }
 
-/// CPU time of one evaluation, far above the limit for a client: builds for tests are slow.
+/// Limit for the CPU time of one evaluation, far above that of clients, because test builds are slow.
 const EVALUATION_MAX: Duration = Duration::from_secs(1);
 
 fn cel(input: &[u8]) {
@@ -332,7 +332,7 @@ fn cel(input: &[u8]) {
     };
     let client = compile(RuleLimits::CLIENT);
     let configured = compile(RuleLimits { steps: 10_000, ..RuleLimits::CONFIGURATION });
-    assert!(client.is_err() || configured.is_ok(), "a client may what the configuration may not");
+    assert!(client.is_err() || configured.is_ok(), "clients accept an expression that the configuration rejects");
     let [before, pod] = &*PODS;
     for rules in [client, configured].iter().flatten() {
         for (kind, old) in [(ChangeKind::Added, None), (ChangeKind::Updated, Some(before))] {
@@ -346,7 +346,7 @@ fn cel(input: &[u8]) {
 }
 
 #[test]
-fn configuration_that_loads_is_the_same_when_written_and_loaded() {
+fn loaded_configuration_round_trips() {
     check("config", config);
 }
 

@@ -1,6 +1,6 @@
-//! The contract of a handler: a [`Handler`] takes a batch or fails, an [`AsyncHandler`] takes several at a time.
+//! The traits of handlers: a [`Handler`] delivers one batch at a time, an [`AsyncHandler`] several.
 //!
-//! [`delivery`](crate::delivery) calls them. The files here are the sinks.
+//! [`delivery`](crate::delivery) calls them. The files of this folder are the built-in sinks.
 
 pub mod blackhole;
 pub mod client_tls;
@@ -19,25 +19,25 @@ use futures_util::future::BoxFuture;
 pub use crate::cloud_event::Form;
 use crate::{cloud_event::FormatError, notification::Notification};
 
-/// Where events go. Its methods may block: each handler has a thread of its own, but for those that never do.
+/// A sink of events. Its methods may block: each handler has its own thread, unless it declares that it never blocks.
 ///
-/// A closure `FnMut(&Notification) -> Result<(), HandlerError>` is one.
+/// Any closure `FnMut(&Notification) -> Result<(), HandlerError>` is a handler.
 pub trait Handler: Send + 'static {
-    /// Delivers a batch. `Ok` means: as safe as this sink promises, and never sent again after a clean stop. After an
-    /// error, a panic or a crash all of it may be sent again (I4: at least once).
+    /// Delivers a batch. `Ok` means: stored as safely as this sink promises. After a clean stop the batch is never sent
+    /// again. After an error, a panic or a crash the whole batch may be sent again (I4: at least once).
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError>;
 
-    /// Returns how often [`Handler::tick`] shall be called between batches.
+    /// Returns the interval between two calls of [`Handler::tick`]; `None`: it is never called.
     fn tick_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// Does what is due by time: an fsync at an interval.
+    /// Does periodic work, for example an fsync.
     fn tick(&mut self) -> Result<(), HandlerError> {
         Ok(())
     }
 
-    /// Flushes and syncs everything delivered; nothing comes afterwards.
+    /// Flushes and syncs all delivered events. It is the last call.
     fn close(&mut self) -> Result<(), HandlerError> {
         Ok(())
     }
@@ -49,39 +49,39 @@ impl<F: FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static> Handl
     }
 }
 
-/// A handler that waits without blocking. It may have several batches in delivery at a time, and is told of each when
-/// to give up waiting by being dropped.
+/// A handler that never blocks its thread. Several of its batches may be in delivery at the same time. The engine
+/// cancels a delivery by dropping its future.
 ///
-/// Events of one object are never in two of these batches, where `order` is not `none`.
+/// Events of one object are never in two of these batches, unless `order` is `none`.
 pub trait AsyncHandler: Send + Sync + 'static {
-    /// Delivers a batch, in a form: what [`Handler::deliver`] says holds here too.
+    /// Delivers a batch in the given form. The promises of [`Handler::deliver`] hold here too.
     fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>>;
 
-    /// Ends what is open; nothing comes afterwards.
+    /// Closes open connections. It is the last call.
     fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
 
-/// Why a batch was not delivered, sorted by what is done about it.
+/// Reason why a batch was not delivered. Each variant has its own treatment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
-    /// Temporary failure: repeated, with backoff.
+    /// Temporary failure: retried with backoff.
     #[error("{0}")]
     Failed(String),
     /// Temporary failure; the sink asked for a delay.
-    #[error("{reason}, asked to come again in {retry_after:?}")]
+    #[error("{reason}; the sink asked to retry in {retry_after:?}")]
     Busy {
-        /// What it said.
+        /// Message of the sink.
         reason: String,
-        /// What it asked for.
+        /// Delay that the sink asked for.
         retry_after: Duration,
     },
-    /// The sink takes no message so large: halved, then sent in ever smaller [`Form`]s where it is an [`AsyncHandler`],
-    /// then dead-lettered.
+    /// The message is too large for the sink. The batch is halved, then sent in smaller [`Form`]s (by an
+    /// [`AsyncHandler`]), then dead-lettered.
     #[error("{0}")]
     TooLarge(String),
-    /// One of these events will never be accepted: found by halving, then dead-lettered.
+    /// The sink will never accept one of these events. It is found by halving, then dead-lettered.
     #[error("{0}")]
     Rejected(String),
     /// The sink is closed for good. The handler stops; the engine keeps running.
@@ -90,7 +90,7 @@ pub enum HandlerError {
 }
 
 impl From<FormatError> for HandlerError {
-    /// What cannot be written never will be.
+    /// Rejects the event: an event that cannot be encoded once can never be encoded.
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::NoSmaller(_) => Self::TooLarge(error.to_string()),

@@ -1,4 +1,4 @@
-//! Histograms for the metrics: counted with atomics, so that a batch pays for no lock and no allocation.
+//! Histograms of the metrics. They use atomics, so that counting needs no lock and no allocation.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,18 +7,18 @@ use std::{
 
 /// A distribution of values over buckets.
 ///
-/// Any thread may count into it. A snapshot taken meanwhile may have a value in a bucket and not yet in the sum.
+/// Any thread may count. A snapshot taken during a count may have a value in a bucket that is not yet in the sum.
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// Upper bounds of the buckets, inclusive and ascending.
     bounds: &'static [f64],
-    /// One for each bound, then one for what is above the last.
+    /// One counter for each bound, then one for larger values.
     counts: Box<[AtomicU64]>,
-    /// The bits of an `f64`.
+    /// Sum of the values, as the bits of an `f64`.
     sum: AtomicU64,
 }
 
-/// Contents of a [`Histogram`] at one moment.
+/// State of a [`Histogram`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistogramSnapshot {
     bounds: &'static [f64],
@@ -27,25 +27,25 @@ pub struct HistogramSnapshot {
 }
 
 impl Histogram {
-    /// Makes an empty histogram with these upper bounds, which ascend.
+    /// Makes an empty histogram with these ascending upper bounds.
     pub fn new(bounds: &'static [f64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, counts, sum: AtomicU64::new(0) }
     }
 
-    /// Counts a time in seconds.
+    /// Counts a duration in seconds.
     pub fn observe(&self, took: Duration) {
         self.observe_many(took.as_secs_f64(), 1);
     }
 
-    /// Counts a number of things.
-    #[expect(clippy::cast_precision_loss, reason = "nothing that is counted comes to 2^53")]
+    /// Counts a number of items.
+    #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
     pub fn observe_count(&self, count: usize) {
         self.observe_many(count as f64, 1);
     }
 
     /// Counts a value that occurs `times` times.
-    #[expect(clippy::cast_precision_loss, reason = "nothing that is counted comes to 2^53")]
+    #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
     pub fn observe_many(&self, value: f64, times: u64) {
         if times == 0 {
             return;
@@ -56,7 +56,7 @@ impl Histogram {
         self.sum.update(Relaxed, Relaxed, add);
     }
 
-    /// Returns what was counted so far.
+    /// Returns the current state.
     pub fn snapshot(&self) -> HistogramSnapshot {
         HistogramSnapshot {
             bounds: self.bounds,
@@ -67,7 +67,7 @@ impl Histogram {
 }
 
 impl HistogramSnapshot {
-    /// Adds what another histogram of the same bounds has counted. An empty snapshot takes its bounds.
+    /// Adds the counts of another histogram with the same bounds. An empty snapshot adopts its bounds.
     pub fn add(&mut self, other: &Self) {
         if self.counts.is_empty() {
             *self = other.clone();
@@ -79,7 +79,7 @@ impl HistogramSnapshot {
         }
     }
 
-    /// Returns the upper bound of each bucket, infinity for the last, with the number of values in that bucket alone.
+    /// Returns the upper bound of each bucket, infinity for the last one, and the number of values in this bucket only.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         self.bounds.iter().copied().chain([f64::INFINITY]).zip(self.counts.iter().copied())
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn value_counts_in_the_first_bucket_that_holds_it() {
+    fn value_counts_in_first_bucket_that_holds_it() {
         let check = |value: f64, expected: [u64; 4]| {
             let histogram = Histogram::new(&[0.001, 0.5, 10.0]);
             histogram.observe_many(value, 1);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn sum_and_count_follow_the_values() {
+    fn sum_and_count_follow_values() {
         let histogram = Histogram::new(&[1.0]);
         histogram.observe_many(0.25, 4);
         histogram.observe_many(9.0, 0);

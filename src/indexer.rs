@@ -1,7 +1,7 @@
-//! The cache of one unit: key → object and named indexes, one published version for readers (D5, rules I).
+//! The cache of one unit: objects by key, and named indexes. Readers see one published version (rules I).
 //!
-//! [`Indexer`] turns [`Deltas`] into a [`Transaction`] of [`Change`]s, and applies it.
-//! `indexer/store.rs` holds the map readers see, `indexer/actor.rs` the order append → publish → release.
+//! [`Indexer`] turns [`Deltas`] into a [`Transaction`] of [`Change`]s, and applies it. `indexer/store.rs` has the map that
+//! readers see; `indexer/writer.rs` has the order append → publish → release.
 
 pub mod actor;
 pub mod index_func;
@@ -42,7 +42,7 @@ use crate::{
     object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion},
 };
 
-/// What a known name with a new uid means in a list (D-7).
+/// Meaning of a known name with a new uid (D-7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recreated {
@@ -53,33 +53,34 @@ pub enum Recreated {
     Update,
 }
 
-/// How a unit's indexer reads deltas.
+/// Options of a unit's indexer.
 #[derive(Clone, Debug, Default)]
 pub struct IndexerOptions {
-    /// The unit watches through a label or field selector: what is absent may live on, so it is
+    /// Set when the unit watches through a label or field selector. An absent object may then still exist, so it is
     /// [`Change::Removed`] and not [`Change::Deleted`].
     pub selective: bool,
     /// See [`Recreated`].
     pub recreated: Recreated,
-    /// An update that touches nothing but these is [`Change::Refreshed`], whoever tells of it: a watch, a later list, or one
-    /// after a restart. Without effect where no bodies are kept.
+    /// Ignored paths. An update that changes only these is [`Change::Refreshed`], for events of a watch as well as for lists,
+    /// also after a restart. Has no effect if the cache keeps no bodies.
     pub ignored: Option<Arc<IgnoredPaths>>,
-    /// What the cache keeps of an object. Where that is no body, an update has no `old`, a tombstone's object is the stub,
-    /// and only the index `namespace` finds what it should: all others are made of the stub.
+    /// Part of each object that the cache keeps. Without bodies an update has no `old`, a tombstone contains only a stub, and
+    /// only the index `namespace` is complete: all other indexes are built from the stub.
     pub keep: Keep,
 }
 
-/// What the first list is compared with, and what its differences are called.
+/// Comparison base of the first list, and the cause of its differences.
 ///
-/// It matters until that list is applied, over any number of restarts: a cache that is synced has none ahead.
+/// It is used until the first list is applied, also after restarts. A synced cache has already applied its first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstList {
-    /// [`Cause::Initial`] where there was nothing before it. With any other cause the cache continues another one, in
-    /// which the bodies may be cut in another way: they are replaced even where the version is the same.
+    /// [`Cause::Initial`] if there was no earlier cache. With any other cause the cache continues an earlier one, whose bodies
+    /// may have other parts removed. Bodies are then replaced even if the version is the same.
     pub cause: Cause,
-    /// The cache that is continued has bodies, not stubs.
+    /// Set when the continued cache has bodies, not stubs.
     pub bodies: bool,
-    /// It is complete for the scope of this one, if fetched in another way: it can be read until the list has come.
+    /// Set when the continued cache is complete for this scope, although it was fetched in another way. It can then be read
+    /// before the list arrives.
     pub complete: bool,
 }
 
@@ -89,30 +90,30 @@ impl Default for FirstList {
     }
 }
 
-/// The time between what a saved cache knows and the first word of the server: a list that is compared meanwhile finds
-/// what happened while nobody looked ([`Cause::Downtime`], D7).
+/// Time between the last state in a saved cache and the first data from the server. Differences that a list shows during this
+/// time happened during downtime ([`Cause::Downtime`]).
 ///
-/// It ends for good with the first event or bookmark of a watch, or with the list. The unit and its indexer share it, over
-/// all restarts of the actors; the default is over from the beginning.
+/// It ends for good with the first event or bookmark of a watch, or with the list. The unit and its indexer share it, also
+/// after restarts of the actors. The default value has ended already.
 #[derive(Clone, Debug, Default)]
 pub struct Absence(Arc<AbsenceState>);
 
 #[derive(Debug, Default)]
 struct AbsenceState {
     lasts: AtomicBool,
-    /// Somebody does not want to hear of it.
+    /// Set when some handler does not want changes made during downtime.
     is_named: AtomicBool,
-    /// Where the server was when it was asked, if it is named.
+    /// Version of the server when it was asked, if `is_named` is set.
     until: OnceLock<ResourceVersion>,
 }
 
 impl Absence {
-    /// Makes that of a unit that begins with a saved cache.
+    /// Returns the absence of a unit that starts with a saved cache.
     pub fn begun() -> Self {
         Self(Arc::new(AbsenceState { lasts: AtomicBool::new(true), ..AbsenceState::default() }))
     }
 
-    /// Returns whether it lasts.
+    /// Returns true until the absence ends.
     pub fn lasts(&self) -> bool {
         self.0.lasts.load(Ordering::Acquire)
     }
@@ -121,48 +122,49 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Has what a watch brings that happened meanwhile be [`Cause::Downtime`] too: for who does not want to hear of it.
+    /// Also marks events of a watch with [`Cause::Downtime`] if they happened during the absence. For handlers that do not
+    /// want such events.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
     }
 
-    /// Notes the version at which the server is, asked before it said anything else: what is not newer happened meanwhile.
+    /// Notes the current version of the server, read before any other data. Changes up to this version happened during the
+    /// absence.
     pub(crate) fn server_is_at(&self, version: &ResourceVersion) {
         if self.lasts() && self.0.is_named.load(Ordering::Acquire) {
             let _noted_before = self.0.until.set(version.clone());
         }
     }
 
-    /// Returns whether an object of this version is from then.
+    /// Returns true if an object of this version was changed during the absence.
     fn saw_nothing_of(&self, version: &str) -> bool {
         self.0.until.get().and_then(|until| until.compare_text(version)).is_some_and(std::cmp::Ordering::is_ge)
     }
 }
 
-/// A batch, planned: what to append to the journal, then to commit.
+/// A planned batch: its changes are appended to the journal, and then committed.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// In the order of the deltas; [`Change::Synced`] last.
+    /// Changes in the order of the deltas; a [`Change::Synced`] is last.
     pub changes: Vec<Change>,
-    /// Where the store is once it is committed.
+    /// Versions that the store reaches with the commit.
     pub reached: Reached,
-    /// Deletions of keys that were not in the cache, left out (D-10).
-    pub suppressed: u64,
-    /// Objects in the cache once it is committed.
+    /// Number of objects in the cache after the commit.
     pub objects: u64,
-    /// What is unchanged has another body, to be stored.
+    /// Set when unchanged objects have other bodies, which must be stored.
     replaces_bodies: bool,
-    /// The server said something: an event, a bookmark or a list.
+    /// Set when the server sent data: an event, a bookmark or a list.
     heard: bool,
 }
 
 impl Transaction {
-    /// Returns whether the initial state of the unit is complete with it.
+    /// Returns true if the batch completes the initial state of the unit.
     pub fn completes_initial(&self) -> bool {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// Makes the last change say how many objects all units of the type have; leaves it out where others are not synced.
+    /// Sets the number of objects of all units of the type in the final [`Change::Synced`]. With `None`, other units are not
+    /// synced yet, and the change is removed.
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
             (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,
@@ -174,11 +176,11 @@ impl Transaction {
 
 /// The cache of one unit.
 ///
-/// A batch goes **plan → append (elsewhere) → commit → publish**. `commit` sets the state of every key it names, so
-/// doing it again after a crash between append and publish changes nothing more.
+/// Each batch is handled in the order **plan → append (elsewhere) → commit → publish**. `commit` sets the state of every key
+/// in the batch. So repeating it after a crash between append and publish has no further effect.
 ///
-/// After a crash: keep the store (dropping it empties its readers), [`Indexer::discard`] what may be half staged,
-/// commit again what was appended and not published, publish.
+/// After a crash, keep the store, because dropping it empties its readers. Call [`Indexer::discard`] for half-staged changes,
+/// commit the appended but unpublished transaction again, and publish.
 pub struct Indexer<H = FixedState> {
     store: EvmapStore<H>,
     options: IndexerOptions,
@@ -188,25 +190,25 @@ pub struct Indexer<H = FixedState> {
 }
 
 impl<H: KeyHasher> Indexer<H> {
-    /// Makes an indexer over what `store` holds.
+    /// Returns an indexer over the content of `store`.
     pub fn new(store: EvmapStore<H>, options: IndexerOptions) -> Self {
         let (first_list, absence, repacking) = <_>::default();
         Self { store, options, first_list, absence, repacking }
     }
 
-    /// Says what the first list is compared with: see [`FirstList`].
+    /// Sets the comparison base of the first list; see [`FirstList`].
     #[must_use]
     pub fn with_first_list(self, first_list: FirstList) -> Self {
         Self { first_list, ..self }
     }
 
-    /// Says that the store holds a saved cache, until the server was heard: see [`Absence`].
+    /// Sets the absence, for a store with a saved cache; see [`Absence`].
     #[must_use]
     pub fn with_absence(self, absence: Absence) -> Self {
         Self { absence, ..self }
     }
 
-    /// Returns what `deltas` change, and changes nothing (C-2, C-3, I-2, I-3, D-7, D-10, S-4, I-11).
+    /// Returns the changes that `deltas` make, without applying them (C-2, C-3, I-2, I-3, D-7, D-10, S-4, I-11).
     pub fn plan(&self, deltas: Deltas) -> Transaction {
         let meta = self.store.meta();
         let store_version = match deltas.store_version {
@@ -221,7 +223,7 @@ impl<H: KeyHasher> Indexer<H> {
         for (delta, cached) in deltas.deltas.into_iter().zip(cached) {
             plan.add(delta, cached);
         }
-        let Plan { mut changes, objects, suppressed, replaces_bodies, .. } = plan;
+        let Plan { mut changes, objects, replaces_bodies, .. } = plan;
         if deltas.completes_initial && !meta.synced {
             changes.push(Change::Synced { objects, resource_version: store_version.clone() });
         }
@@ -231,10 +233,10 @@ impl<H: KeyHasher> Indexer<H> {
             resume_version: deltas.resume_version.unwrap_or_else(|| meta.resume_version.clone()),
             synced: meta.synced || deltas.completes_initial,
         };
-        Transaction { changes, reached, suppressed, objects, replaces_bodies, heard }
+        Transaction { changes, reached, objects, replaces_bodies, heard }
     }
 
-    /// Stages a transaction. Idempotent.
+    /// Stages a transaction. May be repeated.
     pub fn commit(&mut self, transaction: &Transaction) {
         for change in &transaction.changes {
             match change {
@@ -252,7 +254,7 @@ impl<H: KeyHasher> Indexer<H> {
         }
     }
 
-    /// Stages the place in the journal up to which the unit's records are committed.
+    /// Stages the journal position up to which the unit's records are committed.
     pub fn reach_place(&mut self, place: u64) {
         self.store.reach_place(place);
     }
@@ -261,18 +263,18 @@ impl<H: KeyHasher> Indexer<H> {
         put_kept(&mut self.store, &self.options.keep, object);
     }
 
-    /// Shows what is committed to readers; see [`EvmapStore::publish`] for what it waits for.
+    /// Shows committed changes to readers. [`EvmapStore::publish`] states when it waits.
     pub fn publish(&mut self, at_micros: i64) {
         self.store.publish(at_micros);
     }
 
-    /// Frees what the last publishes replaced; call it once when a busy time ends.
+    /// Frees the values that the last publishes replaced. Call it once when a busy time ends.
     pub fn publish_idle(&mut self) {
         self.store.publish_idle();
     }
 
-    /// Packs some of the objects anew that a dictionary packs which is on its way out, and publishes them; call it while
-    /// nothing is committed that is not published. Readers see the same version of the same states.
+    /// Packs again some objects whose dictionary is being retired, and publishes them. Call it while there are no
+    /// unpublished commits. Readers see the same version of the same states.
     pub fn repack(&mut self) -> Repacked {
         let Some(packer) = self.options.keep.packer() else { return Repacked::default() };
         let all = |visit: &mut dyn FnMut(&Object)| self.store.reader().read(|snapshot| snapshot.for_each(visit));
@@ -280,7 +282,7 @@ impl<H: KeyHasher> Indexer<H> {
         let (mut objects, done) = self.repacking.next_step();
         let states = self.store.get_all(objects.iter().map(|object| object.key()));
         let mut states = states.into_iter();
-        // what has changed since, or is gone, uses another dictionary
+        // Changed or deleted objects no longer use the retiring dictionary.
         objects.retain(|object| states.next().flatten().is_some_and(|state| state.ptr_eq(object)));
         for object in &mut objects {
             *object = packer.repack(object);
@@ -292,24 +294,25 @@ impl<H: KeyHasher> Indexer<H> {
         Repacked { objects, done }
     }
 
-    /// Forgets what was committed and not published.
+    /// Discards commits that are not published.
     pub fn discard(&mut self) {
         self.store.discard();
     }
 
-    /// Adds indexes over what the cache holds and publishes them before it returns (I-7). Adds none if a name exists.
+    /// Adds indexes over the content of the cache, and publishes them before it returns (I-7). Adds none if a name exists
+    /// already.
     pub fn add_indexers(&mut self, indexes: Vec<IndexFunc>, at_micros: i64) -> Result<(), IndexExists> {
         self.store.add_indexes(indexes)?;
         self.store.publish(at_micros);
         Ok(())
     }
 
-    /// Returns whether the cache keeps bodies.
+    /// Returns true if the cache keeps bodies.
     pub fn keeps_bodies(&self) -> bool {
         self.options.keep.is_whole()
     }
 
-    /// Returns every object that readers see, in the order of keys.
+    /// Returns all objects that readers see, in the order of keys.
     pub fn objects(&self) -> Vec<Object> {
         let mut objects = Vec::new();
         self.store.reader().read(|snapshot| snapshot.for_each(&mut |object| objects.push(object.clone())));
@@ -317,14 +320,14 @@ impl<H: KeyHasher> Indexer<H> {
         objects
     }
 
-    /// Returns the store, to make readers of it.
+    /// Returns the store, from which readers can be made.
     pub fn store(&self) -> &EvmapStore<H> {
         &self.store
     }
 }
 
-/// Stages as much of an object as `keep` says. Indexes are read of what was handed over, which nobody has to unpack, but
-/// where they would say of a stub what it does not.
+/// Stages the part of an object that `keep` keeps. With whole bodies, the values of the indexes are read from the original
+/// object, which need not be unpacked. Otherwise they are read from the stub, so that they match it.
 pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, object: &Object) {
     match keep.of(object) {
         kept if keep.is_whole() => store.put_as(&kept, object),
@@ -332,21 +335,20 @@ pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, obj
     }
 }
 
-/// Changes as far as they are planned, and the cache as they leave it.
+/// Changes that are planned so far, and the resulting state of the cache.
 struct Plan<'a, H> {
     indexer: &'a Indexer<H>,
     changes: Vec<Change>,
-    /// The newest change of every key, by place in `changes`; not kept for a single delta.
+    /// Newest change of each key, as index in `changes`; not used for a single delta.
     newest: HashTable<usize>,
     hasher: RandomState,
     single: bool,
     objects: u64,
-    suppressed: u64,
-    /// What lists are called.
+    /// Cause of changes found by a list.
     listed: Cause,
-    /// What is unchanged is stored all the same.
+    /// Set when unchanged objects are stored too.
     replaces_bodies: bool,
-    /// What is cached has no bodies to be shown as `old`.
+    /// Set when the cached objects have no bodies that can be shown as `old`.
     hides_olds: bool,
 }
 
@@ -369,21 +371,19 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
             hasher: RandomState::default(),
             single,
             objects,
-            suppressed: 0,
             listed,
             replaces_bodies: initial && first.cause != Cause::Initial,
             hides_olds: !indexer.options.keep.is_whole() || initial && !first.bodies,
         }
     }
 
-    /// Adds what `delta` means for its key, whose state before the batch was `cached`.
+    /// Plans a `delta`. `cached` is the state of its key before the batch.
     fn add(&mut self, delta: Delta, cached: Option<Object>) {
         let cause = self.cause_of(delta.kind, &delta.object);
         let object = delta.object;
         let Some(old) = self.state_of(object.key(), cached) else {
-            if delta.kind.is_deletion() {
-                self.suppressed += u64::from(!matches!(delta.kind, DeltaKind::OptedOut { .. }));
-            } else {
+            // A deletion of an object that is not cached was never shown as added, so it is not shown (D-10).
+            if !delta.kind.is_deletion() {
                 self.push(Change::Added { object, cause });
             }
             return;
@@ -393,10 +393,10 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
             self.push(Change::Removed { object: old, cause });
         } else if delta.kind.is_deletion() {
             let change = match self.indexer.options.selective {
-                // a stub would say less than the event
+                // a stub has less data than the event
                 true if self.hides_olds && !recreated => Change::Removed { object, cause },
                 true => Change::Removed { object: old, cause },
-                // of the object that was deleted nothing was ever shown; the one shown must be gone too
+                // The deleted object was never shown. The object that was shown no longer exists either, so that one is deleted.
                 false if recreated => Change::Deleted { object: old, tombstone: true, cause },
                 false => Change::Deleted { object, tombstone: delta.kind == DeltaKind::Tombstone, cause },
             };
@@ -415,7 +415,7 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         }
     }
 
-    /// Returns whether one state differs from the other, of the same uid, in nothing that counts.
+    /// Returns true if two states of the same uid differ only in ignored paths.
     fn is_ignored(&self, old: &Object, object: &Object) -> bool {
         let ignored = self.indexer.options.ignored.as_ref().filter(|_| !self.hides_olds && !is_another(old, object));
         ignored.is_some_and(|ignored| ignored.covers_all_between(old, object))
@@ -469,18 +469,17 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
     }
 }
 
-/// What becomes of objects that a unit showed and none shows any more.
+/// Reason why objects of an ended unit are no longer shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retirement {
-    /// They left what is shown: the configuration changed ([`Cause::Reload`]), or their namespace did
-    /// ([`Cause::Watch`]).
+    /// They are no longer selected: the configuration changed ([`Cause::Reload`]), or their namespace did ([`Cause::Watch`]).
     Removed(Cause),
-    /// Their type is gone from the server, and they with it; found by asking it again ([`Cause::Relist`]), or after a
-    /// restart ([`Cause::Downtime`]).
+    /// Their type was removed from the server. That was found by a later discovery ([`Cause::Relist`]), or after a restart
+    /// ([`Cause::Downtime`]).
     Deleted(Cause),
 }
 
-/// Returns the last changes of a unit that has ended: what becomes of `objects`, in the order of their keys.
+/// Returns the last changes of an ended unit: one for each of its `objects`, in the order of keys.
 pub fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
     objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
     let change = |object| match how {
@@ -490,12 +489,12 @@ pub fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
     objects.into_iter().map(change).collect()
 }
 
-/// Returns whether both have a uid, and not the same.
+/// Returns true if both objects have a uid, and the uids differ.
 fn is_another(old: &Object, new: &Object) -> bool {
     !old.uid().is_empty() && !new.uid().is_empty() && old.uid() != new.uid()
 }
 
-/// Returns the version a store reaches with its last delta (I-11): what a list or a resync brings says nothing of it.
+/// Returns the version that a store reaches with its last delta (I-11). Deltas of a list or a resync do not determine it.
 fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
     let told = matches!(
         delta.kind,
@@ -507,7 +506,7 @@ fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! What changes say.
+    //! Text form of changes.
 
     pub(crate) use super::tests::show;
 }

@@ -1,7 +1,7 @@
-//! Wires one resource type: reflector → DeltaFIFO → indexer, the unit of restart (D6).
+//! Unit of restart for one resource type: reflector → DeltaFIFO → indexer.
 //!
-//! An [`Informer`] is what outlives its actors: the slot that holds the indexer, the read handles, the visible state.
-//! [`Informer::launch`] starts the three actors on the current arbiter, resuming from what the cache holds.
+//! An [`Informer`] contains what survives its actors: the slot of the indexer, the read handles and the visible state.
+//! [`Informer::launch`] starts the three actors on the current arbiter, which resume from the content of the cache.
 
 pub mod actor;
 pub(crate) mod messages;
@@ -54,119 +54,119 @@ use crate::{
 };
 pub use running::Actors;
 
-/// How one unit is watched and kept.
+/// Options of one unit.
 #[derive(Clone, Debug)]
 pub struct InformerOptions {
-    /// Of the reflector.
+    /// Options of the reflector.
     pub reflector: ReflectorConfig,
-    /// What is asked for.
+    /// Objects that the reflector requests.
     pub scope: Scope,
-    /// What of it is let in, and what is made of it.
+    /// Filter and transformation of arriving objects.
     pub gate: Gate,
-    /// What is cut from objects.
+    /// Parts that are cut from objects.
     pub plan: ScanPlan,
-    /// Of the queue.
+    /// Order of the queue.
     pub order: QueueOrder,
-    /// Bytes of queued objects at which the socket is not read.
+    /// Bytes of queued objects at which the socket is no longer read.
     pub fifo_max_bytes: usize,
-    /// Of the cache. A cache without bodies is not resynced, and nothing in it is replayed: there is nothing to show.
+    /// Options of the cache. A cache without bodies has no resync and no replay, because there is nothing to show.
     pub indexer: IndexerOptions,
-    /// Indexes beside the one by namespace.
+    /// Indexes in addition to the index of namespaces.
     pub indexers: Vec<IndexFunc>,
-    /// What a reader of the whole type should know: what is filtered or cut. Sent as `Warning: 299`.
+    /// Warnings for readers of the whole type about filtered or cut data, sent as `Warning: 299`.
     pub warnings: Vec<String>,
-    /// Reads show metadata alone because values must not travel (D11).
+    /// Set if reads show only metadata because values are redacted.
     pub hides_values: bool,
 }
 
-/// What a unit begins with: the cache of the units that it takes the place of, readable at once.
+/// Start of a unit: the cache of the units that it replaces, readable at once.
 #[derive(Clone, Debug)]
 pub enum Seed {
-    /// The objects are kept in another way and fetched as before: the watch goes on, without a list and without events.
+    /// The objects are kept differently but fetched as before. The watch continues, without a list and without events.
     Resume {
-        /// All of them.
+        /// All cached objects.
         objects: Vec<Object>,
         /// See [`Meta::store_version`].
         store_version: ResourceVersion,
         /// See [`Meta::resume_version`].
         resume_version: ResourceVersion,
     },
-    /// The objects were saved by an earlier run of the process, kept and fetched as now (D7). The server is asked whether
-    /// it is as new, then the watch goes on. Where a list has to be compared before the server was heard, the differences
-    /// are [`Cause::Downtime`].
+    /// The objects were saved by an earlier run of the process, and are kept and fetched as now. If the server is as new as
+    /// the objects, the watch continues. If a list has to be compared before the first answer of the server, the differences
+    /// have the cause [`Cause::Downtime`].
     Saved {
-        /// All of them.
+        /// All saved objects.
         objects: Vec<Object>,
         /// See [`Meta::store_version`].
         store_version: ResourceVersion,
-        /// See [`Meta::resume_version`]. Where it is unset, a list comes first.
+        /// See [`Meta::resume_version`]. If it is unset, the unit starts with a list.
         resume_version: ResourceVersion,
     },
-    /// Something else is fetched, or there is no version to go on from: the first list is compared with the objects.
+    /// Other data is fetched, or no version allows resuming: the first list is compared with the objects.
     Relist {
-        /// Those of the unit's scope.
+        /// Objects in the scope of the unit.
         objects: Vec<Object>,
-        /// What the differences are called, and whether the objects are more than stubs.
+        /// Cause of the differences, and information whether the objects have bodies.
         first_list: FirstList,
     },
 }
 
-/// Makes the source of a unit, on the arbiter that will use it.
+/// Factory of a unit's source, called on the arbiter that uses it.
 pub trait SourceFactory: Send + Sync {
     /// Returns a source for `informer`'s type in its scope.
     /// An error is a sentence for people.
     fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String>;
 }
 
-/// What the units of an engine share.
+/// Parts that all units of an engine share.
 #[derive(Clone)]
 pub struct Shared {
-    /// Where changes are appended.
+    /// Journal to which changes are appended.
     pub journal: Journal,
-    /// Where objects come from.
+    /// Factory of the sources of objects.
     pub sources: Arc<dyn SourceFactory>,
-    /// `max_concurrent_lists`.
+    /// Permits for `max_concurrent_lists`.
     pub list_permits: Arc<Semaphore>,
-    /// Histograms that they count in.
+    /// Histograms of the units.
     pub timings: Arc<Timings>,
 }
 
-/// One watched resource type: what stays while its actors come and go.
+/// One watched resource type: the parts that survive its actors.
 pub struct Informer {
-    /// Its number in this engine.
+    /// Number of the unit in this engine.
     pub id: UnitId,
-    /// Name of the `[resources.*]` entry it belongs to.
+    /// Name of its `[resources.*]` entry.
     pub entry: String,
-    /// Its type.
+    /// Type of the objects.
     pub resource: Arc<ResourceType>,
-    /// Its options.
+    /// Options of the unit.
     pub options: InformerOptions,
-    /// What is visible of it.
+    /// Visible status.
     pub status: Arc<UnitStatus>,
     siblings: Arc<Siblings>,
     first_list: FirstList,
     absence: Absence,
-    /// The last resync.
+    /// Last resync.
     round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
     readers: ArcSwap<ReaderFactory>,
-    /// The epoch that may take the indexer.
+    /// Epoch that may take the indexer.
     epoch: Mutex<u64>,
 }
 
-/// Why the actors of a unit could not be started.
+/// Reason why the actors of a unit could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// There is no client for the unit.
-    #[error("failed to make a client: {0}")]
+    /// No client for the unit.
+    #[error("cannot create a client: {0}")]
     Source(String),
-    /// Another start is under way, or has overtaken this one.
-    #[error("another start is under way")]
+    /// Another start is in progress, or is newer than this one.
+    #[error("another start is in progress")]
     Overtaken,
 }
 
 impl Informer {
-    /// Makes an informer whose cache holds what `seed` has, or nothing. `siblings` are the units of its type.
+    /// Creates an informer whose cache contains the objects of `seed`, or nothing. `siblings` are the units of its type.
     pub fn new(
         id: UnitId,
         entry: &str,
@@ -179,7 +179,7 @@ impl Informer {
         let (objects, first_list, versions) = match seed {
             None => (Vec::new(), FirstList::default(), None),
             Some(Seed::Relist { objects, first_list }) => {
-                // Another unit has let them in: what must not travel now may be in them.
+                // Another unit has let them in: they may contain values that must be redacted now.
                 let objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
                 (objects, first_list, None)
             }
@@ -221,7 +221,7 @@ impl Informer {
         }
     }
 
-    /// Returns every object that readers see, in no order.
+    /// Returns every object that readers see, in no particular order.
     pub fn objects(&self) -> Vec<Object> {
         self.readers.load().reader().read(|snapshot| {
             let mut objects = Vec::new();
@@ -230,17 +230,18 @@ impl Informer {
         })
     }
 
-    /// Returns whether reads have an answer: it has synced, or goes on with what a unit before it had.
+    /// Returns true if reads can be answered: the unit has synced, or continues with the cache of an earlier unit.
     pub fn is_readable(&self) -> bool {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Has what happened before the server was heard be [`Cause::Downtime`], though a watch brings it. Before its actors.
+    /// Gives changes from before the first answer of the server the cause [`Cause::Downtime`], even if a watch brings them.
+    /// Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
     }
 
-    /// Returns what another unit of the same scope goes on with where this one ended. Its actors must have.
+    /// Returns the seed with which another unit of the same scope continues. The actors of this unit must have ended.
     pub fn seed(&self) -> Seed {
         let objects = self.objects();
         let Meta { synced, store_version, resume_version, .. } = self.meta();
@@ -253,8 +254,8 @@ impl Informer {
         }
     }
 
-    /// Returns what another unit that fetches something else, or in another way, compares its first list with: the
-    /// objects in its scope, complete if that lies within the scope of this one. The actors of this one must have ended.
+    /// Returns the seed with which a unit of another scope, or with other options, compares its first list: the objects in the
+    /// new scope. It is complete if the new scope is part of this one. The actors of this unit must have ended.
     pub fn seed_to_relist(&self, is_covered: impl Fn(&Object) -> bool) -> Seed {
         let mut objects = self.objects();
         objects.retain(is_covered);
@@ -263,9 +264,9 @@ impl Informer {
     }
 
     /// Appends and releases the last records of a unit whose actors have ended for good: see
-    /// [`retirement`](crate::indexer::retirement). If it was the last that its siblings waited for, they are synced with
-    /// it. No actor of it appends anything any more.
-    /// After an error call it again when the journal is [writable](Journal::writable).
+    /// [`retirement`](crate::indexer::retirement). If its siblings waited only for this unit, they become synced. Afterwards no
+    /// actor of the unit can append anything.
+    /// After an error, call it again when the journal is [writable](Journal::writable).
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
         self.end(journal, |epoch| {
             let ticket = self.siblings.leave(self.id, |total| {
@@ -281,14 +282,14 @@ impl Informer {
         })
     }
 
-    /// Appends `changes` for one reader of the journal, after which it sees nothing more of this unit: see
+    /// Appends `changes` for one reader of the journal, which then sees nothing more of this unit: see
     /// [`Journal::leave`]. For a unit whose actors have ended for good, before [`Informer::retire`].
-    /// After an error nothing has changed.
+    /// An error changes nothing.
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
         self.end(journal, |epoch| journal.leave(reader, self.id, epoch, changes, Timestamp::now()))
     }
 
-    /// Appends in an epoch of its own.
+    /// Appends in a new epoch.
     fn end(&self, journal: &Journal, append: impl FnOnce(u64) -> Result<(), AppendError>) -> Result<(), NotWritable> {
         let mut current = lock(&self.epoch);
         *current += 1;
@@ -296,33 +297,33 @@ impl Informer {
         match append(*current) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
-                error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
+                error!(resource = %self.resource, error = %fenced, "failed to append the last events of the objects");
             }
             Ok(()) => {}
         }
         Ok(())
     }
 
-    /// Returns what belongs to the version that readers see now.
+    /// Returns the metadata of the version that readers see now.
     pub fn meta(&self) -> Meta {
         self.readers.load().reader().read(|snapshot| snapshot.meta().clone())
     }
 
-    /// Returns what makes readers of the cache as it is now; the readers of a type follow its units: see
+    /// Returns the factory of readers of the present cache. Readers of a whole type follow its units: see
     /// [`Caches`](crate::indexer::union::Caches).
     pub fn reader_factory(&self) -> ReaderFactory {
         ReaderFactory::clone(&self.readers.load())
     }
 
-    /// Returns a reader of the cache. Readers are one per thread: clone them, or ask again.
+    /// Returns a reader of the cache. Each thread needs its own: clone it, or call this again.
     pub fn lister(&self) -> Lister<StoreReader> {
         Lister::new(self.readers.load().reader(), Arc::clone(&self.resource))
     }
 
     /// Starts the three actors on the current arbiter.
     ///
-    /// The indexer is taken from its slot. Where a hung actor still holds it, it is taken over.
-    /// After an error the indexer is in its slot.
+    /// The indexer is taken from its slot. If a hung actor still holds it, it is replaced. After an error, the indexer is in its
+    /// slot.
     pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, LaunchError> {
         let source = shared.sources.source(self).map_err(LaunchError::Source)?;
         let source = Scoped::wrap(source, &self.options.gate);
@@ -375,7 +376,7 @@ impl Informer {
         let mut current = match self.epoch.try_lock() {
             Ok(current) => current,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None, // a start that hangs shall not make others hang
+            Err(TryLockError::WouldBlock) => return None, // a blocked start must not block others
         };
         if epoch <= *current {
             return None;
@@ -390,16 +391,16 @@ impl Informer {
         self.slot.load().lease()
     }
 
-    /// Ends what a hung actor has begun, without it: `epoch` fences it off the journal, what it had appended is
-    /// published by a new indexer, made of what readers see, and released.
+    /// Completes the work of a hung actor without it: `epoch` fences the actor off the journal. A new indexer, made from what
+    /// readers see, publishes and releases the appended records.
     pub fn take_over(&self, epoch: u64, journal: &Journal) {
         drop(self.lease(epoch, journal));
     }
 
-    /// Replaces an indexer that a hung actor holds by one made of what readers see (a new generation, D5), who all go
-    /// on there. The fence must stand: what is in flight then stays that, or is done.
+    /// Replaces an indexer that a hung actor holds by a new one, made from what readers see (a new generation). All readers
+    /// continue there. The fence must be set, so that records in flight stay in flight or are complete.
     fn replace_indexer(&self, journal: &Journal) {
-        // In this order: where the actor wakes up and finishes meanwhile, there is no ticket, or all is done twice.
+        // This order matters: if the actor wakes up and finishes meanwhile, there is no ticket, or the work is repeated.
         let in_flight = self.slot.load().in_flight();
         let ticket = journal.outstanding(self.id);
         let meta = self.meta();
@@ -432,12 +433,12 @@ impl std::fmt::Debug for Informer {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! Units to try things with.
+    //! Units for tests.
 
     use super::*;
     use crate::{backoff::BackoffConfig, reflector::StreamingLists};
 
-    /// A unit that asks again quickly, and by lists: what is streamed has no order.
+    /// Returns options with short delays and paged lists, because streamed objects have no order.
     pub(crate) fn options() -> InformerOptions {
         let short = Duration::from_millis(5);
         let backoff =

@@ -1,17 +1,20 @@
-//! The one ordered stream of changes over all units: sequences, watermarks, cursors (D7).
+//! The ordered stream of changes of all units: sequences, watermarks, cursors.
 //!
-//! A batch is **append → publish → release**: readers see only what is below the released watermark, so no event overtakes
-//! the read that it announces (I3). With a [`Store`](store::Store) it is **append → write → publish → release**. A thread of
-//! its own makes durable what was written, in groups, and only that is handed out.
+//! A batch is handled in the order **append → publish → release**. Readers see only records up to the released watermark, so
+//! an event never arrives before the cache shows its change (I3). With a [`Store`](store::Store) the order is **append → write
+//! → publish → release**. The committer thread makes written records durable, in groups. By default readers get durable
+//! records only.
 //!
 //! | file | content |
 //! |---|---|
-//! | `handle` | [`Journal`], which everything shares: one short lock a call, and calls of the store outside of it |
+//! | `handle` | [`Journal`], the shared handle: one short lock per call; calls of the store run outside the lock |
 //! | `memory` | the pure core: batches that are not visible yet, units, readers |
-//! | `reader` | records that wait for one reader, coalesced or spilled where it is slow |
-//! | `filter`, `recovery` | records that a reader wants: by its filter, and after a restart |
+//! | `reader` | records that wait for one reader; for a slow reader they are coalesced or spilled |
+//! | `filter`, `recovery` | selection of the records that a reader wants: by its filter, and after a restart |
 //! | `store`, `disk`, `committer` | the state on disk, and the thread that syncs, saves, removes and repairs |
-//! | `compaction`, `retention` | records of the state that are coalesced, or old enough to be removed |
+//! | `compaction`, `retention` | rules for coalescing records of the state, and for removing old ones |
+//!
+//! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
 
 mod committer;
 pub(crate) mod compaction;
@@ -60,32 +63,33 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId(pub u32);
 
-/// Position in the journal. Strictly increasing within one journal id; holes mean nothing.
+/// Position in the journal. Strictly increasing within one journal id; gaps have no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
-/// One change, numbered: what the journal emits.
+/// One numbered change, as the journal emits it.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its position.
+    /// Position of the record.
     pub sequence: Sequence,
-    /// The unit whose cache it changed.
+    /// Unit whose cache the change applies to.
     pub unit: UnitId,
     /// Time of the append, in microseconds since the Unix epoch.
     pub time_micros: i64,
     /// The change.
     pub change: Change,
-    /// The `old` of a [`Change::Updated`] was given up for memory. It is the `object` now, and must not be shown.
+    /// Set when the `old` of a [`Change::Updated`] was discarded to save memory. `old` is then a copy of `object` and must not
+    /// be shown.
     pub old_lost: bool,
 }
 
 impl Record {
-    /// Returns the object the change is about; none for [`Change::Synced`].
+    /// Returns the object of the change; `None` for [`Change::Synced`].
     pub fn object(&self) -> Option<&Object> {
         self.change.object()
     }
 
-    /// Returns the state before, where it is known and may be shown.
+    /// Returns the previous object, if it is known and may be shown.
     pub fn old(&self) -> Option<&Object> {
         match &self.change {
             Change::Updated { old, .. } if !self.old_lost => Some(old),
@@ -93,7 +97,7 @@ impl Record {
         }
     }
 
-    /// Returns the name of this record in a report.
+    /// Returns the name of this record for reports.
     pub fn event_name(&self) -> EventName {
         EventName {
             sequence: self.sequence,
@@ -104,12 +108,13 @@ impl Record {
         }
     }
 
-    /// Returns the bytes of the objects it refers to.
+    /// Returns the size of the objects that the record refers to.
     fn body_bytes(&self) -> usize {
         self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
-    /// Returns the record with packed objects, as far as a cache packed them: it shares them with the cache.
+    /// Returns the record with the packed form of its objects, where the cache has packed them. The record then shares them
+    /// with the cache.
     fn packed(&self) -> Self {
         Self { change: self.change.packed(), ..self.clone() }
     }
@@ -152,7 +157,8 @@ impl ChangeKind {
         }
     }
 
-    /// Returns the word an event's `type` ends in; an unchanged object travels as `updated`, a refreshed one does not.
+    /// Returns the word at the end of an event's `type`. An unchanged object is delivered as `updated`; a refreshed one is not
+    /// delivered.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -164,18 +170,18 @@ impl ChangeKind {
     }
 }
 
-/// Name of an event in a report of losses, of leftovers, of poison.
+/// Name of an event, for reports of lost, undelivered or poison events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventName {
-    /// Its position.
+    /// Position of the event.
     pub sequence: Sequence,
-    /// Its unit.
+    /// Unit of the event.
     pub unit: UnitId,
     /// Kind of change.
     pub kind: ChangeKind,
-    /// The object; both parts are empty for [`ChangeKind::Synced`].
+    /// Key of the object; both parts are empty for [`ChangeKind::Synced`].
     pub key: ObjectKey,
-    /// Its uid, empty where there is none.
+    /// Uid of the object; empty if it has none.
     pub uid: Box<str>,
 }
 
@@ -189,34 +195,34 @@ impl fmt::Display for EventName {
     }
 }
 
-/// The records of one append; empty when `last` is below `first`.
+/// Range of the records of one append; empty when `last` is below `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The first of them.
+    /// First record.
     pub first: Sequence,
-    /// The last of them.
+    /// Last record.
     pub last: Sequence,
 }
 
-/// Append by an actor that was replaced meanwhile. Nothing was written.
+/// Error: the appending actor was replaced in the meantime. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unit {} was taken over by epoch {current}, epoch {epoch} may not append", unit.0)]
+#[error("epoch {epoch} may not append to unit {}: epoch {current} owns it", unit.0)]
 pub struct Fenced {
-    /// The unit.
+    /// Unit of the append.
     pub unit: UnitId,
-    /// The epoch of the late actor.
+    /// Epoch of the replaced actor.
     pub epoch: u64,
-    /// The epoch that owns the unit.
+    /// Epoch of the current owner.
     pub current: u64,
 }
 
-/// Refused append. Nothing was written.
+/// Reason why an append was refused. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// Another actor has taken the unit over: do not try again.
+    /// Another actor owns the unit now; do not retry.
     #[error(transparent)]
     Fenced(#[from] Fenced),
-    /// The store takes nothing now: try again after [`Journal::writable`].
+    /// The store takes no appends now; retry after [`Journal::writable`].
     #[error(transparent)]
     NotWritable(#[from] NotWritable),
 }
@@ -225,38 +231,38 @@ pub enum AppendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u32);
 
-/// Begin of a new reader.
+/// Start position of a new reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReaderStart {
-    /// The next record to be released.
+    /// The next record that is released.
     Next,
     /// The record after this position.
     After(Sequence),
 }
 
-/// The journal no longer has, or never had, the records asked for.
+/// Error: the journal does not have the requested records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the journal holds {} to {}, not what follows {}", first.0, last.0, asked.0)]
+#[error("no records after {}: the journal holds {} to {}", asked.0, first.0, last.0)]
 pub struct Gap {
-    /// Position after which the reader wanted to begin.
+    /// Position after which the reader wanted to start.
     pub asked: Sequence,
-    /// The oldest record held.
+    /// Oldest record that the journal keeps.
     pub first: Sequence,
     /// The released watermark.
     pub last: Sequence,
 }
 
-/// A reader was not opened.
+/// Reason why a reader was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenReaderError {
-    /// The records asked for are not there.
+    /// The requested records are not in the journal.
     #[error(transparent)]
     Gap(#[from] Gap),
-    /// A reader of that name is open.
-    #[error("there is a reader named {0:?} already")]
+    /// A reader with this name is already open.
+    #[error("reader {0:?} is already open")]
     Taken(String),
     /// The store could not be read or written.
-    #[error("failed to look up where the reader stood: {0}")]
+    #[error("cannot read the records of the reader: {0}")]
     Store(String),
 }
 
@@ -269,27 +275,28 @@ pub struct Replayed {
     pub gone: u64,
 }
 
-/// What happens when a handler's buffer is full.
+/// Policy when the buffer of a handler is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
     /// The newest state of each object is kept.
     #[default]
     Coalesce,
-    /// The oldest event goes.
+    /// The oldest event is dropped.
     DropOldest,
-    /// The newest event goes.
+    /// The newest event is dropped.
     DropNewest,
 }
 
-/// Limits of what waits in memory for one reader. With a store the rest waits there, and nothing is coalesced or dropped.
+/// Limits of the memory for records that wait for one reader. With a store, further records wait on disk, and none are
+/// coalesced or dropped here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Events. With [`WhenFull::Coalesce`], once full, only events of objects that the cache does not hold count, such as
-    /// deletions. Of each object that it holds one or two wait besides.
+    /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only events of objects that the
+    /// cache does not hold, such as deletions. One or two more events may wait for each cached object.
     pub max_events: usize,
-    /// Bytes of bodies. With [`WhenFull::Coalesce`], once full, only bodies that the cache does not hold count. The size of
-    /// the records themselves is a reason to give up `old`s, never to drop a record.
+    /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only bodies that the
+    /// cache does not hold. The size of the records themselves can only cause `old`s to be discarded, never a loss of records.
     pub max_bytes: usize,
     /// Policy at the limit.
     pub when_full: WhenFull,
@@ -304,31 +311,32 @@ impl Default for Bounds {
 /// Properties of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitTerms {
-    /// Its type.
+    /// Resource type of the unit.
     pub resource: TypeNumber,
-    /// Its type was found after the first discovery. Readers that want no initial objects want these.
+    /// Set when the type was found after the first discovery. Its initial objects then also go to readers that want only
+    /// added ones.
     pub late: bool,
-    /// Its cache holds the bodies of its objects.
+    /// Set when the cache of the unit holds the bodies of its objects.
     pub cached: bool,
 }
 
-/// Number of a resource type within an engine. Records of one object are coalesced over all units of its type, and a
-/// [`Change::Synced`] is about all of them.
+/// Number of a resource type within an engine. Records of one object are coalesced across all units of its type. A
+/// [`Change::Synced`] covers all of these units too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TypeNumber(pub u32);
 
-/// A set of kinds of changes, finer than [`ChangeKind`]: an initial object is not a new one, nor a relist a resync.
+/// Set of kinds of changes. It is finer than [`ChangeKind`]: it separates initial from added objects, and relists from resyncs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSet(u16);
 
 impl ChangeSet {
-    /// Objects that appear, except the initial ones.
+    /// New objects, except those of the first list.
     pub const ADDED: Self = Self(1);
     /// Objects of the first list.
     pub const INITIAL: Self = Self(1 << 1);
     /// Objects with a new version.
     pub const UPDATED: Self = Self(1 << 2);
-    /// Objects that are gone.
+    /// Deleted objects.
     pub const DELETED: Self = Self(1 << 3);
     /// Objects that left the selection.
     pub const REMOVED: Self = Self(1 << 4);
@@ -338,42 +346,42 @@ impl ChangeSet {
     pub const UNCHANGED: Self = Self(1 << 6);
     /// Unchanged objects of a resync.
     pub const RESYNC: Self = Self(1 << 7);
-    /// Of those above, also changes made during downtime ([`Cause::Downtime`]).
+    /// Changes made during downtime ([`Cause::Downtime`]). Without it, the kinds above exclude such changes.
     pub const DOWNTIME: Self = Self(1 << 8);
-    /// Everything that is an event.
+    /// All kinds of events.
     pub const ALL: Self = Self(0x1ff);
-    /// No event: the journal has it, so that waiting records are coalesced with it.
+    /// Refreshed objects. They are no events. The journal has them so that waiting records get the new state.
     const REFRESHED: Self = Self(1 << 9);
 
-    /// Returns the union.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns the difference.
+    /// Returns this set without the kinds in `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Returns whether all of `other` is in the set.
+    /// Returns true if the set contains all of `other`.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Returns whether the change is in the set.
+    /// Returns true if the set contains the change.
     pub fn contains(self, change: &Change) -> bool {
         self.has(Self::of(ChangeKind::of(change), change.cause()))
     }
 
-    /// Returns whether a change of a unit is in the set. Initial objects of a `late` unit are new ones, too.
+    /// Returns true if the set contains a change of a unit. Initial objects of a `late` unit also match [`Self::ADDED`].
     fn takes(self, kind: ChangeKind, cause: Option<Cause>, late: bool) -> bool {
         let set = Self::of(kind, cause);
         self.has(set) || (late && set == Self::INITIAL && self.has(Self::ADDED))
     }
 
-    /// Returns the set of one kind of changes.
+    /// Returns the set that contains exactly this kind of change.
     pub fn of(kind: ChangeKind, cause: Option<Cause>) -> Self {
         let set = match (kind, cause) {
             (ChangeKind::Added, Some(Cause::Initial)) => Self::INITIAL,
@@ -393,52 +401,53 @@ impl ChangeSet {
 /// Records that a reader wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// The units.
+    /// Wanted units.
     pub units: HashMap<UnitId, UnitInterest>,
-    /// The kinds of changes.
+    /// Wanted kinds of changes.
     pub changes: ChangeSet,
-    /// The filter of these; all pass where there is none. The last one judges what waits and was not judged yet.
+    /// Filter for these records; `None` passes all. A new filter also judges waiting records that were not judged yet.
     pub filter: Option<RecordFilter>,
 }
 
-/// A reader's interest in a unit.
+/// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// The reader sees nothing of it before a [`Journal::join`]. Has no effect on a unit that it sees already.
+    /// Set when the reader sees nothing of the unit before a [`Journal::join`]. Has no effect on a unit that the reader
+    /// already sees.
     pub joins: bool,
-    /// The reader wants every nth resync; none where zero (S-11).
+    /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,
 }
 
 /// Options of a new reader.
 #[derive(Clone, Debug, Default)]
 pub struct ReaderOptions {
-    /// Limits of what waits.
+    /// Limits of the memory for waiting records.
     pub bounds: Bounds,
-    /// Records that it wants.
+    /// Wanted records.
     pub interest: Interest,
-    /// With a store, the reader resumes at the cursor of the last one of that name, over any number of restarts. A reader
-    /// without a name ends with the process.
+    /// Name of the reader. With a store, a reader resumes at the cursor of the last reader with the same name, even after
+    /// restarts. The state of a reader without a name is not saved.
     pub name: Option<String>,
 }
 
-/// Request to a unit on behalf of one reader, made between two of its batches: only there is its cache the state that
-/// the reader shall begin or end with.
+/// Request to a unit to start or stop showing its records to one reader. The indexer executes it between two batches, because
+/// only then the cache matches the journal position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The reader.
     pub reader: ReaderId,
-    /// The request.
+    /// Requested action.
     pub kind: MoveKind,
 }
 
 /// Kind of a [`Move`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveKind {
-    /// Calls [`Journal::join`] with a [`Change::Added`] of this cause for each cached object. Where it is `None`, with no
-    /// object: the reader is notified of an existing object when it changes.
+    /// Calls [`Journal::join`] with one [`Change::Added`] per cached object, with this cause. `None` passes no objects: the
+    /// reader then gets an existing object only when it changes.
     Join(Option<Cause>),
-    /// Calls [`Journal::leave`] with a [`Change::Removed`], cause [`Cause::Reload`], for each cached object.
+    /// Calls [`Journal::leave`] with one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
     Leave,
 }
 
@@ -447,53 +456,53 @@ pub enum MoveKind {
 /// **Invariant:** `wanted = acknowledged + in_flight + queued + coalesced + dropped + filtered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
-    /// Released records of its interest.
+    /// Released records that match the interest.
     pub wanted: u64,
-    /// Of these, waiting to be read. Its filter may refuse some of them yet.
+    /// Wanted records that wait to be read. The filter may still refuse some of them.
     pub queued: u64,
-    /// Of these, in the store alone.
+    /// Queued records that are only in the store.
     pub spilled: u64,
-    /// Read and not acknowledged.
+    /// Records that were read and not acknowledged.
     pub in_flight: u64,
-    /// Acknowledged.
+    /// Acknowledged records.
     pub acknowledged: u64,
-    /// Coalesced into another one.
+    /// Records that were coalesced into others.
     pub coalesced: u64,
-    /// Dropped at the bound.
+    /// Records that were dropped at the limit.
     pub dropped: u64,
-    /// Updates that lost their `old` at the bound.
+    /// Updates that lost their `old` at the limit.
     pub olds_given_up: u64,
-    /// Refused by its filter, which counts as acknowledged.
+    /// Records that the filter refused; they count as acknowledged.
     pub filtered: u64,
-    /// Of these, refused because the filter failed.
+    /// Filtered records that were refused because the filter failed.
     pub filter_errors: u64,
-    /// Acknowledged ones that were given up, for [`Journal::replay`].
+    /// Acknowledged records that the handler gave up; [`Journal::replay`] queues them again.
     pub given_up: u64,
-    /// Cursor: everything up to here is acknowledged, coalesced, dropped or not wanted.
+    /// Cursor: every wanted record up to here is acknowledged, coalesced or dropped.
     pub position: Sequence,
-    /// Time of the oldest record waiting or in flight, in microseconds since the Unix epoch.
+    /// Time of the oldest record that waits or is in flight, in microseconds since the Unix epoch.
     pub oldest_micros: Option<i64>,
 }
 
-/// Losses of a reader since the last question (I6).
+/// Losses of a reader since the last [`Journal::take_losses`] (I6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// The lost events, in the order they were lost.
+    /// Names of lost events, in the order of their loss.
     pub named: Vec<EventName>,
-    /// Count of those that there was no room to name.
+    /// Number of further lost events, which were only counted.
     pub unnamed: u64,
 }
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! Changes to make journals of.
+    //! Test data: changes and interests.
 
     use std::sync::Arc;
 
     use super::*;
     use crate::object::{Identity, Object};
 
-    /// Makes a pod of namespace `ns`.
+    /// Returns a pod of namespace `ns`.
     pub(crate) fn pod(name: &str, uid: &str, version: u64) -> Object {
         let version = version.to_string();
         let json = format!(
@@ -527,13 +536,14 @@ pub(crate) mod testing {
         Change::Synced { objects, resource_version: "77".into() }
     }
 
-    /// Everything of the units 0 … 7.
+    /// Returns an interest in all records of the units 0 to 7.
     pub(crate) fn everything() -> Interest {
         let all = UnitInterest { joins: false, resync_every: 1 };
         Interest { units: (0..8).map(|unit| (UnitId(unit), all)).collect(), changes: ChangeSet::ALL, filter: None }
     }
 
-    /// Refuses a third of all records, by the versions they speak of: what two of them are merged into is another one.
+    /// Filter that refuses a third of all records, by their versions. A coalesced record has other versions, so its judgement
+    /// can differ.
     #[derive(Debug)]
     pub(crate) struct ByVersions;
 
@@ -559,7 +569,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// Says `added a/7` or, with the state before, `updated a/7<3`.
+    /// Returns a short text such as `added a/7` or, with a previous object, `updated a/7<3`.
     pub(crate) fn brief(record: &Record) -> String {
         let kind = ChangeKind::of(&record.change).as_str();
         let Some(object) = record.object() else { return kind.to_owned() };

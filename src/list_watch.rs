@@ -1,7 +1,7 @@
-//! Where objects come from: one list call, one watch call, and what they answer (LW-1 … LW-5).
+//! The source of objects: one list call, one watch call, and their decoded answers (LW-1 … LW-5).
 //!
-//! [`ListWatch`] is a trait so that the reflector can be tried against a scripted source; `list_watch/kube.rs` is
-//! the only file that knows the kube client.
+//! [`ListWatch`] is a trait so that tests can run the reflector against a scripted source. Only `list_watch/kube.rs`
+//! and [`discovery`](crate::discovery) use the kube client.
 
 pub mod decode;
 pub mod kube;
@@ -15,38 +15,38 @@ use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
 use crate::object::{Object, ResourceVersion};
 
-/// A source of one resource type in one fixed scope (LW-1): type, namespace and selectors are the source's own,
+/// A source of one resource type in one fixed scope (LW-1). The source holds type, namespace and selectors;
 /// everything else is in the requests.
 pub trait ListWatch: 'static {
-    /// Asks for one page (LW-2). The answer is decoded; transport repeats (T-1, T-3) are behind it.
+    /// Requests one page and decodes the answer (LW-2). Implementations do the transport retries (T-1, T-3).
     fn list(&self, request: ListRequest) -> LocalBoxFuture<'static, Result<ListPage, Failure>>;
 
     /// Opens a watch. Dropping the stream closes it (LW-3).
     fn watch(&self, request: WatchRequest) -> LocalBoxFuture<'static, Result<WatchStream, Failure>>;
 }
 
-/// What an open watch delivers: batches as large as what had arrived, in the server's order.
+/// Batches of an open watch, in the server's order. A batch holds everything that had arrived.
 ///
-/// `None` is the normal end of the stream (EOF, also in the middle of a document). An `Err` is the end too.
+/// `None` is the normal end of the stream (EOF, even within a document). An `Err` also ends the stream.
 pub type WatchStream = LocalBoxStream<'static, Result<Vec<WatchEvent>, Failure>>;
 
 /// One GET of a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListRequest {
-    /// Left out of the query when unset.
+    /// Omitted from the query when unset.
     pub resource_version: ResourceVersion,
     /// Page size; no limit when `None`.
     pub limit: Option<u32>,
-    /// Where the next page begins; `resource_version` must be unset then (P-2).
+    /// Token of the next page; `resource_version` must then be unset (P-2).
     pub continue_token: Option<String>,
 }
 
 /// One `watch=true&allowWatchBookmarks=true`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// Left out of the query when unset.
+    /// Omitted from the query when unset.
     pub resource_version: ResourceVersion,
-    /// Asks for a streaming list: `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` (A-3, KEP-3157).
+    /// Requests a streaming list: `sendInitialEvents=true&resourceVersionMatch=NotOlderThan` (A-3, KEP-3157).
     pub initial_events: bool,
     /// `timeoutSeconds`.
     pub timeout_seconds: u32,
@@ -61,7 +61,7 @@ pub struct ListPage {
     pub continue_token: Option<String>,
     /// The items, in list order, each with `apiVersion` and `kind`.
     pub items: Vec<Object>,
-    /// Items that were refused: no name (K-4) or another type.
+    /// Number of rejected items: no name (K-4) or another type.
     pub rejected: u64,
 }
 
@@ -76,29 +76,28 @@ pub enum WatchEvent {
     Deleted(Object),
     /// `BOOKMARK`.
     Bookmark {
-        /// How far the stream has come.
+        /// Position of the stream.
         resource_version: ResourceVersion,
-        /// The annotation `k8s.io/initial-events-end` is exactly `"true"`.
+        /// Set when the annotation `k8s.io/initial-events-end` is exactly `"true"`.
         initial_events_end: bool,
     },
     /// `ERROR` with a `Status`.
     Error(Status),
-    /// An event that is kept from the store by [`scoped`]; it counts, and the stream has come so far.
+    /// An event that [`scoped`] withholds from the store. It counts as an event, and its version advances the stream.
     PassedOver {
-        /// Of its object.
+        /// Version of the event's object.
         resource_version: ResourceVersion,
-        /// Why.
+        /// Reason.
         why: PassedOver,
     },
-    /// A document that is skipped and does not count: another type, no metadata, a `Table`.
+    /// A skipped document that does not count as an event: another type, no metadata, or a `Table`.
     Skipped(SkipReason),
-    /// A document that cannot be read, an unknown event type, or an `ERROR` without a `Status`. The stream
-    /// is not read further.
+    /// An unreadable document, an unknown event type, or an `ERROR` without a `Status`. The decoder stops here.
     Undecodable(String),
 }
 
 impl WatchEvent {
-    /// Returns the object that there is now.
+    /// Returns the object of an `ADDED` or `MODIFIED` event.
     pub(crate) fn object_mut(&mut self) -> Option<&mut Object> {
         match self {
             Self::Added(object) | Self::Modified(object) => Some(object),
@@ -107,26 +106,26 @@ impl WatchEvent {
     }
 }
 
-/// Why an event is kept from the store.
+/// Reason why an event is withheld from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
-    /// Its namespace is not shown.
+    /// The scope excludes its namespace.
     Foreign,
-    /// The transform failed (F-61); what it said.
+    /// The transform failed (F-61), with this error.
     TransformFailed(String),
 }
 
-/// Why a document of a watch was skipped.
+/// Reason why a watch document was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// Its apiVersion and kind are not the expected ones.
+    /// Another `apiVersion` or `kind` than expected.
     WrongType {
-        /// What it said it was.
+        /// Type given in the document.
         found: String,
     },
-    /// It has no `metadata.name` (K-4), or, as a bookmark, no `metadata.resourceVersion`.
+    /// No `metadata.name` (K-4); for a bookmark, no `metadata.resourceVersion`.
     Nameless,
-    /// It is nested more deeply than any object that can be decoded.
+    /// Nested too deeply to be decoded.
     TooDeep,
 }
 
@@ -137,16 +136,16 @@ pub struct Status {
     pub code: u16,
     /// Machine-readable reason, `Expired`; may be empty.
     pub reason: String,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
-    /// A cause says `ResourceVersionTooLarge`, or the message begins "Too large resource version".
+    /// Set when a cause is `ResourceVersionTooLarge` or the message begins with "Too large resource version".
     pub too_large: bool,
     /// Seconds of `Retry-After`, or of `details.retryAfterSeconds`.
     pub retry_after: Option<Duration>,
 }
 
 impl Status {
-    /// Returns whether the version asked for is too old: code 410, or reason `Expired` or `Gone`.
+    /// Returns true if the requested version is too old: code 410, or reason `Expired` or `Gone`.
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
@@ -165,36 +164,36 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// Why a request, or an open stream, failed. Sorted by what the reflector does next.
+/// Reason why a request or an open stream failed. Variants differ in the reflector's next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nobody listens at the address.
+    /// The connection was refused: no process accepts connections at the address.
     #[error("connection refused")]
     Refused,
-    /// EOF, reset or timeout on the way; what there is to say about it.
+    /// EOF, reset or timeout in transit, with a description.
     #[error("connection lost: {0}")]
     Disconnected(String),
     /// The server answered with an error.
     #[error("server answered {0}")]
     Status(Status),
-    /// The answer is not a list of the expected type: a `Table`, another kind.
+    /// The answer is not a list of the expected type, for example a `Table`.
     #[error("unexpected answer: {0}")]
     NotAList(String),
     /// The answer is not JSON.
     #[error("undecodable answer: {0}")]
     Undecodable(String),
-    /// An event of a watch, or an item of a list, is longer than `[kube] max_frame`. The answer cannot be read further.
+    /// A watch event or a list item is longer than `[kube] max_frame`. The rest of the answer cannot be read.
     #[error("object longer than {max_bytes} bytes, the limit of [kube] max_frame{}", named(object.as_deref()))]
     FrameTooLong {
         /// The configured maximum.
         max_bytes: usize,
-        /// `namespace/name` of the object; `None` where its name comes after so many bytes.
+        /// `namespace/name` of the object. `None` if its name comes after the first `max_bytes` bytes.
         object: Option<String>,
     },
     /// The transform failed for an object of a list (F-61, R-23).
     #[error("the transform failed: {0}")]
     Transform(String),
-    /// The request could not be made: credentials, TLS, a URL.
+    /// The request could not be sent: invalid credentials, TLS setup or URL.
     #[error("failed to send the request: {0}")]
     Request(String),
 }
@@ -204,7 +203,7 @@ fn named(object: Option<&str>) -> String {
 }
 
 impl Failure {
-    /// Returns the server's answer, if this is one.
+    /// Returns the server's answer if the failure is one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Status(status) => Some(status),

@@ -1,7 +1,7 @@
-//! Reads of one type's caches: by key, by namespace, by selector, by index (L-1 … L-3, I-5, I-6, I-9, D-12).
+//! Reads from the caches of one type: by key, namespace, selector or index (L-1 … L-3, I-5, I-6, I-9, D-12).
 //!
-//! Every answer comes from one published version, without a lock. Several reads that must agree go through
-//! [`Lister::snapshot`]. Objects are shared and immutable (I-10).
+//! Every answer comes from one published version, without a lock. Use [`Lister::snapshot`] for several reads from the
+//! same version. Objects are shared and immutable (I-10).
 
 pub mod selector;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use crate::{
     object::{KeyRef, Object, ObjectKey, ResourceType, ResourceVersion},
 };
 
-/// Why a read has no answer.
+/// Reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The key is not in the cache (L-1).
@@ -32,38 +32,39 @@ pub enum ReadError {
         /// `name` or `namespace/name`.
         key: String,
     },
-    /// There is no such index (I-6).
+    /// No index has this name (I-6).
     #[error("{resource} has no index {index:?}, only {known}")]
     UnknownIndex {
         /// Resource type, as kubectl qualifies it.
         resource: String,
-        /// The name asked for.
+        /// The requested name.
         index: String,
-        /// The names there are.
+        /// The names of the existing indexes.
         known: String,
     },
-    /// The object is not of the type asked for.
+    /// The object does not decode as the requested type.
     #[error("failed to decode {resource} {key:?}")]
     Undecodable {
         /// Resource type, as kubectl qualifies it.
         resource: String,
         /// `name` or `namespace/name`.
         key: String,
-        /// What does not fit.
+        /// The decoding error.
         source: serde_json::Error,
     },
 }
 
-/// Names one published version of a cache.
+/// Identity of one published version of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Counts versions.
+    /// Counter of versions.
     pub generation: u64,
-    /// The server's version of the collection it shows (I-11).
+    /// Resource version of the collection at this version of the cache (I-11).
     pub resource_version: ResourceVersion,
 }
 
-/// Reads one unit's cache. `Clone` and `Send`, not `Sync`: one clone a thread or task, not one a read.
+/// Reader of a type's caches. It is `Clone` and `Send`, not `Sync`: make one clone for each thread or task, not for
+/// each read.
 #[derive(Clone)]
 pub struct Lister<R = UnionReader> {
     reader: R,
@@ -71,42 +72,42 @@ pub struct Lister<R = UnionReader> {
 }
 
 impl<R: ReadStore> Lister<R> {
-    /// Makes a lister of `resource` over a reader of its cache.
+    /// Makes a lister of `resource` with a reader of its cache.
     pub fn new(reader: R, resource: Arc<ResourceType>) -> Self {
         Self { reader, resource }
     }
 
-    /// Returns the resource type that is listed.
+    /// Returns the listed resource type.
     pub fn resource(&self) -> &ResourceType {
         &self.resource
     }
 
-    /// Answers several reads from one version (D-12).
+    /// Runs several reads on one version (D-12).
     ///
-    /// `query` runs while the version is held: it must be short, must not block, and must not run on the thread that
-    /// publishes. Take pointers out, and decode after.
+    /// The version is held while `query` runs. So `query` must be short, must not block, and must not run on the thread
+    /// that publishes. Copy pointers out and decode them later.
     pub fn snapshot<T>(&self, query: impl FnOnce(&Query<'_>) -> T) -> T {
         self.reader.read(|snapshot| query(&Query { snapshot, resource: &self.resource }))
     }
 
-    /// Returns the object of `key` (L-1, I-5).
+    /// Returns the object with this key (L-1, I-5).
     pub fn get(&self, key: KeyRef<'_>) -> Result<Object, ReadError> {
         self.snapshot(|query| query.get(key))
     }
 
-    /// Returns the object of `key`, decoded.
+    /// Returns the object with this key, decoded.
     pub fn get_as<T: DeserializeOwned>(&self, key: KeyRef<'_>) -> Result<T, ReadError> {
         let object = self.get(key)?;
         self.decode(&object)
     }
 
-    /// Returns the objects of several keys from one version, in the order of the keys; `None` for one that is not there.
-    /// All are looked up before the first is taken: in a large cache that takes a fraction of as many [`Lister::get`].
+    /// Returns the objects of several keys from one version, in the order of the keys; `None` for a missing object. In
+    /// a large cache this is several times as fast as one [`Lister::get`] for each key, because the lookups overlap.
     pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
         self.snapshot(|query| query.get_all(keys))
     }
 
-    /// Returns every object that matches, in no order (L-2).
+    /// Returns all matching objects, in no order (L-2).
     pub fn list(&self, selector: &Selector) -> Vec<Object> {
         self.select(selector.fields.namespace().filter(|namespace| !namespace.is_empty()), selector)
     }
@@ -125,34 +126,34 @@ impl<R: ReadStore> Lister<R> {
         objects
     }
 
-    /// Returns every object that matches, decoded, in no order.
+    /// Returns all matching objects, decoded, in no order.
     pub fn list_as<T: DeserializeOwned>(&self, selector: &Selector) -> Result<Vec<T>, ReadError> {
         self.list(selector).iter().map(|object| self.decode(object)).collect()
     }
 
-    /// Returns the reads of one namespace; `""` is all of them (L-2).
+    /// Returns a lister of one namespace; `""` means all namespaces (L-2).
     pub fn namespace<'a>(&'a self, namespace: &'a str) -> NamespaceLister<'a, R> {
         NamespaceLister { lister: self, namespace }
     }
 
-    /// Returns the objects that have `value` in `index`, in no order (I-6).
+    /// Returns the objects with `value` in `index`, in no order (I-6).
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Object>, ReadError> {
         self.snapshot(|query| query.by_index(index, value))
     }
 
-    /// Returns the keys of the objects that have `value` in `index`, sorted (I-6).
+    /// Returns the keys of the objects with `value` in `index`, sorted (I-6).
     pub fn index_keys(&self, index: &str, value: &str) -> Result<Vec<ObjectKey>, ReadError> {
         let mut keys: Vec<_> = self.by_index(index, value)?.iter().map(|object| object.key().to_owned()).collect();
         keys.sort_unstable();
         Ok(keys)
     }
 
-    /// Returns the objects that share any value of `object` in `index`, each once (I-6).
+    /// Returns the objects that share a value with `object` in `index`, each once (I-6).
     pub fn index(&self, index: &str, object: &Object) -> Result<Vec<Object>, ReadError> {
         self.snapshot(|query| query.index(index, object))
     }
 
-    /// Returns the values of `index` with at least one object, sorted; none for an unknown index (I-6). Looks at the
+    /// Returns the values of `index` that have at least one object, sorted; empty for an unknown index (I-6). Scans the
     /// whole cache.
     pub fn list_index_values(&self, index: &str) -> Vec<String> {
         let mut values = self.snapshot(|query| query.index_values(index));
@@ -160,13 +161,13 @@ impl<R: ReadStore> Lister<R> {
         values
     }
 
-    /// Returns the version that reads see now.
+    /// Returns the current version.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method's path names no lifetime that fits")]
     pub fn version(&self) -> Version {
         self.snapshot(|query| query.version())
     }
 
-    /// Returns whether the initial state is complete.
+    /// Returns true if the initial state is complete.
     pub fn has_synced(&self) -> bool {
         self.snapshot(|query| query.meta().synced)
     }
@@ -176,12 +177,12 @@ impl<R: ReadStore> Lister<R> {
         self.snapshot(|query| query.meta().objects)
     }
 
-    /// Returns whether there is no object.
+    /// Returns true if there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns what the store knows of the version that reads see now.
+    /// Returns the metadata of the current version.
     pub fn meta(&self) -> Meta {
         self.snapshot(|query| query.meta().clone())
     }
@@ -195,24 +196,24 @@ impl<R: ReadStore> Lister<R> {
     }
 }
 
-/// Reads one namespace (L-1).
+/// Reader of one namespace (L-1).
 pub struct NamespaceLister<'a, R = UnionReader> {
     lister: &'a Lister<R>,
     namespace: &'a str,
 }
 
 impl<R: ReadStore> NamespaceLister<'_, R> {
-    /// Returns the object of this name.
+    /// Returns the object with this name.
     pub fn get(&self, name: &str) -> Result<Object, ReadError> {
         self.lister.get(KeyRef { namespace: self.namespace, name })
     }
 
-    /// Returns the object of this name, decoded.
+    /// Returns the object with this name, decoded.
     pub fn get_as<T: DeserializeOwned>(&self, name: &str) -> Result<T, ReadError> {
         self.lister.get_as(KeyRef { namespace: self.namespace, name })
     }
 
-    /// Returns every object of the namespace that matches, in no order; found by the index `namespace` (L-3).
+    /// Returns all matching objects of the namespace, in no order. Uses the index `namespace` (L-3).
     pub fn list(&self, selector: &Selector) -> Vec<Object> {
         match self.namespace {
             "" => self.lister.list(selector),
@@ -221,55 +222,55 @@ impl<R: ReadStore> NamespaceLister<'_, R> {
     }
 }
 
-/// Reads of one version; see [`Lister::snapshot`].
+/// Reads from one version; see [`Lister::snapshot`].
 pub struct Query<'a> {
     snapshot: &'a dyn Snapshot,
     resource: &'a ResourceType,
 }
 
 impl Query<'_> {
-    /// Returns what belongs to the version.
+    /// Returns the metadata of this version.
     pub fn meta(&self) -> &Meta {
         self.snapshot.meta()
     }
 
-    /// Returns the version's name.
+    /// Returns the identity of this version.
     pub fn version(&self) -> Version {
         let Meta { generation, store_version, .. } = self.meta();
         Version { generation: *generation, resource_version: store_version.clone() }
     }
 
-    /// Returns the object of `key`.
+    /// Returns the object with this key.
     pub fn get(&self, key: KeyRef<'_>) -> Result<Object, ReadError> {
         let not_found = || ReadError::NotFound { resource: self.resource.qualified_name(), key: key.to_string() };
         self.find(key).cloned().ok_or_else(not_found)
     }
 
-    /// Returns the object of `key`, which no reference is counted for: in a large cache the processor waits for several at
-    /// once, where [`Query::get`] waits for one after the other.
+    /// Returns a reference to the object with this key, without changing its reference count. In a large cache the
+    /// memory accesses of several calls overlap. Those of several [`Query::get`] calls do not.
     pub fn find(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.snapshot.get(key)
     }
 
-    /// Returns the objects of several keys, in their order; `None` for one that is not there.
+    /// Returns the objects of several keys, in their order; `None` for a missing object.
     pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
-        // all are found before the first is counted: reading alone, the processor waits for many of them at once
+        // finds all objects before it changes a reference count, so that the memory accesses overlap
         self.snapshot.get_all(&mut keys.into_iter()).into_iter().map(Option::<&_>::cloned).collect()
     }
 
-    /// Returns every object, in no order.
+    /// Returns all objects, in no order.
     pub fn list(&self) -> Vec<Object> {
         let mut objects = Vec::with_capacity(usize::try_from(self.meta().objects).unwrap_or_default());
         self.snapshot.for_each(&mut |object| objects.push(object.clone()));
         objects
     }
 
-    /// Returns every object of one namespace, in no order.
+    /// Returns all objects of one namespace, in no order.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Object> {
         self.by_index(NAMESPACE_INDEX, namespace).unwrap_or_default() // every store has this index
     }
 
-    /// Returns the objects that have `value` in `index`, in no order.
+    /// Returns the objects with `value` in `index`, in no order.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Object>, ReadError> {
         let index = self.index_id(index)?;
         let mut objects = Vec::new();
@@ -277,7 +278,7 @@ impl Query<'_> {
         Ok(objects)
     }
 
-    /// Returns the objects that share any value of `object` in `index`, each once.
+    /// Returns the objects that share a value with `object` in `index`, each once.
     pub fn index(&self, index: &str, object: &Object) -> Result<Vec<Object>, ReadError> {
         let index = self.index_id(index)?;
         let values = self.meta().indexes.as_slice()[index as usize].values(object).unwrap_or_default();
@@ -292,7 +293,7 @@ impl Query<'_> {
         Ok(objects)
     }
 
-    /// Returns the values of `index` with at least one object, in no order; none for an unknown index.
+    /// Returns the values of `index` that have at least one object, in no order; empty for an unknown index.
     pub fn index_values(&self, index: &str) -> Vec<String> {
         let mut values = Vec::new();
         if let Some(index) = self.meta().index_id(index) {

@@ -1,6 +1,6 @@
-//! Every metric's name and meaning in one place. OpenMetrics text, base units, no object names in labels.
+//! Names and meanings of all metrics. OpenMetrics text, base units, no object names in labels.
 //!
-//! Nothing is counted here: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
+//! This module counts nothing itself: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ impl Value {
         Self::Histogram(histogram.snapshot())
     }
 
-    /// Adds the value of another unit of the same type. Ages are not added: the larger one stays.
+    /// Adds the value of another unit of the same type. For ages, the maximum is kept.
     fn join(&mut self, other: Self) {
         match (self, other) {
             (Self::Whole(sum), Self::Whole(more)) => *sum += more,
@@ -52,7 +52,7 @@ impl Value {
     }
 }
 
-/// Samples of one family. A family without samples is left out of the text.
+/// Samples of one family. A family without samples is not written.
 #[derive(Debug)]
 struct Family {
     kind: MetricType,
@@ -91,8 +91,8 @@ impl EncodeMetric for Family {
     }
 }
 
-/// Renders all metrics for one scrape. Units of one type are shown together: where namespaces are watched one by one, the
-/// labels would be too many.
+/// Renders all metrics for one scrape. Units of one type are combined, because one set of labels per watched namespace
+/// would be too many.
 pub fn render(
     resources: &[UnitView],
     handlers: &[HandlerView],
@@ -116,8 +116,8 @@ pub fn render(
     text
 }
 
-/// Rewrites OpenMetrics text as the older Prometheus format (0.0.4) has it: a counter's family is named as its samples
-/// are, there is no type `info`, no unit and no end.
+/// Converts OpenMetrics text to the older Prometheus format (0.0.4). In this format a counter's family has the name of
+/// its samples. There is no type `info`, no unit and no end marker.
 pub fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -142,7 +142,7 @@ pub fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
-/// Registers a family. The end of its name says its unit.
+/// Registers a family. The last part of its name is its unit.
 fn register(registry: &mut Registry, kind: MetricType, name: &str, help: &str, samples: BTreeMap<Labels, Value>) {
     let family = Family { kind, samples };
     if let Some(name) = name.strip_suffix("_seconds") {
@@ -159,8 +159,8 @@ fn single(value: Value) -> BTreeMap<Labels, Value> {
     BTreeMap::from([(Labels::new(), value)])
 }
 
-/// Registers the families that every Prometheus client has, under their own names and without a unit. Values that the system
-/// does not have are left out.
+/// Registers the families that every Prometheus client has, under their common names and without a unit. Values that
+/// the operating system does not provide are left out.
 fn register_process(registry: &mut Registry, usage: Usage) {
     let Usage { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, started } = usage;
     let families = [
@@ -189,18 +189,18 @@ fn register_build(registry: &mut Registry) {
 }
 
 fn register_timings(registry: &mut Registry, Timings { watch_open, event_age, batch_events }: &Timings) {
-    let opened = "Time from the request for a watch to the head of its answer, of those that open";
-    let age = "Age of an event of a watch when it is applied: from its bytes read and decoded to its batch published";
+    let opened = "Time from the request for a watch to the head of its answer, for watches that open";
+    let age = "Age of a watch event when it is applied, from its decoding to the publication of its batch";
     for (name, help, histogram) in [
         ("watch_open_duration_seconds", opened, watch_open),
         ("applied_event_age_seconds", age, event_age),
-        ("batch_events", "Events of a batch for the cache", batch_events),
+        ("batch_events", "Events per batch for the cache", batch_events),
     ] {
         register(registry, MetricType::Histogram, name, help, single(Value::of(histogram)));
     }
 }
 
-/// Registers what there is of a journal with a directory; without one all of it would be zero.
+/// Registers the metrics of a journal with a directory. Without a directory all of them would be zero.
 fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     if !journal.stored {
         return;
@@ -210,14 +210,14 @@ fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     let undurable = journal.last.0.saturating_sub(journal.durable.0);
     let last_sync = Value::Float(journal.last_sync.as_secs_f64());
     let syncs = Value::Histogram(journal.sync_duration.clone());
-    let writable = "1 while changes are taken; 0 stops reading the API server";
+    let writable = "1 while the journal accepts changes; at 0, nothing is read from the API server";
     for (kind, name, help, value) in [
         (Gauge, "journal_writable", writable, whole(journal.not_writable.is_none().into())),
-        (Gauge, "journal_disk_bytes", "Size of the state directory, about", whole(journal.disk_bytes)),
-        (Gauge, "journal_records", "Changes kept, about", whole(kept)),
-        (Gauge, "journal_undurable_records", "Changes written and not forced to the disk yet", whole(undurable)),
-        (Gauge, "journal_last_sync_seconds", "What the last fsync took", last_sync),
-        (MetricType::Histogram, "journal_fsync_duration_seconds", "What an fsync took", syncs),
+        (Gauge, "journal_disk_bytes", "Approximate size of the state directory", whole(journal.disk_bytes)),
+        (Gauge, "journal_records", "Approximate number of changes kept", whole(kept)),
+        (Gauge, "journal_undurable_records", "Changes written and not yet synced to disk", whole(undurable)),
+        (Gauge, "journal_last_sync_seconds", "Duration of the last fsync", last_sync),
+        (MetricType::Histogram, "journal_fsync_duration_seconds", "Duration of an fsync", syncs),
         (Counter, "journal_syncs", "Fsyncs", whole(journal.syncs)),
         (Counter, "journal_failures", "Times the state could not be written", whole(journal.failures)),
     ] {
@@ -225,28 +225,28 @@ fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     }
 }
 
-/// A family with one whole number of each unit or handler.
+/// Family with one whole number per unit or handler.
 type NumberOf<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
 
 const NUMBERS_OF_UNITS: [NumberOf<UnitView>; 11] = [
     (Gauge, "objects", "Objects in the cache", |view| view.objects),
-    (Gauge, "object_bytes", "Objects in the cache, by size", |view| view.bytes),
+    (Gauge, "object_bytes", "Size of the objects in the cache", |view| view.bytes),
     (Gauge, "queue_deltas", "Deltas between reflector and indexer", |view| view.queue_length),
-    (Gauge, "queue_bytes", "Objects between reflector and indexer, by size", |view| view.queue_bytes),
+    (Gauge, "queue_bytes", "Size of the objects between reflector and indexer", |view| view.queue_bytes),
     (Counter, "unit_restarts", "Restarts of a unit's actors", |view| view.restarts),
-    (Counter, "lists", "Lists asked of the API server", |view| view.lists),
+    (Counter, "lists", "Lists requested from the API server", |view| view.lists),
     (Counter, "watches", "Watches opened at the API server", |view| view.watches),
-    (Counter, "watch_stalls", "Streams given up because nothing came", |view| view.stalls),
+    (Counter, "watch_stalls", "Streams closed because no data arrived", |view| view.stalls),
     (
         Counter,
         "unreadable_answers",
-        "Lists and watches given up because they were malformed or had an object longer than max_frame",
+        "Lists and watches aborted because they were malformed or had an object longer than max_frame",
         |view| view.unreadable,
     ),
     (
         Counter,
         "list_confirmations",
-        "Second lists asked for, because the first would have deleted most of what is cached",
+        "Second lists requested because the first one would have deleted most of the cache",
         |view| view.confirmations,
     ),
     (Counter, "skipped_documents", "Documents of another type or without a name", |view| view.skipped),
@@ -257,7 +257,7 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
         register(registry, kind, name, help, joined(views, |view| Some(Value::Whole(number(view)))));
     }
     let took = joined(views, |view| Some(Value::of(&view.list_duration)));
-    let help = "Time from the first request of a list, streaming lists included, to its last object, of complete ones";
+    let help = "Duration of complete lists and streaming lists, from the first request to the last object";
     register(registry, MetricType::Histogram, "list_duration_seconds", help, took);
     let mut synced = joined(views, |view| Some(Value::Whole((!view.synced).into())));
     for value in synced.values_mut() {
@@ -272,7 +272,7 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     }
     register(registry, Counter, "events", "Changes applied to the cache", events);
     let state = |view: &UnitView| (with(labels(view), "state", view.state.as_ref()), Value::Whole(1));
-    register(registry, Gauge, "unit_state", "1 for the state a unit is in", views.iter().map(state).collect());
+    register(registry, Gauge, "unit_state", "1 for the current state of a unit", views.iter().map(state).collect());
     let lag = joined(views, |view| Some(Value::Float(view.lag_seconds)));
     register(registry, Gauge, "queue_lag_seconds", "Age of the oldest delta not yet applied", lag);
     let age = joined(views, |view| view.last_activity_seconds.map(Value::Float));
@@ -280,7 +280,7 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     register(registry, Gauge, "watch_last_activity_age_seconds", help, age);
 }
 
-/// Returns a value of each unit; those of one type are joined.
+/// Returns one value per type: the values of its units, combined.
 fn joined(views: &[UnitView], value: impl Fn(&UnitView) -> Option<Value>) -> BTreeMap<Labels, Value> {
     let mut samples = BTreeMap::new();
     for view in views {
@@ -310,26 +310,20 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
 
 const NUMBERS_OF_HANDLERS: [NumberOf<HandlerView>; 8] = [
     (Counter, "handler_filtered", "Events that `changed` and `when` refused", |view| view.filtered),
-    (
-        Counter,
-        "handler_rule_errors",
-        "Events of which `when` could not be evaluated, and that were refused for it",
-        |view| view.rule_errors,
-    ),
-    (Gauge, "handler_paused", "1 while somebody has paused the handler", |view| {
-        (view.state == HandlerState::Paused).into()
-    }),
-    (Gauge, "handler_in_flight", "Deliveries under way, those included that wait to be repeated", |view| {
+    (Counter, "handler_rule_errors", "Events refused because `when` could not be evaluated", |view| view.rule_errors),
+    (Gauge, "handler_paused", "1 while the handler is paused", |view| (view.state == HandlerState::Paused).into()),
+    (Gauge, "handler_in_flight", "Deliveries in progress, including those that wait for a retry", |view| {
         view.in_flight
     }),
-    (Gauge, "handler_rate_limited", "1 while a delivery waits for rate_limit, or until the sink wants more", |view| {
-        view.rate_limited.into()
-    }),
+    (
+        Gauge,
+        "handler_rate_limited",
+        "1 while a delivery waits for rate_limit or for a delay that the sink asked for",
+        |view| view.rate_limited.into(),
+    ),
     (Gauge, "handler_queue_events", "Events waiting for a handler", |view| view.queued),
     (Gauge, "handler_up", "1 once the handler has started", |view| (view.state != HandlerState::Starting).into()),
-    (Gauge, "handler_synced", "1 once the handler is done with the initial state of all it takes", |view| {
-        view.synced.into()
-    }),
+    (Gauge, "handler_synced", "1 once the handler has handled the whole initial state", |view| view.synced.into()),
 ];
 
 fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
@@ -343,13 +337,13 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
         ];
         counts.map(|(outcome, count)| (with(labels(view), "outcome", outcome), Value::Whole(count)))
     });
-    let help = "Events a handler is done with, by outcome; retries count attempts";
+    let help = "Events that a handler has finished, by outcome; retries count attempts";
     register(registry, Counter, "handler_events", help, outcomes.collect());
     let forms = handlers.iter().flat_map(|view| {
         let counts = [("without_old", view.without_old), ("reference", view.references), ("none", view.too_large)];
         counts.map(|(form, count)| (with(labels(view), "form", form), Value::Whole(count)))
     });
-    let help = "Events that were too large for the sink, by the form in which it took them; none: given up";
+    let help = "Events that were too large for the sink, by the form that it accepted; none: given up";
     register(registry, Counter, "handler_oversize_events", help, forms.collect());
     for (kind, name, help, number) in NUMBERS_OF_HANDLERS {
         let samples = handlers.iter().map(|view| (labels(view), Value::Whole(number(view))));
@@ -359,36 +353,35 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
         handlers.iter().map(|view| (labels(view), Value::Float(view.oldest_undelivered_age_seconds.unwrap_or(0.0))));
     register(registry, Gauge, "handler_lag_seconds", "Age of the oldest event not yet delivered", lag.collect());
     let ages = handlers.iter().map(|view| (labels(view), Value::of(&view.timings.event_age)));
-    let help =
-        "Age of an event when it is delivered: from its append to the journal, in this run, to the handler's answer";
+    let help = "Age of an event when it is delivered, from its append to the journal in this run";
     register(registry, MetricType::Histogram, "handler_event_age_seconds", help, ages.collect());
     let calls = handlers.iter().flat_map(|view| {
         let calls = [("delivered", &view.timings.delivered_calls), ("failed", &view.timings.failed_calls)];
         calls.map(|(outcome, took)| (with(labels(view), "outcome", outcome), Value::of(took)))
     });
-    let help = "Time from a call of the handler to its answer";
+    let help = "Time from a call of the handler to its return";
     register(registry, MetricType::Histogram, "handler_call_duration_seconds", help, calls.collect());
     let events = handlers.iter().map(|view| (labels(view), Value::of(&view.timings.call_events)));
-    let help = "Events of a call of the handler";
+    let help = "Events per call of the handler";
     register(registry, MetricType::Histogram, "handler_batch_events", help, events.collect());
 }
 
 fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
     let results = [("applied", reloads.applied), ("refused", reloads.refused)];
     let samples = results.map(|(result, count)| (vec![("result", result.to_owned())], Value::Whole(count)));
-    let help = "Configurations given to the running engine, by result";
+    let help = "Configuration reloads of the running engine, by result";
     register(registry, Counter, "config_reloads", help, samples.into());
     let last = reloads.last_applied.and_then(|at| u64::try_from(at.as_second()).ok());
     let samples = last.map(|seconds| single(Value::Whole(seconds))).unwrap_or_default();
-    let help = "When a configuration was last applied to the running engine, since the Unix epoch";
+    let help = "Time of the last successful reload of the running engine, since the Unix epoch";
     register(registry, Gauge, "config_last_reload_success_timestamp_seconds", help, samples);
 }
 
 fn register_streams(registry: &mut Registry, streams: SubscribeCounts) {
     for (kind, name, help, count) in [
         (Gauge, "subscribers", "Streams of /v1/events that are open", streams.subscribers),
-        (Counter, "subscriber_events", "Events handed to streams: one to each subscriber is one", streams.events),
-        (Counter, "subscriber_gaps", "Times a stream was told that it misses events", streams.gaps),
+        (Counter, "subscriber_events", "Events sent to streams, counted once per subscriber", streams.events),
+        (Counter, "subscriber_gaps", "Gaps reported to streams", streams.gaps),
         (Counter, "subscribers_refused", "Streams refused because of [subscribe] max_subscribers", streams.refused),
     ] {
         register(registry, kind, name, help, single(Value::Whole(count)));
@@ -413,14 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn histogram_has_cumulative_buckets_a_sum_and_a_count() {
+    fn histogram_has_cumulative_buckets_sum_and_count() {
         let took = Histogram::new(&[0.001, 0.5]);
         took.observe_many(0.001, 2);
         took.observe(Duration::from_millis(250));
         took.observe(Duration::from_secs(3));
         let journal = JournalHealth { stored: true, sync_duration: took.snapshot(), ..JournalHealth::default() };
         let text = rendered(&[], &journal);
-        let expected = "# HELP deltabus_journal_fsync_duration_seconds What an fsync took.\n\
+        let expected = "# HELP deltabus_journal_fsync_duration_seconds Duration of an fsync.\n\
             # TYPE deltabus_journal_fsync_duration_seconds histogram\n\
             deltabus_journal_fsync_duration_seconds_sum 3.252\n\
             deltabus_journal_fsync_duration_seconds_count 4\n\
@@ -431,7 +424,7 @@ mod tests {
         assert!(!text.contains("deltabus_list_duration_seconds"), "a family without samples is left out: {text}");
     }
 
-    /// Two units of one type, as where namespaces are watched one by one.
+    /// Returns two units of one type, like a type whose namespaces are watched one by one.
     fn two_units() -> [UnitView; 2] {
         let [group, version, kind, plural] = ["apps", "v1", "Deployment", "deployments"].map(str::to_owned);
         let deployments = ResourceType { group, version, kind, plural, namespaced: true };
@@ -452,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_one_type_are_shown_together() {
+    fn units_of_one_type_share_metric_rows() {
         let [mut first, mut second] = two_units();
         (first.objects, first.bytes, first.queue_length, first.queue_bytes) = (2, 20, 3, 30);
         (second.objects, second.bytes, second.queue_length, second.queue_bytes) = (5, 50, 0, 0);

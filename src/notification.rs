@@ -1,4 +1,4 @@
-//! Messages to handlers: events with what is known of their unit.
+//! Messages to handlers: events, each with a description of its unit.
 
 use std::{ops::Range, sync::Arc};
 
@@ -17,7 +17,7 @@ pub struct UnitInfo {
     pub entry: String,
     /// Its resource type.
     pub resource: ResourceType,
-    /// The one namespace that it shows; `None` for all of them, and for cluster-scoped types.
+    /// The only namespace that the unit watches. `None`: all namespaces, or a cluster-scoped type.
     pub namespace: Option<String>,
 }
 
@@ -30,8 +30,8 @@ pub struct Event {
     pub record: Record,
 }
 
-/// Events in order, cheap to clone and to cut. The answer `Ok` means: delivered, or given up as configured. They are
-/// acknowledged and not sent again.
+/// Events in order, cheap to clone and to slice. The answer `Ok` means: delivered, or given up as configured. The
+/// events are then acknowledged and not sent again.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Stopped>")]
 pub struct Notification {
@@ -40,13 +40,13 @@ pub struct Notification {
     trace: Option<TraceContext>,
 }
 
-/// Answer to a [`Notification`] by a handler that has ended and takes no more.
+/// Answer to a [`Notification`] by a handler that has ended and accepts no more events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Stopped(pub String);
 
 impl Notification {
-    /// Makes a notification of events in order.
+    /// Makes a notification of `events`, which must be in order.
     pub fn new(events: Vec<Event>) -> Self {
         Self { range: 0..events.len(), events: Arc::new(events), trace: None }
     }
@@ -61,7 +61,7 @@ impl Notification {
         self.events().iter().map(|event| event.record.sequence).collect()
     }
 
-    /// Returns the part from `range.start` to before `range.end`, both within the events.
+    /// Returns the events from `range.start` to before `range.end`; both must be within this notification.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let start = self.range.start + range.start;
@@ -72,12 +72,12 @@ impl Notification {
         }
     }
 
-    /// Returns the trace context of their delivery, if spans are recorded: the value of the header `traceparent`.
+    /// Returns the trace context of the delivery, if spans are recorded: the value of the header `traceparent`.
     pub fn trace(&self) -> Option<TraceContext> {
         self.trace
     }
 
-    /// Makes them part of a delivery.
+    /// Sets the trace context of the delivery.
     #[must_use]
     pub(crate) fn traced(self, trace: Option<TraceContext>) -> Self {
         Self { trace, ..self }

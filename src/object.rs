@@ -1,8 +1,10 @@
-//! Kubernetes objects as the bytes the server sent, and the few facts every stage needs of them.
+//! Kubernetes objects as the bytes that the server sent, plus the few fields that every stage needs.
 //!
-//! An [`Object`] is the JSON of one object, less the configured drop paths, beside its namespace, name, uid and
-//! resourceVersion. Nothing else is decoded before somebody asks: see [`Object::decode`], [`Object::value`] and
+//! An [`Object`] is the JSON of one object without the configured drop paths, and next to it namespace, name, uid and
+//! resourceVersion. All other fields are decoded on demand: see [`Object::decode`], [`Object::value`] and
 //! [`FieldPath`].
+//!
+//! Reasons: `docs/decisions/0002-raw-objects.md`.
 
 mod changed_by;
 pub mod codec;
@@ -38,7 +40,7 @@ pub use keep::Keep;
 pub use opt_out::IGNORE_ANNOTATION;
 pub use scan::{OwnerReference, Plucker};
 
-/// One resource type the API server serves: what kubectl calls `deployments.v1.apps`.
+/// One resource type of the API server, such as `deployments.v1.apps` in kubectl's syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ResourceType {
     /// API group; empty for the core group.
@@ -49,7 +51,7 @@ pub struct ResourceType {
     pub kind: String,
     /// Lower-case plural used in paths, `deployments`.
     pub plural: String,
-    /// Whether objects live in namespaces.
+    /// Set when objects belong to a namespace.
     pub namespaced: bool,
 }
 
@@ -59,12 +61,12 @@ impl ResourceType {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Returns kubectl's unambiguous spelling without the version: `pods`, `deployments.apps`.
+    /// Returns kubectl's unambiguous name without the version: `pods`, `deployments.apps`.
     pub fn qualified_name(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// Returns the collection's path below the server's root (LW-5), of one namespace or of all.
+    /// Returns the collection's path below the server's root (LW-5), for one namespace or for all.
     pub fn path(&self, namespace: Option<&str>) -> String {
         let mut path = if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -87,7 +89,7 @@ impl fmt::Display for ResourceType {
     }
 }
 
-/// Identity of an object within its resource type (K-1): `namespace/name`, or `name` where there is no namespace.
+/// Identity of an object within its resource type (K-1): `namespace/name`, or `name` without a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     namespace: Box<str>,
@@ -109,7 +111,7 @@ pub struct KeyRef<'a> {
 pub struct KeyError(String);
 
 impl ObjectKey {
-    /// Makes a key; an empty `namespace` means a cluster-scoped object.
+    /// Creates a key; an empty `namespace` means a cluster-scoped object.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -148,47 +150,47 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// A `metadata.resourceVersion`: opaque, equal or not.
+/// A `metadata.resourceVersion`: an opaque text that supports equality.
 ///
-/// There is no `Ord`. [`ResourceVersion::compare`] answers only for two versions of one resource type, and only
-/// where the API promises an order.
+/// There is no `Ord`. [`ResourceVersion::compare`] works only for two versions of one resource type, and only where
+/// the API promises an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceVersion(Box<str>);
 
 impl ResourceVersion {
-    /// The unset version `""`: the most recent state in a list, "from now" nowhere.
+    /// Returns the unset version `""`. In a list request it means the most recent state. It never means "from now".
     pub fn unset() -> Self {
         Self::default()
     }
 
-    /// The version `"0"`: any state the server has at hand.
+    /// Returns the version `"0"`: any state that the server has in its cache.
     pub fn any() -> Self {
         Self("0".into())
     }
 
-    /// Returns whether this is `""`.
+    /// Returns true for `""`.
     pub fn is_unset(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether this is `"0"`.
+    /// Returns true for `"0"`.
     pub fn is_any(&self) -> bool {
         &*self.0 == "0"
     }
 
-    /// Returns the text, verbatim.
+    /// Returns the exact text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Compares two versions of one resource type (A-1, KEP-5504): decimal digits without a leading zero and not 0
-    /// compare by length, then as text. `None` for anything else.
+    /// Compares two versions of one resource type (A-1, KEP-5504). Comparable are decimal numbers above 0 without a leading
+    /// zero: they compare by length, then as text. Returns `None` for any other text.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         self.compare_text(&other.0)
     }
 
-    /// As [`ResourceVersion::compare`], with a version that is text.
+    /// Compares with a version given as text; see [`ResourceVersion::compare`].
     pub(crate) fn compare_text(&self, other: &str) -> Option<Ordering> {
         let comparable = |v: &str| !v.is_empty() && !v.starts_with('0') && v.bytes().all(|byte| byte.is_ascii_digit());
         (comparable(&self.0) && comparable(other))
@@ -208,7 +210,7 @@ impl fmt::Display for ResourceVersion {
     }
 }
 
-/// The metadata every stage needs, borrowed from whatever it was found in.
+/// The metadata that every stage needs, borrowed from its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity<'a> {
     /// `metadata.namespace`; empty for a cluster-scoped object.
@@ -224,72 +226,72 @@ pub struct Identity<'a> {
 /// One Kubernetes object: its JSON and its identity, immutable and shared (I-10). A clone is another handle to the same
 /// bytes.
 ///
-/// What came from a server is its JSON. A cache keeps the packed form of it, which has the same identity and is unpacked
-/// by whoever reads more than that: see [`Object::json`] and [`packer::Packer`].
+/// An object from a server holds JSON. A cache keeps its packed form, which has the same identity. Methods that read
+/// more than the identity unpack it: see [`Object::json`] and [`packer::Packer`].
 ///
-/// **Invariants:** the name is not empty (K-4); the bytes are one JSON object that carries `apiVersion` and `kind`;
-/// the identity is what the bytes say. One pointer leads to one allocation: what a reader has to fetch from memory.
+/// **Invariants:** the name is not empty (K-4); the bytes are one JSON object with `apiVersion` and `kind`; the identity
+/// matches the bytes. One pointer leads to one allocation, so a reader loads little memory.
 ///
-/// It does not know its resource type: every unit handles one type.
+/// An object does not know its resource type: every unit handles one type.
 #[derive(Clone)]
 pub struct Object(Shared<Head>);
 
-/// What is known of an object's bytes: namespace, name, uid, resourceVersion, body, one behind the other; all but a packed
-/// body are UTF-8. Behind them [`Object::who`].
+/// Header of an object's bytes. The bytes are namespace, name, uid, resourceVersion, body and [`Object::who`], in this
+/// order. All except a packed body are UTF-8.
 struct Head {
-    /// Where name, uid, resourceVersion and body begin.
+    /// Offsets of name, uid, resourceVersion and body.
     starts: [u32; 4],
     form: Form,
 }
 
-/// What the body of an object is, and how many bytes behind it say who changed it.
+/// Format of an object's body, and length of the [`Object::who`] bytes after it.
 enum Form {
-    /// JSON; with the packed object once there is one, so that it is packed once for all who keep it.
+    /// JSON, with the packed object once there is one. All caches that keep the object share this packed form.
     Json { packed: OnceLock<Object>, who_bytes: u32 },
-    /// That many bytes of JSON, packed with a dictionary or without.
+    /// `json_bytes` bytes of JSON, packed with or without a dictionary.
     Packed { codec: Codec, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
-    /// JSON of what identifies it, and nothing else: it opts out.
+    /// JSON of the identity only, because the object opts out.
     OptedOut,
 }
 
-/// What is left of the room for the JSON of an object that is being made.
+/// Remaining room for the JSON of a new object.
 struct JsonRoom<'r, 'a> {
     room: &'r mut Room<'a>,
-    /// Whether all of it is ASCII, as almost every JSON is; that is told faster than whether it is UTF-8.
+    /// Set when all bytes so far are ASCII, as in almost all JSON. This check is faster than the UTF-8 check.
     is_ascii: bool,
 }
 
 impl JsonRoom<'_, '_> {
-    /// Puts bytes behind those that were put before.
+    /// Appends bytes.
     fn put(&mut self, bytes: &[u8]) {
-        // where they are from: they were just read there, and to read them where they go would wait for that memory
+        // check the source: it is in the CPU cache, and the destination may not be
         self.is_ascii = self.is_ascii && scan::is_ascii(bytes);
         self.room.put(bytes);
     }
 }
 
-/// A packed body, what packed it, and its dictionary.
+/// A packed body, its codec and its dictionary.
 type PackedBody<'a> = (&'a [u8], Codec, Option<&'a Arc<Dictionary>>);
 
 impl Object {
-    /// Makes an object of an identity and its JSON, handed over in pieces that are joined in order.
+    /// Creates an object from an identity and its JSON, which is given as consecutive pieces.
     ///
-    /// The caller vouches for the invariants; [`scan`] is the way in for bytes from outside.
+    /// The caller guarantees the invariants; bytes from outside go through [`scan`].
     pub(crate) fn assemble(identity: Identity<'_>, json: &[&[u8]]) -> Self {
         Self::assemble_with_who(identity, json, &[])
     }
 
-    /// As [`Object::assemble`], with [who](Object::who) changed it.
+    /// Like [`Object::assemble`], with the encoded [`Object::who`].
     fn assemble_with_who(identity: Identity<'_>, json: &[&[u8]], who: &[u8]) -> Self {
         let len = json.iter().map(|piece| piece.len()).sum();
         let write = |room: &mut JsonRoom<'_, '_>| json.iter().for_each(|piece| room.put(piece));
-        Self::assemble_with(identity, who, len, write).expect("the caller vouches for it")
+        Self::assemble_with(identity, who, len, write).expect("the caller guarantees valid JSON")
     }
 
-    /// Makes an object of an identity, [who](Object::who) changed it, and `len` bytes of JSON that `write` puts into what
-    /// it is given.
+    /// Creates an object from an identity, the encoded [`Object::who`], and `len` bytes of JSON that `write` puts into its
+    /// argument.
     ///
-    /// Fails if that is not UTF-8: it is checked here, once, so that nothing that is read of the object later is.
+    /// Fails if the bytes are not UTF-8. They are checked only here, so that later reads need no check.
     fn assemble_with(
         identity: Identity<'_>,
         who: &[u8],
@@ -330,8 +332,8 @@ impl Object {
         u32::try_from(len).expect("an object is smaller than the largest frame, 4 GiB")
     }
 
-    /// Makes an object of its identity, [who](Object::who) changed it, and what [`codec::with_packed`] made of that many
-    /// bytes of its JSON.
+    /// Creates an object from an identity, the encoded [`Object::who`], and the output of [`codec::with_packed`] for
+    /// `json_bytes` bytes of JSON.
     fn of_packed(
         identity: Identity<'_>,
         who: &[u8],
@@ -344,12 +346,12 @@ impl Object {
         Self::lay_out(identity, form, packed.len(), who, |room| room.put(packed))
     }
 
-    /// Returns whether both are one: not only equal, but the same bytes in memory.
+    /// Returns true if both handles share the same bytes in memory.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         self.0.ptr_eq(&other.0)
     }
 
-    /// Returns how many handles there are.
+    /// Returns the number of handles.
     #[cfg(test)]
     pub(crate) fn holders(&self) -> usize {
         self.0.holders()
@@ -363,7 +365,7 @@ impl Object {
         self.0.head().starts
     }
 
-    /// Returns the packed form: what is packed itself, or was packed before.
+    /// Returns the packed form: the object itself if it is packed, or its stored packed form.
     fn packed(&self) -> Option<&Self> {
         match self.form() {
             Form::Json { packed, .. } => packed.get(),
@@ -372,12 +374,12 @@ impl Object {
         }
     }
 
-    /// Returns whether it is packed, with this very dictionary.
+    /// Returns true if it is packed with exactly this dictionary.
     pub(crate) fn is_packed_with(&self, dictionary: &Arc<Dictionary>) -> bool {
         matches!(self.form(), Form::Packed { dictionary: Some(own), .. } if Arc::ptr_eq(own, dictionary))
     }
 
-    /// Returns what was packed of it before, if it is not packed itself.
+    /// Returns the stored packed form of an object that is not packed itself.
     pub(crate) fn packed_before(&self) -> Option<Object> {
         match self.form() {
             Form::Json { packed, .. } => packed.get().cloned(),
@@ -385,7 +387,7 @@ impl Object {
         }
     }
 
-    /// Returns the packed body, what packed it and its dictionary, if it is packed or was before.
+    /// Returns the packed body with its codec and dictionary, if there is a packed form.
     fn packed_body(&self) -> Option<PackedBody<'_>> {
         let packed = self.packed()?;
         match packed.form() {
@@ -406,7 +408,7 @@ impl Object {
         }
     }
 
-    /// Parses one object from JSON, as it is: nothing dropped.
+    /// Parses one object from JSON without dropping any field.
     pub fn from_json(json: &[u8]) -> Result<Self, scan::ScanError> {
         scan::scan_object(json, &scan::ScanPlan::default())
     }
@@ -421,12 +423,12 @@ impl Object {
         self.head(self.starts()[0], self.starts()[1])
     }
 
-    /// Returns `metadata.uid`, empty where the API gives none.
+    /// Returns `metadata.uid`, empty where the API has none.
     pub fn uid(&self) -> &str {
         self.head(self.starts()[1], self.starts()[2])
     }
 
-    /// Returns `metadata.resourceVersion` as text; [`ResourceVersion::from`] makes a version of it.
+    /// Returns `metadata.resourceVersion` as text; [`ResourceVersion::from`] converts it to a version.
     pub fn resource_version(&self) -> &str {
         self.head(self.starts()[2], self.starts()[3])
     }
@@ -436,9 +438,9 @@ impl Object {
         KeyRef { namespace: self.namespace(), name: self.name() }
     }
 
-    /// Returns whether `key` is its key.
+    /// Returns true if `key` is its key.
     pub(crate) fn has_key(&self, key: KeyRef<'_>) -> bool {
-        // where the bytes lie that must be equal follows from `key`: nothing waits for the header before it is compared
+        // the lengths come from `key`: the comparison need not wait for the header
         let (namespace, name) = (key.namespace.as_bytes(), key.name.as_bytes());
         let bytes = self.0.bytes().strip_prefix(namespace);
         bytes.is_some_and(|bytes| bytes.starts_with(name))
@@ -456,13 +458,13 @@ impl Object {
         }
     }
 
-    /// Returns the object's JSON. That of a packed object is unpacked for every call, 1 µs for 6 KB: keep it.
+    /// Returns the object's JSON. A packed object is unpacked at every call (1 µs for 6 KB), so keep the result.
     pub fn json(&self) -> Cow<'_, [u8]> {
         match self.form() {
             Form::Json { .. } | Form::OptedOut => Cow::Borrowed(self.body()),
             Form::Packed { codec, json_bytes, dictionary, .. } => {
                 let json = codec::unpack_json(self.body(), *json_bytes as usize, *codec, dictionary.as_deref());
-                Cow::Owned(json.expect("it was packed in this process, with this dictionary"))
+                Cow::Owned(json.expect("this process packed it with this dictionary"))
             }
         }
     }
@@ -475,12 +477,12 @@ impl Object {
         }
     }
 
-    /// Returns the bytes this object needs in memory, its own header included; what is packed of it elsewhere is not.
+    /// Returns the object's size in memory with its header, but without a packed form stored elsewhere.
     pub fn size_bytes(&self) -> usize {
         self.0.size_bytes()
     }
 
-    /// Returns whether both are the same state of the same object: uid and resourceVersion are equal.
+    /// Returns true if both are the same state of the same object: uid and resourceVersion are equal.
     pub fn same_version(&self, other: &Self) -> bool {
         self.uid() == other.uid() && self.resource_version() == other.resource_version()
     }
@@ -495,16 +497,16 @@ impl Object {
         self.decode()
     }
 
-    #[expect(unsafe_code, reason = "names are compared for every event: they are not checked each time")]
+    #[expect(unsafe_code, reason = "names are compared for every event: no repeated UTF-8 checks")]
     fn head(&self, from: u32, to: u32) -> &str {
         let bytes = &self.0.bytes()[from as usize..to as usize];
-        // safety: `lay_out` copied each part of the head from a `&str`, between these very bounds; nothing changes them.
+        // SAFETY: `lay_out` copied each part of the head from a `&str`, between exactly these bounds, and nothing changes them.
         unsafe { std::str::from_utf8_unchecked(bytes) }
     }
 }
 
 impl fmt::Debug for Object {
-    /// Names the object and leaves its content out: it may be a Secret.
+    /// Formats the identity and omits the content, which may be a Secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Object({} uid={} rv={})", self.key(), self.uid(), self.resource_version())
     }
@@ -514,15 +516,17 @@ impl fmt::Debug for Object {
 mod tests {
     use super::*;
 
+    /// Rule: K-1.
     #[test]
-    fn k1_a_key_has_one_or_two_parts() {
+    fn key_has_one_or_two_parts() {
         assert_eq!(ObjectKey::parse("web").expect("one part").as_ref(), KeyRef { namespace: "", name: "web" });
         assert_eq!(ObjectKey::parse("ns/web").expect("two parts").to_string(), "ns/web");
         assert!(ObjectKey::parse("a/b/c").is_err());
     }
 
+    /// Rule: K-1.
     #[test]
-    fn k1_an_object_has_its_own_key_and_no_other() {
+    fn object_matches_only_its_own_key() {
         let parts = ["", "a", "ab", "abc", "b", "bc", "c"];
         let keys: Vec<_> = parts.iter().flat_map(|namespace| parts.map(|name| KeyRef { namespace, name })).collect();
         for KeyRef { namespace, name } in &keys {
@@ -533,8 +537,9 @@ mod tests {
         }
     }
 
+    /// Rule: A-1.
     #[test]
-    fn a1_versions_compare_by_length_then_text_and_only_where_the_api_promises_an_order() {
+    fn versions_compare_by_length_then_text() {
         let compare = |a: &str, b: &str| ResourceVersion::from(a).compare(&b.into());
         assert_eq!(compare("9", "10"), Some(Ordering::Less));
         assert_eq!(compare("10", "10"), Some(Ordering::Equal));
@@ -545,8 +550,9 @@ mod tests {
         }
     }
 
+    /// Rule: LW-5.
     #[test]
-    fn lw5_paths_of_core_and_grouped_types() {
+    fn paths_distinguish_core_and_grouped_types() {
         let pods = ResourceType {
             group: String::new(),
             version: "v1".into(),

@@ -1,4 +1,4 @@
-//! Directories and files that are for this user alone.
+//! Directories and files that only this user may access.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -7,13 +7,13 @@ use std::{
     path::Path,
 };
 
-/// The mode of a directory of ours.
+/// Mode of a private directory.
 pub(crate) const OWNER_ALONE: u32 = 0o700;
 
 const GROUP_WRITES: u32 = 0o020;
 const SET_GROUP_ID: u32 = 0o2000;
 
-/// Makes a directory, and those above it that are missing, with mode 0700. One that is there stays as it is.
+/// Creates a directory and its missing parents, with mode 0700. An existing directory is not changed.
 ///
 /// # Errors
 /// The error of the system.
@@ -21,15 +21,15 @@ pub(crate) fn make(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(OWNER_ALONE).create(dir)
 }
 
-/// Returns how a file is opened for writing that is made with mode 0600.
+/// Returns options that open a file for writing, and create it with mode 0600.
 pub(crate) fn file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
     options
 }
 
-/// Returns whether a directory is the root of a volume that is shared by its group, as Kubernetes mounts one for `fsGroup`.
-/// This user may not change its mode.
+/// Returns true if a directory is the root of a volume that is shared by a group, like one that Kubernetes mounts for
+/// `fsGroup`. This user may not change its mode.
 pub(crate) fn belongs_to_a_group(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|found| {
         let is_foreign = found.uid() != user();
@@ -37,17 +37,19 @@ pub(crate) fn belongs_to_a_group(dir: &Path) -> bool {
     })
 }
 
-/// Says what of a file or directory lets others in, beyond the permissions `allowed`, and the command that mends it. Says
-/// nothing of what is not there.
+/// Returns the reason why others may access a file or directory beyond the permissions `allowed`, with a command to fix
+/// it. `None` if the permissions are strict enough, or the file does not exist.
 pub(crate) fn looseness(path: &Path, allowed: u32) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let (owner, user, shown) = (found.uid(), user(), path.display());
     if owner != user {
-        return Some(format!("{shown} belongs to user {owner}, not to user {user}; `chown {user} {shown}` mends it"));
+        return Some(format!(
+            "{shown} belongs to user {owner}, not to user {user}; fix it with `chown {user} {shown}`"
+        ));
     }
     let mode = found.mode() & 0o777;
     (mode & !allowed != 0).then(|| {
-        format!("{shown} has mode {mode:04o}, more than {allowed:04o}; `chmod {allowed:04o} {shown}` mends it")
+        format!("{shown} has mode {mode:04o}, more than {allowed:04o}; fix it with `chmod {allowed:04o} {shown}`")
     })
 }
 
@@ -72,7 +74,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn made_directories_and_files_are_for_their_owner_alone() {
+    fn created_directories_and_files_are_private() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path().join("a/b");
         make(&dir).unwrap();
@@ -81,11 +83,11 @@ pub(crate) mod tests {
         assert_eq!([mode(dir.parent().unwrap()), mode(&dir), mode(&dir.join("f"))], [0o700, 0o700, 0o600]);
         set(&dir, 0o750);
         make(&dir).unwrap();
-        assert_eq!(mode(&dir), 0o750, "what is there is left alone");
+        assert_eq!(mode(&dir), 0o750, "an existing directory is not changed");
     }
 
     #[test]
-    fn looser_modes_are_told_with_the_command_that_mends_them() {
+    fn loose_modes_are_reported_with_chmod_command() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
         set(dir, 0o700);
@@ -93,14 +95,14 @@ pub(crate) mod tests {
         assert_eq!(looseness(&dir.join("nowhere"), 0o700), None);
         set(dir, 0o755);
         let (told, shown) = (looseness(dir, 0o700).unwrap(), dir.display());
-        assert_eq!(told, format!("{shown} has mode 0755, more than 0700; `chmod 0700 {shown}` mends it"));
+        assert_eq!(told, format!("{shown} has mode 0755, more than 0700; fix it with `chmod 0700 {shown}`"));
         set(dir, 0o500);
-        assert_eq!(looseness(dir, 0o700), None, "stricter is fine");
+        assert_eq!(looseness(dir, 0o700), None, "stricter permissions are accepted");
         set(dir, 0o700);
     }
 
     #[test]
-    fn a_volume_of_a_group_is_known_by_its_mode() {
+    fn group_volume_is_recognized_by_mode() {
         let top = tempfile::tempdir().unwrap();
         for (mode, expected) in [(0o700, false), (0o755, false), (0o775, false), (0o2775, true), (0o2770, true)] {
             set(top.path(), mode);

@@ -1,4 +1,4 @@
-//! Resources that this process uses, as the operating system reports them.
+//! Resource usage of this process, as reported by the operating system.
 
 use std::{fs, sync::LazyLock, time::Duration};
 
@@ -7,34 +7,34 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// Ticks a second in `/proc`: the kernel reports in `USER_HZ`, which is 100 whatever its own clock does.
+/// Ticks per second in `/proc`. The kernel reports in `USER_HZ`, which is always 100.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Resources that this process uses; `None` where the system does not tell.
+/// Resource usage of this process; `None` if the system does not report a value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Seconds on a processor, of all threads, ended ones included.
+    /// CPU seconds of all threads, including ended ones.
     pub(crate) cpu_seconds: f64,
-    /// Resident memory.
+    /// Resident memory, in bytes.
     pub(crate) resident_bytes: Option<u64>,
-    /// Virtual memory.
+    /// Virtual memory, in bytes.
     pub(crate) virtual_bytes: Option<u64>,
-    /// Threads.
+    /// Number of threads.
     pub(crate) threads: Option<u64>,
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub(crate) open_fds: Option<u64>,
-    /// File descriptors that may be open: the soft limit. `None` without a limit, too.
+    /// Maximum number of open file descriptors: the soft limit. `None` also if there is no limit.
     pub(crate) max_fds: Option<u64>,
     /// Seconds from the Unix epoch to the start of the process.
     pub(crate) started: Option<f64>,
 }
 
 impl Usage {
-    /// Looks now. Reads files of `/proc`.
+    /// Returns the current usage. Reads files of `/proc`.
     pub(crate) fn now() -> Self {
         static STARTED: LazyLock<Option<f64>> = LazyLock::new(started);
         let status = read("/proc/self/status");
-        // One of them is the directory that is being read.
+        // One of them is the directory itself.
         let open_fds = fs::read_dir("/proc/self/fd").map(|fds| (fds.count() as u64).saturating_sub(1));
         Self {
             cpu_seconds: Duration::from_nanos(cpu()).as_secs_f64(),
@@ -48,20 +48,19 @@ impl Usage {
     }
 }
 
-/// Returns the time that all threads of this process, ended ones included, have spent on a processor, kernel included;
-/// nanoseconds.
+/// Returns the CPU time of all threads of this process in nanoseconds, including ended threads and kernel time.
 pub fn cpu() -> u64 {
     clock(ClockId::ProcessCPUTime)
 }
 
-/// Returns what a clock of the system shows, in nanoseconds.
+/// Returns the time of a system clock, in nanoseconds.
 pub(crate) fn clock(id: ClockId) -> u64 {
     let time = clock_gettime(id);
     let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or_default());
     seconds * 1_000_000_000 + nanos
 }
 
-/// Reads a line of kilobytes; 0 where there is none.
+/// Returns the value of a line in kilobytes, as bytes; 0 if there is no such line.
 pub(crate) fn bytes_in(file: &str, name: &str) -> u64 {
     bytes_of(&read(file), name).unwrap_or_default()
 }
@@ -79,10 +78,10 @@ fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Returns when the process was started: so many ticks after the machine.
+/// Returns the start time of the process, computed from its ticks after the boot of the machine.
 fn started() -> Option<f64> {
     let stat = read("/proc/self/stat");
-    // The second field is the program's name in parentheses, which may have any character in it.
+    // The second field is the program's name in parentheses, and may contain any character.
     let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let machine: f64 = value_of(&read("/proc/stat"), "btime")?.parse().ok()?;
     Some(machine + ticks / TICKS_PER_SECOND)
@@ -94,9 +93,9 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn usage_of_this_process_is_complete_and_plausible() {
+    fn process_usage_is_complete_and_plausible() {
         let before = Usage::now();
-        let file = fs::File::open("/proc/self/stat").expect("it is there");
+        let file = fs::File::open("/proc/self/stat").expect("the file exists");
         let usage = Usage::now();
         drop(file);
         assert!(usage.cpu_seconds > 0.0 && usage.cpu_seconds >= before.cpu_seconds, "{usage:?}");
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_proc_are_read_by_their_name() {
+    fn proc_lines_are_read_by_name() {
         let status = "Name:\tdeltabus\nVmSize:\t  120 kB\nVmRSS:\t   64 kB\nThreads:\t12\n";
         assert_eq!((bytes_of(status, "VmRSS:"), bytes_of(status, "VmSize:")), (Some(64 << 10), Some(120 << 10)));
         assert_eq!((value_of(status, "Threads:"), bytes_of(status, "VmHWM:")), (Some("12"), None));

@@ -1,15 +1,17 @@
-//! What must not travel: values that are replaced or cut where objects come in (D11).
+//! Redaction: confidential values are replaced or removed when objects arrive.
 //!
-//! A [`Redactor`] is the pure function; it works on every object before the cache, the journal, handlers and logs see it. Of a
-//! Secret nothing but the names of its keys stays:
+//! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs
+//! receive it. Of a Secret, only the names of its keys remain:
 //!
-//! - `hmac`: each value becomes an HMAC-SHA256 over the object's uid, the path and the value. That it changed can be seen, what
-//!   it is cannot; two objects with one value do not look alike.
-//! - `drop`: the values are cut.
+//! - `hmac`: each value becomes an HMAC-SHA256 of the object's uid, the path and the value. Changes of a value are
+//!   visible, but the value is not. The same value in two objects gives different digests.
+//! - `drop`: the values are removed.
 //!
-//! A rule may have a condition: it is judged of the object as it came, and one that cannot be evaluated holds.
+//! A rule may have a condition on the original object. If the condition cannot be evaluated, the rule applies.
 //!
-//! What stands in the place of a value of a Secret's `data` is base64, as the API demands, so that typed decoding goes on.
+//! Digests in a Secret's `data` are base64, as the API requires, so that typed decoding still works.
+//!
+//! Reasons: `docs/decisions/0017-secrets-do-not-travel.md`.
 
 use std::{fmt, sync::Arc};
 
@@ -24,20 +26,20 @@ use crate::{
     rules::{Condition, RuleError},
 };
 
-/// What stands before the digest, so that everybody sees what it is.
+/// Prefix of a digest, so that readers recognize it.
 const MARK: &str = "hmac-sha256:";
 
-/// The key of all digests: the same key makes the same digest of the same value. At least 16 bytes.
+/// Key of all digests. The same key and value give the same digest. At least 16 bytes.
 #[derive(Clone)]
 pub struct Key(Arc<[u8]>);
 
-/// A key that is too short to keep anything secret.
+/// Error: the key is too short to be secure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a key of at least 16 bytes, found {0}")]
 pub struct KeyTooShort(pub usize);
 
 impl Key {
-    /// Shortest key in bytes.
+    /// Minimum length of a key, in bytes.
     pub const LEN_MIN: usize = 16;
 
     /// Makes a key.
@@ -45,15 +47,15 @@ impl Key {
         if bytes.len() < Self::LEN_MIN { Err(KeyTooShort(bytes.len())) } else { Ok(Self(bytes.into())) }
     }
 
-    /// Returns what tells this key from others, and nothing else of it.
+    /// Returns a value that identifies this key without revealing it.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.digest("", "the key itself", &Value::Null))
     }
 
-    /// Returns what stands for a value.
+    /// Returns the digest of a value.
     fn digest(&self, owner: &str, path: &str, value: &Value) -> String {
         let mut hmac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        // Lengths keep ("a", "bc") and ("ab", "c") apart.
+        // The lengths distinguish ("a", "bc") from ("ab", "c").
         for part in [owner, path, &value.to_string()] {
             hmac.update(&(part.len() as u64).to_be_bytes());
             hmac.update(part.as_bytes());
@@ -69,52 +71,52 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Tells one [`Key`] from another; the key cannot be had from it.
+/// Identifies a [`Key`]. The key cannot be derived from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint(String);
 
-/// What becomes of a value.
+/// Treatment of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Treatment {
-    /// It is replaced by a digest.
+    /// Replace it with a digest.
     #[default]
     Hmac,
-    /// It is cut.
+    /// Remove it.
     Drop,
 }
 
-/// Values of some types that must not travel.
+/// Rule for confidential values of some types.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Where they are.
+    /// Path of the values.
     pub path: FieldPath,
-    /// What becomes of them.
+    /// Treatment of the values.
     pub treatment: Treatment,
-    /// They are bytes in base64, and what replaces them must be.
+    /// Set if the values are bytes in base64, so that their replacement must be too.
     pub base64: bool,
-    /// Of which objects; `None`: of all.
+    /// Condition on the objects; `None`: all objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<Only>,
 }
 
-/// Objects of which a CEL expression is true.
+/// Objects for which a CEL expression is true.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Only {
     /// The expression, over `object` and `cluster`.
     pub expression: String,
-    /// What it calls `cluster`.
+    /// Value of `cluster` in the expression.
     pub cluster: String,
 }
 
 impl Rule {
-    /// Returns the rules for Secrets: their values, and what `kubectl apply` keeps of them.
+    /// Returns the rules for Secrets: their values, and the copy that `kubectl apply` keeps of them.
     ///
     /// # Panics
-    /// Never: the paths are right.
+    /// Never: the paths are valid.
     pub fn of_secrets(treatment: Treatment) -> Vec<Self> {
         let rule = |path: &str, treatment, base64| Self {
-            path: FieldPath::parse(path).expect("a path that is written right"),
+            path: FieldPath::parse(path).expect("the path is valid"),
             treatment,
             base64,
             only: None,
@@ -127,31 +129,31 @@ impl Rule {
     }
 }
 
-/// All that is done about the values of one type. Two that are equal make the same of the same object.
+/// Complete redaction of one type. Equal redactions give equal results for the same object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redaction {
-    /// The values are not even fetched: metadata alone is.
+    /// Set if the values are not even fetched, only metadata.
     pub metadata_only: bool,
-    /// What is taken out.
+    /// Rules for the values.
     pub rules: Vec<Rule>,
-    /// Which key makes the digests; `None` where there are none.
+    /// Key of the digests; `None` if there are no digests.
     pub key: Option<Fingerprint>,
 }
 
 impl Redaction {
-    /// Puts together what is done; `key` counts only where something becomes a digest.
+    /// Makes a redaction; `key` is ignored if no value becomes a digest.
     pub fn new(metadata_only: bool, rules: Vec<Rule>, key: Option<&Fingerprint>) -> Self {
         let makes_digests = rules.iter().any(|rule| rule.treatment == Treatment::Hmac);
         Self { metadata_only, rules, key: key.filter(|_| makes_digests).cloned() }
     }
 }
 
-/// Returns whether a type is the Secrets of the core group.
+/// Returns true if the type is the Secrets of the core group.
 pub fn is_secrets(resource: &ResourceType) -> bool {
     resource.group.is_empty() && resource.plural == "secrets"
 }
 
-/// An object whose values cannot be taken out.
+/// Error: an object could not be redacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to redact: {0}")]
 pub struct RedactError(String);
@@ -162,12 +164,12 @@ impl RedactError {
     }
 }
 
-/// Takes values out of the objects of one type.
+/// Redacts the objects of one type.
 #[derive(Clone, Debug)]
 pub struct Redactor {
     key: Key,
     rules: Arc<[(Rule, Option<Condition>)]>,
-    /// The objects were redacted before: what is a digest already stays one, and conditions say nothing of them.
+    /// Set if the objects are already redacted. Existing digests then remain, and conditions are ignored.
     is_for_redacted: bool,
 }
 
@@ -175,7 +177,7 @@ impl Redactor {
     /// Makes a redactor of the rules for a type.
     ///
     /// # Errors
-    /// A condition that cannot be used.
+    /// Fails if a condition is invalid.
     pub fn new(key: Key, rules: &[Rule]) -> Result<Self, RuleError> {
         let ready = |rule: &Rule| {
             let condition = rule.only.as_ref().map(|only| Condition::compile(&only.expression, &only.cluster));
@@ -185,23 +187,23 @@ impl Redactor {
         Ok(Self { key, rules, is_for_redacted: false })
     }
 
-    /// Returns one for objects that other rules were applied to, or none: what is a digest already stays as it is,
-    /// whatever key made it. What a condition reads may be a digest too: every rule holds.
+    /// Returns a redactor for objects that are already redacted, by any rules. Existing digests remain, whatever their
+    /// key. Conditions are ignored, because they might read digests: every rule applies.
     #[must_use]
     pub fn for_redacted(self) -> Self {
         Self { is_for_redacted: true, ..self }
     }
 
-    /// Returns the object without what must not travel; `None` where there is nothing of it. What it makes depends on
-    /// the object and the key alone. `doubt` is told each rule whose condition cannot be evaluated; the rule holds.
+    /// Returns the redacted object; `None` if nothing was changed. The result depends only on the object and the key.
+    /// `doubt` is called with each rule whose condition cannot be evaluated; the rule then applies.
     ///
     /// # Errors
-    /// Bytes that are no JSON: the object must not be shown then. What is said of them names a place, no content.
+    /// Fails if the object is not valid JSON; it must then not be shown. The error has a position, but no content.
     pub fn apply(&self, object: &Object, mut doubt: impl FnMut(&Rule)) -> Result<Option<Object>, RedactError> {
-        // All are judged before the first changes anything.
+        // All conditions are evaluated before the first change.
         let holds = |(rule, condition): &(Rule, Option<Condition>)| {
             let Some(condition) = condition.as_ref().filter(|_| !self.is_for_redacted) else { return true };
-            // The error may have values in it: nobody is told.
+            // The error may contain values, so it is not reported.
             condition.is_true(object).unwrap_or_else(|_| {
                 doubt(rule);
                 true
@@ -228,14 +230,14 @@ impl Redactor {
         Object::from_json(value.to_string().as_bytes()).map(Some).map_err(RedactError::new)
     }
 
-    /// Follows `steps` from `value`; returns whether something was replaced or cut.
+    /// Follows `steps` from `value`; returns true if a value was replaced or removed.
     fn redact(&self, value: &mut Value, steps: &[PathStep], path: &mut String, rule: &Rule, owner: &str) -> bool {
         let Some((step, rest)) = steps.split_first() else {
             return self.replace(value, path, rule, owner);
         };
         let mut follow = |name: &str, value: &mut Value| {
             let len = path.len();
-            path.push('\0'); // no name has one
+            path.push('\0'); // no name contains this
             path.push_str(name);
             let changed = self.redact(value, rest, path, rule, owner);
             path.truncate(len);

@@ -1,6 +1,6 @@
-//! Mirrors one collection of the API server as a stream of events: list or streaming list, then watch, for ever.
+//! Mirrors one collection of the API server as a stream of events: list or streaming list, then watch, forever.
 //!
-//! `Reflector` is the pure machine (rules R-1 … R-64 with D-1 … D-6); `reflector/actor.rs` carries its actions out.
+//! `Reflector` is the pure state machine (rules R-1 … R-64 and D-1 … D-6); `reflector/actor.rs` runs its actions.
 //!
 //! ```text
 //!            ┌───────────────────────── wait, then a new cycle ─────────────────────────┐
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A cycle begins with an initial state and ends when a watch cannot be resumed. `listing.rs`, `streaming.rs` and
-//! `watching.rs` hold one phase each. A list that would delete most of what is known is confirmed by a second one:
-//! `confirm.rs`. A watch from a saved version begins with a look at the server's: `check.rs`.
+//! `watching.rs` hold one phase each. If a list would delete most known objects, `confirm.rs` requests a second list.
+//! If a watch starts from a saved version, `check.rs` first compares it with the server's version.
 
 pub mod actor;
 mod check;
@@ -57,72 +57,72 @@ use {
     streaming::Streaming,
 };
 
-/// What the reflector emits: changes in stream order, and whole lists.
+/// Events of the reflector: changes in stream order, and whole lists.
 #[derive(Clone, Debug)]
 pub enum ReflectorEvent {
-    /// The server said `ADDED`.
+    /// The server sent `ADDED`.
     Added(Object),
-    /// The server said `MODIFIED`.
+    /// The server sent `MODIFIED`.
     Updated(Object),
-    /// The server said `DELETED`; the object is its final state.
+    /// The server sent `DELETED`; the object is its final state.
     Deleted(Object),
     /// A complete list, or the complete snapshot of a streaming list (R-23, R-33).
     Replace {
-        /// Every object of the collection, each key once.
+        /// All objects of the collection, one per key.
         items: Vec<Object>,
-        /// What it lacks and is not to be deleted: a second list had it, changed since this one (D7). The state that is
-        /// known of it stays until the watch tells more.
+        /// Objects that this list lacks but that must not be deleted, because a second list had them with a later version.
+        /// Their known state remains until the watch reports a change.
         spared: Vec<Object>,
         /// Version of the list.
         resource_version: ResourceVersion,
     },
-    /// The stream has come so far; no object changed (A-5).
+    /// The stream has reached this version; no object changed (A-5).
     Bookmark(ResourceVersion),
-    /// Cached objects shall be delivered again (R-60, R-61).
+    /// Cached objects are to be delivered again (R-60, R-61).
     Resync {
-        /// Counts the resyncs of the unit from 1, over its restarts: by it a handler knows which are its own (S-11).
+        /// Number of the resync within the unit, from 1; restarts do not reset it. Handlers use it to select their resyncs (S-11).
         round: u32,
     },
 }
 
-/// Whether lists are streamed (`WatchList`).
+/// Use of streaming lists (`WatchList`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamingLists {
-    /// Streamed, with paged lists as the fallback.
+    /// Streaming lists, with paged lists as the fallback.
     #[default]
     Auto,
-    /// Streamed, or not at all.
+    /// Streaming lists only.
     Always,
-    /// Paged only.
+    /// Paged lists only.
     Never,
 }
 
-/// How a reflector asks.
+/// Settings of a reflector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReflectorConfig {
-    /// Whether the initial state is streamed.
+    /// Use of streaming lists for the initial state.
     pub streaming_lists: StreamingLists,
-    /// Unmarked streams before a streaming list is given up (D-2).
+    /// Streams that may end without a marker before streaming lists are given up (D-2).
     pub streaming_attempts_max: u32,
-    /// The marker must come within this time of the opening and of each `ADDED` before it (D-2).
+    /// Longest wait for the marker after the stream opens, and after each `ADDED` before the marker (D-2).
     pub marker_deadline: Duration,
-    /// For so long a server that does not stream is not asked to again (D-2).
+    /// Delay before streaming lists are tried again on a server that does not support them (D-2).
     pub streaming_retry_after: Duration,
-    /// Objects a page: `None` pages by 500 where the server has to read etcd anyway, and asks its watch cache for
-    /// everything at once (R-20); `Some(n)` always pages by `n`; `Some(0)` never pages (P-1).
+    /// Objects per page. `None` uses pages of 500 if the server must read etcd anyway, and one request if its watch cache can
+    /// answer (R-20). `Some(n)` always uses pages of `n`; `Some(0)` never pages (P-1).
     pub page_size: Option<u32>,
-    /// `timeoutSeconds` is drawn from `[watch_timeout, 2 × watch_timeout]` for each watch (R-42).
+    /// Base of the watch timeout: each watch draws its `timeoutSeconds` from `[watch_timeout, 2 × watch_timeout]` (R-42).
     pub watch_timeout: Duration,
-    /// How long after its `timeoutSeconds` a watch may still be open before it counts as stalled (D-6).
+    /// Grace period after a watch's `timeoutSeconds`. A watch that is open for longer counts as stalled (D-6).
     pub watch_grace: Duration,
-    /// Once a bookmark was seen, a watch without events or bookmarks for so long counts as stalled; zero: never (D-6).
+    /// Longest silence of a watch on a server that has sent a bookmark. After it the watch counts as stalled; zero: never (D-6).
     pub stall_after: Duration,
-    /// For so long after a first 500 on a watch the watch is resumed instead of listed again; zero: never (R-45).
+    /// Period after the first 500 on a watch in which the watch is resumed instead of relisted; zero: none (R-45).
     pub internal_error_retry: Duration,
-    /// Between two resyncs; zero: never (R-60).
+    /// Time between two resyncs; zero: no resyncs (R-60).
     pub resync_period: Duration,
-    /// Between cycles, and before a watch that needs patience (R-3, R-5).
+    /// Delays between cycles, and before a watch that must be delayed (R-3, R-5).
     pub backoff: BackoffConfig,
 }
 
@@ -144,116 +144,117 @@ impl Default for ReflectorConfig {
     }
 }
 
-/// Where a reflector begins.
+/// Start of a reflector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReflectorStart {
-    /// With the initial state (R-1).
+    /// Start with the initial state (R-1).
     #[default]
     Fresh,
-    /// With a watch from the version that the store has reached: a restarted unit (D6). An unusable version (unset,
-    /// `"0"`) is a fresh start.
+    /// Start with a watch from the version of the store, for a restarted unit. If that version is unusable (unset or
+    /// `"0"`), start with the initial state.
     Resume(ResourceVersion),
-    /// As [`Start::Resume`], from a version that was saved before a start of the process: first the server is asked
-    /// whether it is as new (D7). It may have been restored from a backup meanwhile.
+    /// Like [`ReflectorStart::Resume`], from a version saved by an earlier process. The reflector first checks that the server
+    /// is not older, because the server may have been restored from a backup.
     Saved(ResourceVersion),
 }
 
-/// What has happened, as the shell tells it.
+/// Input of the state machine, sent by the shell.
 #[derive(Debug)]
 pub(crate) enum ReflectorInput {
-    /// Begin; the first input.
+    /// Start; always the first input.
     Start,
-    /// The answer to [`ReflectorAction::List`].
+    /// Answer to [`ReflectorAction::List`].
     Page(Result<ListPage, Failure>),
-    /// The answer to [`ReflectorAction::Compare`].
+    /// Answer to [`ReflectorAction::Compare`].
     Compared(Comparison),
-    /// The answer to [`ReflectorAction::OpenWatch`].
+    /// Answer to [`ReflectorAction::OpenWatch`].
     Opened(Result<(), Failure>),
-    /// A batch of the open stream; never cut or reordered.
+    /// A batch of the open stream; the shell never splits or reorders it.
     Received(Vec<WatchEvent>),
-    /// The open stream ended; by an EOF if `Ok`.
+    /// The open stream ended; `Ok` is an EOF.
     Ended(Result<(), Failure>),
-    /// The time of [`ReflectorAction::Read`] or [`ReflectorAction::Wait`] has come.
+    /// The deadline of [`ReflectorAction::Read`] or [`ReflectorAction::Wait`] has passed.
     Timer,
     /// Stop for good (R-63).
     Stop,
 }
 
-/// What the shell does next. Everything but [`ReflectorAction::Read`], [`ReflectorAction::Compare`] and [`ReflectorAction::Keep`] closes a stream that
-/// is open (R-46).
+/// Next action of the shell. Every action except [`ReflectorAction::Read`], [`ReflectorAction::Compare`] and
+/// [`ReflectorAction::Keep`] closes the open stream (R-46).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorAction {
-    /// Ask for a page and answer with [`ReflectorInput::Page`]. How long that may take is the source's to bound.
+    /// Request a page and answer with [`ReflectorInput::Page`]. The source limits the duration.
     List(ListRequest),
-    /// Hold a list against what is known once all events are applied, and answer with [`ReflectorInput::Compared`].
+    /// Compare a list with the known objects once all events are applied, and answer with [`ReflectorInput::Compared`].
     Compare(Listed),
-    /// Open a watch and answer with [`ReflectorInput::Opened`]. How long that may take is the source's to bound; afterwards
-    /// [`ReflectorAction::Read`] has a deadline (D-6).
+    /// Open a watch and answer with [`ReflectorInput::Opened`]. The source limits the duration of the opening;
+    /// [`ReflectorAction::Read`] has its own deadline (D-6).
     OpenWatch(WatchRequest),
-    /// Read the open stream: the next batch is [`ReflectorInput::Received`], its end [`ReflectorInput::Ended`].
+    /// Read the open stream. The next batch is [`ReflectorInput::Received`]; the end is [`ReflectorInput::Ended`].
     ///
-    /// When `until` comes first, [`ReflectorInput::Timer`].
+    /// The input is [`ReflectorInput::Timer`] if `until` passes first.
     Read { until: Duration },
-    /// Send nothing until then, then [`ReflectorInput::Timer`]. The reason is for people.
+    /// Send no request until `until`, then send [`ReflectorInput::Timer`]. The reason is shown to users.
     Wait { until: Duration, reason: WaitReason },
-    /// The input did not fit what was asked for, a late timer for instance: go on with the last action.
+    /// Continue the last action: the input did not match it (for example, a late timer).
     Keep,
-    /// Nothing any more: stopped.
+    /// Stop: no further action follows.
     Done,
 }
 
-/// What one input led to.
+/// Result of one input.
 #[derive(Debug)]
 pub(crate) struct ReflectorStep {
     pub(crate) events: Vec<ReflectorEvent>,
     pub(crate) action: ReflectorAction,
     pub(crate) reports: Vec<ReflectorReport>,
-    /// Set when `events` moved the version from which a watch may be resumed once they are applied.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests hold it against what the queue makes of the events"))]
+    /// Set when applying `events` changes the version from which a watch may resume.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it with the queue's version"))]
     pub(crate) resume_version: Option<ResourceVersion>,
-    /// Where the server is, when it was asked for that.
+    /// Server version, if this step obtained it.
     pub(crate) server_version: Option<ResourceVersion>,
-    /// The action is part of fetching an initial state: it needs a permit of `max_concurrent_lists`, to be kept until a
-    /// step says `false`.
+    /// Set when the action fetches an initial state. The shell then needs a permit of `max_concurrent_lists` and keeps it
+    /// until a step sets `false`.
     pub(crate) holds_list_permit: bool,
 }
 
-/// The machine: mirrors one collection, for ever.
+/// The state machine that mirrors one collection, forever.
 ///
-/// One input in, one [`ReflectorStep`] out; it waits for exactly one answer at a time. Times are on any monotonic clock of the
-/// caller. It has no clock, no random source and no I/O, and it keeps no objects but those of an unfinished initial
-/// state.
+/// One input produces one [`ReflectorStep`]; the machine waits for exactly one answer at a time. Times come from any
+/// monotonic clock of the caller. The machine has no clock, no random source and no I/O. It keeps only the objects of an
+/// unfinished initial state.
 ///
-/// **Invariants:** nothing of an initial state is emitted before it is complete (P-5, R-31); no action but
-/// [`ReflectorAction::Done`] follows [`ReflectorInput::Stop`] (R-63); a list is applied only if it is at least as new as what is known,
-/// or the server's most recent (D-5); what a list would delete of most of the known is deleted only if a second list
-/// lacks it too (D7).
+/// **Invariants:**
+/// - No event of an initial state is emitted before the state is complete (P-5, R-31).
+/// - Only [`ReflectorAction::Done`] follows [`ReflectorInput::Stop`] (R-63).
+/// - A list is applied only if it is not older than the known state, or is the server's most recent one (D-5).
+/// - If a list would delete most known objects, it deletes only those that a second list lacks too.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own that survives cycles (R-7), none a state")]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags that survive cycles (R-7), not states")]
 pub(crate) struct Reflector {
     config: ReflectorConfig,
     state: State,
-    /// The version synced or seen last (R-7).
+    /// The last synced or observed version (R-7).
     last: ResourceVersion,
-    /// `last` was refused as expired or too large (R-7).
+    /// Set when `last` was rejected as expired or too large (R-7).
     unavailable: bool,
-    /// The list that is being confirmed (D7).
+    /// The list that is being confirmed.
     doubted: Option<Doubted>,
-    /// The server's watch cache is off (R-21).
+    /// Set when the server's watch cache is off (R-21).
     force_pages: bool,
-    /// An initial state was emitted, or is in the store from which this was resumed.
+    /// Set when an initial state was emitted, or is in the store that this reflector resumed from.
     has_listed: bool,
     backoff: Backoff,
-    /// Unmarked streams of this cycle (D-2).
+    /// Streams of this cycle that ended without a marker (D-2).
     unmarked: u32,
-    /// The server does not stream; asked again at this time (D-2).
+    /// Time at which streaming lists are tried again. Set when the server does not support them (D-2).
     streaming_retry_at: Option<Duration>,
-    /// The server sends bookmarks (D-6).
+    /// Set when the server has sent a bookmark (D-6).
     bookmarks_seen: bool,
     resync_at: Option<Duration>,
-    /// The last resync.
+    /// Number of the last resync.
     round: u32,
-    /// Times of the first and the last of several 500s on a watch (R-45).
+    /// Times of the first and the last 500 of a series on a watch (R-45).
     internal_errors: Option<(Duration, Duration)>,
     availability: Availability,
     last_error: Option<Failure>,
@@ -262,7 +263,7 @@ pub(crate) struct Reflector {
 
 #[derive(Debug)]
 enum State {
-    /// Asks for the server's version first if `check`.
+    /// Not started; if `check`, requests the server's version first.
     Idle {
         check: bool,
     },
@@ -279,7 +280,7 @@ enum State {
     Stopped,
 }
 
-/// What follows a wait.
+/// Continuation after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Cycle,
@@ -288,7 +289,7 @@ enum Then {
     Check,
 }
 
-/// One step in the making.
+/// State of the step in progress.
 struct Turn {
     now: Duration,
     jitter: f64,
@@ -299,7 +300,7 @@ struct Turn {
 }
 
 impl Reflector {
-    /// Makes a reflector. Its first input is [`ReflectorInput::Start`].
+    /// Creates a reflector. Its first input is [`ReflectorInput::Start`].
     pub(crate) fn new(config: ReflectorConfig, start: ReflectorStart) -> Self {
         let (last, check) = match start {
             ReflectorStart::Fresh => (ResourceVersion::unset(), false),
@@ -328,7 +329,7 @@ impl Reflector {
         }
     }
 
-    /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`, a new one for each step.
+    /// Handles an input and returns the next action. `jitter` is uniform in `[0, 1)`, with a new value for each step.
     pub(crate) fn step(&mut self, input: ReflectorInput, now: Duration, jitter: f64) -> ReflectorStep {
         let mut turn =
             Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false, server_version: None };
@@ -346,7 +347,7 @@ impl Reflector {
         }
     }
 
-    /// Returns what it is doing.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> ReflectorState {
         match (&self.state, &self.doubted) {
             (State::Listing(_) | State::Streaming(_), Some(doubted)) => ReflectorState::Confirming(doubted.comparison),
@@ -360,23 +361,23 @@ impl Reflector {
         }
     }
 
-    /// Goes on counting resyncs behind `round`, the last one of the reflector before.
+    /// Continues the resync count after `round`, the last round of the previous reflector.
     #[must_use]
     pub(crate) fn after_round(self, round: u32) -> Self {
         Self { round, ..self }
     }
 
-    /// Returns the last failure of a request or a stream, also after it was overcome.
+    /// Returns the last failure of a request or a stream, even if a later one succeeded.
     pub(crate) fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
     }
 
-    /// Returns whether the server lets us list and watch.
+    /// Returns the availability of the collection: whether the server permits list and watch.
     pub(crate) fn availability(&self) -> Availability {
         self.availability
     }
 
-    /// Returns what was counted.
+    /// Returns the counters.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -439,7 +440,7 @@ impl Reflector {
         if stream { self.begin_streaming(turn) } else { self.begin_list() }
     }
 
-    /// Waits for one backoff delay, and for as long as the server asks (R-5).
+    /// Waits for one backoff delay, or longer if the server asks for it (R-5).
     fn wait(&mut self, reason: WaitReason, then: Then, retry_after: Option<Duration>, turn: &Turn) -> ReflectorAction {
         let delay = self.backoff.fail(turn.now, turn.jitter);
         let delay = retry_after.map_or(delay, |after| delay.max(after.min(RETRY_AFTER_MAX)));
@@ -461,7 +462,7 @@ impl Reflector {
         }
     }
 
-    /// Hands a complete state on, as one Replace (R-23, R-33).
+    /// Emits a complete state as one Replace (R-23, R-33).
     fn replace(&mut self, items: Vec<Object>, spared: Vec<Object>, version: ResourceVersion, turn: &mut Turn) {
         self.unavailable = false;
         self.has_listed = true;
@@ -472,7 +473,7 @@ impl Reflector {
         turn.events.push(ReflectorEvent::Replace { items, spared, resource_version: version });
     }
 
-    /// Notes a failure for those who look, and counts it.
+    /// Records and counts a failure.
     fn note(&mut self, verb: Verb, failure: &Failure) {
         match failure {
             Failure::Status(status) if status.is_expired() => self.counters.expired += 1,
@@ -492,10 +493,10 @@ impl Reflector {
     }
 }
 
-/// No answer of a server makes us wait longer than this at once, a long backoff aside.
+/// Longest wait that a server's `Retry-After` can cause. The backoff may be longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(2);
 
-/// Returns whether `failure` says that another version must be asked for (R-22, R-34).
+/// Returns true if `failure` requires a request for another version (R-22, R-34).
 fn refuses_version(failure: &Failure) -> bool {
     failure.status().is_some_and(|status| status.is_expired() || status.too_large)
 }

@@ -1,7 +1,7 @@
-//! Who is there: the informers that run, the patterns that wait, and how far start-up has come.
+//! Registry of the running informers, of the patterns without a type, and of the progress of start-up.
 //!
-//! Shared by the engine, which writes it, and by reads, which copy an `Arc` out. Changes are rare (a type found, a
-//! type gone), so the list is replaced whole.
+//! The engine writes it; reads copy an `Arc` out. Changes are rare (a type appears or disappears), so each one replaces
+//! the whole list.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::{
     status::{Reloads, Timings, UnitState, UnitStatus, UnitView},
 };
 
-/// A `match` pattern that names no served type yet.
+/// A `match` pattern that matches no served type yet.
 #[derive(Clone, Debug)]
 pub struct WaitingPattern {
     /// Name of the `[resources.*]` entry.
@@ -35,23 +35,24 @@ pub struct WaitingPattern {
     pub status: Arc<UnitStatus>,
 }
 
-/// One type with the units that watch it: one, or several where namespaces are watched one by one.
+/// One type with the units that watch it: one unit, or one for each watched namespace.
 #[derive(Debug)]
 pub struct WatchedType {
     /// The type.
     pub resource: Arc<ResourceType>,
-    /// Its units; their scopes have no object in common.
+    /// Its units; no object is in the scope of two of them.
     pub units: Vec<Arc<Informer>>,
     caches: Arc<Caches>,
 }
 
 impl WatchedType {
-    /// Returns a reader of all its units. It follows when they are replaced: clone it, one a thread, or ask again.
+    /// Returns a reader of all its units. The reader follows replacements of the units. Clone it for each thread, or
+    /// call this again.
     pub fn lister(&self) -> Lister {
         Lister::new(self.caches.reader(), Arc::clone(&self.resource))
     }
 
-    /// Returns what a reader of the whole type should know, each sentence once.
+    /// Returns the warnings for readers of the whole type, each once.
     pub fn warnings(&self) -> Vec<&str> {
         let mut warnings = Vec::new();
         for warning in self.units.iter().flat_map(|unit| &unit.options.warnings) {
@@ -62,23 +63,23 @@ impl WatchedType {
         warnings
     }
 
-    /// Returns whether reads show metadata alone because values must not travel (D11).
+    /// Returns true if reads return only metadata because values are confidential.
     pub fn hides_values(&self) -> bool {
         self.units.iter().any(|unit| unit.options.hides_values)
     }
 
-    /// Returns whether there are bodies to be read: not with `cache = "none"`.
+    /// Returns true if the cache keeps bodies, so not with `cache = "none"`.
     pub fn keeps_bodies(&self) -> bool {
         self.units.iter().all(|unit| unit.options.indexer.keep.is_whole())
     }
 
-    /// Returns whether reads have an answer: each unit has synced, or goes on with what a unit before it had.
+    /// Returns true if reads can be answered: each unit has synced, or has taken over the cache of a previous unit.
     pub fn is_readable(&self) -> bool {
         !self.units.is_empty() && self.units.iter().all(|unit| unit.is_readable())
     }
 }
 
-/// What is watched, and what waits to be.
+/// Watched types, and waiting patterns.
 #[derive(Debug, Default)]
 struct Content {
     types: Vec<Arc<WatchedType>>,
@@ -95,7 +96,7 @@ impl Content {
 #[derive(Debug, Default)]
 pub struct Registry {
     content: ArcSwap<Content>,
-    /// Of every type that was ever watched: a reader may be held while it goes and comes back.
+    /// Caches of every type that was ever watched, because a reader may outlive a type that disappears and returns.
     caches: Mutex<BTreeMap<ResourceType, Arc<Caches>>>,
     catalog: ArcSwap<Catalog>,
     discovered: AtomicBool,
@@ -104,8 +105,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Replaces what is there, and leads readers on: to the caches of `informers`, in their order. Keep informers that
-    /// are left out until this returned.
+    /// Replaces the content, and points existing readers to the caches of `informers`, in their order. Keep removed
+    /// informers alive until this returns.
     pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: Vec<WaitingPattern>) {
         let mut caches = lock(&self.caches);
         let mut types: Vec<WatchedType> = Vec::new();
@@ -135,38 +136,38 @@ impl Registry {
         self.content.store(Arc::new(Content { types, waiting }));
     }
 
-    /// Returns what counts configurations given to the running engine.
+    /// Returns the counters of configuration reloads.
     pub fn reloads(&self) -> &Reloads {
         &self.reloads
     }
 
-    /// Returns the histograms that all units count in.
+    /// Returns the histograms shared by all units.
     pub fn timings(&self) -> &Arc<Timings> {
         &self.timings
     }
 
-    /// Says that the server has told which types it serves.
+    /// Records that discovery has succeeded.
     pub fn set_discovered(&self) {
         self.discovered.store(true, Ordering::Release);
     }
 
-    /// Keeps what the server said that it serves: reads learn the names of a type from it.
+    /// Stores the result of discovery. Reads look up the names of a type in it.
     pub fn set_catalog(&self, catalog: Arc<Catalog>) {
         self.catalog.store(catalog);
     }
 
-    /// Returns what the server last said that it serves; nothing before it was asked.
+    /// Returns the latest result of discovery; empty before the first one.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
     }
 
-    /// Returns a type with its names. One that the server serves no more keeps those that follow from it.
+    /// Returns a type with its names. For a type that is no longer served, only the names that follow from the type.
     pub fn names(&self, resource: &ResourceType) -> ServedType {
         let named = self.catalog.load().types().iter().find(|served| served.resource == *resource).cloned();
         named.unwrap_or_else(|| ServedType::unnamed(resource.clone()))
     }
 
-    /// Returns the types that are watched, in the order in which they were found.
+    /// Returns the watched types, in the order of their discovery.
     pub fn types(&self) -> Vec<Arc<WatchedType>> {
         self.content.load().types.clone()
     }
@@ -176,7 +177,7 @@ impl Registry {
         self.content.load().informers().cloned().collect()
     }
 
-    /// Returns the patterns that name no served type yet.
+    /// Returns the patterns that match no served type yet.
     pub fn waiting(&self) -> Vec<WaitingPattern> {
         self.content.load().waiting.clone()
     }
@@ -203,13 +204,13 @@ impl Registry {
         running.chain(content.waiting.iter().map(|waiting| waiting.status.view())).collect()
     }
 
-    /// Returns whether the server has told which types it serves.
+    /// Returns true if discovery has succeeded.
     pub fn is_discovered(&self) -> bool {
         self.discovered.load(Ordering::Acquire)
     }
 
-    /// Returns why a resource keeps the engine from being ready, by row; empty once every configured resource that
-    /// exists and is allowed is synced.
+    /// Returns the rows that keep the engine from being ready, with the reason. Empty once every configured resource
+    /// that exists and is allowed is synced.
     pub fn unready(&self) -> Vec<(String, String)> {
         if !self.is_discovered() {
             return vec![("discovery".to_owned(), UNDISCOVERED.to_owned())];
@@ -219,10 +220,10 @@ impl Registry {
     }
 }
 
-/// Why nothing can be ready before discovery.
-pub const UNDISCOVERED: &str = "the API server has not told its resource types yet";
+/// Reason for not being ready before discovery.
+pub const UNDISCOVERED: &str = "the resource types of the API server are not known yet";
 
-/// Returns why a row of `/v1/resources` keeps the engine from being ready; `None` where it does not: it is synced, or
+/// Returns the reason why a row of `/v1/resources` keeps the engine from being ready. `None` if the resource is synced,
 /// does not exist, or is not allowed.
 pub fn why_unready(view: &UnitView) -> Option<String> {
     let settled = view.synced || matches!(view.state, UnitState::Forbidden | UnitState::Waiting);
@@ -250,8 +251,9 @@ mod tests {
         Arc::new(Informer::new(UnitId(id), "all", Arc::new(resource), options, Arc::default(), Some(seed)))
     }
 
+    /// Rule: X-1.
     #[test]
-    fn x1_the_units_of_a_type_are_one_and_its_readers_follow_them() {
+    fn readers_follow_units_of_their_type() {
         let registry = Registry::default();
         let first = unit(0, "pods", &["a"]);
         registry.set(vec![Arc::clone(&first), unit(1, "nodes", &["n"])], Vec::new());
@@ -264,11 +266,11 @@ mod tests {
         registry.set(Vec::new(), Vec::new());
         assert_eq!((lister.len(), lister.has_synced(), pods().is_none()), (0, false, true));
         registry.set(vec![unit(3, "pods", &["d"])], Vec::new());
-        assert_eq!(lister.len(), 1, "a type that comes back is read by who has read it before");
+        assert_eq!(lister.len(), 1, "an existing lister reads a type that returns");
     }
 
     #[test]
-    fn a_type_that_was_found_keeps_the_engine_from_being_ready_before_its_first_list_has_begun() {
+    fn unlisted_type_keeps_engine_unready() {
         let pods = ResourceType {
             group: String::new(),
             version: "v1".to_owned(),

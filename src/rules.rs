@@ -1,20 +1,20 @@
-//! Rules of a handler: which changes it gets beside what `on` says (D8).
+//! Rules of a handler: conditions on changes, in addition to `on`.
 //!
-//! - `changed`: of an update, at least one of these paths differs between the state before and the object.
+//! - `changed`: in an update, at least one of these paths differs between the previous and the new object.
 //! - `when`: a CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` is true.
 //!
-//! [`Rules`] judge one change at a time, before it is merged with others, and read of an object only what they name.
-//! What is said of the state before:
+//! [`Rules`] judge each change before it is coalesced with others. They read only the fields of an object that they
+//! name. The previous object in a rule:
 //!
 //! | change | `old` | `changes` | `changed` |
 //! |---|---|---|---|
-//! | added, deleted, removed | `null` | `[]` | is not asked |
-//! | updated | the state before | what differs | is asked |
-//! | updated, the state before is not known | not known | not known | counts as changed |
-//! | unchanged: a resync, or a relist that delivers it again | the object | `[]` | nothing has changed |
+//! | added, deleted, removed | `null` | `[]` | not checked |
+//! | updated | the previous object | the differences | checked |
+//! | updated, previous object unknown | unknown | unknown | counts as changed |
+//! | unchanged: redelivered by a resync or relist | the object | `[]` | counts as unchanged |
 //!
-//! What is not known is not guessed: an expression that cannot be decided without it matches, so that nothing is lost.
-//! The state before is not known where the cache keeps no bodies, or where it was given up for memory or disk.
+//! If an expression cannot be decided without an unknown value, it matches, so that no event is lost. The previous
+//! object is unknown if the cache keeps no bodies, or if it was dropped to save memory or disk.
 
 mod changed;
 mod check;
@@ -42,25 +42,25 @@ use crate::{
     object::{FieldPath, Object, difference::paths_between},
 };
 
-/// Function of CEL that is replaced by an own one.
+/// CEL function that is replaced by our own.
 const MATCHES: &str = "matches";
-/// Paths that are named where none of those in `changed` differs.
+/// Maximum number of differing paths that an explanation names.
 const EXPLAINED_MAX: usize = 6;
 
-/// What rules are made of.
+/// Options of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesOptions {
-    /// Of an update, at least one of these paths has to differ; none: it does not matter.
+    /// In an update, at least one of these paths must differ; empty: no condition.
     pub changed: Vec<FieldPath>,
-    /// A CEL expression that has to be true.
+    /// CEL expression that must be true.
     pub when: Option<String>,
-    /// What the expression calls `cluster`.
+    /// Value of `cluster` in the expression.
     pub cluster: String,
     /// Bounds of the expression and of its evaluation.
     pub limits: RuleLimits,
 }
 
-/// An expression that cannot be used.
+/// Error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct RuleError {
@@ -68,24 +68,24 @@ pub struct RuleError {
     pub line: usize,
     /// Column within that line, from 1.
     pub column: usize,
-    /// What is wrong, and what was expected.
+    /// The error, and the expected text.
     pub problem: String,
 }
 
-/// What rules say of a change.
+/// Result of rules for a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleVerdict {
-    /// The handler gets it.
+    /// The handler receives the change.
     Match,
-    /// The handler does not get it.
+    /// The handler does not receive the change.
     NoMatch(MismatchReason),
-    /// The expression could not be evaluated, which does not match: what went wrong.
+    /// The expression could not be evaluated, with this error. This counts as no match.
     Error(String),
-    /// The evaluation has exceeded a limit, which does not match: which one.
+    /// The evaluation has exceeded this limit. This counts as no match.
     Exceeded(String),
 }
 
-/// Why a change does not match. [`Rules::explain`] says more.
+/// Reason why a change does not match. [`Rules::explain`] has details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MismatchReason {
     /// None of the paths in `changed` differs.
@@ -103,7 +103,7 @@ impl fmt::Display for MismatchReason {
     }
 }
 
-/// The rules of one handler, made ready.
+/// The compiled rules of one handler.
 #[derive(Debug)]
 pub struct Rules {
     options: RulesOptions,
@@ -111,21 +111,21 @@ pub struct Rules {
     when: Option<When>,
 }
 
-/// What is known of the state before a change.
+/// Previous object of a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Before<'a> {
-    /// There is none.
+    /// No previous object exists.
     Nothing,
-    /// There is one that is not known.
+    /// The previous object is unknown.
     Unknown,
-    /// It is the object itself.
+    /// The previous object equals the object.
     Same,
-    /// This.
+    /// The previous object.
     State(&'a Object),
 }
 
 impl Rules {
-    /// Makes rules ready.
+    /// Compiles rules.
     pub fn compile(options: RulesOptions) -> Result<Self, RuleError> {
         let when = options
             .when
@@ -135,18 +135,24 @@ impl Rules {
         Ok(Self { changed: Changed::new(options.changed.clone()), when, options })
     }
 
-    /// Returns what they were made of.
+    /// Returns the options of the rules.
     pub fn options(&self) -> &RulesOptions {
         &self.options
     }
 
-    /// Returns whether there is any rule: without, every change matches.
+    /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of
+    /// a list's elements, it has only the list itself.
+    pub fn fields(&self) -> Vec<Vec<&str>> {
+        self.when.as_ref().map(When::fields).unwrap_or_default()
+    }
+
+    /// Returns true if there are no rules, so that every change matches.
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.when.is_none()
     }
 
-    /// Judges a change of `object`; `old` is the state before an update where it is known, and of no use with any other
-    /// kind. [`ChangeKind::Synced`] is about no object, and matches.
+    /// Judges a change of `object`. `old` is the previous object of an update, if it is known; it is ignored for other
+    /// kinds. [`ChangeKind::Synced`] has no object, and matches.
     pub fn judge(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> RuleVerdict {
         let before = match (kind, old) {
             (ChangeKind::Synced, _) => return RuleVerdict::Match,
@@ -178,7 +184,8 @@ impl Rules {
         }
     }
 
-    /// Says in words why a change does not match; `None` where it does. It costs more than [`Rules::judge`]: for people.
+    /// Returns a text that explains why a change does not match; `None` if it does. It is slower than [`Rules::judge`],
+    /// for use by people.
     pub fn explain(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> Option<String> {
         match self.judge(kind, old, object) {
             RuleVerdict::Match => None,
@@ -193,7 +200,7 @@ impl Rules {
                     Some(old) => paths_between(&old.json(), &object.json()),
                     None => Vec::new(),
                 };
-                changes.retain(|path| path != "metadata.resourceVersion"); // of every update
+                changes.retain(|path| path != "metadata.resourceVersion"); // changes with every update
                 if changes.len() > EXPLAINED_MAX {
                     let more = changes.split_off(EXPLAINED_MAX - 1).len();
                     changes.push(format!("{more} more paths"));

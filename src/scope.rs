@@ -1,16 +1,16 @@
-//! Which namespaces are shown: what `namespaces` of an entry says.
+//! Namespaces of an entry, from its option `namespaces`.
 
 use std::fmt;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-/// What begins or ends the part of a glob that is not literal.
+/// Characters that start or end the non-literal part of a glob.
 const META: [char; 6] = ['*', '?', '[', ']', '{', '}'];
 
-/// The namespaces of an entry: globs that match a whole name; what follows `!` is excluded, and that wins.
+/// Namespaces of an entry: globs that match a whole name. Globs after `!` exclude names, and have precedence.
 ///
-/// A list that only excludes means all the others; so does an empty one. The default is all. Two are equal where they
-/// were written alike.
+/// A list with only exclusions means all other namespaces; an empty list means all. The default is all. Two values are
+/// equal if their patterns are equal.
 #[derive(Clone)]
 pub struct Namespaces {
     patterns: Vec<String>,
@@ -20,21 +20,21 @@ pub struct Namespaces {
     hidden: GlobSet,
 }
 
-/// Why a list of namespaces cannot be meant.
+/// Error in a list of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NamespacesError {
-    /// No namespace can have such a name.
+    /// The name is not valid for a namespace.
     #[error(
         "unexpected namespace {0:?}, expected a name of lower-case letters, digits and \"-\", a glob such as \
-         \"team-*\", or either behind \"!\""
+         \"team-*\", or either of them after \"!\""
     )]
     Malformed(String),
-    /// Its brackets or braces do not close.
+    /// A bracket or brace is not closed.
     #[error("invalid glob {pattern:?}: {why}")]
     Glob {
         /// The pattern as written.
         pattern: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
 }
@@ -68,13 +68,13 @@ impl Pattern {
         !self.text().contains(META)
     }
 
-    /// What every name that it matches begins with.
+    /// Returns the literal text before the first glob character.
     fn start(&self) -> &str {
         let text = self.text();
         &text[..text.find(META).unwrap_or(text.len())]
     }
 
-    /// What every name that it matches ends with.
+    /// Returns the literal text after the last glob character.
     fn end(&self) -> &str {
         let text = self.text();
         &text[text.rfind(META).map_or(0, |meta| meta + 1)..]
@@ -84,7 +84,7 @@ impl Pattern {
         self.glob.compile_matcher().is_match(name)
     }
 
-    /// Whether it surely matches every name that `other` matches.
+    /// Returns true if it certainly matches every name that `other` matches.
     fn covers(&self, other: &Self) -> bool {
         let text = self.text();
         let bare = |text: &str| !text.contains(META);
@@ -93,7 +93,7 @@ impl Pattern {
         text == other.text() || by_start || by_end || other.is_literal() && self.matches(other.text())
     }
 
-    /// Whether surely no name is matched by both.
+    /// Returns true if certainly no name matches both.
     fn is_apart_from(&self, other: &Self) -> bool {
         let clash = |a: &str, b: &str, fits: fn(&str, &str) -> bool| !fits(a, b) && !fits(b, a);
         match (self.is_literal(), other.is_literal()) {
@@ -108,7 +108,7 @@ impl Pattern {
 }
 
 impl Namespaces {
-    /// Reads a list of globs.
+    /// Parses a list of globs.
     pub fn parse<S: AsRef<str>>(patterns: &[S]) -> Result<Self, NamespacesError> {
         let mut patterns: Vec<String> = patterns.iter().map(|pattern| pattern.as_ref().to_owned()).collect();
         if patterns.is_empty() {
@@ -126,28 +126,28 @@ impl Namespaces {
         Ok(Self { patterns, includes, excludes, shown, hidden })
     }
 
-    /// Returns the list as it was written; `*` for an empty one.
+    /// Returns the patterns as they were written; `*` for an empty list.
     pub fn patterns(&self) -> &[String] {
         &self.patterns
     }
 
-    /// Returns whether every namespace is meant.
+    /// Returns true if every namespace is included.
     pub fn is_all(&self) -> bool {
         self.excludes.is_empty() && self.includes_all()
     }
 
-    /// Returns whether all that is included is surely excluded too, so that nothing is left.
+    /// Returns true if every included namespace is certainly excluded too, so that none remains.
     pub fn is_nothing(&self) -> bool {
         self.includes.iter().all(|include| self.excludes(include))
     }
 
-    /// Returns whether a namespace of this name is meant.
+    /// Returns true if a namespace with this name is included.
     pub fn matches(&self, name: &str) -> bool {
         self.shown.is_match(name) && !self.hidden.is_match(name)
     }
 
-    /// Returns exactly the names that are meant, in their order, where only literal names are included: such a list
-    /// needs no right beyond these namespaces.
+    /// Returns the included names, in order, if only literal names are included. Such a list needs no rights on other
+    /// namespaces.
     pub fn names(&self) -> Option<Vec<&str>> {
         if !self.includes.iter().all(Pattern::is_literal) {
             return None;
@@ -159,8 +159,8 @@ impl Namespaces {
         Some(names)
     }
 
-    /// Returns what the server can do of it in a list over all namespaces,
-    /// `metadata.namespace!=a,metadata.namespace!=b`, where everything but literal names is meant. `None` for all.
+    /// Returns a field selector for a list of all namespaces: `metadata.namespace!=a,metadata.namespace!=b`. It is set
+    /// if all namespaces except literal names are included; otherwise `None`.
     pub fn field_selector(&self) -> Option<String> {
         let pushed = self.includes_all() && !self.excludes.is_empty() && self.excludes.iter().all(Pattern::is_literal);
         let mut names: Vec<&str> = self.excludes.iter().map(Pattern::text).collect();
@@ -170,14 +170,14 @@ impl Namespaces {
         pushed.then(|| names.iter().map(term).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns whether a glob is left that no request can say, so that it must be applied to what the server sends, or
-    /// to the names of the namespaces.
+    /// Returns true if a glob cannot be part of a request. It must then be applied to the server's answers, or to the
+    /// names of the namespaces.
     pub fn needs_filter(&self) -> bool {
         !self.is_all() && self.names().is_none() && self.field_selector().is_none()
     }
 
-    /// Returns the patterns of [`Namespaces::patterns`] that match none of these names: the place of each, the pattern without
-    /// its `!`, and whether it is a name and no glob.
+    /// Returns the patterns that match none of these names. Each comes with its index in [`Namespaces::patterns`],
+    /// without its `!`. The flag is set for a literal name.
     pub fn without_match<'a>(&'a self, names: &[impl AsRef<str>]) -> Vec<(usize, &'a str, bool)> {
         let (mut includes, mut excludes) = (self.includes.iter(), self.excludes.iter());
         let mut compiled = |text: &String| if text.starts_with('!') { excludes.next() } else { includes.next() };
@@ -189,7 +189,7 @@ impl Namespaces {
         places.filter(is_idle).map(|(place, pattern)| (place, pattern.text(), pattern.is_literal())).collect()
     }
 
-    /// Returns whether surely no namespace is meant by both. False where that is not certain.
+    /// Returns true if certainly no namespace is included by both; false if that is not certain.
     pub fn is_disjoint_from(&self, other: &Self) -> bool {
         let is_left = |include: &&Pattern| !self.excludes(include) && !other.excludes(include);
         let theirs: Vec<&Pattern> = other.includes.iter().filter(is_left).collect();
@@ -197,7 +197,7 @@ impl Namespaces {
         mine.all(|mine| theirs.iter().all(|their| mine.is_apart_from(their)))
     }
 
-    /// Whether all that a glob matches is surely excluded.
+    /// Returns true if every name that a glob matches is certainly excluded.
     fn excludes(&self, include: &Pattern) -> bool {
         self.excludes.iter().any(|exclude| exclude.covers(include))
     }

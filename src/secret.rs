@@ -1,4 +1,5 @@
-//! Secrets are named, never written: in a variable of the environment, or in a file that may change.
+//! References to secrets: an environment variable, or a file that may change. The configuration never contains the
+//! secret itself.
 
 use std::{convert::Infallible, env, fmt, io, path::Path, path::PathBuf, str::FromStr};
 
@@ -9,21 +10,21 @@ use serde_json::{Map, Value, json};
 
 use crate::regular_file;
 
-/// Where a secret is. Neither this nor the secret is ever printed for people: it shows as `***`.
+/// Location of a secret. Neither the location nor the secret is ever printed: both show as `***`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(inline, description = "Where a secret is; one of the two.", transform = exclusive_keys)]
+#[schemars(inline, description = "Location of a secret; set exactly one of these keys.", transform = exclusive_keys)]
 pub enum SecretRef {
-    /// In this environment variable.
+    /// Environment variable with the secret.
     Env(String),
-    /// In this file; it is read again when it changes.
+    /// File with the secret; it is read again when it changes.
     File(PathBuf),
 }
 
-/// Why there is no secret. It says where it was looked for, and nothing of what was found.
+/// Reason why a secret cannot be read. It names the location, and never contains the content.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// No such variable.
+    /// The variable is not set.
     #[error("the environment variable {0} is not set: set it, or name another one")]
     Unset(String),
     /// The file cannot be read.
@@ -31,19 +32,19 @@ pub enum SecretError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The variable or file holds nothing but line ends.
+    /// The variable or file contains only line ends.
     #[error("{0} is empty: expected a secret")]
     Empty(String),
-    /// The variable or file holds no UTF-8.
+    /// The variable or file is not UTF-8.
     #[error("{0} is not UTF-8 text")]
     NotText(String),
 }
 
 impl SecretRef {
-    /// Reads the secret, without the line ends behind it. Reads a file: blocks.
+    /// Reads the secret, without trailing line ends. Blocks if it reads a file.
     pub fn read(&self) -> Result<SecretString, SecretError> {
         let (bytes, place) = match self {
             Self::Env(name) => {
@@ -62,7 +63,7 @@ impl SecretRef {
         }
     }
 
-    /// Returns the file, if it is in one.
+    /// Returns the file, if the secret is in one.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -71,7 +72,8 @@ impl SecretRef {
     }
 }
 
-/// Describes an enum whose variants are keys as one table that has one of these keys, and may have secrets.
+/// Describes an enum whose variants are keys as one table. The table has exactly one of these keys, and may contain
+/// secrets.
 pub(crate) fn exclusive_keys(schema: &mut Schema) {
     let Some(Value::Array(variants)) = schema.remove("oneOf") else { return };
     let mut keys = Map::new();
@@ -93,7 +95,7 @@ pub(crate) fn exclusive_keys(schema: &mut Schema) {
     schema.ensure_object().extend(table);
 }
 
-/// Text that is written, or a secret that is named.
+/// Plain text, or a reference to a secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PlainOrSecret {
@@ -104,7 +106,7 @@ pub enum PlainOrSecret {
 }
 
 impl PlainOrSecret {
-    /// Returns the text, or reads the secret. Reads a file: blocks.
+    /// Returns the text, or reads the secret. Blocks if it reads a file.
     pub fn read(&self) -> Result<SecretString, SecretError> {
         match self {
             Self::Plain(text) => Ok(SecretString::from(text.as_str())),
@@ -117,7 +119,7 @@ impl PlainOrSecret {
         if let Self::Secret(secret) = self { secret.file() } else { None }
     }
 
-    /// Returns whether it is a secret.
+    /// Returns true if it is a secret.
     pub fn is_secret(&self) -> bool {
         matches!(self, Self::Secret(_))
     }
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_read_without_the_line_ends_behind_it() {
+    fn secret_is_read_without_trailing_line_ends() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         let read = |content: &[u8]| {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_not_there_is_told_by_its_place() {
+    fn missing_secret_is_reported_by_location() {
         let error = |secret: SecretRef| secret.read().unwrap_err().to_string();
         assert_eq!(
             error(SecretRef::File("/nowhere/token".into())),
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn printable_url_has_no_user_and_no_query_values() {
+    fn printable_url_has_no_user_or_query_values() {
         for (url, printed) in [
             ("https://x/a", "https://x/a"),
             ("https://me:s3cret@x/a@b?key=s3cret&s3cret&b=", "https://x/a@b?key=***&***&b=***"),
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_shows_as_stars() {
+    fn secret_is_displayed_as_stars() {
         for secret in [SecretRef::Env("NAME".to_owned()), SecretRef::File("/place".into())] {
             assert_eq!(format!("{secret} {secret:?}"), "*** ***");
         }

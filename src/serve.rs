@@ -1,7 +1,7 @@
-//! HTTP: health, metrics, state, and the Kubernetes read paths, on a thread of its own. Reads only, but that handlers
-//! can be paused and resumed.
+//! HTTP server, on a separate thread: health, metrics, state, and the Kubernetes read paths. All requests are reads, except
+//! those that control handlers.
 //!
-//! **Invariant:** nothing here writes to a cache, and nothing a request does can stop an actor (I7).
+//! **Invariant:** requests never write to a cache, and no request can stop an actor (I7).
 
 mod accept;
 mod auth;
@@ -55,38 +55,38 @@ use crate::{
     subscribe::hub::Hub,
 };
 
-/// Part of `max_response_bytes` that `/metrics` has to itself: one in so many bytes.
+/// Divisor of `max_response_bytes` for the separate budget of `/metrics`.
 const METRICS_SHARE: u64 = 16;
 
-/// How many lists are put together at a time; others wait.
+/// Maximum number of lists that are built at a time; others wait.
 const LISTS_AT_ONCE: usize = 2;
 
-/// Lists that may wait to be put together.
+/// Maximum number of lists that wait to be built.
 const LISTS_WAITING: usize = 64;
 
 /// Interval at which expired snapshots of paged lists are dropped.
 const EXPIRE: Duration = Duration::from_secs(30);
 
-/// Bytes that may wait in the kernel, beside those on the way.
+/// Maximum bytes of a connection that wait in the kernel, beside those on the way.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// Asks something of the handler of a name: how many events it will deliver again, and how it is now; `None` where
-/// there is no such handler.
+/// Function that controls the handler of a name. It returns the number of replayed events and the handler's view, or `None`
+/// if there is no such handler.
 pub type HandlerControl = Arc<dyn Fn(&str, Control) -> Option<(u64, HandlerView)> + Send + Sync>;
 
-/// What requests are answered from.
+/// State from which requests are answered.
 #[derive(Clone)]
 pub struct ServeState {
-    /// The informers.
+    /// Watched types and their caches.
     pub registry: Arc<Registry>,
-    /// Tells the handlers' state.
+    /// Returns the views of the handlers.
     pub handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
-    /// Pauses handlers, and lets them go on.
+    /// Pauses, resumes and replays handlers.
     pub control: HandlerControl,
-    /// What waits to be delivered, and how that is kept.
+    /// Journal with the waiting events.
     pub journal: Journal,
-    /// Streams events.
+    /// Source of event streams.
     pub hub: Arc<Hub>,
     /// URL of the API server, without credentials.
     pub server: Arc<str>,
@@ -94,12 +94,12 @@ pub struct ServeState {
     budget: Arc<ResponseBudget>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
-    /// One permit for each list that may be put together or wait for it.
+    /// One permit for each list that may be built or wait.
     lists: Arc<Semaphore>,
 }
 
 impl ServeState {
-    /// Makes the state of one server with these limits.
+    /// Creates the state of one server with these limits.
     pub fn new(
         registry: Arc<Registry>,
         handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
@@ -124,7 +124,7 @@ impl ServeState {
     }
 }
 
-/// A running server; dropping it closes the listener and ends the thread.
+/// Running server; dropping it closes the listener and ends the thread.
 #[derive(Debug)]
 pub struct HttpServer {
     address: SocketAddr,
@@ -132,7 +132,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Returns where it listens: the port, where 0 was asked for.
+    /// Returns the address of the listener, with the actual port if port 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -141,29 +141,29 @@ impl HttpServer {
 /// Paths that a server serves.
 #[derive(Clone, Debug)]
 pub enum Surface {
-    /// Everything, to clients that are accepted.
+    /// Everything, for clients that are accepted.
     Full(ListenerAccess),
-    /// `/livez /readyz /healthz /metrics` alone, to every client (`probe_listen`).
+    /// Only `/livez /readyz /healthz /metrics`, for every client (`probe_listen`).
     Probes,
 }
 
-/// A server's address and protection.
+/// Address and protection of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Address to listen on.
     pub listen: SocketAddr,
     /// Paths that are served.
     pub surface: Surface,
-    /// HTTPS instead of HTTP.
+    /// Certificate for HTTPS; without one, HTTP.
     pub tls: Option<TlsFiles>,
-    /// Limits of connections and answers.
+    /// Limits of connections and responses.
     pub limits: ConnectionLimits,
 }
 
-/// Starts a server. Blocks on the disk for a moment where there is a certificate.
+/// Starts a server. Reads the certificate, if there is one: blocks shortly.
 ///
 /// # Errors
-/// When the address cannot be bound, or the certificate cannot be used.
+/// Fails if the address cannot be bound, or if the certificate cannot be used.
 pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer> {
     let ServeOptions { listen, surface, tls, limits } = options;
     let listener = TcpListener::bind(listen)?;
@@ -209,10 +209,10 @@ async fn expire(snapshots: Arc<kube_api::Snapshots>) {
     }
 }
 
-/// Bounds what the kernel takes for a connection whose other side does not read, to `UNSENT_BYTES_MAX` in place of the 4 MB
-/// that its buffer may grow to: that is memory of the engine's control group, and filling it takes the other subscribers' time.
-/// What is on the way is not bounded, so a connection that is far away is as fast as it was. Connections have it from the
-/// listener (tcp(7)).
+/// Limits the unsent bytes in the kernel for a connection whose client does not read, to `UNSENT_BYTES_MAX` instead of up to
+/// 4 MB. These bytes count towards the engine's control group, and filling them takes time from other subscribers. Bytes
+/// on the way are not limited, so distant connections stay as fast. Connections inherit the option from the listener
+/// (tcp(7)).
 fn bound_unsent(listener: &TcpListener) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {
@@ -256,7 +256,7 @@ async fn version() -> Json<Value> {
     Json(discovery::version())
 }
 
-/// What the API server says, too.
+/// Returns the same response as the API server.
 async fn no_such_path() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "404 page not found\n")
 }

@@ -1,8 +1,8 @@
-//! The embedded cluster: an API server in this process that behaves as the real one in what clients see.
+//! Embedded cluster: an API server in this process that behaves like a real one for its clients.
 //!
 //! It serves list, paging, watch, bookmarks, streaming lists, 410, conflicts, writes, discovery and custom resources
-//! over HTTP/1.1 on loopback, without authentication. [`Workload`] makes the cluster live, [`Faults`] make it
-//! misbehave. `deltabus demo`, tests and benches run against it; the real kube-apiserver remains the judge.
+//! over HTTP/1.1 on loopback, without authentication. [`Workload`] changes objects as a live cluster does; [`Faults`]
+//! injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the reference.
 //!
 //! ```no_run
 //! use deltabus::simulator::{Simulator, SimulatorOptions};
@@ -13,10 +13,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Known differences: one served version a definition, strategic merge patches are merge patches (lists replace), no
-//! `Table`, no schemas and no validation by them, no protobuf bodies (`kubectl create namespace`), no `scale`, no
-//! `dryRun`, no admission, no garbage collection by owner; what controllers do to definitions and namespaces is done at
-//! once. Rights are taken away ([`Faults::forbid`]), never granted.
+//! Known differences:
+//! - A definition has one served version. There are no schemas, and so no validation.
+//! - Strategic merge patches are merge patches (lists are replaced).
+//! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
+//! - Controllers of definitions and namespaces act immediately.
+//! - Rights can be removed ([`Faults::forbid`]), but never granted.
 
 mod error;
 mod faults;
@@ -50,36 +52,36 @@ pub use store::{Deletion, HistoryLimits, RawObject, Stored};
 pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE};
 pub use workload::{News, Running, Sizes, Workload, bench_type};
 
-/// How the server treats `sendInitialEvents` on watches (A-4).
+/// Server behaviour for `sendInitialEvents` on watches (A-4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamingSupport {
-    /// As current servers: synthetic events, then the bookmark that ends them.
+    /// Like current servers: synthetic events, then the bookmark that ends them.
     #[default]
     Served,
-    /// As servers with the feature off: 422 `Invalid`.
+    /// Like servers with the feature off: 422 `Invalid`.
     Refused,
-    /// As servers that do not know the option: a plain watch.
+    /// Like servers that do not know the option: a plain watch.
     Ignored,
 }
 
-/// How a simulated API server is to behave.
+/// Settings of a simulated API server.
 #[derive(Clone, Debug)]
 pub struct SimulatorOptions {
-    /// Decides uids, generated names and the chances of faults.
+    /// Seed of uids, generated names and random faults.
     pub seed: u64,
-    /// Port on 127.0.0.1; 0 for any free one.
+    /// Port on 127.0.0.1; 0 selects a free one.
     pub port: u16,
-    /// How `sendInitialEvents` is treated.
+    /// Behaviour for `sendInitialEvents`.
     pub streaming_lists: StreamingSupport,
     /// Time between bookmarks (A-5).
     pub bookmark_interval: Duration,
-    /// How long a watch lives that asks for no `timeoutSeconds`.
+    /// Lifetime of a watch without `timeoutSeconds`.
     pub watch_timeout: Duration,
-    /// How long a request for a future version waits before 504 (A-6).
+    /// Longest wait for a future version; after it the answer is 504 (A-6).
     pub fresh_timeout: Duration,
-    /// How much history watches can read.
+    /// Size of the history that watches can read.
     pub history: HistoryLimits,
-    /// Whether a list that asks for version "0" ignores `limit`, as with a watch cache (A-2).
+    /// Set to let a list at version "0" ignore `limit`, like a watch cache (A-2).
     pub watch_cache: bool,
 }
 
@@ -107,9 +109,9 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// Starts the server and returns once it listens.
+    /// Starts the server and returns once it accepts connections.
     ///
-    /// It has its own thread and runtime: it can be started from plain code and from inside any runtime.
+    /// It has its own thread and runtime, so it can be started with or without a surrounding runtime.
     pub fn start(options: SimulatorOptions) -> io::Result<Self> {
         let store = SharedStore::new(options.seed, options.history);
         let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], options.port)))?;
@@ -143,7 +145,7 @@ impl Simulator {
         )
     }
 
-    /// Returns the objects, to be read and written without HTTP.
+    /// Returns the store, for reads and writes without HTTP.
     pub fn store(&self) -> &SharedStore {
         &self.shared.store
     }
@@ -153,45 +155,45 @@ impl Simulator {
         &self.shared.faults
     }
 
-    /// Returns the requests seen, oldest first: the last 10,000.
+    /// Returns the last 10,000 requests, oldest first.
     pub fn requests(&self) -> Vec<SeenRequest> {
         lock(&self.shared.requests).iter().cloned().collect()
     }
 
-    /// Forgets the requests seen.
+    /// Clears the request log.
     pub fn clear_requests(&self) {
         lock(&self.shared.requests).clear();
     }
 
-    /// Returns how many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections were open at once, at most.
+    /// Returns the highest number of connections open at once.
     pub fn connections_peak(&self) -> usize {
         self.shared.connections_peak.load(Ordering::Relaxed)
     }
 
-    /// Returns how many watches are open.
+    /// Returns the number of open watches.
     pub fn open_watches(&self) -> usize {
         self.shared.watches.load(Ordering::Relaxed)
     }
 
-    /// Breaks all open connections; the server goes on.
+    /// Breaks all open connections; the server keeps running.
     pub fn close_connections(&self) {
         self.shared.order(|orders| orders.epoch += 1);
     }
 
-    /// Goes down as a server that stops: connections break, new ones are refused. The objects stay.
+    /// Simulates a stopped server: connections break and new ones are refused. The objects stay.
     ///
-    /// Takes effect within moments, not before it returns.
+    /// It takes effect shortly after this call returns.
     pub fn go_down(&self) {
         self.shared.order(|orders| orders.listening = false);
         self.close_connections();
     }
 
-    /// Comes back after [`Simulator::go_down`], on the same address.
+    /// Ends [`Simulator::go_down`], on the same address.
     pub fn come_up(&self) {
         self.shared.order(|orders| orders.listening = true);
     }

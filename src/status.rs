@@ -1,6 +1,6 @@
-//! What a person can see of a unit while it runs: the view behind `/v1/resources`, the metrics and the progress bars.
+//! Status of a running unit, for `/v1/resources`, the metrics and the progress bars.
 //!
-//! One short lock per batch, taken by the actors of one unit, which share a thread; readers copy the view out.
+//! Takes one short lock per batch. The actors of a unit share a thread; readers copy the view.
 
 mod reloads;
 mod timings;
@@ -27,47 +27,47 @@ use crate::{
     trace::{self, Span, TraceContext},
 };
 
-/// State of a unit as `interfaces.md` §4 names it.
+/// State of a unit, with its name in `/v1/resources`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AsRefStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum UnitState {
-    /// The type does not exist, or the server has not been asked which types there are.
+    /// The type does not exist, or discovery has not finished.
     #[default]
     Waiting,
     /// The server refuses the list or the watch: 401 or 403.
     Forbidden,
-    /// A list or a streaming list is under way, or about to begin.
+    /// A list or a streaming list is running, or about to start.
     Listing,
     /// A watch is open.
     Watching,
     /// Waiting before the next attempt.
     BackingOff,
-    /// Restarted too often; restarts go on, the cache stays readable.
+    /// Restarted too often. Restarts continue, and the cache stays readable.
     Degraded,
-    /// Stopped as asked.
+    /// Stopped on request.
     Stopped,
 }
 
-/// Changes a unit has applied, by what they were.
+/// Changes that a unit has applied, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EventCounts {
     /// Objects that were not in the cache before.
     pub added: u64,
     /// Objects with a new version.
     pub updated: u64,
-    /// Objects the server said are gone, tombstones included.
+    /// Objects deleted on the server, including tombstones.
     pub deleted: u64,
-    /// Objects that left what the unit shows.
+    /// Objects that left the scope of the unit.
     pub removed: u64,
-    /// Updates that touched nothing but what `ignore_changes` names: the cache was refreshed, nobody was told.
+    /// Updates that changed only fields in `ignore_changes`. The cache was updated, and no event was delivered.
     pub ignored: u64,
-    /// Of `deleted`: found by a list, final state unknown.
+    /// Deletions among `deleted` that were found by a list, so that the final state is unknown.
     pub tombstones: u64,
 }
 
 impl EventCounts {
-    /// Returns the count of each type, under its name in metrics.
+    /// Returns the count of each kind, with its name in metrics.
     pub fn by_type(&self) -> [(&'static str, u64); 5] {
         [
             ("added", self.added),
@@ -79,83 +79,83 @@ impl EventCounts {
     }
 }
 
-/// Everything visible of one unit.
+/// Status of one unit.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnitView {
     /// Name of the `[resources.*]` entry.
     pub name: String,
-    /// The one namespace that is watched; `null` for all, and for those that `namespaces` of the entry leaves.
+    /// The watched namespace; `null` for all namespaces, or for those that match `namespaces` of the entry.
     pub namespace: Option<String>,
-    /// `v1`, `apps/v1`; empty while the type is not known.
+    /// `v1`, `apps/v1`; empty while the type is unknown.
     pub api_version: String,
-    /// `Pod`; empty while the type is not known.
+    /// `Pod`; empty while the type is unknown.
     pub kind: String,
-    /// `pods`; the pattern as written while the type is not known.
+    /// `pods`; while the type is unknown, the configured pattern.
     pub plural: String,
-    /// What the unit is doing.
+    /// State of the unit.
     pub state: UnitState,
-    /// What the state means and what to do about it, where that is not plain: `waiting`, `forbidden`, and `listing` where
-    /// a list is confirmed or the server's version looked up.
+    /// Explanation of the state, and what to do. Set for `waiting` and `forbidden`. Also set for `listing`, while a
+    /// list is confirmed or the server's version is looked up.
     pub message: Option<String>,
-    /// The initial state is complete in the cache.
+    /// Set when the initial state is complete in the cache.
     pub synced: bool,
     /// Objects in the cache.
     pub objects: u64,
-    /// Bytes of the objects in the cache, their headers included.
+    /// Size of the objects in the cache, including their headers, in bytes.
     pub bytes: u64,
-    /// Version of the cache.
+    /// Resource version of the cache.
     pub resource_version: String,
-    /// Deltas waiting between reflector and indexer.
+    /// Number of deltas between reflector and indexer.
     pub queue_length: u64,
-    /// Bytes of the objects among them.
+    /// Size of their objects, in bytes.
     pub queue_bytes: u64,
     /// Changes applied since the start.
     pub events: EventCounts,
     /// Restarts of the unit's actors.
     pub restarts: u64,
-    /// Lists asked for, the first included.
+    /// Lists requested, including the first.
     pub lists: u64,
-    /// Seconds that lists and streaming lists took which became complete, each from its first request to its last object.
+    /// Duration of complete lists and streaming lists in seconds, from the first request to the last object.
     #[serde(skip)]
     pub list_duration: Arc<Histogram>,
     /// Watches opened.
     pub watches: u64,
-    /// Documents that were skipped: another type, no name.
+    /// Documents skipped because they have another type, or no name.
     pub skipped: u64,
-    /// Events dropped because the transform failed (F-61); each shows again with the next list.
+    /// Events dropped because the transform failed (F-61). The next list delivers each object again.
     pub transform_failures: u64,
     /// Values redacted because `where` of `[redact] paths` could not be evaluated.
     pub redact_errors: u64,
-    /// Streams given up because nothing came for too long.
+    /// Streams closed because no data arrived for too long.
     pub stalls: u64,
-    /// Answers and streams given up because they were malformed or had an object longer than `max_frame`.
+    /// Lists and watches aborted because they were malformed, or had an object longer than `max_frame`.
     pub unreadable: u64,
-    /// Second lists asked for, because the first would have deleted most of what is cached.
+    /// Second lists requested because the first one would have deleted most of the cache.
     pub confirmations: u64,
-    /// The last thing that went wrong; `null` when nothing ever did.
+    /// Last error; `null` if there was none.
     pub last_error: Option<String>,
-    /// Seconds that the oldest delta not yet applied has waited; 0 at rest.
+    /// Age of the oldest delta that is not yet applied, in seconds; 0 if there is none.
     #[serde(rename = "lagSeconds")]
     pub lag_seconds: f64,
-    /// It was restarted too often; shown as the state.
+    /// Set if it was restarted too often; shown as the state.
     #[serde(skip)]
     pub degraded: bool,
-    /// The unit was made after the first discovery.
+    /// Set if the unit was created after the first discovery.
     #[serde(skip)]
     pub late: bool,
-    /// Seconds since the server last sent anything, a bookmark included; `null` before it did.
+    /// Seconds since the server last sent anything, bookmarks included; `null` before that.
     #[serde(rename = "lastActivitySeconds")]
     pub last_activity_seconds: Option<f64>,
-    /// What [`UnitView::lag_seconds`] is counted from when it is shown; `None` at rest.
+    /// Start of [`UnitView::lag_seconds`], which is computed when shown; `None` if no delta waits.
     #[serde(skip)]
     pub waiting_since: Option<Instant>,
-    /// What [`UnitView::last_activity_seconds`] is counted from when it is shown.
+    /// Start of [`UnitView::last_activity_seconds`], which is computed when shown.
     #[serde(skip)]
     pub last_activity: Option<Instant>,
 }
 
-/// The shared view of one unit.
+/// Shared status of one unit.
 #[derive(Debug)]
 pub struct UnitStatus {
     view: Mutex<UnitView>,
@@ -166,7 +166,7 @@ pub struct UnitStatus {
 }
 
 impl UnitStatus {
-    /// Begins the span of a list or a watch, as `does` says.
+    /// Begins the span of a list or a watch; `does` is the name of the operation.
     pub(crate) fn begin_span(&self, does: &str) -> Span {
         if !trace::is_on() {
             return Span::NONE;
@@ -185,24 +185,24 @@ impl UnitStatus {
         Span::of_batch(&unit(&self.lock()), by, events)
     }
 
-    /// Makes the view of a unit whose type is known.
+    /// Makes the status of a unit whose type is known.
     pub fn new(entry: &str, resource: &ResourceType, namespace: Option<&str>) -> Self {
         let mut status = Self::waiting(entry, &resource.plural);
         let view = status.view.get_mut().unwrap_or_else(PoisonError::into_inner);
         view.namespace = namespace.map(str::to_owned);
         view.api_version = resource.api_version();
         view.kind.clone_from(&resource.kind);
-        view.state = UnitState::Listing; // as good as: one that waits for its type would count as ready
+        view.state = UnitState::Listing; // not `Waiting`, which would count as ready
         status
     }
 
-    /// Shows what is counted elsewhere: see [`UnitView::redact_errors`].
+    /// Sets a counter that is updated elsewhere, see [`UnitView::redact_errors`].
     #[must_use]
     pub fn with_redact_errors(self, redact_errors: Arc<AtomicU64>) -> Self {
         Self { redact_errors, ..self }
     }
 
-    /// Makes the view of a pattern that names no served type yet.
+    /// Makes the status of a pattern that matches no served type yet.
     pub fn waiting(entry: &str, pattern: &str) -> Self {
         let view = UnitView {
             name: entry.to_owned(),
@@ -213,7 +213,7 @@ impl UnitStatus {
         Self { view: Mutex::new(view), redact_errors: Arc::default(), span: Mutex::default() }
     }
 
-    /// Copies the view out, with what is counted from then on as of now.
+    /// Returns a copy of the view, with ages computed for the current time.
     pub fn view(&self) -> UnitView {
         let mut view = self.lock().clone();
         let seconds_since = |since: Instant| since.elapsed().as_secs_f64();
@@ -226,7 +226,7 @@ impl UnitStatus {
         view
     }
 
-    /// Locks the view for a change; hold it for no longer than a few assignments.
+    /// Locks the view for a change. Hold the lock only for a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, UnitView> {
         lock(&self.view)
     }

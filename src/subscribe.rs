@@ -1,18 +1,20 @@
-//! Streams of events for whoever asks: `/v1/events`, `deltabus tail`.
+//! Streams of events for clients: `/v1/events`, `deltabus tail`.
 //!
 //! ```text
 //! journal ─one reader─▶ feed ─▶ Ring (each event once, encoded once) ─▶ Cursor a subscriber ─▶ frames
-//! store ───pages, where a cursor is older than the ring──────────────▶
-//! caches ──what exists, where that is asked for─────────────────────▶
+//! store ───pages, if a cursor is older than the ring──────────────▶
+//! caches ──existing objects, on request──────────────────────▶
 //! ```
 //!
-//! [`Ring`](ring::Ring) holds the newest events for all, [`SubscriberCursor`](cursor::SubscriberCursor) says what one subscriber is due next,
-//! [`SubscriberFilter`](filter::SubscriberFilter) which events it asked for, [`query`] reads what it asked, [`frame`] writes how it looks: all
-//! pure. `judge` evaluates expressions, on its own thread. [`Hub`](hub::Hub) feeds the ring and counts, [`Subscriber`](subscriber::Subscriber) carries frames out.
+//! [`Ring`](ring::Ring) holds the newest events for all subscribers. [`SubscriberCursor`](cursor::SubscriberCursor)
+//! chooses the next step of one subscriber. [`SubscriberFilter`](filter::SubscriberFilter) selects its events.
+//! [`query`] parses its request, [`frame`] formats its output. All of these are pure. `judge` evaluates expressions on
+//! its own thread. [`Hub`](hub::Hub) feeds the ring and counts, [`Subscriber`](subscriber::Subscriber) returns the
+//! frames.
 //!
-//! **Invariants:** a subscriber that is slow or stuck holds its place and nothing else; what it misses it is told
-//! ([`StreamGap`](gap::StreamGap)), nothing is skipped in silence (I6). Without a subscriber nothing is encoded, and a few minutes
-//! after the last one nothing is read.
+//! **Invariants:** a slow or blocked subscriber takes one of the allowed connections and nothing else. Events that it
+//! misses are reported to it ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a subscriber
+//! nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
 
 pub mod cursor;
 mod feed;
@@ -40,30 +42,30 @@ use crate::text::Text;
 #[serde(default)]
 #[schemars(rename = "Subscribe")]
 pub struct SubscribeOptions {
-    /// Subscribers at a time; more are refused with 429.
+    /// Maximum number of concurrent subscribers; more are refused with 429.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_subscribers: u32,
-    /// CEL expressions that clients send (`when`) are evaluated. `false`: such a request is answered with 403.
+    /// Set if CEL expressions of clients (`when`) are evaluated. `false`: a request with `when` is answered with 403.
     #[educe(Default = true)]
     pub when: bool,
-    /// How long a stream is silent at most. At least "1s".
+    /// Maximum time without output on a stream. At least "1s".
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(15))]
     pub heartbeat: Duration,
-    /// Events that are kept in memory for all subscribers together: one that is further behind reads them from `[state] dir`,
-    /// and without it is told that it misses some.
+    /// Number of events kept in memory for all subscribers together. A subscriber that is further behind reads older
+    /// events from `[state] dir`. Without this directory it receives a gap.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub buffer_events: u32,
-    /// And how large these are at most, encoded forms included, about.
+    /// Approximate maximum size of these events, encoded forms included.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub buffer_bytes: u64,
 }
 
 impl SubscribeOptions {
-    /// Returns how much is kept for all subscribers.
+    /// Returns the limits of the events kept for all subscribers.
     fn bounds(&self) -> ring::RingBounds {
         ring::RingBounds {
             max_events: self.buffer_events as usize,
@@ -72,15 +74,15 @@ impl SubscribeOptions {
     }
 }
 
-/// What there is to see of streams.
+/// Counters of all streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubscribeCounts {
-    /// Subscribers now.
+    /// Current number of subscribers.
     pub subscribers: u64,
-    /// Events sent, one to each subscriber is one.
+    /// Events sent, counted once per subscriber.
     pub events: u64,
-    /// Gaps that were told.
+    /// Gaps reported to subscribers.
     pub gaps: u64,
-    /// Subscribers refused because there were as many as may be.
+    /// Subscribers refused because the maximum was reached.
     pub refused: u64,
 }

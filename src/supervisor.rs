@@ -1,7 +1,7 @@
-//! Keeps a group of actors alive: one for all, with backoff, for ever (D6).
+//! Restarts groups of actors with backoff, without end: if one actor fails, the whole group restarts.
 //!
-//! `Supervisor` is the pure machine for one unit (reflector, queue and indexer of a type) or one handler;
-//! `RestartPolicy` decides when to try again. `informer/actor.rs` boots actors, sends heartbeats and reports exits.
+//! `Supervisor` is the pure state machine of one unit (reflector, queue and indexer of a type) or one handler.
+//! `RestartPolicy` decides when to try again. `informer/actor.rs` starts actors, sends heartbeats and reports exits.
 //!
 //! ```text
 //!            ┌──────────────── until, and all gone: next generation ───────────────┐
@@ -10,6 +10,8 @@
 //!      ▲           └──────────────────────── exit, hang ───────────────────────────▲
 //!      └── all gone ── Stopping ◀── Stop, from anywhere
 //! ```
+//!
+//! Reasons: `docs/decisions/0009-own-supervision.md`.
 
 pub mod arbiters;
 pub(crate) mod child;
@@ -27,20 +29,20 @@ use crate::backoff::BackoffConfig;
 
 pub(crate) use policy::{Restart, RestartPolicy};
 
-/// `[supervision]`: when a unit is restarted, and when it counts as hung or degraded.
+/// Options of `[supervision]`: restarts, and the limits at which a unit counts as hung or degraded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SupervisorConfig {
-    /// Between a failure and the restart; reset by health.
+    /// Delay between a failure and the restart; a healthy time resets it.
     pub backoff: BackoffConfig,
-    /// An actor that does not answer its heartbeat for so long is replaced. Also how long a start may take.
+    /// Time without an answer to a heartbeat after which an actor is replaced; also the time limit of a start.
     pub hung_after: Duration,
-    /// Between two heartbeats.
+    /// Interval of heartbeats.
     pub ping_period: Duration,
-    /// So many failures within [`SupervisorConfig::degraded_window`] make the unit degraded; 0 never does.
+    /// Failures within [`SupervisorConfig::degraded_window`] that make the unit degraded; 0 never does.
     pub degraded_after: u32,
-    /// See [`SupervisorConfig::degraded_after`].
+    /// Window of [`SupervisorConfig::degraded_after`].
     pub degraded_window: Duration,
-    /// An actor that was asked to stop and has not for so long is left behind.
+    /// Time limit for an actor to stop before it is abandoned.
     pub stop_timeout: Duration,
 }
 
@@ -57,37 +59,37 @@ impl Default for SupervisorConfig {
     }
 }
 
-/// How an actor ended.
+/// End of an actor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exit {
-    /// It stopped, asked or not.
+    /// It stopped, with or without a request.
     #[error("stopped")]
     Stopped,
-    /// It gave up, and says why.
+    /// It failed, with the reason.
     #[error("failed: {0}")]
     Failed(String),
-    /// It panicked; the payload, where that is text.
+    /// It panicked, with the payload if that is text.
     #[error("panicked: {0}")]
     Panicked(String),
     /// It did not answer its heartbeat, or did not start, in time.
     #[error("hung")]
     Hung,
-    /// The thread it ran on is gone, or could not be started.
+    /// Its thread has ended, or could not be started.
     #[error("its thread is gone")]
     ArbiterGone,
 }
 
-/// Which actor of the unit, counted from 0 in the order of the data.
+/// Index of an actor in the unit, counted from 0 in the order of the data.
 pub(crate) type ActorIndex = usize;
 
-/// Numbers the lives of a unit, from 1. What an earlier life still says is ignored.
+/// Number of a unit's generation, from 1. Messages of earlier generations are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Generation(pub u64);
 
-/// What has happened, as the shell tells it.
+/// Event that the shell reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorInput {
-    /// Start the unit, if it is stopped.
+    /// Starts the unit, if it is stopped.
     Start,
     /// Every actor of this generation is up.
     Started(Generation),
@@ -95,61 +97,61 @@ pub(crate) enum SupervisorInput {
     Exited { generation: Generation, actor: ActorIndex, exit: Exit },
     /// An actor answered its heartbeat.
     Answered { generation: Generation, actor: ActorIndex },
-    /// The time of [`SupervisorVerdict::wake_at`] has come.
+    /// The time [`SupervisorVerdict::wake_at`] has come.
     Timer,
-    /// Stop the unit.
+    /// Stops the unit.
     Stop,
 }
 
-/// What the shell does now.
+/// Action for the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// Boot every actor of a new generation. The abandoned ones of the generation before have not ended: they hang, or
-    /// ignore the request to stop.
+    /// Start every actor of a new generation. The abandoned actors of the previous generation have not ended: they are
+    /// hung, or ignore the request to stop.
     Start { generation: Generation, abandoned: Vec<ActorIndex> },
-    /// Ask every actor of this generation that still lives to stop.
+    /// Ask every living actor of this generation to stop.
     Stop(Generation),
     /// Send a heartbeat to these actors.
     Ping { generation: Generation, actors: Vec<ActorIndex> },
-    /// The unit has stopped, as asked, but for the abandoned actors.
+    /// The unit has stopped as requested, except for the abandoned actors.
     Done { abandoned: Vec<ActorIndex> },
 }
 
-/// What one input led to.
+/// Result of one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SupervisorVerdict {
     pub(crate) decision: Decision,
-    /// When to say [`SupervisorInput::Timer`]; replaces every earlier time.
+    /// Time for the next [`SupervisorInput::Timer`]; replaces every earlier time.
     pub(crate) wake_at: Option<Duration>,
 }
 
-/// The state of a unit, for `/v1/resources`, metrics and logs.
+/// State of a unit, for `/v1/resources`, metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorState {
-    /// Its actors are being booted.
+    /// Its actors are being started.
     Starting,
-    /// All is well.
+    /// It runs and is healthy.
     Running,
     /// It failed and will be restarted.
     ///
     /// `attempt` counts the restarts since the unit was last healthy, this one included.
     BackingOff { attempt: u32, until: Duration, cause: Exit },
-    /// It runs, or starts, and has failed often lately; restarts go on.
+    /// It runs, or starts, and has failed often recently; restarts continue.
     Degraded { failures: u32 },
-    /// It was asked to stop and has not yet.
+    /// It was asked to stop, but has not stopped yet.
     Stopping,
     /// It has stopped, or was never started.
     Stopped,
 }
 
-/// Supervises the actors of one unit.
+/// Supervisor of the actors of one unit.
 ///
-/// One input in, one [`SupervisorVerdict`] out. It has no clock, no random source, and knows actors by number only.
+/// Each input leads to one [`SupervisorVerdict`]. It has no clock and no random source, and knows actors only by number.
 ///
-/// **Invariants:** generations only grow; a generation is started when no actor of the one before lives, but for those
-/// that were given up on; exits and answers of another generation change nothing; it never gives up.
+/// **Invariants:** generations only grow. A generation is started when every actor of the previous one has ended or was
+/// abandoned. Exits and answers of another generation change nothing. It never gives up.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     config: SupervisorConfig,
@@ -171,18 +173,18 @@ enum Phase {
     Stopping { abandon_at: Duration },
 }
 
-/// What is known of one actor.
+/// State of one actor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
     alive: bool,
-    /// It was given up on.
+    /// Set if it was abandoned.
     abandoned: bool,
-    /// When it was sent the heartbeat that it has not answered.
+    /// Time of the heartbeat that it has not answered.
     asked_at: Option<Duration>,
 }
 
 impl Supervisor {
-    /// Makes the supervisor of a unit of so many actors. Its first input is [`SupervisorInput::Start`].
+    /// Creates the supervisor of a unit with this number of actors. Its first input is [`SupervisorInput::Start`].
     pub(crate) fn new(config: SupervisorConfig, actors: usize) -> Self {
         Self {
             policy: RestartPolicy::new(&config),
@@ -196,7 +198,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`.
+    /// Handles an input, and returns the action. `jitter` is uniform in `[0, 1)`.
     pub(crate) fn step(&mut self, input: SupervisorInput, now: Duration, jitter: f64) -> SupervisorVerdict {
         let decision = match input {
             SupervisorInput::Start if matches!(self.phase, Phase::Stopped) => self.boot(now),
@@ -210,7 +212,7 @@ impl Supervisor {
         SupervisorVerdict { decision, wake_at: self.wake_at() }
     }
 
-    /// Returns the state to show.
+    /// Returns the visible state.
     pub(crate) fn state(&self) -> SupervisorState {
         match &self.phase {
             Phase::Stopped => SupervisorState::Stopped,
@@ -226,7 +228,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns whether it has failed often lately; also true while it backs off.
+    /// Returns true if it has failed often recently, also during a backoff.
     pub(crate) fn is_degraded(&self) -> bool {
         self.policy.is_degraded()
     }
@@ -236,13 +238,13 @@ impl Supervisor {
         self.generation
     }
 
-    /// Returns how often it was restarted after a failure.
+    /// Returns the number of restarts after failures.
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// Returns the last failure, also after it was overcome: which actor (`None`: the start of the unit hung), and how
-    /// it ended.
+    /// Returns the last failure, also after a recovery: the actor (`None` if the start of the unit hung), and the end of
+    /// the actor.
     pub(crate) fn last_exit(&self) -> Option<(Option<ActorIndex>, &Exit)> {
         self.last_exit.as_ref().map(|(actor, exit)| (*actor, exit))
     }
@@ -283,7 +285,7 @@ impl Supervisor {
         }
     }
 
-    /// One for all: the rest of the unit goes too, and comes back after a delay.
+    /// Stops the rest of the unit after a failure of one actor; the whole unit restarts after a delay.
     fn fail(&mut self, actor: Option<ActorIndex>, cause: Exit, now: Duration, jitter: f64) -> Decision {
         let Restart { attempt, delay } = self.policy.failed(now, jitter);
         self.last_exit = Some((actor, cause.clone()));
@@ -292,7 +294,7 @@ impl Supervisor {
         Decision::Stop(self.generation)
     }
 
-    /// Goes on from a phase that waits for actors to end, if they have, or have had their time.
+    /// Continues from a phase that waits for actors, if they have ended or their time limit has passed.
     fn proceed(&mut self, now: Duration) -> Decision {
         let gone = self.actors.iter().all(|life| !life.alive);
         match self.phase {
@@ -318,7 +320,7 @@ impl Supervisor {
         if generation == self.generation
             && let Some(life) = self.actors.get_mut(actor)
         {
-            // Who wakes up after he was given up on is waited for again: he has been asked to stop, and now can.
+            // An abandoned actor that answers again is awaited again: it was asked to stop, and now can.
             let alive = life.alive || life.abandoned;
             *life = Life { alive, ..Life::default() };
         }
@@ -336,10 +338,10 @@ impl Supervisor {
         }
     }
 
-    /// Looks for hung actors, and sends the heartbeats that are due.
+    /// Detects hung actors, and sends the heartbeats that are due.
     fn check(&mut self, now: Duration, jitter: f64) -> Decision {
         self.policy.settle(now);
-        // Actors that share a thread hang together: all of them are given up on at once.
+        // Actors on one thread hang together, so all of them are abandoned at once.
         let hangs = |life: &Life| self.hangs_at(life).is_some_and(|at| at <= now);
         let hung: Vec<_> = (0..self.actors.len()).filter(|at| hangs(&self.actors[*at])).collect();
         for actor in &hung {

@@ -1,7 +1,7 @@
-//! Fakes for tests of everything that hangs on a [`ListWatch`](crate::list_watch::ListWatch).
+//! Fakes for tests of components that use a [`ListWatch`](crate::list_watch::ListWatch).
 //!
 //! [`Collection`] is a pure model of one collection of an API server: objects, versions, history, compaction.
-//! [`FakeApiServer`] serves it, records what it is asked, and misbehaves on demand.
+//! [`FakeApiServer`] serves it, records the requests, and injects faults on demand.
 
 mod collection;
 mod fake_api_server;
@@ -14,12 +14,12 @@ use crate::{
     object::{Identity, Object},
 };
 
-/// Makes a config map in namespace `default`.
+/// Creates a config map in namespace `default`.
 pub(crate) fn object(name: &str, version: &str) -> Object {
     object_with_uid(name, &format!("uid-{name}"), version)
 }
 
-/// Makes a config map in namespace `default` with a uid of its own.
+/// Creates a config map in namespace `default` with this uid.
 pub(crate) fn object_with_uid(name: &str, uid: &str, version: &str) -> Object {
     let identity = Identity { namespace: "default", name, uid, resource_version: version };
     let json = format!(
@@ -28,17 +28,17 @@ pub(crate) fn object_with_uid(name: &str, uid: &str, version: &str) -> Object {
     Object::assemble(identity, &[json.as_bytes()])
 }
 
-/// Makes the answer with `code` and nothing else.
+/// Creates an error answer with only a code.
 pub(crate) fn status(code: u16) -> Failure {
     Failure::Status(Status { code, ..Status::default() })
 }
 
-/// Makes the answer 410 `Expired`.
+/// Creates the answer 410 `Expired`.
 pub(crate) fn expired() -> Failure {
     Failure::Status(Status { code: 410, reason: "Expired".into(), ..Status::default() })
 }
 
-/// Makes the answer "Too large resource version".
+/// Creates the answer "Too large resource version".
 pub(crate) fn too_large() -> Failure {
     Failure::Status(Status { code: 504, reason: "Timeout".into(), too_large: true, ..Status::default() })
 }

@@ -1,7 +1,7 @@
-//! Options that are written as text, such as durations and sizes.
+//! Options that are written as text, for example durations and sizes.
 //!
-//! Each has a *format*: a name that the JSON Schema carries, and that says what was expected. [`Text`] and [`Optional`] are
-//! for `#[serde(with = …)]`.
+//! Each has a *format*, which is named in the JSON Schema and describes the expected text. [`Text`] and [`Optional`]
+//! are for `#[serde(with = …)]`.
 
 use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -10,14 +10,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
 
-/// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Not negative; a day has 24 hours, months and years are refused.
+/// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Negative durations, months and years are rejected; a day has 24
+/// hours.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let span = SpanParser::new().parse_span(text).ok()?;
     let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
     Duration::try_from(duration).ok()
 }
 
-/// Writes a duration so that [`parse_duration`] reads it again.
+/// Formats a duration so that [`parse_duration`] can parse it.
 pub(crate) fn print_duration(duration: Duration) -> String {
     static PRINTER: SpanPrinter = SpanPrinter::new().spacing(Spacing::None);
     PRINTER.unsigned_duration_to_string(&duration)
@@ -45,14 +46,14 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(*factor).filter(|bytes| *bytes > 0)
 }
 
-/// Writes a size so that [`parse_size`] reads it again, in the largest unit that divides it.
+/// Formats a size so that [`parse_size`] can parse it, in the largest unit that divides it.
 pub(crate) fn print_size(bytes: u64) -> String {
     let divides = |(_, factor): &&(&str, u64)| bytes.is_multiple_of(*factor);
     let (unit, factor) = UNITS.iter().filter(divides).max_by_key(|(_, factor)| *factor).unwrap_or(&("B", 1));
     format!("{}{unit}", bytes / factor)
 }
 
-/// A value that is written as text: a duration, a size in bytes, and options with words of their own.
+/// A value that is written as text: a duration, a size in bytes, or an option with its own keywords.
 pub(crate) trait Textual: Sized {
     const FORMAT: Format;
 
@@ -60,7 +61,7 @@ pub(crate) trait Textual: Sized {
     fn print(&self) -> String;
 }
 
-/// `#[serde(with)]` for a [`Textual`], which describes it in the schema too.
+/// `#[serde(with)]` for a [`Textual`], which also provides its schema.
 pub(crate) struct Text<T>(PhantomData<T>);
 
 impl<T: Textual> Text<T> {
@@ -112,7 +113,7 @@ impl Textual for u64 {
     }
 }
 
-/// `#[serde(with)]` for a value of which `""` means that there is none. In the schema it is any string.
+/// `#[serde(with)]` for an optional value; `""` means none. In the schema it is any string.
 pub(crate) struct Optional;
 
 impl Optional {
@@ -144,7 +145,7 @@ impl JsonSchema for Optional {
     }
 }
 
-/// A value that [`Optional`] can write.
+/// A value that [`Optional`] can format.
 pub(crate) trait Printed: FromStr {
     fn print(&self) -> String;
 }
@@ -167,7 +168,7 @@ impl Printed for SocketAddr {
     }
 }
 
-/// What a text stands for, where the type system of JSON knows strings alone.
+/// Meaning of a text, for the JSON Schema, which only knows strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Duration,
@@ -193,14 +194,14 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Each format with its name in the schema, and what its texts look like.
+    /// Each format with its name in the schema, and a description of its texts.
     pub(crate) const ALL: [(Self, &'static str, &'static str); 20] = [
         (Self::Duration, "duration-text", "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\""),
         (Self::Size, "size", "a size of at least one byte with its unit, such as \"64MiB\""),
         (
             Self::Rate,
             "rate",
-            "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit",
+            "a number of deliveries per second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit",
         ),
         (Self::Fsync, "fsync", "\"always\", \"never\" or an interval such as \"1s\""),
         (Self::Permissions, "permissions", "permissions in octal that let the owner read and write, such as \"0640\""),
@@ -211,7 +212,7 @@ impl Format {
             "type-pattern",
             "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
         ),
-        (Self::Namespace, "namespace", "a namespace, a glob such as \"team-*\", or either behind \"!\""),
+        (Self::Namespace, "namespace", "a namespace, a glob such as \"team-*\", or either of them after \"!\""),
         (Self::FieldPath, "field-path", "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\""),
         (Self::IgnoredPath, "ignored-path", "a path such as \"status.conditions[*].lastHeartbeatTime\""),
         (Self::Index, "index", "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\""),
@@ -220,16 +221,16 @@ impl Format {
         (
             Self::ResourceNames,
             "resource-names",
-            "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
+            "the name of a [resources.*] entry, a glob of such names, or either of them after \"!\"",
         ),
-        (Self::PathTemplate, "path-template", "a file path, in which %Y, %m, %d, %H … stand for the time"),
+        (Self::PathTemplate, "path-template", "a file path, in which %Y, %m, %d, %H … are replaced by the time"),
         (Self::ClusterName, "cluster-name", "a name without spaces"),
         (Self::ChangedPath, "changed-path", "a path such as \"spec\" or \"spec.template.spec.containers[*].image\""),
         (Self::Rule, "rule", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
         (Self::Condition, "condition", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
     ];
 
-    /// Finds a format by its name in the schema.
+    /// Returns the format with this name in the schema.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(format, ..)| *format)
     }
@@ -242,12 +243,12 @@ impl Format {
         self.row().1
     }
 
-    /// Says what a text of this format looks like.
+    /// Returns a description of a text of this format.
     pub(crate) fn expected(self) -> &'static str {
         self.row().2
     }
 
-    /// Says that a text is not of this format.
+    /// Returns an error for a text that does not have this format.
     pub(crate) fn unlike(self, text: &str) -> String {
         format!("expected {}, found {text:?}", self.expected())
     }
@@ -273,7 +274,7 @@ fn of_textual(format: Format) -> Schema {
     }
 }
 
-/// Makes a key of a table whose keys have defaults one that has none.
+/// Makes a key required, in a table whose other keys have defaults.
 pub(crate) fn required(key: &'static str) -> impl Fn(&mut Schema) {
     move |schema| {
         schema.insert("required".to_owned(), [key].as_slice().into());

@@ -1,10 +1,10 @@
-//! Spans for OpenTelemetry: of the lists and watches of a unit, of its batches, and of deliveries.
+//! OpenTelemetry spans of the lists and watches of a unit, of its batches, and of deliveries.
 //!
 //! Spans are recorded only after [`start`]. Before that, a span costs one check. A program without the feature `otlp`
 //! records none.
 //!
-//! A delivery is part of the trace of the first batch that it delivers, and linked to those of the others. Which batch an
-//! event came with is remembered here for the last 4,096 batches: records need not carry it.
+//! A delivery is part of the trace of the first batch that it delivers, and linked to the traces of the others. The
+//! last 4,096 batches are remembered here with their sequences, so records do not contain a span.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,9 +23,9 @@ mod otlp;
 #[path = "trace/none.rs"]
 mod otlp;
 
-/// Batches whose spans a later delivery can find.
+/// Number of remembered batches.
 const BATCHES_MAX: usize = 4096;
-/// Batches that a delivery is linked to, at most.
+/// Maximum number of links of a delivery.
 const LINKS_MAX: usize = 64;
 
 static BATCHES: Mutex<Batches> = Mutex::new(Batches(BTreeMap::new()));
@@ -47,32 +47,32 @@ pub struct StartError {
     reason: String,
 }
 
-/// Background sender of spans. Spans that wait are lost unless it is stopped.
+/// Background sender of spans. Waiting spans are lost unless it is stopped.
 #[derive(Debug)]
-#[must_use = "what waits is lost unless it is stopped"]
+#[must_use = "waiting spans are lost unless it is stopped"]
 pub struct Exporter(otlp::Exporter);
 
-/// Starts to record spans of all engines in this process, and sends them in the background. At most 2,048 spans wait; more
-/// are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`,
-/// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
+/// Starts to record spans of all engines in this process, and sends them in the background. At most 2,048 spans wait;
+/// more are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`,
+/// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
 pub fn start(options: &Options) -> Result<Exporter, StartError> {
     let failed = |reason| StartError { endpoint: options.endpoint.clone(), reason };
     otlp::start(options).map(Exporter).map_err(failed)
 }
 
 impl Exporter {
-    /// Sends what waits, for at most `patience`; blocks. Spans are not sent any more.
+    /// Sends the waiting spans, and blocks for at most `patience`. No more spans are sent afterwards.
     pub fn stop(self, patience: Duration) {
         self.0.stop(patience);
     }
 }
 
-/// Returns whether spans are recorded.
+/// Returns true if spans are recorded.
 pub(crate) fn is_on() -> bool {
     otlp::is_on()
 }
 
-/// Trace context of a span, as the W3C defines it. Its text is the value of the header `traceparent`.
+/// Trace context of a span, as defined by the W3C. It displays as the value of the header `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TraceContext {
     trace_id: [u8; 16],
@@ -99,7 +99,7 @@ impl Span {
     /// Span that is not recorded.
     pub(crate) const NONE: Self = Self(None);
 
-    /// Begins the span of a list or a watch, as `does` says.
+    /// Begins the span of a list or a watch; `does` is the name of the operation.
     pub(crate) fn of_unit(does: &str, unit: &SpanUnit<'_>) -> Self {
         Self(otlp::is_on().then(|| {
             let mut span = otlp::Span::begin(format!("{does} {}", unit.plural), Kind::Client, None, &[]);
@@ -108,7 +108,7 @@ impl Span {
         }))
     }
 
-    /// Begins the span of a batch that is being applied, linked to that of the list or watch it came by.
+    /// Begins the span of a batch that is being applied, linked to the span `by` of its list or watch.
     pub(crate) fn of_batch(unit: &SpanUnit<'_>, by: Option<TraceContext>, events: usize) -> Self {
         Self(otlp::is_on().then(|| {
             let mut span = otlp::Span::begin(format!("apply {}", unit.plural), Kind::Internal, None, by.as_slice());
@@ -118,7 +118,8 @@ impl Span {
         }))
     }
 
-    /// Begins the span of a delivery: of events with these sequences, in order, or of a batch that another handler gave up.
+    /// Begins the span of a delivery. Its events have these sequences, in order, or are a batch that another handler
+    /// gave up.
     pub(crate) fn of_delivery(
         handler: &str,
         given_up: Option<TraceContext>,
@@ -144,7 +145,7 @@ impl Span {
         self.0.as_ref().map(otlp::Span::context)
     }
 
-    /// Records the sequences of the batch, so that deliveries of them find this span.
+    /// Records the sequences of the batch, so that its deliveries find this span.
     pub(crate) fn appended(&mut self, first: u64, last: u64) {
         if let Some(span) = &mut self.0 {
             span.set_sequences(first, last);
@@ -196,7 +197,7 @@ enum Kind {
 
 /// Value of an attribute.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "no span is there to have it"))]
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "used only by spans"))]
 enum Value<'a> {
     Text(&'a str),
     Number(i64),
@@ -208,7 +209,7 @@ impl Value<'_> {
     }
 }
 
-/// The last batches, by the sequence of their last event: that of the first one, and the span.
+/// The last batches, by the sequence of their last event. The value has the sequence of the first event, and the span.
 struct Batches(BTreeMap<u64, (u64, TraceContext)>);
 
 impl Batches {
@@ -219,16 +220,16 @@ impl Batches {
         }
     }
 
-    /// Returns the span of the first batch that these sequences lie in, and those of the others.
+    /// Returns the span of the first batch with any of these sequences, and the spans of the others.
     fn of(&self, sequences: impl Iterator<Item = u64>) -> (Option<TraceContext>, Vec<TraceContext>) {
         let (mut first, mut others, mut end) = (None, BTreeSet::new(), 0);
         for sequence in sequences {
             if sequence <= end && sequence != 0 {
-                continue; // of the same batch
+                continue; // same batch
             }
             let Some((&last, &(begin, span))) = self.0.range(sequence..).next() else { continue };
             if sequence < begin {
-                continue; // of one that is forgotten
+                continue; // evicted batch
             }
             end = last;
             if first.is_none() {
@@ -251,17 +252,17 @@ mod tests {
 
     /// Source: W3C Trace Context, 3.2.
     #[test]
-    fn header_is_that_of_the_w3c() {
+    fn header_follows_w3c_trace_context() {
         let context = TraceContext { trace_id: [0x0a; 16], span_id: [1; 8], is_sampled: false };
         assert_eq!(context.to_string(), "00-0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a-0101010101010101-00");
         assert!(span(1).to_string().ends_with("-01"));
     }
 
     #[test]
-    fn delivery_belongs_to_its_first_batch_and_is_linked_to_the_others() {
+    fn delivery_joins_first_batch_and_links_others() {
         let mut batches = Batches(BTreeMap::new());
         batches.add(11, 20, span(2));
-        batches.add(1, 10, span(1)); // units append side by side
+        batches.add(1, 10, span(1)); // units append concurrently
         batches.add(31, 31, span(4));
         assert_eq!(batches.of([3, 4, 10].into_iter()), (Some(span(1)), vec![]));
         assert_eq!(batches.of([10, 11, 25, 31, 32].into_iter()), (Some(span(1)), vec![span(2), span(4)]));

@@ -1,9 +1,9 @@
-//! What a controller still has to do: each key once, no key twice at a time, failures later (Q-1 … Q-11).
+//! Work queue of a controller: each key once, never two workers on one key, failed keys retried later (Q-1 … Q-11).
 //!
-//! Handlers [`add`](WorkQueue::add) the keys of what has to be looked at, workers [`take`](WorkQueue::take) them. However
-//! often a key is added before it is taken, it is taken once; added while it is in work, it is taken once more
-//! afterwards. So a worker looks at the present state, in a [`Lister`](crate::lister::Lister), and need not know what
-//! happened (H-2).
+//! Handlers [`add`](WorkQueue::add) the keys that need work; workers [`take`](WorkQueue::take) them. A key that is
+//! added several times before it is taken is taken once. A key that is added while it is in work is taken once more
+//! afterwards. So a worker reads the current state from a [`Lister`](crate::lister::Lister) and does not need to know
+//! the events (H-2).
 //!
 //! ```text
 //!   add ─────────▶ FIFO ──take──▶ in work ──done──▶ gone
@@ -34,10 +34,10 @@
 //! ```
 //!
 //! **Invariant:** after the last `add` of an item, at least one `take` of it follows (Q-11), unless the queue is shut
-//! down. States in between may be skipped: this is a set of keys, not a log.
+//! down. Intermediate states may be skipped: the queue is a set of keys, not a log.
 //!
-//! It holds at most one entry for each distinct item in the FIFO or in work, and one among those that wait: the bound
-//! is the number of distinct items.
+//! The queue holds at most one entry for each distinct item in the FIFO or in work, and at most one that is delayed. So
+//! its size is bounded by the number of distinct items.
 
 mod delayed;
 mod handle;
@@ -59,92 +59,94 @@ pub use limiter::{
     Exponential, FastSlow, MaxOf, MaxWait, RateLimiter, TokenBucket, default_controller_limiter, default_item_limiter,
 };
 
-/// What a queue holds now and has done since it was made: the numbers of client-go's workqueue metrics.
+/// Numbers of a queue, now and since it was made. They match client-go's workqueue metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Items in the FIFO.
     #[doc(alias = "workqueue_depth")]
     pub depth: usize,
-    /// Items that were taken and are not done.
+    /// Items taken and not yet done.
     pub in_work: usize,
-    /// Items that wait for their time.
+    /// Delayed items whose time has not come.
     pub waiting: usize,
-    /// How often an item that needed no work came to need it; repeated adds of one item count once.
+    /// Number of times that an item was added while it needed no work. Repeated adds of one item count once.
     #[doc(alias = "workqueue_adds_total")]
     pub adds: u64,
-    /// How often an item was added for later, rate-limited or not.
+    /// Number of delayed adds, rate-limited or not.
     #[doc(alias = "workqueue_retries_total")]
     pub retries: u64,
-    /// How often an item was taken.
+    /// Number of items taken.
     pub taken: u64,
-    /// How often an item was done.
+    /// Number of items done.
     pub done: u64,
-    /// How long the taken items had needed work by then, added up.
+    /// Sum of the times that the taken items waited in the FIFO.
     #[doc(alias = "workqueue_queue_duration_seconds")]
     pub queued_for: Duration,
-    /// How long the done items were in work, added up.
+    /// Sum of the times that the done items were in work.
     #[doc(alias = "workqueue_work_duration_seconds")]
     pub worked_for: Duration,
-    /// How long the items in work have been, added up. Where it grows by more than a second a second, workers hang.
+    /// Sum of the times that the items now in work have been in work. Growth by more than one second a second means
+    /// that workers are blocked.
     #[doc(alias = "workqueue_unfinished_work_seconds")]
     pub unfinished: Duration,
-    /// How long the item that was taken first of those in work has been in work.
+    /// Time in work of the item that was taken first among those now in work.
     #[doc(alias = "workqueue_longest_running_processor_seconds")]
     pub longest_running: Duration,
 }
 
-/// Where an item is that is not merely waiting for its time.
+/// State of an item that is queued or in work.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Dirty since then, and once in the FIFO.
+    /// Dirty since this time, and once in the FIFO.
     Queued { since: Duration },
-    /// Taken then; with `again` dirty as well, since that time.
+    /// Taken at `since`. If `again` is set, the item has also been dirty since that time.
     InWork { since: Duration, again: Option<Duration> },
 }
 
-/// Whether new items are taken in, and who waits for the end.
+/// State of the queue: open, or shutting down with or without a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intake {
     Open,
-    /// Q-5.
+    /// Shut down without a drain (Q-5).
     ShutDown,
-    /// Q-6.
+    /// Shut down with a drain (Q-6).
     Draining,
 }
 
-/// What [`Items::take`] found.
+/// Result of [`Items::take`].
 #[derive(Debug, PartialEq, Eq)]
 enum Taken<T> {
-    /// This is in work now.
+    /// This item is now in work.
     Item(T),
-    /// Nothing; look again at this time, or when woken.
+    /// No item is ready. Call again at this time, or when woken.
     Nothing { until: Option<Duration> },
-    /// Nothing, and nothing will come.
+    /// No item is left, and none will be added.
     End,
 }
 
-/// Who has to look again.
+/// Tasks and threads to wake up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wake {
     Nobody,
-    /// One of those who wait in `take`.
+    /// One caller of `take`.
     OneTaker,
-    /// All of those who wait in `take`: when to look changed, or there is nothing to wait for.
+    /// All callers of `take`: the time to wait for has changed, or the queue has ended.
     Takers,
-    /// They, and who waits for the drain.
+    /// All callers of `take` and of the drain.
     All,
 }
 
-/// The queue as a plain machine; times are of one monotonic clock, whatever its origin.
+/// State of the queue, without locks or a clock. All times are of one monotonic clock with any origin.
 ///
-/// **Invariant:** the FIFO holds the queued items and no other, each once. So `phases` less the FIFO is in work.
+/// **Invariant:** the FIFO holds exactly the queued items, each once. So the items in work are `phases` without the
+/// FIFO.
 #[derive(Debug)]
 struct Items<T> {
     fifo: VecDeque<T>,
     phases: HashMap<T, Phase>,
     delayed: Delayed<T>,
     intake: Intake,
-    /// `adds` and the four that `take` and `done` count; the rest of it is computed when asked for.
+    /// `adds` and the four numbers that `take` and `done` count; the others are computed on request.
     counted: Stats,
 }
 
@@ -165,7 +167,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         if self.intake == Intake::Open && self.mark_dirty(item, now) { Wake::OneTaker } else { Wake::Nobody }
     }
 
-    /// Marks an item as dirty once `delay` has passed; the earliest of its times counts (Q-7).
+    /// Marks an item as dirty after `delay`. If an item has several delays, the earliest time counts (Q-7).
     fn add_after(&mut self, item: T, delay: Duration, now: Duration) -> Wake {
         self.admit_due(now);
         if self.intake != Intake::Open {
@@ -175,7 +177,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         if delay.is_zero() {
             return self.add(item, now);
         }
-        // Takers sleep until the earliest time that they knew of.
+        // Callers of `take` sleep until the earliest time that they know.
         if self.delayed.put(item, now.saturating_add(delay)) { Wake::Takers } else { Wake::Nobody }
     }
 
@@ -192,7 +194,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         Taken::Item(item)
     }
 
-    /// Ends the work on an item; to the FIFO's end with it if it was added meanwhile (Q-4).
+    /// Ends the work on an item. An item that was added meanwhile goes to the end of the FIFO (Q-4).
     fn done(&mut self, item: &T, now: Duration) -> Wake {
         self.admit_due(now);
         let Some((item, Phase::InWork { since, again })) = self.phases.remove_entry(item) else {
@@ -207,7 +209,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         if self.intake == Intake::Draining && self.phases.is_empty() { Wake::All } else { Wake::Nobody }
     }
 
-    /// Takes nothing in from now on, and forgets what waits for a time after `now` (Q-5, Q-6, Q-7).
+    /// Rejects new items from now on, and drops delayed items whose time is after `now` (Q-5, Q-6, Q-7).
     fn shut_down(&mut self, intake: Intake, now: Duration) -> Wake {
         self.admit_due(now);
         self.intake = intake;
@@ -219,12 +221,12 @@ impl<T: Clone + Eq + Hash> Items<T> {
         self.intake != Intake::Open
     }
 
-    /// Whether a drain need not be waited for any more.
+    /// Returns true if a drain has nothing more to wait for.
     fn is_drained(&self) -> bool {
         self.intake != Intake::Draining || self.phases.is_empty()
     }
 
-    /// Returns the length of the FIFO; what waits or is in work does not count (Q-2).
+    /// Returns the length of the FIFO; delayed items and items in work do not count (Q-2).
     fn len(&mut self, now: Duration) -> usize {
         self.admit_due(now);
         self.fifo.len()
@@ -244,17 +246,17 @@ impl<T: Clone + Eq + Hash> Items<T> {
         stats
     }
 
-    /// Adds what has waited long enough, in the order of its times (Q-7). First in every call: an item is in the FIFO
-    /// where it would be if this had run in time.
+    /// Queues the delayed items whose time has come, in the order of their times (Q-7). Every call runs this first, so
+    /// that an item has the same position in the FIFO as if this had run in time.
     fn admit_due(&mut self, now: Duration) {
         while let Some((item, ready_at)) = self.delayed.pop_due(now) {
-            // Nobody is to be woken: takers sleep until this very time.
+            // No wake-up is needed: callers of `take` sleep until exactly this time.
             self.mark_dirty(item, ready_at);
         }
     }
 
-    /// Whether there is nothing to take and nothing will come. While draining, what was added to an item in work is
-    /// still to come (Q-6).
+    /// Returns true if nothing can be taken, now or later. During a drain, an item that was added while in work still
+    /// follows (Q-6).
     fn is_over(&self) -> bool {
         let comes_again = |phase: &Phase| matches!(phase, Phase::InWork { again: Some(_), .. });
         match self.intake {
@@ -264,7 +266,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         }
     }
 
-    /// Returns whether the item is in the FIFO by that.
+    /// Returns true if this put the item in the FIFO.
     fn mark_dirty(&mut self, item: T, since: Duration) -> bool {
         let is_queued = match self.phases.get_mut(&item) {
             Some(Phase::Queued { .. } | Phase::InWork { again: Some(_), .. }) => return false,

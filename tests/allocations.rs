@@ -1,11 +1,12 @@
-//! What an event allocates on its way from the socket's bytes to a reader of the journal, stage by stage.
+//! Allocations of an event on its way from the socket's bytes to a reader of the journal, stage by stage.
 //!
-//! Counts are the same on every machine and under any load, unlike time. A budget is what was measured, and little more:
-//! who needs more raises it here, and says why. `cargo test --test allocations -- --nocapture` prints the table.
+//! Unlike times, the counts are the same on every machine and under any load. Budgets are just above the measured counts.
+//! A change that needs more raises the budget here, with a reason. `cargo test --test allocations -- --nocapture` prints
+//! the table.
 
 use std::{ops::Range, sync::Arc};
 
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, Shape},
     change::Reached,
     delta_fifo::{DeltaFifo, QueueOrder},
@@ -27,12 +28,12 @@ use jiff::Timestamp;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// Pods, each updated once a round, so many at a time.
+/// Number of pods, each updated once per round, and number of events per batch.
 const PODS: usize = 512;
 const BATCH: usize = 64;
 const UNIT: UnitId = UnitId(0);
 
-/// What one stage may allocate: blocks, and bytes, an event.
+/// Limit of one stage: blocks and bytes per event.
 struct Budget {
     stage: &'static str,
     blocks: f64,
@@ -46,7 +47,7 @@ const BUDGETS: [Budget; 4] = [
     Budget { stage: "journal, appended, read and acknowledged", blocks: 0.3, bytes: 250.0 },
 ];
 
-/// The stages, as an engine without a state directory has them.
+/// The stages of an engine without a state directory.
 struct Stages {
     keep: Keep,
     decoder: WatchDecoder,
@@ -80,7 +81,7 @@ impl Stages {
         }
     }
 
-    /// Takes one batch from bytes to an acknowledgement; adds what each stage has allocated.
+    /// Passes one batch through all stages, from bytes to acknowledgement; adds each stage's allocations.
     fn pass(&mut self, bytes: &[u8], spent: &mut [(u64, u64); 4]) {
         let mut at = 0;
         let mut lap = |before: &mut dhat::HeapStats| {
@@ -118,7 +119,7 @@ impl Stages {
     }
 }
 
-/// Bytes of a watch in which each of these pods is modified, for the `round`-th time.
+/// Returns the bytes of a watch in which each of these pods is modified for the `round`-th time.
 fn stream(pods: Range<usize>, round: usize) -> Vec<u8> {
     let generator = Generator::new(Shape::Pods, PODS as u64, 1);
     let line = |pod: usize| {
@@ -132,7 +133,7 @@ fn stream(pods: Range<usize>, round: usize) -> Vec<u8> {
 }
 
 #[test]
-fn d2_an_event_allocates_its_body_its_packed_body_and_little_else() {
+fn event_allocates_little_beyond_its_bodies() {
     let _counting = dhat::Profiler::builder().testing().build();
     let mut stages = Stages::new();
     let round = |stages: &mut Stages, batches: &[Vec<u8>]| {
@@ -145,7 +146,7 @@ fn d2_an_event_allocates_its_body_its_packed_body_and_little_else() {
     let batches = |round: usize| -> Vec<_> {
         (0..PODS).step_by(BATCH).map(|first| stream(first..first + BATCH, round)).collect()
     };
-    // What is made once is made: tables, the dictionary, buffers.
+    // One-time allocations happen first: tables, the dictionary, buffers.
     for at in 1..4 {
         round(&mut stages, &batches(at));
     }

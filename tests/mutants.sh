@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Mutation tests of one core: what of it can be changed without a test noticing. docs/mutants.md has the results.
+# Mutation tests of one core: finds changes of its code that no test detects. docs/mutants.md has the results.
 #   bash tests/mutants.sh <core> [arguments of cargo mutants]
 #   bash tests/mutants.sh indexer -F store.rs        only mutants whose name matches
-#   bash tests/mutants.sh indexer --iterate          only what was not caught the last time
+#   bash tests/mutants.sh indexer --iterate          only mutants not caught the last time
 # Needs cargo-mutants (cargo install cargo-mutants). The whole crate takes a minute to build for each mutant, so this
-# copies the core and what it is made of into a crate of its own in $MUTANTS_DIR/<core>, where a mutant takes seconds.
+# copies the core and its parts into a separate crate in $MUTANTS_DIR/<core>, where a mutant takes seconds.
 # The crate stays there, with the results in mutants.out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ esac
 shift
 command -v cargo-mutants >/dev/null || { echo "cargo-mutants is missing: cargo install cargo-mutants" >&2; exit 1; }
 
-# Actors, and what only they use.
+# Actors, and code that only they use.
 shells="actor log child kube scoped codec"
 crates="arc-swap|bytes|evmap|foldhash|futures-util|globset|hashbrown|jiff|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
 
@@ -48,7 +48,7 @@ for shell in $shells; do
   sed -i -E "/^(pub )?mod $shell;/d" src/*.rs
   rm -rf src/*/"$shell.rs" src/*/"$shell"
 done
-# Tests of other cores only take time, but for helpers that are used from elsewhere.
+# Tests of other cores only take time, except for shared helpers.
 find src -name '*.rs' ! -path "src/$core.rs" ! -path "src/$core/*" ! -path src/delta_fifo/tests.rs \
   ! -path src/indexer/tests.rs | while read -r file; do
   case "$file" in
@@ -72,9 +72,9 @@ done
   printf '\n[profile.dev]\ndebug = false\n\n[profile.dev.package."*"]\nopt-level = 1\n\n[workspace]\n'
 } >Cargo.toml
 
-# The first case that fails catches a mutant: shrinking it is waste.
+# The first failing case catches a mutant: do not shrink it.
 export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_CASES=${PROPTEST_CASES:-32}
-# What is skipped takes five seconds of threads for the order of calls, which no mutant of the logic is about.
+# Skipped: a test that runs threads for five seconds to check the order of calls, which no mutant of the logic affects.
 exec cargo mutants --in-place --minimum-test-timeout "${MUTANTS_TIMEOUT:-20}" \
   -f "src/$core.rs" -f "src/$core/*.rs" -e '**/*test*.rs' -e '**/handle.rs' "$@" \
-  -- --lib "$core::" -- --skip i9_concurrent_readers_never_see
+  -- --lib "$core::" -- --skip concurrent_readers_never_see

@@ -1,4 +1,4 @@
-//! Processes of a scenario, and figures of what they cost.
+//! Processes of a scenario, and their resource usage.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use deltabus::{
+use deltabus::internals::{
     bench::{measure, report::number},
     config::Config,
     engine::{Engine, RunningEngine},
@@ -25,9 +25,9 @@ use hyper_util::rt::TokioIo;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::sync::mpsc;
 
-/// Divides the work of a debug build, which only shows that a scenario runs.
+/// Divisor of the work in a debug build, which only shows that a scenario runs.
 pub(crate) const SMOKE: u64 = if cfg!(debug_assertions) { 100 } else { 1 };
-/// Time for an engine to come to rest before its memory is looked at.
+/// Wait for an engine to become idle before its memory is measured.
 pub(crate) const REST: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -36,16 +36,16 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 /// Length of a scenario.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Length {
-    /// Run each row once, with less work where a run takes minutes.
+    /// Run each row once, with less work where a run takes minutes
     #[arg(long)]
     pub(crate) short: bool,
-    /// Runs of each row; the table has their medians.
+    /// Runs of each row; the table has their medians
     #[arg(long)]
     rounds: Option<usize>,
 }
 
 impl Length {
-    /// Returns the runs of each row.
+    /// Returns the number of runs of each row.
     pub(crate) fn rounds(self) -> usize {
         self.rounds.unwrap_or(if self.short { 1 } else { 3 }).max(1)
     }
@@ -56,7 +56,7 @@ impl Length {
     }
 }
 
-/// Another process, spoken to in lines; killed when dropped.
+/// Another process, controlled by lines of text; killed when dropped.
 pub(crate) struct Player {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -69,7 +69,7 @@ impl Player {
         Self::spawn(Command::new(env::current_exe()?).args(["role", role]).args(args))
     }
 
-    /// Starts any program that speaks in lines.
+    /// Starts any program that is controlled by lines of text.
     pub(crate) fn spawn(command: &mut Command) -> Outcome<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let says = BufReader::new(child.stdout.take().ok_or("no stdout")?);
@@ -110,29 +110,29 @@ impl Drop for Player {
     }
 }
 
-/// Reads stdin on a thread of its own; the channel ends with it.
+/// Reads stdin on a separate thread; the channel ends with stdin.
 pub(crate) fn orders() -> mpsc::UnboundedReceiver<String> {
     let (lines, orders) = mpsc::unbounded_channel();
     thread::spawn(move || stdin().lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
     orders
 }
 
-/// Cost of one phase of a process.
+/// Resource usage of one phase of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phase {
-    /// Time on a processor, all threads.
+    /// CPU time of all threads.
     pub(crate) cpu: Duration,
-    /// From the first sign of the phase to its end.
+    /// Time from the first sign of the phase to its end.
     pub(crate) wall: Duration,
     /// Resident bytes of the process.
     pub(crate) resident: u64,
-    /// Bytes of these known to be in use: bodies of an engine, the heap of a Go process after a collection. 0: not known.
+    /// Bytes known to be in use: bodies of an engine, or the heap of a Go process after a collection. 0 if unknown.
     pub(crate) used: u64,
-    /// Bytes handed to disks, rewritten ones counted again.
+    /// Bytes written to disks; rewritten bytes count again.
     pub(crate) written: u64,
 }
 
-/// Cost of a process that sees all objects, and then events.
+/// Resource usage of a process that receives all objects, then events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) sync: Phase,
@@ -142,24 +142,24 @@ pub(crate) struct Run {
 /// Medians of several runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
-    /// Microseconds of CPU.
+    /// Microseconds of CPU per event.
     pub(crate) an_event: f64,
-    /// Microseconds of CPU.
+    /// Microseconds of CPU per object.
     pub(crate) an_object: f64,
-    /// Bytes an object.
+    /// Bytes per object.
     pub(crate) resident_at_sync: f64,
-    /// Bytes an object.
+    /// Bytes per object.
     pub(crate) resident: f64,
-    /// Bytes an object: bodies of deltabus, live heap of Go.
+    /// Bytes per object: bodies of deltabus, live heap of Go.
     pub(crate) used: f64,
-    /// Events a second.
+    /// Events per second.
     pub(crate) rate: f64,
-    /// Bytes an event.
+    /// Bytes per event.
     pub(crate) written: f64,
 }
 
 impl Figures {
-    /// Divides the runs' costs by objects and events.
+    /// Returns the medians, per object and per event.
     pub(crate) fn of(runs: &[Run], objects: u64, events: u64) -> Self {
         let of = |figure: &dyn Fn(&Run) -> f64| median(runs.iter().map(figure).collect());
         let micros = |phase: &Phase, count: u64| phase.cpu.as_secs_f64() * 1e6 / float(count);
@@ -175,7 +175,7 @@ impl Figures {
     }
 }
 
-/// Usage of this process at the begin of a phase.
+/// Resource usage of this process at the start of a phase.
 pub(crate) struct Meter {
     cpu: u64,
     written: u64,
@@ -186,7 +186,7 @@ impl Meter {
         Self { cpu: measure::cpu(), written: measure::written() }
     }
 
-    /// Prints the cost of a phase that took `wall`, for [`Player::phase`], and begins the next.
+    /// Prints the resource usage of a phase of duration `wall`, for [`Player::phase`], and starts the next phase.
     pub(crate) fn report(&mut self, wall: Duration, used: u64) {
         let (cpu, written) = (measure::cpu(), measure::written());
         let (spent, more) = (cpu - self.cpu, written - self.written);
@@ -195,14 +195,14 @@ impl Meter {
     }
 }
 
-/// One core for what is measured; this process has the others.
+/// One core for the measured process; this process uses the others.
 pub(crate) struct Core {
     one: CpuSet,
     others: CpuSet,
 }
 
 impl Core {
-    /// Takes the first core that this process may use; where there is one only, it is shared.
+    /// Reserves the first core that this process may use. If there is only one, both processes share it.
     pub(crate) fn reserve() -> Outcome<Self> {
         let mut others = sched_getaffinity(None)?;
         let first = (0..CpuSet::MAX_CPU).find(|cpu| others.is_set(*cpu)).ok_or("no core may be used")?;
@@ -215,7 +215,7 @@ impl Core {
         Ok(Self { one, others })
     }
 
-    /// Starts a process that runs on this core alone.
+    /// Starts a process that runs only on this core.
     pub(crate) fn start(&self, role: &str, args: &[String]) -> Outcome<Player> {
         sched_setaffinity(None, &self.one)?;
         let player = Player::start(role, args);
@@ -238,12 +238,12 @@ pub(crate) async fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns whether no event waits for a handler.
+/// Returns true if no event is queued for a handler.
 pub(crate) fn is_drained(engine: &RunningEngine) -> bool {
     engine.handlers().iter().all(|handler| handler.queued == 0)
 }
 
-/// Lets an engine with one entry see objects and then updates; reports both phases.
+/// Runs an engine with one entry over objects and then updates; reports both phases.
 pub(crate) fn observe(access: ClusterAccess, config: &str, objects: u64, events: u64) -> Outcome<()> {
     let mut meter = Meter::start();
     actix::System::new().block_on(async {
@@ -266,7 +266,7 @@ pub(crate) fn observe(access: ClusterAccess, config: &str, objects: u64, events:
     })
 }
 
-/// Serves HTTP/1.1 on a thread of its own; returns the URL.
+/// Serves HTTP/1.1 on a separate thread; returns the URL.
 pub(crate) fn serve<F, R>(answer: F) -> Outcome<String>
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
@@ -281,7 +281,7 @@ where
             let listener = tokio::net::TcpListener::from_std(listener).expect("an open socket");
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service_fn(answer.clone());
-                // A client that goes away is part of it.
+                // disconnecting clients are part of the scenario
                 drop(tokio::spawn(async move {
                     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
                 }));
@@ -291,7 +291,7 @@ where
     Ok(url)
 }
 
-/// Microseconds since the Unix epoch: a clock that all processes share.
+/// Returns microseconds since the Unix epoch: a clock that all processes share.
 pub(crate) fn micros() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "a bench asks the real clock")]
     let now = SystemTime::now();
@@ -308,7 +308,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the value that `percent` of all do not exceed; 0 of nothing.
+/// Returns a percentile of the values; 0 if there are none.
 pub(crate) fn percentile(values: &mut [u64], percent: usize) -> u64 {
     values.sort_unstable();
     values.get((values.len() * percent / 100).min(values.len().saturating_sub(1))).copied().unwrap_or_default()
@@ -319,7 +319,7 @@ pub(crate) fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// Rounds, and sets commas.
+/// Rounds, and adds thousands separators.
 pub(crate) fn thousands(value: f64) -> String {
     number(value, 0)
 }

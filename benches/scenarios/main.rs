@@ -1,4 +1,4 @@
-//! Scenarios that need processes of their own: `cargo bench --bench scenarios -- outage --short`. See benches/README.md.
+//! Scenarios that need several processes: `cargo bench --bench scenarios -- outage --short`. See benches/README.md.
 
 #[path = "../../tests/support/cluster.rs"]
 mod cluster;
@@ -35,15 +35,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Scenario {
-    /// CPU and memory of the engine by its options, beside clients that only read
+    /// CPU and memory of the engine by its options, compared with clients that only read
     Options(options::Args),
-    /// deltabus beside client-go, controller-runtime and kube-rs; needs Go
+    /// deltabus compared with client-go, controller-runtime and kube-rs; needs Go
     Peers(peers::Args),
     /// Start with a state directory, a backlog from disk, latency of single changes
     Restart(restart::Args),
-    /// Many watched types: sync, connections, memory, CPU at rest
+    /// Many watched types: sync, connections, memory, CPU when idle
     Types(types::Args),
-    /// A webhook that hangs, answers 500, then 429, and recovers
+    /// A webhook that stalls, answers 500, then 429, and recovers
     Outage(outage::Args),
     /// Thousands of subscribers of /v1/events
     Subscribers(subscribers::Args),

@@ -1,6 +1,6 @@
-//! From socket to handler: CPU of the whole engine an event, and memory an object, by its options.
+//! CPU per event of the whole engine, from socket to handler, and memory per object, by engine options.
 //!
-//! Each run is a new process with a core to itself. A server in this process sends generated pods.
+//! Each run is a new process with its own core. A server in this process sends generated pods.
 
 use std::{
     env,
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, ReplayServer, Shape},
     list_watch::kube::ClusterAccess,
 };
@@ -21,25 +21,25 @@ use kube::{
 
 use crate::harness::{Core, Figures, Length, Meter, Outcome, Run, now, observe, thousands};
 
-/// A file system in memory.
+/// Directory of an in-memory file system.
 const MEMORY: &str = "/dev/shm";
 
-/// Stream that the clients read.
+/// Path of the stream that the clients read.
 const WATCH: &str = "/api/v1/pods?watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
                      &resourceVersionMatch=NotOlderThan&timeoutSeconds=600";
 
-/// Silence of a socket that has sent everything.
+/// Silence of a socket after which all data counts as sent.
 const SILENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Pods of 9 KB.
+    /// Pods of 9 KB
     #[arg(long, default_value_t = 20_000)]
     pods: u64,
-    /// Updates of pods drawn by chance.
+    /// Updates of randomly drawn pods
     #[arg(long, default_value_t = 50_000)]
     events: u64,
-    /// Rows whose title has one of these texts.
+    /// Only the rows whose title contains one of these texts
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
     #[command(flatten)]
@@ -51,9 +51,9 @@ struct Row {
     title: &'static str,
     role: &'static str,
     shape: Shape,
-    /// `[handlers.out]`; `MEMORY` is a directory of a file system in memory.
+    /// `[handlers.out]`; `MEMORY` stands for a directory of an in-memory file system.
     handler: &'static str,
-    /// Rest of the configuration; `DIR` is a directory on a disk.
+    /// Rest of the configuration; `DIR` stands for a directory on a disk.
     config: &'static str,
 }
 
@@ -68,7 +68,7 @@ impl Row {
 }
 
 const BLACKHOLE: &str = "type = \"blackhole\"";
-/// Whole objects, and their previous states.
+/// Configuration that writes whole objects and their previous states.
 const FILE: &str = "type = \"file\"\npath = \"MEMORY/events.jsonl\"";
 
 const UNPACKED: &str = "[defaults.resources]\ncompression = \"none\"";
@@ -120,10 +120,10 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     Ok(())
 }
 
-/// Lets one process see the pods, then the events.
+/// Measures one process while it receives the pods, then the events.
 fn measure(core: &Core, row: &Row, pods: u64, events: u64) -> Outcome<Run> {
     let server = ReplayServer::start(Generator::new(row.shape, pods, 1))?;
-    let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: the system's own may be memory
+    let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: /tmp may be in memory
     let memory = tempfile::tempdir_in(MEMORY)?;
     let handler = row.handler.replace("MEMORY", &memory.path().display().to_string());
     let more = row.config.replace("DIR", &dir.path().display().to_string());
@@ -148,7 +148,7 @@ fn line(row: &Row, figures: &Figures) -> String {
     format!("| {} | {} |", row.title, cells.join(" | "))
 }
 
-/// Plays a measured process.
+/// Runs a measured process.
 pub(crate) fn play(role: &str, url: &str, pods: u64, events: u64, config: &str) -> Outcome<()> {
     match role {
         "engine" => observe(ClusterAccess::without_credentials(url, "bench")?, config, pods, events),
@@ -177,7 +177,7 @@ fn read_and_drop(url: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Does the least that a client built on the kube crate does before it handles an object.
+/// Does the minimum that a client based on the kube crate does before it handles an object.
 fn decode_and_drop(url: &str, pods: u64, events: u64) -> Outcome<()> {
     let mut meter = Meter::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

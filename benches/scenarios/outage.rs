@@ -1,8 +1,7 @@
-//! A webhook that hangs, then answers 500, then 429, then recovers, while objects go on changing: memory of the engine, lag
-//! of another handler, and what arrives in the end.
+//! A webhook that stalls, then answers 500, then 429, then recovers, while objects keep changing. Measures memory of the
+//! engine, lag of another handler, and the events that arrive in the end.
 //!
-//! The engine is a process of its own, new for each run. For each kind of buffer there is an undisturbed run and a
-//! disturbed one.
+//! Each run has its own engine process. For each kind of buffer there is an undisturbed run and a disturbed one.
 
 mod sink;
 
@@ -16,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use deltabus::{
+use deltabus::internals::{
     bench::measure::{cpu, resident},
     delivery::status::HandlerView,
     engine::RunningEngine,
@@ -30,19 +29,20 @@ use crate::{
     world::World,
 };
 
-/// Answers of the hook in each quarter of the changes.
+/// Behaviour of the hook in each quarter of the changes.
 const TROUBLE: [Mood; 4] = [
     Mood::Hangs,
     Mood::Refuses(StatusCode::INTERNAL_SERVER_ERROR),
     Mood::Refuses(StatusCode::TOO_MANY_REQUESTS),
     Mood::Good,
 ];
-/// Time after the last change within which everything arrives.
+/// Time after the last change within which all events must arrive.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Resident memory is looked at so often.
+/// Interval of memory samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(5);
 
-/// Timeouts and pauses are shorter than by default, as each trouble lasts for seconds only; buffers are the default's.
+/// Configuration with shorter timeouts and pauses than the defaults, because each fault lasts only seconds. Buffers have
+/// their default sizes.
 const CONFIG: &str = r#"
     [resources.settings]
     match = ["configmaps"]
@@ -64,13 +64,13 @@ const CONFIG: &str = r#"
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Config maps of 1 KB; 50,000, or a tenth of it.
+    /// Config maps of 1 KB; 50,000, or a tenth of it for a short run
     #[arg(long)]
     objects: Option<u64>,
-    /// Changes of a run; 1,000,000, or a tenth of it.
+    /// Changes of a run; 1,000,000, or a tenth of it for a short run
     #[arg(long)]
     events: Option<u64>,
-    /// Changes a second.
+    /// Changes per second
     #[arg(long, default_value_t = 15_000)]
     rate: u64,
     #[command(flatten)]
@@ -116,7 +116,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs the scene; returns the 99th percentile of the other handler's lag, and a row of the table.
+    /// Runs the scenario; returns the 99th percentile of the other handler's lag, and a row of the table.
     fn measure(self, undisturbed: Option<u64>) -> Outcome<(u64, Vec<(&'static str, String)>)> {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
         let mut world = World::start(self.objects)?;
@@ -136,7 +136,7 @@ impl Run {
             queued_peak = queued_peak.max(queued);
         }
         let (ended, truth) = (now(), world.truth()?);
-        // The engine may not have read all of it yet when nothing waits.
+        // The engine may not have read all events yet when no event is queued.
         let (missing, end) = loop {
             engine.tell("drain")?;
             let end = engine.numbers::<8>()?;
@@ -180,7 +180,7 @@ impl Run {
     }
 }
 
-/// Plays the measured engine: prints its resident bytes after the sync, and answers `look` and `drain`.
+/// Runs the measured engine: prints its resident bytes after the sync, and answers `look` and `drain`.
 pub(crate) fn engine(url: &str, hook: &str, other: &str, dir: &str) -> Outcome<()> {
     let state = if dir == "-" { String::new() } else { format!("[state]\ndir = {dir:?}") };
     let config = format!("{}\n{state}", CONFIG.replace("HOOK", hook).replace("OTHER", other));
@@ -202,7 +202,7 @@ pub(crate) fn engine(url: &str, hook: &str, other: &str, dir: &str) -> Outcome<(
     })
 }
 
-/// Keeps the most resident bytes seen in the returned value.
+/// Records the peak of the resident bytes in the returned value.
 fn watch_memory() -> Arc<AtomicU64> {
     let peak = Arc::new(AtomicU64::new(resident()));
     let seen = Arc::clone(&peak);
@@ -231,7 +231,7 @@ fn say(engine: &RunningEngine, peak: u64) {
     );
 }
 
-/// Returns the bytes that a directory has on disk.
+/// Returns the disk usage of a directory in bytes.
 fn occupied(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
-//! Peers side by side: an event and an object in client-go, controller-runtime, kube-rs and deltabus.
+//! Comparison with peers: an event and an object in client-go, controller-runtime, kube-rs and deltabus.
 //!
-//! One server, of the Go module in `peers/go`, has recorded a watch of generated pods and sends it to each peer, in JSON and
-//! in protobuf, by a streaming list or by pages and a watch, as the peer asks. Each run is a new process, and a round is
+//! One server from the Go module in `peers/go` has recorded a watch of generated pods and sends it to each peer. The peer
+//! chooses JSON or protobuf, and a streaming list or pages and a watch. Each run is a new process, and a round is
 //! one run of each row. CPU and memory are those of the peer's process alone.
 
 mod go;
@@ -12,7 +12,7 @@ mod table;
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
-use deltabus::bench::{chart, measure::machine};
+use deltabus::internals::bench::{chart, measure::machine};
 
 use self::{go::GoPeers, replay::Replay, rows::Row, table::Results};
 use crate::harness::{Figures, Length, Outcome, Run, SMOKE, thousands};
@@ -24,10 +24,10 @@ const EVENTS: u64 = 50_000 / SMOKE;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Rows whose name, PEER/VARIANT, has one of these texts.
+    /// Only the rows whose name, PEER/VARIANT, contains one of these texts
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// Also draws the first table into an SVG file.
+    /// Also draw the first table into an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs all rows in turn, so many times.
+/// Runs all rows in turn, `rounds` times.
 fn measure(go: &GoPeers, rows: &[Row], rounds: usize) -> Outcome<Results> {
     eprintln!("peers: recording {PODS} pods and {EVENTS} updates");
     let mut replay = Replay::start(go, PODS, EVENTS)?;
@@ -74,7 +74,7 @@ fn measure(go: &GoPeers, rows: &[Row], rounds: usize) -> Outcome<Results> {
     Ok(results)
 }
 
-/// Lets one peer see the pods, then the events; returns its cost, and how it has read.
+/// Runs one peer over the pods, then the events; returns its resource usage, and its kind of requests.
 fn run_row(go: &GoPeers, replay: &mut Replay, row: Row) -> Outcome<(Run, String)> {
     let (strip, pods, events) = (row.strips().to_string(), PODS.to_string(), EVENTS.to_string());
     let args = [replay.url(row.is_secured()), replay.authority(), &strip, &pods, &events].map(str::to_owned);
@@ -86,7 +86,7 @@ fn run_row(go: &GoPeers, replay: &mut Replay, row: Row) -> Outcome<(Run, String)
     Ok((Run { sync, events }, replay.reset()?))
 }
 
-/// Describes what was run, on which machine, in which versions.
+/// Describes the load, the machine and the versions.
 fn conditions(go: &GoPeers, rounds: usize) -> Outcome<String> {
     let rustc = String::from_utf8(Command::new("rustc").arg("--version").output()?.stdout)?;
     let rustc = rustc.split(' ').nth(1).unwrap_or("unknown");

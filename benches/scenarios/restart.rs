@@ -1,5 +1,5 @@
-//! A state directory in time: the start with a saved cache, a backlog read from disk, and the latency of a change beside
-//! that of the disk.
+//! Performance of a state directory: start with a saved cache, backlog read from disk, and latency of a change compared
+//! with that of the disk.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, ReplayServer, Shape, measure},
     config::{Config, HandlerDefaults},
     delivery::status::Control,
@@ -26,12 +26,12 @@ use serde_json::json;
 
 use crate::harness::{Length, Outcome, Player, SMOKE, float, is_drained, now, percentile, start_engine, until};
 
-/// Time between two changes: the engine comes to rest.
+/// Time between two changes, in which the engine becomes idle.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Diverse pods of 9 KB; 200,000, or a tenth of it.
+    /// Diverse pods of 9 KB; 200,000, or a tenth of it for a short run
     #[arg(long)]
     pods: Option<u64>,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome<()> {
-    let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: the system's own may be memory
+    let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: /tmp may be in memory
     restart(args.pods.unwrap_or(args.length.tenth(200_000)), dir.path())?;
     latencies(500 / SMOKE, dir.path())
 }
@@ -85,7 +85,7 @@ impl Lap {
     }
 }
 
-/// Plays the measured engine.
+/// Runs the measured engine.
 pub(crate) fn engine(url: &str, pods: u64, dir: &str, is_first: bool) -> Outcome<()> {
     let access = ClusterAccess::without_credentials(url, "bench")?;
     let config =
@@ -131,7 +131,7 @@ fn latencies(changes: u64, dir: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Makes one change after the other, each with a pause before it; `arrived` waits for it.
+/// Makes one change after another, each after a pause; `arrived` waits for it.
 fn changes(simulator: &Simulator, changes: u64, mut arrived: impl FnMut() -> Outcome<Instant>) -> Outcome<Vec<u64>> {
     let change = |value: u64| {
         thread::sleep(PAUSE);
@@ -147,7 +147,7 @@ fn micros(took: Duration) -> Outcome<u64> {
     Ok(u64::try_from(took.as_micros())?)
 }
 
-/// Times the way to a handler. The engine has a thread of its own in this process: one clock.
+/// Measures the latency to a handler. The engine runs on a thread of this process, so that both share a clock.
 fn to_handler(count: u64, dir: Option<&Path>) -> Outcome<Vec<u64>> {
     let simulator = Simulator::start(SimulatorOptions::default())?;
     let access = ClusterAccess::without_credentials(&simulator.url(), "bench")?;
@@ -180,7 +180,7 @@ fn to_handler(count: u64, dir: Option<&Path>) -> Outcome<Vec<u64>> {
     Ok(took)
 }
 
-/// Times the way to a socket that is only read: the part of it that precedes the engine.
+/// Measures the latency to a bare socket: the part that precedes the engine.
 fn to_socket(count: u64) -> Outcome<Vec<u64>> {
     let simulator = Simulator::start(SimulatorOptions::default())?;
     let address = simulator.url().trim_start_matches("http://").to_owned();

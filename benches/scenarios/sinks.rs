@@ -1,22 +1,23 @@
-//! Handlers that speak to other systems, without an engine: a real NATS server beside NATS' own client, a webhook to a server
-//! that answers at once, and with the feature `kafka` a real Kafka broker beside Kafka's own producer.
+//! Handlers for other systems, without an engine: a real NATS server compared with NATS' own client, a webhook to a fast
+//! server, and with the feature `kafka` a real Kafka broker compared with Kafka's own producer.
 //!
-//! Each handler has one thread, as in the engine. The rows of a run follow one another, and a ratio is of two rows of one run.
+//! Each handler has one thread, as in the engine. The rows of a run follow one another, and a ratio compares two rows of one
+//! run.
 //!
-//! NATS' Go client does what `nats bench js pub async` does: asynchronous publishing with acknowledgements, 1,000 at a
-//! time. It sends as many bytes a message as the handler does in binary mode, over as many subjects, to a stream of the
-//! same options: first as payload alone, then with an id in `Nats-Msg-Id`, and then as the handler does, with as many
-//! headers of the same length. It makes no events: payload, subject and headers need no encoding.
+//! NATS' Go client works like `nats bench js pub async`: asynchronous publishing with acknowledgements, 1,000 at a
+//! time. Its messages have as many bytes and subjects as the handler's in binary mode, and the stream has the same options.
+//! There are three rows: payload only, with an id in `Nats-Msg-Id`, and with as many headers of the same length as the
+//! handler's. It makes no events, so payload, subject and headers need no encoding.
 //!
-//! The CPU of a row is that of this process, of the server and of the Go client together, their start included. It is more
-//! telling than the rate where other work shares the machine.
+//! The CPU of a row is that of this process, the server and the Go client together, including their start. On a shared
+//! machine it is more reliable than the rate.
 
 #[cfg(feature = "kafka")]
 mod kafka_rows;
 
 use std::process::Command;
 
-use deltabus::{
+use deltabus::internals::{
     change::{Cause, Change},
     cloud_event::{
         ContentMode::{self, Binary, Structured},
@@ -40,15 +41,15 @@ use crate::{
     nats::{self, Keys, NatsServer},
 };
 
-/// Config maps of 1 KB, and the events that each run delivers.
+/// Config maps of 1 KB, and the number of events per run.
 const OBJECTS: u64 = 10_000 / SMOKE;
 const EVENTS: u64 = 100_000 / SMOKE;
-/// Deliveries at a time: the engine's default.
+/// Concurrent deliveries: the engine's default.
 const CONCURRENCY: usize = 8;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Rows whose system is called so: NATS, webhook, Kafka.
+    /// Only the rows of this system: NATS, webhook, Kafka
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     #[command(flatten)]
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     rows.extend(kafka_rows::rows(&thousand));
     rows.retain(|(name, _)| name.to_lowercase().contains(&args.only.to_lowercase()));
     if rows.iter().any(|(name, _)| name.to_lowercase().contains("nats")) {
-        cluster::build("nats")?; // its CPU is that of no row
+        cluster::build("nats")?; // build first: its CPU must not count in a row
     }
     let mut rates = vec![Vec::new(); rows.len()];
     let (mut ratios, mut costs) = (rates.clone(), rates.clone());
@@ -100,29 +101,29 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     Ok(())
 }
 
-/// Title of a row, and one run of it.
+/// Title of a row, and a function that runs it once.
 type Row<'a> = (&'a str, Box<dyn Fn() -> Outcome<Took> + 'a>);
 
 /// Result of a run.
 struct Took {
     events: u64,
-    /// Events a second.
+    /// Events per second.
     rate: f64,
 }
 
-/// Returns the row of the own client of the system that a row is of: Kafka's for its rows, NATS' for all others.
+/// Returns the row of the system's own client: Kafka's for Kafka rows, otherwise NATS'.
 fn own_client(rows: &[Row<'_>], row: usize) -> usize {
     let own_client = rows[..=row].iter().rposition(|(name, _)| name.starts_with("Kafka's"));
     own_client.unwrap_or(0)
 }
 
-/// Linux counts CPU for programs in hundredths of a second, whatever it does itself (`USER_HZ`, proc(5)).
+/// Microseconds per clock tick: Linux reports CPU in hundredths of a second (`USER_HZ`, proc(5)).
 const MICROS_PER_TICK: f64 = 10_000.0;
 
-/// Returns the CPU that this process has used, and those of its children that have ended, in ticks.
+/// Returns the CPU used by this process and its ended children, in ticks.
 fn cpu_ticks() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name in parentheses: utime, stime, cutime and cstime are the fields 14 to 17 of all.
+    // The fields 14 to 17, after the name in parentheses, are utime, stime, cutime and cstime.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
     fields.split_whitespace().skip(11).take(4).filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
 }
@@ -131,13 +132,13 @@ fn cpu_ticks() -> f64 {
 #[derive(Clone, Copy)]
 struct MessageSize {
     payload: usize,
-    /// Number of headers, and the length of each with name and separators.
+    /// Number of headers, and the length of each with its name and separators.
     headers: usize,
     header: usize,
 }
 
 impl MessageSize {
-    /// Measures what the handler sends in binary mode: beside the attributes there are `content-type`, `Nats-Msg-Id` and
+    /// Measures the handler's messages in binary mode. Besides the attributes they have `content-type`, `Nats-Msg-Id` and
     /// `Nats-Expected-Stream`.
     fn of(batches: &[Notification]) -> Self {
         let formatter = Formatter::from(Encoder::new("prod", "9f2c"));
@@ -148,7 +149,7 @@ impl MessageSize {
         };
         for event in batches.iter().flat_map(Notification::events) {
             events += 1;
-            payload += formatter.body(event, Form::Whole, Binary).expect("it can be written").bytes.len();
+            payload += formatter.body(event, Form::Whole, Binary).expect("events can be encoded").bytes.len();
             formatter.encoder().each_attribute(event, |attribute, value| add(attribute.header(), value));
             add("content-type", DATA_CONTENT_TYPE);
             add("Nats-Msg-Id", &id(event));
@@ -162,7 +163,7 @@ impl MessageSize {
     }
 }
 
-/// Returns all events in batches of `size`: objects in turn, each `added` in a new version: one body an event.
+/// Returns all events in batches of `size`. Objects take turns, and each event adds one in a new version with its own body.
 fn batches(size: u64) -> Vec<Notification> {
     let change = |at: u64| {
         let (name, version) = (format!("map-{}", at % OBJECTS), at / OBJECTS + 1);
@@ -227,7 +228,7 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
     deliver(&Webhook::new(options, Encoder::new("prod", "9f2c"))?, batches, 1, CONCURRENCY)
 }
 
-/// Delivers all batches so many times over, so many at a time but in their order.
+/// Delivers all batches `times` times, with `concurrency` deliveries at a time, in order.
 fn deliver(handler: &dyn AsyncHandler, batches: &[Notification], times: u32, concurrency: usize) -> Outcome<Took> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

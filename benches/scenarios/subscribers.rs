@@ -1,12 +1,12 @@
-//! Thousands of subscribers of `/v1/events`: whether each hears every event in order, how late, the memory and CPU of one,
-//! and whether those that do not read disturb the others.
+//! Thousands of subscribers of `/v1/events`. Checks that each receives every event in order, and measures lag, memory
+//! and CPU per subscriber, and the effect of subscribers that do not read.
 //!
-//! The engine is a process of its own. Config maps of 1 KB change at a steady rate. A round is three runs: alone, beside some
-//! that do not read, and alone again, which shows how much two runs differ by themselves.
+//! The engine has its own process. Config maps of 1 KB change at a steady rate. A round has three runs: without stalled
+//! subscribers, with some, and without them again. The third run shows the difference between two equal runs.
 
 mod audience;
 
-use deltabus::{
+use deltabus::internals::{
     bench::measure::{cpu, resident},
     config::Config,
     engine::Engine,
@@ -20,35 +20,35 @@ use crate::{
     world::World,
 };
 
-/// Objects, in the turn of which changes are drawn.
+/// Number of objects, which are changed in turn.
 const OBJECTS: u64 = 1_000;
-/// Subscribers that do not read, in every second run.
+/// Number of subscribers that do not read, in every second run.
 const STUCK: usize = 20;
-/// Events that are kept for all subscribers: few, so that the buffer is full soon.
+/// Number of events buffered for all subscribers: small, so that the buffer fills quickly.
 const BUFFER_EVENTS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(long, default_value_t = 2_000)]
     subscribers: usize,
-    /// Changes a second.
+    /// Changes per second
     #[arg(long, default_value_t = 200)]
     rate: u64,
-    /// Changes of a run; 4,000, or 1,000 of a short one.
+    /// Changes of a run; 4,000, or 1,000 of a short one
     #[arg(long)]
     events: Option<u64>,
     #[command(flatten)]
     length: Length,
 }
 
-/// Memory and CPU of the engine between two runs.
+/// Resource usage of the engine between two runs.
 #[derive(Clone, Copy)]
 struct Look {
     resident: u64,
     cpu_nanos: u64,
 }
 
-/// One run: what was heard, and its cost.
+/// One run: the received events and its resource usage.
 struct Run {
     heard: Heard,
     /// CPU of the engine.
@@ -56,7 +56,7 @@ struct Run {
     after: Look,
 }
 
-/// Parts of the scenario.
+/// Processes of the scenario.
 struct Stage {
     world: World,
     engine: Player,
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     let mut engine = Player::start("subscribers", &[world.url()])?;
     let audience = Audience::start(engine.line()?.parse()?)?;
     let mut stage = Stage { world, engine, audience, subscribers, rate, events, base: 0 };
-    // The buffer that all share is full before memory is looked at.
+    // Fill the shared buffer before memory is measured.
     stage.audience.join(1, 0)?;
     let first = stage.run(1, 2 * BUFFER_EVENTS, 5 * rate)?;
     stage.base = first.after.resident;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
 }
 
 impl Stage {
-    /// Makes changes; returns once all have heard them. Fails where a subscriber has missed something.
+    /// Makes changes; returns once all subscribers have received them. Fails if a subscriber missed an event.
     fn run(&mut self, subscribers: usize, events: u64, rate: u64) -> Outcome<Run> {
         let before = self.look()?;
         self.world.run(events, rate)?;
@@ -125,7 +125,7 @@ impl Stage {
         Ok(Run { heard, cpu_nanos: after.cpu_nanos - before.cpu_nanos, after })
     }
 
-    /// Looks at the engine, which is at rest then.
+    /// Measures the idle engine.
     fn look(&mut self) -> Outcome<Look> {
         self.engine.tell("look")?;
         let [resident, cpu_nanos] = self.engine.numbers()?;
@@ -151,7 +151,7 @@ impl Stage {
     }
 }
 
-/// Plays the measured engine: prints its address, and answers each line at rest with its resident bytes and CPU.
+/// Runs the measured engine: prints its address. Answers each line, when idle, with its resident bytes and CPU.
 pub(crate) fn engine(url: &str) -> Outcome<()> {
     open_as_many_files_as_allowed()?;
     let mut config = Config::from_toml_str(&format!(
@@ -174,7 +174,7 @@ pub(crate) fn engine(url: &str) -> Outcome<()> {
     })
 }
 
-/// Raises the limit of this process to what it may be: each stream is a file.
+/// Raises this process's limit of open files to its maximum: each stream is a file.
 fn open_as_many_files_as_allowed() -> Outcome<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)

@@ -1,8 +1,8 @@
-//! Cost of a watched type: time to sync, connections, memory beside the objects, and the CPU of doing nothing.
+//! Resource usage per watched type: time to sync, connections, memory besides the objects, and CPU when idle.
 
 use std::{fs, future::pending, time::Duration};
 
-use deltabus::{
+use deltabus::internals::{
     bench::measure,
     list_watch::kube::ClusterAccess,
     simulator::{Simulator, SimulatorOptions, Workload, bench_type},
@@ -19,18 +19,18 @@ pub(crate) struct Args {
     length: Length,
 }
 
-/// Cost of one engine.
+/// Resource usage of one engine.
 struct Cost {
     types: usize,
     objects: usize,
     sync_nanos: u64,
     sync_cpu_nanos: u64,
     resident: u64,
-    /// Bytes of the objects among these.
+    /// Part of `resident` that is bodies of objects, in bytes.
     bodies: u64,
     threads: u64,
     rest_cpu_nanos: u64,
-    /// Times a thread was woken at rest.
+    /// Number of thread wake-ups while idle.
     wakeups: u64,
     connections: [u64; 2],
     requests: usize,
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     Ok(())
 }
 
-/// Lets one engine sync and rest.
+/// Measures one engine during its sync and while idle.
 fn measure(types: usize, objects: usize, rest: u64) -> Outcome<Cost> {
     let simulator = Simulator::start(SimulatorOptions::default())?;
     Workload::new(1).load_types(simulator.store(), types, objects)?;
@@ -82,7 +82,7 @@ fn measure(types: usize, objects: usize, rest: u64) -> Outcome<Cost> {
     })
 }
 
-/// Writes a row. Of those before, the first is one empty type; an empty one of as many types says what objects add.
+/// Formats a row. The first of the rows before has one empty type; a row with as many empty types gives the share of objects.
 fn line(cost: &Cost, before: &[Cost], rest: u64) -> String {
     let Cost { types, objects, .. } = *cost;
     let all = (types * objects) as u64;
@@ -107,7 +107,7 @@ fn line(cost: &Cost, before: &[Cost], rest: u64) -> String {
     )
 }
 
-/// Plays the measured engine.
+/// Runs the measured engine.
 pub(crate) fn engine(url: &str, types: usize, objects: u64, rest: u64) -> Outcome<()> {
     let names: Vec<String> = (0..types).map(bench_type).collect();
     let config = format!("[resources.all]\nmatch = {names:?}\n[handlers.out]\ntype = \"blackhole\"\n");
@@ -127,11 +127,11 @@ pub(crate) fn engine(url: &str, types: usize, objects: u64, rest: u64) -> Outcom
         let before = (measure::cpu(), wakeups());
         actix_rt::time::sleep(Duration::from_secs(rest)).await;
         println!("{} {}", measure::cpu() - before.0, wakeups() - before.1);
-        pending().await // until it is ended
+        pending().await // until it is killed
     })
 }
 
-/// Returns how often threads of this process have slept.
+/// Returns the number of times that threads of this process have slept.
 fn wakeups() -> u64 {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let of_thread = |status: String| {

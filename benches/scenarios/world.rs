@@ -1,8 +1,8 @@
-//! An API server whose config maps of 1 KB change at a steady rate, and the state that its consumers should end in.
+//! An API server whose config maps of 1 KB change at a steady rate, and the expected final state of its consumers.
 
 use std::{thread, time::Duration};
 
-use deltabus::{
+use deltabus::internals::{
     object::ObjectKey,
     simulator::{HistoryLimits, Random, RawObject, Simulator, SimulatorOptions},
 };
@@ -11,14 +11,14 @@ use crate::harness::{Outcome, micros, now};
 
 const TYPE: &str = "configmaps";
 const NAMESPACE: &str = "default";
-/// Changes are made so often.
+/// Time between two batches of changes.
 const TICK: Duration = Duration::from_millis(1);
-/// One in so many changes deletes an object or creates one, in turn.
+/// One in this number of changes deletes or creates an object, in turn.
 const LIFE_EVERY: u64 = 100;
-/// Padding that makes an object 1 KB.
+/// Length of the padding that makes an object 1 KB.
 const PADDING: usize = 700;
 
-/// One object.
+/// One object of the collection.
 #[derive(Clone)]
 struct Thing {
     name: String,
@@ -26,14 +26,14 @@ struct Thing {
     touched: bool,
 }
 
-/// See the module. It is a part of this process, with threads of its own.
+/// The API server and its expected state. It runs on threads of this process.
 pub(crate) struct World {
     simulator: Simulator,
     random: Random,
-    /// Text that no two objects share.
+    /// Random text for the padding, which differs between objects.
     noise: String,
     things: Vec<Thing>,
-    /// Names that were deleted; half of them come back.
+    /// Deleted names; half of them are used again.
     free: Vec<String>,
     deleted: Vec<String>,
     changes: u64,
@@ -44,9 +44,9 @@ pub(crate) struct World {
 pub(crate) type Last = (String, Option<u64>);
 
 impl World {
-    /// Starts with so many objects.
+    /// Starts with this number of objects.
     pub(crate) fn start(objects: u64) -> Outcome<Self> {
-        // No client is too late for a change.
+        // Keep the whole history, so that no client comes too late.
         let history = HistoryLimits { changes: usize::MAX, bytes: usize::MAX };
         let simulator = Simulator::start(SimulatorOptions { history, ..SimulatorOptions::default() })?;
         let mut random = Random::new(7);
@@ -64,7 +64,7 @@ impl World {
         self.simulator.url()
     }
 
-    /// Makes changes, `rate` a second; returns the time that this took.
+    /// Makes changes, `rate` per second; returns the time taken.
     pub(crate) fn run(&mut self, changes: u64, rate: u64) -> Outcome<Duration> {
         let began = now();
         let mut done = 0;
@@ -116,7 +116,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes a state of an object, with the time.
+    /// Writes a new state of an object, with the current time.
     fn raw(&mut self, Thing { name, uid, .. }: &Thing) -> RawObject {
         let from = self.random.below(self.noise.len() - PADDING);
         let padding = &self.noise[from..from + PADDING];

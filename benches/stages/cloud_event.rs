@@ -3,7 +3,7 @@
 use std::{hint::black_box, sync::Arc};
 
 use criterion::{Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     bench::Shape,
     change::{Cause, Change},
     cloud_event::{DataFormat, Encoder, Formatter, template::Template},
@@ -55,7 +55,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
         let formatter = Formatter::new(encoder.clone(), format);
         group.bench_function(format!("update_6k_as_{name}"), |bencher| {
             bencher.iter(|| {
-                event.record.sequence.0 += 1; // another event: what was computed of the one before is of no use
+                event.record.sequence.0 += 1; // a new event, so that nothing computed before is reused
                 out.clear();
                 formatter.line(&mut out, black_box(&event)).expect("it can be written");
                 out.len()

@@ -1,9 +1,9 @@
-//! Packing and unpacking of bodies: by zstd and by lz4, with a dictionary of their type and without.
+//! Packing and unpacking of bodies: by zstd and by lz4, with and without a dictionary of their type.
 
 use std::{hint::black_box, sync::Arc};
 
 use criterion::{Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     bench::Shape,
     object::{
         Object,
@@ -13,9 +13,9 @@ use deltabus::{
 
 use crate::Pods;
 
-/// Pods that are packed, beside those that the dictionary is made of.
+/// Number of packed pods, in addition to the dictionary's samples.
 const PODS: usize = 1_000;
-/// Pods that the dictionary is made of, at most.
+/// Maximum number of pods in the dictionary.
 const SAMPLES: usize = 24;
 
 fn samples(pods: &Pods) -> Vec<Vec<u8>> {

@@ -1,9 +1,9 @@
-//! The queue: an event pushed, popped and known.
+//! The queue: an event is pushed, popped and acknowledged.
 
 use std::{cell::LazyCell, hint::black_box};
 
 use criterion::{BatchSize, Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     delta_fifo::{DeltaFifo, QueueOrder},
     object::Object,
     reflector::ReflectorEvent,

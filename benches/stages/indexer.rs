@@ -3,7 +3,7 @@
 use std::{cell::LazyCell, hint::black_box, sync::Arc};
 
 use criterion::{BatchSize, Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     bench::Shape,
     delta_fifo::{Delta, DeltaKind, Deltas},
     indexer::{Indexer, IndexerOptions, store::EvmapStore},

@@ -1,9 +1,9 @@
-//! The journal in memory: an event appended, released, read and acknowledged by each reader.
+//! The journal in memory: an event is appended, released, read and acknowledged by each reader.
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     change::{Cause, Change, Reached},
     journal::{
         Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, TypeNumber, UnitId, UnitInterest,

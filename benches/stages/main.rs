@@ -11,7 +11,7 @@ mod store;
 mod work_queue;
 
 use criterion::{criterion_group, criterion_main};
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, Shape},
     object::{
         FieldPath, Object,
@@ -19,7 +19,7 @@ use deltabus::{
     },
 };
 
-/// Divides the work of a debug build, which only shows that a bench runs.
+/// Divisor of the work in a debug build, which only shows that a bench runs.
 const SMOKE: usize = if cfg!(debug_assertions) { 100 } else { 1 };
 
 /// Returns the plan for pods without `metadata.managedFields`, the default of a configuration.
@@ -28,7 +28,7 @@ fn plan() -> ScanPlan {
     ScanPlan::new(&drop, Some(TypeMeta::new("v1", "Pod")))
 }
 
-/// Makes pods of 9 KB, `managedFields` cut.
+/// Generator of pods of 9 KB, without `managedFields`.
 struct Pods {
     generator: Generator,
     plan: ScanPlan,

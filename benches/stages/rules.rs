@@ -1,7 +1,7 @@
-//! Rules where changes are routed: a hundred readers of one journal, each with a rule of its own, read a batch of updates
-//! of pods of 9 KB. The state before is packed, as a cache keeps it.
+//! Rules at the routing of changes: a hundred readers of one journal, each with its own rule, read a batch of updates of
+//! pods of 9 KB. The previous state is packed, as in a cache.
 //!
-//! Time is that of reading alone. An element is one rule and one event.
+//! Only reading is timed. An element is one rule and one event.
 
 use std::{
     cell::LazyCell,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use criterion::{Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     bench::Shape,
     change::{Cause, Change, Reached},
     journal::{
@@ -29,12 +29,12 @@ use jiff::Timestamp;
 use crate::Pods;
 
 const RULES: usize = 100;
-/// Changes that are appended together.
+/// Number of changes per append.
 const BATCH: usize = 64;
 const BATCHES: usize = 16;
 const UNIT: UnitId = UnitId(0);
 
-/// Templates of rules, taken in turn; `{n}` is another number in each rule. None of them matches: what matches is read on.
+/// Templates of rules, used in turn; `{n}` is a different number in each rule. No rule matches: a match would be read on.
 struct Row {
     name: &'static str,
     /// Paths of `changed`.
@@ -107,7 +107,7 @@ pub(crate) fn benches(c: &mut Criterion) {
     group.finish();
 }
 
-/// Makes updates of pods, each in the state before and in the state after.
+/// Generates updates of pods, with the old and the new state.
 fn updates(shape: Shape) -> Vec<Change> {
     let (pods, packer) = (Pods::new(shape), Packer::new(Compression::Zstd));
     let update = |number| {
@@ -134,7 +134,7 @@ fn read(journal: &Journal, readers: &[ReaderId], row: &Row, batch: &[Change]) ->
     begin.elapsed()
 }
 
-/// Opens a reader as the lane of a handler with such a rule is one.
+/// Opens a reader like that of a handler with such a rule.
 fn reader(journal: &Journal, row: &Row, number: usize) -> ReaderId {
     let changed = row.changed.iter().map(|path| FieldPath::parse(path).expect("a constant path")).collect();
     let template = row.when.get(number % row.when.len().max(1));

@@ -1,11 +1,11 @@
-//! The scan: find, cut and copy a pod of 9 KB, two fifths of it `managedFields`, and a custom resource of 2 KB.
+//! The scan: find, cut and copy a pod of 9 KB, of which two fifths are `managedFields`, and a custom resource of 2 KB.
 //!
-//! `serde_json` does two thirds of the work: it finds the identity in a borrowed struct, and cuts and copies nothing.
+//! `serde_json` does only two thirds of the work: it finds the identity in a borrowed struct, without cutting and copying.
 
 use std::{borrow::Cow, hint::black_box, sync::Arc};
 
 use criterion::{Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, Shape},
     list_watch::decode::{ListDecoder, WatchDecoder},
     object::{

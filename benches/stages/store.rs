@@ -1,9 +1,9 @@
-//! The store on disk: append, read back, open. Pods of 9 KB with values of their own, `managedFields` cut.
+//! The store on disk: append, read back, open. Pods of 9 KB with individual values, without `managedFields`.
 
 use std::{cell::LazyCell, hint::black_box};
 
 use criterion::{BatchSize, Criterion, Throughput};
-use deltabus::{
+use deltabus::internals::{
     bench::Shape,
     change::{Cause, Change},
     journal::{
@@ -27,7 +27,7 @@ struct Filled {
 
 impl Filled {
     fn new() -> Self {
-        let here = std::env::current_dir().expect("there is one"); // on a disk: the system's own may be memory
+        let here = std::env::current_dir().expect("there is one"); // on a disk: /tmp may be in memory
         let filled = Self { pods: Pods::new(Shape::Diverse), dir: tempfile::tempdir_in(here).expect("there is room") };
         let (store, _) = filled.open();
         for first in (0..PODS).step_by(BATCH) {

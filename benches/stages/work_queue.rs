@@ -1,7 +1,7 @@
-//! The work queue: an item added, taken and done; and added again while it waits.
+//! The work queue: an item is added, taken and done; and is added again while it waits.
 
 use criterion::{Criterion, Throughput};
-use deltabus::work_queue::{WorkQueue, default_controller_limiter};
+use deltabus::internals::work_queue::{WorkQueue, default_controller_limiter};
 
 const ITEMS: usize = 1_000;
 

@@ -1,4 +1,4 @@
-//! Figures as a picture: bars in an SVG that needs nothing else, in colours for light and dark.
+//! Bar charts of figures: self-contained SVG with colours for light and dark mode.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ use super::{
 };
 
 const WIDTH: f64 = 900.0;
-/// Begin of the bars; their names stand before them.
+/// Start of the bars; the names are to their left.
 const LEFT: f64 = 210.0;
-/// Room behind the longest bar for its figure.
+/// Room for the label of the longest bar.
 const RIGHT: f64 = 300.0;
 const SPACE: f64 = WIDTH - LEFT - RIGHT;
 const BAR: f64 = 16.0;
@@ -22,40 +22,40 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2937}.t{font-we
     .a{fill:#c2410c}.b{fill:#94a3b8}.f{fill:#9ca3af;fill-opacity:.2}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}\
     .s{fill:#9ca3af}.a{fill:#fb923c}.b{fill:#64748b}}";
 
-/// Colour of a bar.
+/// Colour of a bar, by prominence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// Stands out.
+    /// Most prominent.
     Orange,
-    /// Stands beside.
+    /// Less prominent.
     Grey,
-    /// Stands behind.
+    /// Background.
     Faint,
 }
 
-/// Bars of one row, one over the other: a shorter one follows a longer one.
+/// Bars of one row, drawn on top of each other, the longest first.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// Name in front of the bars.
+    /// Name to the left of the bars.
     pub name: String,
-    /// Lengths, in any unit that the panel's rows share.
+    /// Lengths of the bars, in the unit of the panel.
     pub bars: Vec<(f64, Colour)>,
-    /// Text behind the bars.
+    /// Text to the right of the bars.
     pub label: String,
 }
 
-/// Rows of bars on one scale.
+/// Rows of bars with a common scale.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Name of the figure, and its unit.
+    /// Name and unit of the figure.
     pub title: String,
     /// Explanation below the title.
     pub note: String,
-    /// Rows, from the top.
+    /// Rows from top to bottom.
     pub rows: Vec<Bars>,
 }
 
-/// Draws panels below each other; those without a row are left out.
+/// Draws panels below each other; panels without rows are omitted.
 pub fn bars(title: &str, panels: &[Panel]) -> String {
     let mut body = String::new();
     let mut put = |line: std::fmt::Arguments<'_>| writeln!(body, "{line}").expect("a string takes all");
@@ -96,7 +96,7 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
     )
 }
 
-/// Draws CPU an event, what is kept of the bytes that came, latency and reads, of each kind that was measured.
+/// Draws CPU per event, cached size relative to the received size, latency and reads, for each measured kind.
 pub fn svg(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
     let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<Bars>| Panel {
@@ -186,7 +186,7 @@ mod tests {
         svg(&runs.iter().map(of).collect::<Vec<_>>(), &machine)
     }
 
-    /// The numbers of an attribute.
+    /// Returns the numbers of an attribute.
     fn values(picture: &str, attribute: &str) -> Vec<f64> {
         let begin = format!(" {attribute}=\"");
         let parts = picture.split(&begin).skip(1);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_lies_within_the_picture_and_text_is_escaped() {
+    fn drawing_stays_within_picture_and_escapes_text() {
         let slow =
             Run { latency: run().latency.map(|of| super::super::figures::Latency { max: 90_000_000, ..of }), ..run() };
         let picture = drawn(&[("pods", run()), ("a<b", slow)]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_long_as_their_figures() {
+    fn bar_lengths_are_proportional_to_figures() {
         let mut twice = run();
         twice.events.as_mut().unwrap().cpu_nanos *= 2;
         let picture = drawn(&[("one", run()), ("two", twice)]);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_drawn() {
+    fn chart_omits_unmeasured_figures() {
         let picture = drawn(&[("pods", Run { latency: None, reads: None, reads_beside_writer: None, ..run() })]);
         assert!(
             picture.contains("CPU an event") && !picture.contains("socket to handler") && !picture.contains("Reads")

@@ -6,49 +6,49 @@ use crate::simulator::{Random, template::ObjectTemplate};
 
 /// Base 32: five bits a letter, all of them allowed in names.
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// As many as one 64-bit draw has bits for.
+/// Number of letters from one 64-bit draw.
 const LETTERS_A_DRAW: usize = 12;
-/// Bytes of a block of text, and how many of them a config map has.
+/// Size of a text block in bytes, and number of blocks in a config map.
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 49;
-/// Blocks that config maps draw from.
+/// Number of blocks that config maps draw from.
 const POOL_BLOCKS: usize = 256;
 
-/// Value that differs from object to object, or from change to change.
+/// A value that differs between objects or between changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     /// Seven digits.
     Number,
-    /// Two digits: one of a hundred.
+    /// Two digits: one of a hundred values.
     Namespace,
     Uid,
     OwnerUid,
-    /// Nine letters, the same for twenty objects.
+    /// Nine letters, shared by twenty objects.
     Hash,
     Version,
-    /// 64 hexadecimal digits, the same each time in one object.
+    /// 64 hexadecimal digits; every occurrence in one object is the same.
     Digest,
-    /// The same, another each time.
+    /// 64 hexadecimal digits; every occurrence is different.
     OtherDigest,
     /// Creation time.
     Created,
-    /// The time of its last change.
+    /// Time of the last change.
     Changed,
-    /// Four digits, the same for thirty objects.
+    /// Four digits, shared by thirty objects.
     Node,
-    /// The last three parts of the node's address.
+    /// Last three parts of the node's address.
     HostIp,
-    /// The last three parts of an address of its own.
+    /// Last three parts of the object's own address.
     Ip,
     Restarts,
     Ready,
     ReadyBool,
-    /// At least `min` letters, and up to `span` more.
+    /// Random letters, from `min` to `min + span` of them.
     Word {
         min: usize,
         span: usize,
     },
-    /// A number from `min`, below `min + span`.
+    /// A number from `min`, less than `min + span`.
     Amount {
         min: usize,
         span: usize,
@@ -62,7 +62,7 @@ pub(super) enum Field {
 pub(super) struct State {
     pub(super) seed: u64,
     pub(super) number: u64,
-    /// The change that made it so; 0 for the first state.
+    /// Number of the change that led to this state; 0 for the first state.
     pub(super) change: u64,
     pub(super) version: u64,
 }
@@ -113,7 +113,7 @@ impl Field {
     }
 }
 
-/// Makes the text that config maps are made of: lines of YAML, as JSON has them within a string.
+/// Generates the text of config maps: lines of YAML, escaped for a JSON string.
 pub(super) fn pool(seed: u64) -> Vec<u8> {
     let mut random = Random::new(!seed);
     let mut pool = Vec::with_capacity(POOL_BLOCKS * BLOCK);
@@ -130,7 +130,7 @@ pub(super) fn pool(seed: u64) -> Vec<u8> {
             }
             pool.extend_from_slice(lines.as_bytes());
         }
-        pool.resize(end, b'#'); // no escape is cut apart
+        pool.resize(end, b'#'); // do not split an escape
     }
     pool
 }
@@ -153,7 +153,7 @@ fn address(number: u64, out: &mut Vec<u8>) -> io::Result<()> {
     write!(out, "{}.{}.{}", (number >> 16) & 255, (number >> 8) & 255, number & 255)
 }
 
-/// Appends some second of 2026.
+/// Appends a random time in 2026.
 fn time(random: &mut Random, out: &mut Vec<u8>) -> io::Result<()> {
     let [month, day, hour, minute, second] = [12, 28, 24, 60, 60].map(|span| random.below(span));
     write!(out, "2026-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, day + 1)

@@ -1,19 +1,19 @@
-//! Results of a run, and the figures that are made of them.
+//! Results of a run, and the figures derived from them.
 
 use serde::{Deserialize, Serialize};
 
 use super::orders::{EventsCost, Stamp, Synced};
 
-/// All that was measured in one run: one engine, from its start to its end.
+/// Results of one run: one engine, from its start to its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Bytes of JSON of an object as the server sends it, on average; 0 where that is not known.
+    /// Average JSON size of an object as the server sends it, in bytes; 0 if unknown.
     pub object_bytes: u64,
-    /// The first state.
+    /// Sync of the first state.
     pub synced: Synced,
-    /// Changes a second that the server made while the engine synced, where it was to make some.
+    /// Changes per second during the sync, if there were any.
     pub flow: Option<f64>,
-    /// Changes that the server made after that; 0: it was watched as it is, for a time.
+    /// Number of changes after the sync; 0 if a live cluster was observed for some time.
     pub changes: u64,
     /// Cost of events.
     pub events: Option<EventsCost>,
@@ -21,27 +21,27 @@ pub struct Run {
     pub latency: Option<Latency>,
     /// Reads while nothing changes.
     pub reads: Option<Reads>,
-    /// Reads while changes come as fast as the engine takes them, and how many of these came a second.
+    /// Reads while changes come as fast as the engine accepts them, and the number of these events per second.
     pub reads_beside_writer: Option<(Reads, f64)>,
 }
 
 /// Latency of single changes from the server's socket to the handler; nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Half of them took no longer.
+    /// Median.
     pub p50: u64,
-    /// Nine in ten.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 in 100.
+    /// 99th percentile.
     pub p99: u64,
-    /// The longest.
+    /// Maximum.
     pub max: u64,
     /// Number of changes.
     pub changes: usize,
 }
 
 impl Latency {
-    /// Joins what was sent with what arrived, by version; `None` where nothing of it arrived.
+    /// Joins sent and received changes by version; `None` if none of them arrived.
     pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Option<Self> {
         arrived.sort_unstable();
         let took = sent.iter().filter_map(|(version, at)| {
@@ -55,7 +55,7 @@ impl Latency {
     }
 }
 
-/// Returns the value that so many of a thousand do not exceed; `None` of nothing. The values are sorted.
+/// Returns a percentile of sorted values, given per thousand; `None` for an empty slice.
 pub(super) fn percentile(sorted: &[u64], permille: usize) -> Option<u64> {
     let rank = (sorted.len() * permille).div_ceil(1000);
     sorted.get(rank.saturating_sub(1)).copied()
@@ -65,35 +65,35 @@ pub(super) fn percentile(sorted: &[u64], permille: usize) -> Option<u64> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reads {
-    /// Reads by key a second, of keys drawn by chance.
+    /// Reads per second by randomly drawn keys.
     pub by_key: f64,
-    /// One read by key; nanoseconds, the clock's own included.
+    /// Median of one read by key, in nanoseconds, including the clock's overhead.
     pub p50_nanos: u64,
-    /// The same, 99 in 100.
+    /// 99th percentile of one read by key.
     pub p99_nanos: u64,
-    /// The same, 999 in 1000.
+    /// 99.9th percentile of one read by key.
     pub p999_nanos: u64,
-    /// Reads by key a second in snapshots, 64 each, one after the other; `None` where that was not measured.
+    /// Reads by key per second in snapshots, with 64 consecutive reads each; `None` if not measured.
     pub found: Option<f64>,
-    /// Reads by key a second, 64 keys at once; `None` where that was not measured.
+    /// Reads by key per second with 64 keys per call; `None` if not measured.
     pub by_keys: Option<f64>,
-    /// Objects a second that were read by the index of namespaces; `None` where that was not measured.
+    /// Objects per second read by the index of namespaces; `None` if not measured.
     pub by_index: Option<f64>,
-    /// Objects a second that lists with a label selector have looked at.
+    /// Objects per second examined by lists with a label selector.
     pub by_selector: Option<f64>,
 }
 
 /// One figure of a run.
 pub struct Figure {
-    /// Its name in documents.
+    /// Name in documents.
     pub key: &'static str,
-    /// Its name for people.
+    /// Name for users.
     pub title: &'static str,
-    /// Its unit.
+    /// Unit.
     pub unit: &'static str,
-    /// Digits behind the point.
+    /// Number of decimal places.
     pub decimals: usize,
-    /// Makes it; `None` where it was not measured.
+    /// Function that computes it; `None` if not measured.
     pub of: fn(&Run) -> Option<f64>,
 }
 
@@ -102,17 +102,17 @@ pub(super) fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// Returns how many a second so many within a time are.
+/// Returns a rate per second.
 pub fn per_second(count: u64, nanos: u64) -> f64 {
     float(count) * 1e9 / float(nanos.max(1))
 }
 
-/// Divides, where there is something to divide by.
+/// Divides; `None` for a divisor of 0.
 fn per(value: u64, by: u64) -> Option<f64> {
     (by > 0).then(|| float(value) / float(by))
 }
 
-/// Events a second from first to last; `None` for a single event.
+/// Returns the events per second from first to last; `None` for a single event.
 fn rate(events: &EventsCost) -> Option<f64> {
     (events.delivered > 1 && events.wall_nanos > 0).then(|| per_second(events.delivered, events.wall_nanos))
 }
@@ -122,7 +122,7 @@ fn per_event(run: &Run, value: impl Fn(&EventsCost) -> u64) -> Option<f64> {
     per(value(events), if run.changes > 0 { run.changes } else { events.delivered })
 }
 
-/// All memory of the process, divided by the objects.
+/// Returns the process's memory per object.
 fn resident(run: &Run, bytes: u64) -> Option<f64> {
     per(bytes, run.synced.objects).filter(|_| bytes > 0)
 }
@@ -153,7 +153,7 @@ const fn figure(
     Figure { key, title, unit, decimals, of }
 }
 
-/// All figures, in the order of the table. `docs/benchmarks.md` says what each means.
+/// All figures, in the order of the table. See `docs/benchmarks.md` for their meaning.
 pub const FIGURES: [Figure; 30] = [
     figure("objectBytes", "an object on the wire", "bytes", 0, |run| {
         per(run.object_bytes, 1).filter(|bytes| *bytes > 0.0)
@@ -216,19 +216,19 @@ pub const FIGURES: [Figure; 30] = [
     }),
 ];
 
-/// One figure of several runs.
+/// One figure, summarized over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Half of the runs had no more.
+    /// Median of the runs.
     pub median: f64,
-    /// The least.
+    /// Smallest value.
     pub min: f64,
-    /// The most.
+    /// Largest value.
     pub max: f64,
 }
 
 impl Summary {
-    /// Sums up a figure; `None` where no run has it.
+    /// Summarizes a figure; `None` if no run has it.
     pub fn of(runs: &[Run], figure: &Figure) -> Option<Self> {
         let mut values: Vec<f64> = runs.iter().filter_map(figure.of).collect();
         values.sort_by(f64::total_cmp);
@@ -240,7 +240,7 @@ impl Summary {
     }
 }
 
-/// Returns the figure of that name.
+/// Returns the figure with this name.
 pub(super) fn named(key: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.key == key)
 }
@@ -249,7 +249,7 @@ pub(super) fn named(key: &str) -> Option<&'static Figure> {
 pub(super) mod testing {
     use super::*;
 
-    /// A run with every figure.
+    /// Returns a run with every figure.
     pub(in crate::bench) fn run() -> Run {
         let reads = Reads {
             by_key: 5e6,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_what_their_names_say() {
+    fn figures_match_their_names() {
         let run = testing::run();
         for (key, expected) in [
             ("syncSeconds", 0.4),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_figure() {
+    fn unmeasured_values_have_no_figure() {
         let run = Run::default();
         let there: Vec<_> =
             FIGURES.iter().filter(|figure| (figure.of)(&run).is_some()).map(|figure| figure.key).collect();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_joins_by_version_and_ignores_what_never_arrived() {
+    fn latency_joins_by_version_and_ignores_missing_arrivals() {
         let sent: Vec<Stamp> = (0..1_000).map(|version| (version, 10 * version)).collect();
         let mut arrived: Vec<Stamp> = sent.iter().map(|(version, at)| (*version, at + version + 1)).collect();
         arrived.reverse();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn several_runs_are_a_median_and_a_range() {
+    fn several_runs_give_median_and_range() {
         let run = |bytes| Run { object_bytes: bytes, ..Run::default() };
         let summary = |bytes: &[u64]| {
             let runs: Vec<_> = bytes.iter().map(|bytes| run(*bytes)).collect();

@@ -1,4 +1,4 @@
-//! Objects by rule: every state of every object follows from a seed, so nothing is kept.
+//! Generated objects: a seed determines every state of every object, so no object is stored.
 
 use super::{
     Shape,
@@ -14,12 +14,13 @@ const CONFIG_MAP: &str = include_str!("shapes/configmap.json");
 
 const DATABASE: &str = "postgres://${APP}@postgres.${NS}.svc.cluster.local:5432/${APP}";
 const CACHE: &str = "redis://redis.${NS}.svc.cluster.local:6379/0";
-/// Creation time of objects whose times do not differ.
+/// Creation time of objects with equal times.
 const BEGIN: &str = "2026-01-01T00:00:00Z";
-/// Versions below belong to what was before.
+/// First version of the generated objects.
 const FIRST_VERSION: u64 = 1_000;
 
-/// Makes objects `0..objects` of a shape, and their changes 1, 2, 3 …, without end. Equal arguments make equal bytes.
+/// Generator of the objects `0..objects` of a shape, and of their endless changes 1, 2, 3 …. Equal arguments give equal
+/// bytes.
 #[derive(Debug)]
 pub struct Generator {
     shape: Shape,
@@ -28,7 +29,7 @@ pub struct Generator {
     resource: ResourceType,
     /// `"kind":"Pod","apiVersion":"v1",`
     type_meta: String,
-    /// One for each application.
+    /// One template per application.
     templates: Vec<ObjectTemplate<Field>>,
     pool: Vec<u8>,
 }
@@ -37,17 +38,17 @@ pub struct Generator {
 #[derive(Clone, Debug, Default)]
 pub struct States {
     at: u64,
-    /// The last change of each object; empty while nothing has changed.
+    /// Last change of each object; empty before the first change.
     last: Vec<u64>,
 }
 
 impl States {
-    /// Returns the change up to which it was followed.
+    /// Returns the last applied change.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// Follows the changes up to `change`.
+    /// Applies the changes up to `change`.
     pub fn advance(&mut self, generator: &Generator, change: u64) {
         if self.last.is_empty() && change > 0 {
             self.last = vec![0; usize::try_from(generator.objects).unwrap_or_default()];
@@ -58,7 +59,7 @@ impl States {
         self.at = self.at.max(change);
     }
 
-    /// Returns the last change of an object; 0 where it was never changed.
+    /// Returns the last change of an object; 0 if it was never changed.
     pub fn last(&self, number: u64) -> u64 {
         self.last.get(place(number)).copied().unwrap_or_default()
     }
@@ -69,7 +70,7 @@ fn place(number: u64) -> usize {
 }
 
 impl Generator {
-    /// Compiles the templates of a shape. At least one object is made.
+    /// Compiles the templates of a shape. There is at least one object.
     pub fn new(shape: Shape, objects: u64, seed: u64) -> Self {
         let resource = shape.resource();
         let (kind, version) = (&resource.kind, resource.api_version());
@@ -85,18 +86,18 @@ impl Generator {
             Shape::Events => EVENT.to_owned(),
         };
         let text = if shape == Shape::Diverse { text } else { text.replace("${E2}", DATABASE).replace("${E3}", CACHE) };
-        let text = &text[1..]; // the opening brace: the type goes behind it
+        let text = &text[1..]; // without the opening brace: the type comes after it
         let templates = APPS.iter().map(|app| ObjectTemplate::compile(text, |hole| fill(shape, app, hole))).collect();
         let pool = if shape == Shape::Configmaps { field::pool(seed) } else { Vec::new() };
         Self { shape, objects: objects.max(1), seed, resource, type_meta, templates, pool }
     }
 
-    /// Returns what they look like.
+    /// Returns the shape of the objects.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Returns how many objects there are.
+    /// Returns the number of objects.
     pub fn objects(&self) -> u64 {
         self.objects
     }
@@ -107,6 +108,7 @@ impl Generator {
     }
 
     /// Returns the key of an object.
+    #[cfg(any(test, feature = "testing"))]
     pub fn key(&self, number: u64) -> ObjectKey {
         let app = APPS[place(number % 10)];
         let name = match self.shape {
@@ -123,37 +125,38 @@ impl Generator {
         ObjectKey::new(&format!("team-{:02}", number / 20 % 100), &name)
     }
 
-    /// Returns which object a change is of; changes are counted from 1.
+    /// Returns the number of the object that a change affects; changes count from 1.
     pub fn drawn(&self, change: u64) -> u64 {
         let mut random = Random::new(self.seed.rotate_left(32) ^ change.wrapping_mul(0xd134_2543_de82_ef95));
         random.below(place(self.objects)) as u64
     }
 
-    /// Returns the version of a list that has all changes up to this one, which is that of the change itself.
+    /// Returns the version after this change, for the change itself and for lists.
     pub fn version(&self, change: u64) -> u64 {
         FIRST_VERSION + self.objects + change
     }
 
-    /// Returns the last change that a version has; 0 for versions before the first.
+    /// Returns the last change of a version; 0 for versions before the first change.
     pub fn change_of(&self, version: u64) -> u64 {
         version.saturating_sub(FIRST_VERSION + self.objects)
     }
 
-    /// Appends an object as a watch has it, after its last change; 0: as it was first.
+    /// Appends an object in the form of a watch, after change `change`; 0 is the first state.
     pub fn write(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         out.push(b'{');
         out.extend_from_slice(self.type_meta.as_bytes());
         self.template(number).object(self.state(number, change), &self.pool, out);
     }
 
-    /// Returns an object as [`Generator::write`] appends it.
+    /// Returns the output of [`Generator::write`].
+    #[cfg(any(test, feature = "testing"))]
     pub fn object(&self, number: u64, change: u64) -> Vec<u8> {
         let mut out = Vec::new();
         self.write(number, change, &mut out);
         out
     }
 
-    /// Appends an object as a list has it: without type where that is built in.
+    /// Appends an object in the form of a list: built-in types have no type in their items.
     pub fn write_item(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         if self.shape == Shape::Custom {
             return self.write(number, change, out);
@@ -162,7 +165,7 @@ impl Generator {
         self.template(number).object(self.state(number, change), &self.pool, out);
     }
 
-    /// Returns the bytes of an object, on average over the first of them.
+    /// Returns the average size of the first objects in bytes.
     pub fn object_bytes(&self) -> usize {
         let looked_at = self.objects.min(100);
         let mut out = Vec::new();
@@ -180,7 +183,7 @@ impl Generator {
     }
 }
 
-/// Says what goes into a hole of the templates.
+/// Returns the content of a hole of the templates.
 fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
     let diverse = shape == Shape::Diverse;
     let text = |text: &str| (text.to_owned(), None);
@@ -243,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_json_of_the_size_and_type_that_their_shape_promises() {
+    fn generated_objects_match_their_shape() {
         for (shape, bytes) in [
             (Shape::Pods, 8_000..11_000),
             (Shape::Diverse, 8_000..11_000),
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_seeds_make_equal_bytes_and_others_do_not() {
+    fn equal_seeds_make_equal_bytes() {
         for shape in Shape::ALL {
             let [one, same, other] = [7, 7, 8].map(|seed| Generator::new(shape, 100, seed));
             for (number, change) in [(3, 0), (3, 9)] {
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_uids_are_of_one_object_and_versions_grow_without_end() {
+    fn each_object_has_one_uid_and_growing_versions() {
         let generator = Generator::new(Shape::Pods, 2_000, 1);
         let (mut uids, mut keys, mut versions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         let initial = (0..2_000).map(|number| (number, 0));
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn states_follow_the_changes_in_steps_as_at_once() {
+    fn stepwise_states_equal_states_computed_at_once() {
         let generator = Generator::new(Shape::Events, 50, 5);
         let (mut steps, mut once) = (States::default(), States::default());
         assert_eq!(once.last(49), 0);
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_changes_the_object_and_diverse_pods_share_less() {
+    fn changes_alter_objects_and_diverse_pods_compress_less() {
         for shape in Shape::ALL {
             let generator = Generator::new(shape, 10, 1);
             assert_ne!(generator.object(4, 2), generator.object(4, 3), "{shape}");

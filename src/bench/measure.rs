@@ -1,4 +1,4 @@
-//! Resources that this process has used, and a clock that all processes of a machine share.
+//! Resources used by this process, and a clock shared by all processes of a machine.
 
 use std::fs;
 
@@ -7,30 +7,30 @@ use rustix::time::ClockId;
 pub use crate::process::cpu;
 use crate::process::{bytes_in, clock};
 
-/// Returns nanoseconds since some moment in the past, the same for all processes until the machine starts anew.
+/// Returns a monotonic time in nanoseconds, comparable between processes until the machine restarts.
 pub fn monotonic() -> u64 {
     clock(ClockId::Monotonic)
 }
 
-/// Returns the resident bytes of this process; 0 where the system does not tell (it is read from `/proc`).
+/// Returns the resident memory of this process in bytes; 0 if unknown (it is read from `/proc`).
 pub fn resident() -> u64 {
     bytes_in("/proc/self/status", "VmRSS:")
 }
 
-/// Returns the most resident bytes that this process has ever had; 0 where the system does not tell.
+/// Returns the peak resident memory of this process in bytes; 0 if unknown.
 pub fn resident_peak() -> u64 {
     bytes_in("/proc/self/status", "VmHWM:")
 }
 
-/// Returns the bytes that this process handed to disks: what was written again counts again, what only lies in the
-/// system's memory yet does too. 0 where the system does not tell.
+/// Returns the bytes that this process has written to disks. Rewritten bytes count again, and bytes that are still in the
+/// page cache count too. 0 if unknown.
 pub fn written() -> u64 {
     let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
 }
 
-/// Says on what was measured: processors, their model where the system tells, memory, operating system.
+/// Returns the properties of this machine.
 pub fn machine() -> Machine {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let after_colon = |line: &str| line.split_once(':').map(|(_, value)| value.trim().to_owned());
@@ -50,13 +50,13 @@ pub fn machine() -> Machine {
 pub struct Machine {
     /// Processors that the process may use.
     pub cpus: usize,
-    /// Their model; empty where the system does not tell.
+    /// Model of the processors; empty if unknown.
     pub model: String,
-    /// Memory; 0 where the system does not tell.
+    /// Memory in bytes; 0 if unknown.
     pub memory_bytes: u64,
-    /// `linux`.
+    /// Operating system, such as `linux`.
     pub os: String,
-    /// `x86_64`.
+    /// Architecture, such as `x86_64`.
     pub arch: String,
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_costs_cpu_and_memory_and_the_clock_goes_on() {
+    fn work_uses_measurable_cpu_and_memory() {
         let (cpu_before, clock_before, resident_before) = (cpu(), monotonic(), resident());
         let mut block = vec![1_u8; 32 << 20];
         for round in 0..4_u8 {

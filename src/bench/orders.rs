@@ -1,4 +1,4 @@
-//! Messages between the processes of a measurement: JSON, one line each.
+//! Messages between the processes of a measurement: JSON, one per line.
 
 use std::path::PathBuf;
 
@@ -11,32 +11,32 @@ use super::Shape;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Role {
-    /// The server that sends generated objects. It first answers with its URL and the bytes of an object, on average.
+    /// The server of generated objects. Its first answer is its URL and the average size of an object in bytes.
     Server {
         /// Shape of the objects.
         shape: Shape,
         /// Number of objects.
         objects: u64,
-        /// Decides their values and the order of their changes.
+        /// Seed of the values and of the order of changes.
         seed: u64,
     },
-    /// The engine that is measured. Its first result is [`Synced`].
+    /// The measured engine. Its first result is [`Synced`].
     Engine(EngineOptions),
 }
 
-/// The engine that is measured.
+/// Options of the measured engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineOptions {
-    /// The API server, without credentials.
+    /// URL of the API server, without credentials.
     pub server: String,
-    /// The type, as `match` of a configuration has it.
+    /// The type, in the syntax of `match`.
     pub resource: String,
-    /// `compression` of the configuration.
+    /// `compression` in the configuration.
     pub compression: String,
     /// Set to keep `metadata.managedFields` and last-applied.
     pub keep_all: bool,
-    /// Indexes beside that of namespaces.
+    /// Indexes besides that of namespaces.
     pub indexes: Vec<String>,
     /// `[state] dir`.
     pub state: Option<PathBuf>,
@@ -46,44 +46,44 @@ pub struct EngineOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ServerOrder {
-    /// Make so many changes, as fast as watches take them. No answer.
+    /// Make this number of changes, as fast as watches accept them. No answer.
     Release(u64),
-    /// From now on make so many changes a second. No answer.
+    /// Start making this number of changes per second. No answer.
     Flow(u64),
-    /// From now on make changes as fast as watches take them. No answer.
+    /// Start making changes as fast as watches accept them. No answer.
     Flood,
-    /// End the flow or flood. It answers with the number of changes, and with the version of the last.
+    /// End the flow or flood. The answer is the number of changes and the last version.
     Hold,
-    /// Make single changes, one each `every_micros`. It answers with a [`Stamp`] for each, taken at its socket.
+    /// Make single changes, one every `every_micros`. The answer has a [`Stamp`] for each, taken at the server's socket.
     Tick {
         /// Number of changes.
         changes: u64,
-        /// Microseconds from one to the next.
+        /// Microseconds between two changes.
         every_micros: u64,
     },
 }
 
-/// A version, and a moment of [`monotonic`](super::measure::monotonic).
+/// A version, and a time of [`monotonic`](super::measure::monotonic).
 pub type Stamp = (u64, u64);
 
-/// Order to the engine once it is synced, with its result.
+/// Order to the synced engine, with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineOrder {
-    /// Measure until the handler has seen this version: nothing, once that has begun, then [`EventsCost`].
+    /// Measure until the handler has seen this version. Results: nothing at the start, then [`EventsCost`].
     Reach(u64),
-    /// From now on note when each event arrives: nothing.
+    /// Start recording the arrival of each event. Result: nothing.
     Note,
-    /// Return what was noted up to this version: a [`Stamp`] for each event, taken at the call of the handler.
+    /// Return the records up to this version. Result: a [`Stamp`] for each event, taken at the call of the handler.
     Arrivals(u64),
-    /// Read for so long, in each of several ways: [`Reads`](super::figures::Reads), and the events a second meanwhile.
+    /// Read in several ways. Results: [`Reads`](super::figures::Reads), and the events per second meanwhile.
     Read {
-        /// Milliseconds of each way.
+        /// Milliseconds per way of reading.
         millis: u64,
-        /// Reads by key alone.
+        /// Set to read by key only.
         by_key_only: bool,
     },
-    /// Measure what happens within so many milliseconds: [`EventsCost`].
+    /// Measure for this number of milliseconds. Result: [`EventsCost`].
     Follow(u64),
 }
 
@@ -91,16 +91,16 @@ pub enum EngineOrder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineAnswer {
-    /// Progress: objects while it syncs, events later, and the last failure.
+    /// Progress: objects during the sync, events later.
     Progress {
         /// Objects in the cache, or events since the sync.
         done: u64,
-        /// The last failure.
+        /// Last failure.
         wrong: Option<String>,
     },
     /// Result of the start, or of an [`EngineOrder`].
     Done(Value),
-    /// It cannot continue.
+    /// The engine cannot continue.
     Failed(String),
 }
 
@@ -110,17 +110,17 @@ pub enum EngineAnswer {
 pub struct Synced {
     /// Objects in the cache.
     pub objects: u64,
-    /// From the start of the engine to the event that says that its cache is complete; nanoseconds.
+    /// Nanoseconds from the start of the engine to the event that its cache is complete.
     pub wall_nanos: u64,
-    /// Until it had come to rest; nanoseconds.
+    /// CPU nanoseconds until the engine was idle.
     pub cpu_nanos: u64,
-    /// At rest; bytes.
+    /// Resident bytes of the idle engine.
     pub resident: u64,
-    /// The most there was until then; bytes.
+    /// Peak resident bytes until then.
     pub resident_peak: u64,
-    /// Bytes of the objects in the cache, as they are kept.
+    /// Bytes of the cached objects in their cached form.
     pub bodies: u64,
-    /// Bytes of JSON of an object as it is kept, on average.
+    /// Average JSON bytes of an object in the cache.
     pub object_bytes: u64,
 }
 
@@ -128,16 +128,16 @@ pub struct Synced {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventsCost {
-    /// Events that the handler was called with.
+    /// Events delivered to the handler.
     pub delivered: u64,
-    /// From the first to the last of them; nanoseconds.
+    /// Nanoseconds from the first to the last of them.
     pub wall_nanos: u64,
-    /// From the order until the engine had come to rest; nanoseconds.
+    /// CPU nanoseconds from the order until the engine was idle.
     pub cpu_nanos: u64,
-    /// At rest; bytes.
+    /// Resident bytes of the idle engine.
     pub resident: u64,
-    /// Bytes of the objects in the cache, as they are kept.
+    /// Bytes of the cached objects in their cached form.
     pub bodies: u64,
-    /// Bytes handed to disks since the order.
+    /// Bytes written to disks since the order.
     pub written: u64,
 }

@@ -1,4 +1,4 @@
-//! The engine that is measured, and a handler that sees what comes out of it.
+//! The measured engine, and a handler that observes its events.
 
 use std::{
     sync::{
@@ -28,45 +28,45 @@ use crate::{
     status::UnitView,
 };
 
-/// Time for an engine to come to rest before its memory is looked at.
+/// Wait for an engine to become idle before its memory is measured.
 const REST: Duration = Duration::from_secs(2);
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(150);
-/// Silence of a server after which the first state is given up.
+/// Silence of a server after which the sync is aborted.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Why nothing is measured.
+/// Reason why a measurement is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The options make no configuration.
-    #[error("the engine cannot be configured so: {0}")]
+    /// The options are not a valid configuration.
+    #[error("invalid engine configuration: {0}")]
     Configuration(#[from] ConfigErrors),
-    /// There is no way to the server.
+    /// No access to the server.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The engine did not start, or has ended.
+    /// The engine could not start, or has stopped.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The first state does not become complete.
-    #[error("the first state does not become complete: {0}")]
+    /// The first state was not completed.
+    #[error("the first sync did not complete: {0}")]
     NotSynced(String),
-    /// The cache is empty, so there is nothing to measure.
-    #[error("there is no object of this type: nothing to measure")]
+    /// The cache is empty.
+    #[error("there are no objects of this type, so there is nothing to measure")]
     Empty,
 }
 
 /// Events that the handler has seen.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Events, without those of the first state.
+    /// Number of events after the first state.
     events: AtomicU64,
-    /// The version of the last one.
+    /// Version of the last event.
     version: AtomicU64,
-    /// Times of its first call since this was last 0, and of its last.
+    /// Times of the first call since this was reset to 0, and of the last call.
     first: AtomicU64,
     last: AtomicU64,
     synced: AtomicU64,
-    /// The version that somebody waits for: others wake nobody, which would cost CPU.
+    /// Awaited version. Only this version wakes the waiting task, because each wake-up costs CPU.
     awaited: AtomicU64,
     reached: Notify,
     noted: Mutex<Option<Vec<Stamp>>>,
@@ -111,7 +111,7 @@ impl Seen {
     }
 }
 
-/// Usage at the begin of a phase.
+/// Resource usage at the start of a phase.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     cpu: u64,
@@ -119,20 +119,20 @@ struct Begun {
     events: u64,
 }
 
-/// See the module. It is to be used inside an actix `System`.
+/// A measured engine and its handler. Must be used inside an actix `System`.
 pub struct Probe {
     engine: RunningEngine,
     seen: Arc<Seen>,
-    /// Time of its start.
+    /// Start time.
     start: u64,
     phase: Begun,
 }
 
 impl Probe {
-    /// Starts an engine as `deltabus run` has it, without HTTP and with one handler.
+    /// Starts an engine like `deltabus run`, without HTTP and with one handler.
     ///
     /// # Errors
-    /// When it cannot start with these options.
+    /// Fails if the engine cannot start with these options.
     pub async fn start(options: &EngineOptions) -> Result<Self, ProbeError> {
         let (cpu_before, written_before) = (cpu(), written());
         let config = config(options)?;
@@ -152,11 +152,11 @@ impl Probe {
         Ok(Self { engine, seen, start, phase })
     }
 
-    /// Waits until the first state is complete and the engine at rest; tells meanwhile how many objects there are, and
-    /// what is wrong.
+    /// Waits until the first state is complete and the engine is idle. Meanwhile reports the number of objects, and the last
+    /// failure.
     ///
     /// # Errors
-    /// When that does not go on, or there is nothing.
+    /// Fails if the sync makes no progress, or if there are no objects.
     pub async fn synced(&self, mut tell: impl FnMut(u64, Option<String>)) -> Result<Synced, ProbeError> {
         let (mut told, mut since) = (0, monotonic());
         let mut wait = std::pin::pin!(self.engine.wait_for_sync());
@@ -175,7 +175,7 @@ impl Probe {
             }
             if u128::from(monotonic() - since) > PATIENCE.as_nanos() {
                 let why = self.engine.registry().unready().into_iter().next().map(|(_, why)| why);
-                return Err(ProbeError::NotSynced(why.unwrap_or_else(|| "it waits for nothing".to_owned())));
+                return Err(ProbeError::NotSynced(why.unwrap_or_else(|| "no reason known".to_owned())));
             }
             tell(done, wrong);
         }
@@ -197,17 +197,17 @@ impl Probe {
         })
     }
 
-    /// Begins a phase: what follows counts.
+    /// Starts a phase: usage counts from here.
     pub fn begin(&mut self) {
         self.seen.first.store(0, Ordering::Release);
         self.phase = Begun { cpu: cpu(), written: written(), events: self.seen.events.load(Ordering::Acquire) };
     }
 
-    /// Waits until the handler has seen a version and the engine is at rest; returns what was used since
-    /// [`Probe::begin`]. Tells meanwhile how many events there were.
+    /// Waits until the handler has seen a version and the engine is idle; returns the usage since [`Probe::begin`].
+    /// Meanwhile reports the number of events.
     ///
     /// # Errors
-    /// When the engine has ended.
+    /// Fails if the engine has stopped.
     pub async fn reached(&self, version: u64, mut tell: impl FnMut(u64)) -> Result<EventsCost, ProbeError> {
         if self.version() < version {
             self.meanwhile(self.seen.reach(version), &mut tell).await?;
@@ -216,16 +216,16 @@ impl Probe {
         Ok(self.used())
     }
 
-    /// Lets so much time pass; otherwise as [`Probe::reached`].
+    /// Waits for `within`; see [`Probe::reached`].
     ///
     /// # Errors
-    /// When the engine has ended.
+    /// Fails if the engine has stopped.
     pub async fn follow(&self, within: Duration, mut tell: impl FnMut(u64)) -> Result<EventsCost, ProbeError> {
         self.meanwhile(sleep(within), &mut tell).await?;
         Ok(self.used())
     }
 
-    /// Waits for something, and tells meanwhile how many events there were.
+    /// Waits for a future, and meanwhile reports the number of events.
     async fn meanwhile(&self, end: impl Future<Output = ()>, tell: &mut impl FnMut(u64)) -> Result<(), ProbeError> {
         let mut end = std::pin::pin!(end);
         loop {
@@ -237,22 +237,22 @@ impl Probe {
         }
     }
 
-    /// Notes from now on when each event arrives.
+    /// Starts recording the arrival of each event.
     pub fn note(&self) {
         *lock(&self.seen.noted) = Some(Vec::new());
     }
 
-    /// Waits until a version has arrived, and returns what was noted.
+    /// Waits for a version, and returns the recorded arrivals.
     pub async fn arrivals(&self, version: u64) -> Vec<Stamp> {
         self.seen.reach(version).await;
         lock(&self.seen.noted).take().unwrap_or_default()
     }
 
-    /// Reads for so long in each way, on a thread of its own; returns what that took, and how many events came a second
+    /// Reads for `within` in each way, on a separate thread. Returns the results, and the number of events per second
     /// meanwhile.
     ///
     /// # Errors
-    /// When there is nothing to read.
+    /// Fails if there is nothing to read.
     pub async fn read(&self, within: Duration, by_key_only: bool) -> Result<(Reads, f64), ProbeError> {
         let lister = self.lister().ok_or(ProbeError::Empty)?;
         let seen = Arc::clone(&self.seen);
@@ -271,7 +271,7 @@ impl Probe {
         self.engine.stop().await;
     }
 
-    /// Returns a reader of the cache, once the type was found.
+    /// Returns a reader of the cache once discovery has found the type.
     pub fn lister(&self) -> Option<Lister> {
         self.engine.listers(ENTRY).into_iter().next()
     }
@@ -296,12 +296,12 @@ impl Probe {
         self.engine.registry().views().into_iter().next()
     }
 
-    /// Returns the version of the cache, where that is a number.
+    /// Returns the version of the cache; 0 if it is not a number.
     fn version(&self) -> u64 {
         self.view().and_then(|view| view.resource_version.parse().ok()).unwrap_or_default()
     }
 
-    /// Says why there is nothing to measure.
+    /// Returns the reason why there is nothing to measure.
     fn nothing(&self) -> ProbeError {
         let message = self.view().and_then(|view| view.message.filter(|_| !view.synced).or(view.last_error));
         message.map_or(ProbeError::Empty, ProbeError::NotSynced)
@@ -328,7 +328,7 @@ fn config(options: &EngineOptions) -> Result<Config, ConfigErrors> {
     if let Some(dir) = &options.state {
         whole["state"] = json!({"dir": dir.to_string_lossy()});
     }
-    let text = toml::to_string(&whole).unwrap_or_default(); // such a value is always TOML
+    let text = toml::to_string(&whole).unwrap_or_default(); // this value always converts to TOML
     let mut config = Config::from_toml_str(&text)?;
     config.http.listen = None;
     Ok(config)

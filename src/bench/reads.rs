@@ -1,4 +1,4 @@
-//! Reads of a cache as fast as one thread can, and how long single ones take.
+//! Reads of a cache at the full speed of one thread, and the time of single reads.
 
 use std::{hint::black_box, time::Duration};
 
@@ -12,16 +12,16 @@ use crate::{
     simulator::Random,
 };
 
-/// Keys that are read, drawn by chance from all: more of them than a processor's caches hold objects.
+/// Number of random keys to read; their objects exceed a processor's caches.
 const KEYS: usize = 1 << 17;
-/// Reads between two looks at the clock.
+/// Number of reads between two reads of the clock.
 const ROUND: usize = 256;
-/// Keys that are read at once, where several are.
+/// Number of keys per call, for reads of several keys.
 const AT_ONCE: usize = 64;
-/// One read in so many is timed.
+/// Interval of timed reads: one in this number.
 const TIMED: usize = 64;
 
-/// Keys and selector that are read.
+/// Keys and selector to read.
 pub(super) struct Reading {
     lister: Lister,
     keys: Vec<ObjectKey>,
@@ -29,7 +29,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Draws what is to be read; `None` of an empty cache.
+    /// Draws keys and a selector; `None` for an empty cache.
     pub(super) fn new(lister: Lister) -> Option<Self> {
         let objects = lister.list(&Selector::all());
         let mut random = Random::new(1);
@@ -42,7 +42,7 @@ impl Reading {
         Some(Self { lister, keys, selector: selector.map(Selector::from) })
     }
 
-    /// Reads for so long in each way.
+    /// Reads for `within` in each way.
     pub(super) fn run(&self, within: Duration, by_key_only: bool) -> Reads {
         let mut took = Vec::new();
         let mut rounds = self.keys.chunks(ROUND).cycle();
@@ -107,7 +107,7 @@ impl Reading {
     }
 }
 
-/// Reads again and again for so long; returns how many objects a second that was. `read` returns how many it read.
+/// Repeats `read` for `within` and returns the number of objects per second. `read` returns the number that it read.
 fn rate(within: Duration, mut read: impl FnMut() -> usize) -> f64 {
     let (began, mut objects, mut nanos) = (monotonic(), 0, 0);
     while u128::from(nanos) < within.as_nanos() {

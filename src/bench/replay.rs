@@ -1,5 +1,5 @@
-//! A server that sends generated objects: lists, pages, streaming lists, watches and bookmarks of one type, none of it
-//! kept. What else an engine asks (discovery, rights, definitions, namespaces) a simulated API server behind it answers.
+//! A server that sends generated objects without storing them: lists, pages, streaming lists, watches and bookmarks of one
+//! type. It forwards other requests of an engine (discovery, rights, definitions, namespaces) to a simulated API server.
 
 mod answer;
 mod stream;
@@ -32,14 +32,14 @@ use crate::{
 /// A response body.
 type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>;
 
-/// Time between two changes of a flow.
+/// Time between two steps of a flow.
 const FLOW_STEP: Duration = Duration::from_millis(5);
-/// Changes that a flood makes whenever a watch has taken the last.
+/// Number of changes that a flood adds each time a watch has sent the last one.
 const FLOOD_STEP: u64 = 256;
-/// Time for a single change to reach a socket.
+/// Timeout for a single change to reach a socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See the module. It has a thread and a runtime of its own; dropping it stops it.
+/// A server of generated objects, with its own thread and runtime; dropping it stops it.
 #[derive(Debug)]
 pub struct ReplayServer {
     address: SocketAddr,
@@ -53,13 +53,13 @@ pub struct ReplayServer {
 #[derive(Debug)]
 struct Shared {
     generator: Generator,
-    /// Changes made so far, and how they go on.
+    /// Number of changes so far, and the rate of further ones.
     head: watch::Sender<Head>,
-    /// The states that the last list needed.
+    /// States for the last list.
     states: Mutex<Arc<States>>,
-    /// Times at which single changes were handed to a socket, while they are noted.
+    /// Times at which single changes were written to a socket; `None` while they are not recorded.
     sent: Mutex<Option<Vec<Stamp>>>,
-    /// The server that answers all the rest.
+    /// Address of the simulated API server.
     behind: SocketAddr,
     client: Client<HttpConnector, hyper::body::Incoming>,
 }
@@ -67,7 +67,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     changes: u64,
-    /// Changes a second.
+    /// Changes per second.
     flow: u64,
     flood: bool,
 }
@@ -84,7 +84,7 @@ impl Shared {
         Arc::clone(&kept)
     }
 
-    /// Lets a flood go on behind one who has taken all changes.
+    /// Continues a flood after a watch has sent all changes.
     fn flood_behind(&self, taken: u64) {
         let head = self.head.borrow();
         let is_due = head.flood && head.changes == taken;
@@ -96,10 +96,10 @@ impl Shared {
 }
 
 impl ReplayServer {
-    /// Starts a server on a free port of loopback.
+    /// Starts a server on a free loopback port.
     ///
     /// # Errors
-    /// When there is no port or no thread.
+    /// Fails if there is no port or no thread.
     pub fn start(generator: Generator) -> io::Result<Self> {
         let simulator = Simulator::start(SimulatorOptions::default())?;
         if generator.shape() == Shape::Custom {
@@ -132,47 +132,47 @@ impl ReplayServer {
         Ok(Self { address, shared, stop: Some(stop), thread: Some(thread), _simulator: simulator })
     }
 
-    /// Returns where it listens, `http://127.0.0.1:40001`.
+    /// Returns the URL, such as `http://127.0.0.1:40001`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Returns what it sends.
+    /// Returns the generator of its objects.
     pub fn generator(&self) -> &Generator {
         &self.shared.generator
     }
 
-    /// Returns how many changes were made.
+    /// Returns the number of changes so far.
     pub fn changes(&self) -> u64 {
         self.shared.head.borrow().changes
     }
 
-    /// Makes changes, as fast as those who watch take them.
+    /// Makes changes as fast as watches accept them.
     pub fn release(&self, changes: u64) {
         self.shared.head.send_modify(|head| head.changes += changes);
     }
 
-    /// Makes so many changes a second from now on.
+    /// Starts a flow with this number of changes per second.
     pub fn flow(&self, per_second: u64) {
         self.shared.head.send_modify(|head| head.flow = per_second);
     }
 
-    /// Makes changes as fast as one who watches takes them, from now on.
+    /// Starts making changes as fast as a watch accepts them.
     pub fn flood(&self) {
         self.shared.head.send_modify(|head| {
             head.flood = true;
-            head.changes += FLOOD_STEP; // wakes those who watch
+            head.changes += FLOOD_STEP; // wakes the watches
         });
     }
 
-    /// Ends flow and flood; returns how many changes there are.
+    /// Ends flow and flood; returns the number of changes so far.
     pub fn hold(&self) -> u64 {
         self.shared.head.send_modify(|head| (head.flow, head.flood) = (0, false));
         self.changes()
     }
 
-    /// Makes single changes, one each `every`, and returns when each was handed to the socket of who watches: those of
-    /// the last are missing where nobody takes them. Blocks for that long.
+    /// Makes single changes, one every `every`. Returns the times at which they were written to the watch's socket, without
+    /// those that no watch accepted. Blocks meanwhile.
     pub fn tick(&self, changes: u64, every: Duration) -> Vec<Stamp> {
         *lock(&self.shared.sent) = Some(Vec::new());
         let sent = || lock(&self.shared.sent).as_ref().map_or(0, |sent| sent.len() as u64);
@@ -207,7 +207,7 @@ async fn serve(listener: StdListener, shared: &Arc<Shared>) {
             tokio::time::sleep(FLOW_STEP).await;
             continue;
         };
-        drop(stream.set_nodelay(true)); // best effort: without it small frames wait for acknowledgements
+        drop(stream.set_nodelay(true)); // best effort: otherwise small frames wait for acknowledgements
         let shared = Arc::clone(shared);
         let service = hyper::service::service_fn(move |request| {
             let shared = Arc::clone(&shared);

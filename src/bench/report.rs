@@ -1,4 +1,4 @@
-//! Figures as a table for people and as a document for programs.
+//! Figures as a table for users and as a document for programs.
 
 use std::fmt::Write;
 
@@ -10,28 +10,28 @@ use super::{
     measure::Machine,
 };
 
-/// Version of the document that `--json` prints. It grows when a field is removed or changes its meaning.
+/// Version of the `--json` document. It increases when a field is removed or changes its meaning.
 pub const DOCUMENT_VERSION: u32 = 2;
 
 /// All runs of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Its name in documents: a shape, or a resource of a server.
+    /// Name in documents: a shape, or a resource of a server.
     pub name: String,
-    /// Its name for people.
+    /// Name for users.
     pub title: String,
-    /// At least one.
+    /// Results, at least one.
     pub runs: Vec<Run>,
 }
 
 impl Measured {
-    /// Sums up one figure.
+    /// Summarizes one figure.
     pub fn summary(&self, figure: &Figure) -> Option<Summary> {
         Summary::of(&self.runs, figure)
     }
 }
 
-/// Returns a table: a line for each figure, a column for each kind; the range where there were several runs.
+/// Returns a table with a line per figure and a column per kind. Several runs give a range.
 pub fn table(measured: &[Measured]) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(measured.iter().map(|of| of.name.clone()));
@@ -54,7 +54,7 @@ fn cell(figure: &Figure, summary: &Summary) -> String {
     if min == max { median } else { format!("{median} ({min} … {max})") }
 }
 
-/// Sets the first column to the left, others to the right.
+/// Aligns the first column to the left and the others to the right.
 fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -70,12 +70,12 @@ fn align(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Writes a count with commas.
+/// Writes a count with thousands separators.
 pub fn grouped(count: u64) -> String {
     number(float(count), 0)
 }
 
-/// Writes a number with commas, and so many digits behind the point.
+/// Writes a number with thousands separators and `decimals` decimal places.
 pub fn number(value: f64, decimals: usize) -> String {
     let digits = format!("{value:.decimals$}");
     let (whole, rest) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
@@ -90,7 +90,7 @@ pub fn number(value: f64, decimals: usize) -> String {
     text
 }
 
-/// Returns the document: what was measured on what machine, and each figure by its name, with median and range.
+/// Returns the JSON document: machine, options, and each figure with its median and range.
 pub fn document(measured: &[Measured], machine: &Machine, options: &impl Serialize) -> Value {
     let results: Vec<Value> = measured
         .iter()
@@ -110,7 +110,7 @@ pub fn document(measured: &[Measured], machine: &Machine, options: &impl Seriali
     })
 }
 
-/// Returns a line on the machine and what was measured.
+/// Returns the heading: the machine, and a line per kind.
 pub fn heading(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
     let mut text = format!("{} × {model}", machine.cpus);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_commas_and_the_digits_asked_for() {
+    fn numbers_have_commas_and_requested_decimals() {
         for (value, decimals, expected) in [
             (0.0, 0, "0"),
             (999.4, 0, "999"),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_for_each_figure_and_a_dash_where_there_is_none() {
+    fn table_has_one_line_per_figure() {
         let table = table(&measured());
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), FIGURES.len() + 1);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_of_several_runs_is_shown() {
+    fn table_shows_range_of_several_runs() {
         let mut measured = measured();
         measured[0].runs[1].object_bytes = 9_300;
         assert!(table(&measured).contains("9,200 (9,100 … 9,300)"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_is_versioned_and_names_every_figure() {
+    fn json_document_is_versioned_and_names_every_figure() {
         let document = document(&measured(), &Machine::default(), &json!({"seed": 1}));
         assert_eq!(document["version"], DOCUMENT_VERSION);
         assert_eq!(document["options"]["seed"], 1);

@@ -10,11 +10,11 @@ use crate::{object::ResourceType, simulator::bench_type};
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Shape {
-    /// Pods of 9 KB that share most values, as the pods of few applications do.
+    /// Pods of 9 KB that share most values, like the pods of a few applications.
     Pods,
-    /// Pods of 9 KB, each with values of its own: harder to compress.
+    /// Pods of 9 KB with individual values, which are harder to compress.
     Diverse,
-    /// Custom resources of 2 KB; their keys are sorted, so that `managedFields` stands before `name`.
+    /// Custom resources of 2 KB with sorted keys, so that `managedFields` precedes `name`.
     Custom,
     /// Config maps of 200 KB.
     Configmaps,
@@ -23,10 +23,10 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All shapes, in the order in which they are measured.
+    /// All shapes, in order of measurement.
     pub const ALL: [Self; 5] = [Self::Pods, Self::Diverse, Self::Custom, Self::Configmaps, Self::Events];
 
-    /// Returns its name for people.
+    /// Returns its name for users.
     pub fn title(self) -> &'static str {
         match self {
             Self::Pods => "pods of one shape, 9 KB",
@@ -58,7 +58,7 @@ impl Shape {
         }
     }
 
-    /// Returns two indexes that a user of such objects may want, beside that of namespaces.
+    /// Returns two typical indexes for such objects, besides that of namespaces.
     pub fn indexes(self) -> [&'static str; 2] {
         match self {
             Self::Pods | Self::Diverse => ["spec.nodeName", "owner"],
@@ -68,8 +68,8 @@ impl Shape {
         }
     }
 
-    /// Returns how many objects stand for so many pods: config maps are one in twenty, which is as many bytes; never
-    /// less than one.
+    /// Returns the number of objects with about the same total size as `pods` pods; at least 1. For config maps it is a
+    /// twentieth.
     pub fn scaled(self, pods: u64) -> u64 {
         match self {
             Self::Configmaps => (pods / 20).max(1),

@@ -1,4 +1,4 @@
-//! `deltabus bench`: what this machine takes.
+//! `deltabus bench`: measures the engine on this machine.
 
 mod measuring;
 mod processes;
@@ -11,33 +11,33 @@ use std::{
     time::Duration,
 };
 
+use crate::bench::{Shape, chart, measure::machine, orders::Role, report};
 use clap::{
     Args,
     builder::{PossibleValue, PossibleValuesParser},
 };
-use deltabus::bench::{Shape, chart, measure::machine, orders::Role, report};
 use http::Uri;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::report::note;
 
-/// Measures the engine on this machine: sync, CPU and memory an object and an event, latency, reads.
+/// Measures the engine on this machine: sync, CPU and memory per object and event, latency, reads.
 ///
-/// Without --server it measures against a server of its own, which makes up its objects: the same in every run. Server
-/// and engine are processes of their own, new for each run; CPU and memory are the engine's alone. The table goes to
-/// stdout. What each figure means: docs/benchmarks.md, "Measure this machine". Other work on the machine spoils all of
-/// them.
+/// Without --server, the command starts its own API server, which generates the same objects in every run. Server and
+/// engine are separate processes that are started again for each run. CPU and memory figures are those of the engine alone.
+/// The table goes to stdout. docs/benchmarks.md, "Measure this machine", explains each figure. Other load on the machine
+/// distorts the figures.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// How many objects of each shape; of configmaps a twentieth of it, which is as many bytes.
+    /// Number of objects of each shape; configmaps get a twentieth, which is as many bytes.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pods: u64,
-    /// How many changes come as fast as the engine takes them; of configmaps a twentieth.
+    /// Number of changes that are sent as fast as the engine accepts them; configmaps get a twentieth.
     #[arg(long, value_name = "M", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     events: u64,
-    /// What the objects look like; several, with commas between them, are measured one after the other.
+    /// Shape of the objects. Shapes separated by commas are measured one after the other.
     #[arg(
         long,
         value_name = "SHAPE",
@@ -47,37 +47,37 @@ pub(crate) struct BenchArgs {
         conflicts_with = "server"
     )]
     shape: Vec<String>,
-    /// How bodies are kept in the cache.
+    /// Compression of the objects in the cache.
     #[arg(long, value_parser = values(&COMPRESSIONS), default_value = "zstd")]
     compression: String,
-    /// Keeps managedFields and last-applied, which are dropped by default.
+    /// Keeps managedFields and last-applied, which are removed by default.
     #[arg(long)]
     keep_all: bool,
-    /// With two indexes more than that of namespaces.
+    /// Adds two indexes to the index of namespaces.
     #[arg(long, conflicts_with = "server")]
     index: bool,
-    /// With a state directory, made in DIR and removed in the end; without DIR where the system keeps temporary files,
-    /// which may be memory.
+    /// Uses a state directory, which is created in DIR and removed at the end. Without DIR it is created in the system's
+    /// temporary directory, which may be in memory.
     #[arg(long, value_name = "DIR")]
-    #[expect(clippy::option_option, reason = "clap's way to say: with or without a value")]
+    #[expect(clippy::option_option, reason = "clap's type of an option with or without a value")]
     state: Option<Option<PathBuf>>,
-    /// So many changes a second go on while the engine syncs.
+    /// Changes per second that continue while the engine syncs.
     #[arg(long, value_name = "RATE", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), conflicts_with = "server")]
     flow: u64,
-    /// How often each is measured; more than one give a median and a range.
+    /// Number of runs of each measurement; more than one give a median and a range.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     runs: u32,
-    /// Decides the values of the objects and the order of their changes.
+    /// Seed for the values of the objects and the order of their changes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measures against this API server as it is, without credentials: `kubectl proxy` makes one of any cluster. It is
-    /// only read.
+    /// Measures against this API server, without credentials. `kubectl proxy` provides such a server for any cluster. The
+    /// server is only read.
     #[arg(long, value_name = "URL", value_parser = url)]
     server: Option<String>,
-    /// Which type of --server, as `match` of a configuration has it.
+    /// Type to watch on --server, spelled as in `match` of a configuration.
     #[arg(long, value_name = "TYPE", default_value = "pods", requires = "server")]
     resource: String,
-    /// How long events of --server are counted: 30s, 5m.
+    /// Time during which events of --server are counted: 30s, 5m.
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration, requires = "server")]
     within: Duration,
     /// Prints one JSON document instead of the table.
@@ -86,7 +86,7 @@ pub(crate) struct BenchArgs {
     /// Also draws the figures into an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Role of this process, where another one started it.
+    /// Role of this process, if another process started it.
     #[arg(long, hide = true, value_parser = role)]
     role: Option<Role>,
 }
@@ -102,7 +102,7 @@ Examples:
 /// Values of `--shape`.
 const SHAPES: [(&str, &str, &[Shape]); 6] = [
     ("pods", "Pods of 9 KB that share most values", &[Shape::Pods]),
-    ("diverse", "Pods of 9 KB with values of their own", &[Shape::Diverse]),
+    ("diverse", "Pods of 9 KB with distinct values", &[Shape::Diverse]),
     ("custom", "Custom resources of 2 KB with sorted keys", &[Shape::Custom]),
     ("configmaps", "Config maps of 200 KB", &[Shape::Configmaps]),
     ("events", "Events of 1 KB", &[Shape::Events]),
@@ -111,14 +111,14 @@ const SHAPES: [(&str, &str, &[Shape]); 6] = [
 
 /// Values of `--compression`.
 const COMPRESSIONS: [(&str, &str); 3] =
-    [("zstd", "Packed with a dictionary"), ("lz4", "Packed with a dictionary, larger"), ("none", "As they come")];
+    [("zstd", "Compressed with a dictionary"), ("lz4", "Like zstd, but larger"), ("none", "Uncompressed")];
 
-/// Takes one of some values, each with its help.
+/// Returns a parser of these values, each with its help text.
 fn values(of: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     of.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect::<Vec<_>>().into()
 }
 
-/// Options in the document: those that change figures.
+/// Options in the JSON document: those that change the figures.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Options<'a> {
@@ -135,14 +135,14 @@ fn role(text: &str) -> Result<Role, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Reads the address of a server.
+/// Parses the URL of a server.
 fn url(text: &str) -> Result<String, String> {
     let uri: Option<Uri> = text.parse().ok();
     let is_url = uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
     if is_url { Ok(text.to_owned()) } else { Err("expected a URL such as http://127.0.0.1:8001".to_owned()) }
 }
 
-/// Reads a time of at least a second.
+/// Parses a time of at least one second.
 fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time of at least 1s, such as 30s or 5m".to_owned();
     let span: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
@@ -151,7 +151,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl BenchArgs {
-    /// Returns the shapes asked for, each once, in their order.
+    /// Returns the requested shapes, each once, in the order of [`SHAPES`].
     fn shapes(&self) -> Vec<Shape> {
         let is_asked = |name: &str| self.shape.iter().any(|asked| asked == name);
         let asked = SHAPES.iter().filter(|(name, ..)| is_asked(name));
@@ -174,16 +174,16 @@ impl BenchArgs {
     }
 }
 
-/// Measures, and says what came out.
+/// Runs the measurements and prints the results.
 pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(role) = &args.role {
         return roles::play(role);
     }
     if cfg!(debug_assertions) {
-        note("this is a debug build: its figures say nothing of the engine's speed");
+        note("this is a debug build: its figures do not show the engine's speed");
     }
     if let Some(plot) = &args.plot {
-        // Sooner than after minutes of measuring.
+        // Fails now, not after minutes of measuring.
         fs::write(plot, "").map_err(|error| anyhow::anyhow!("failed to write {}: {error}", plot.display()))?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -191,8 +191,8 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         tokio::select! {
             measured = measuring::measure(args) => measured,
-            _ = terminate.recv() => Err(anyhow::anyhow!("stopped before everything was measured")),
-            _ = interrupt.recv() => Err(anyhow::anyhow!("stopped before everything was measured")),
+            _ = terminate.recv() => Err(anyhow::anyhow!("stopped before the measurements were complete")),
+            _ = interrupt.recv() => Err(anyhow::anyhow!("stopped before the measurements were complete")),
         }
     });
     super::terminal::clear();
@@ -207,7 +207,7 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     }
     if let Some(plot) = &args.plot {
         fs::write(plot, chart::svg(&measured, &machine))?;
-        note(&format!("the picture is in {}", plot.display()));
+        note(&format!("wrote the chart to {}", plot.display()));
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_measured_once_each_and_all_are_all() {
+    fn duplicate_shapes_are_measured_once() {
         let shapes = |text| parse(&["--shape", text]).unwrap().shapes();
         assert_eq!(shapes("events,pods,events"), [Shape::Pods, Shape::Events]);
         assert_eq!(shapes("pods,all"), Shape::ALL);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_is_expected() {
+    fn invalid_bench_arguments_are_refused_with_reason() {
         for (arguments, said) in [
             (&["--pods", "0"][..], "1..=9999999"),
             (&["--events", "many"], "invalid digit"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_directory_may_have_a_place() {
+    fn state_flag_takes_optional_directory() {
         assert_eq!(parse(&[]).unwrap().state, None);
         assert_eq!(parse(&["--state"]).unwrap().state, Some(None));
         assert_eq!(parse(&["--state", "/disk"]).unwrap().state, Some(Some(PathBuf::from("/disk"))));

@@ -1,4 +1,4 @@
-//! `deltabus completion`: what lets a shell complete the command line.
+//! `deltabus completion`: shell completion for the command line.
 
 use std::io::{self, Write as _};
 
@@ -19,7 +19,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionArgs {
-    /// The shell.
+    /// Shell that the script is for.
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -1,16 +1,16 @@
-//! `deltabus config show`: what is in force.
+//! `deltabus config show`: the effective configuration.
 
 use std::io::{self, Write};
 
+use crate::config::Loaded;
 use clap::Args;
-use deltabus::config::Loaded;
 
 use super::{FileArgs, report};
 
-/// Prints the merged configuration as TOML, defaults filled in.
+/// Prints the merged configuration as TOML, with defaults filled in.
 ///
-/// What `[defaults]` says is shown in each entry that inherits it. The output is a configuration that means the same,
-/// but for secrets: where they are shows as `***`.
+/// Each entry shows the values that it inherits from `[defaults]`. The output is an equivalent configuration, except that
+/// the locations of secrets are replaced by `***`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigShowArgs {
     #[command(flatten)]

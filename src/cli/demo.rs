@@ -10,8 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::Args;
-use deltabus::{
+use crate::{
     cloud_event::Encoder,
     config::{Config, HandlerDefaults, Initial},
     engine::{Engine, EngineBuilder, RunningEngine},
@@ -22,6 +21,7 @@ use deltabus::{
     list_watch::kube::ClusterAccess,
     simulator::{News, Simulator, SimulatorOptions, Sizes, Workload},
 };
+use clap::Args;
 use tempfile::NamedTempFile;
 use tokio::time::Instant;
 
@@ -43,37 +43,37 @@ const STDOUT: &str = r#"
     initial = "send"
 "#;
 
-/// Runs the engine against an embedded API server with a living simulated cluster; needs nothing else.
+/// Runs the engine against an embedded API server with a simulated cluster; needs nothing else.
 ///
-/// On a terminal it draws a live table below the newest events; off a terminal events are lines of JSON on stdout. While it
-/// runs, a temporary kubeconfig leads to its cluster, and the other commands work against it: it says which to try.
+/// On a terminal, the command draws a live table below the newest events. Otherwise it writes events to stdout as lines of
+/// JSON. It prints commands to try: a temporary kubeconfig gives access to its cluster, and the other commands work with it.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Where reads are served; port 0 takes any free one.
+    /// Address of the HTTP server; port 0 takes any free port.
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = loopback)]
     listen: SocketAddr,
-    /// Steps of the workload a second: each is one to four writes.
+    /// Steps of the workload per second. Each step makes one to four writes.
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
     rate: f64,
-    /// Decides what happens in the cluster.
+    /// Seed for the changes in the cluster.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-/// Reads an address; only this machine may reach it.
+/// Parses a loopback address, so that only this machine can connect.
 fn loopback(text: &str) -> Result<SocketAddr, String> {
     let expected =
         || "expected a loopback address and a port, such as 127.0.0.1:0: reads are not authenticated".to_owned();
     text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback()).ok_or_else(expected)
 }
 
-/// Reads a rate.
+/// Parses a rate.
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.1..=10_000.0).contains(rate));
     rate.ok_or_else(|| "expected a number from 0.1 to 10000".to_owned())
 }
 
-/// Runs the demo until it is told to stop.
+/// Runs the demo until a signal stops it.
 pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let on_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
     let handlers = if on_terminal { "" } else { STDOUT };
@@ -92,8 +92,9 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let kubeconfig = match kubeconfig(&simulator) {
         Ok(kubeconfig) => Some(kubeconfig),
         Err(error) => {
-            // An image may have no directory for it.
-            report::note(&format!("no kubeconfig for this cluster: {error}; TMPDIR names a place for it"));
+            // An image may have no temporary directory.
+            let advice = "set TMPDIR to a writable directory";
+            report::note(&format!("cannot write a kubeconfig for this cluster: {error}; {advice}"));
             None
         }
     };
@@ -113,14 +114,14 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     outcome
 }
 
-/// Writes a kubeconfig that only this user can read; dropping it removes it.
+/// Writes a kubeconfig that only this user can read; dropping it removes the file.
 fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new().prefix("deltabus-demo-").suffix(".kubeconfig").tempfile()?;
     file.write_all(simulator.kubeconfig().as_bytes())?;
     Ok(file)
 }
 
-/// Says where to look, and what to try in another terminal.
+/// Returns the addresses, and commands to try in another terminal.
 fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
     let http = http.map(ToString::to_string).unwrap_or_default();
     let program = env::args().next().unwrap_or_else(|| "deltabus".to_owned());
@@ -132,7 +133,7 @@ fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
     [reads].into_iter().chain(cluster).chain(commands).collect()
 }
 
-/// Runs with a live table, which shows the newest events too.
+/// Runs the engine and draws a live table, which also shows the newest events.
 fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
     let options = HandlerDefaults { initial: Initial::Skip, ..HandlerDefaults::default() };
     let started = Instant::now();
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_demo_watches_the_types_that_come_and_go() {
+    fn demo_watches_types_that_come_and_go() {
         Config::from_toml_str(CONFIG).unwrap();
         for seasonal in Workload::seasonal_types() {
             assert!(CONFIG.contains(&format!("\"{seasonal}\"")) || CONFIG.contains("\"*\""), "{seasonal}");

@@ -1,4 +1,4 @@
-//! How commands reach a running engine: where it listens, whom it lets in, and requests to it.
+//! Client of a running engine: its address, its token, and requests to it.
 
 use std::{
     env,
@@ -7,83 +7,83 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
-use clap::Args;
-pub(crate) use deltabus::list_watch::kube::raw::Opened;
-use deltabus::{
+pub(crate) use crate::list_watch::kube::raw::Opened;
+use crate::{
     config::{Config, HttpAuth},
     list_watch::Failure,
     list_watch::kube::ClusterAccess,
     list_watch::kube::raw::{Answer, RawClient},
     secret::{SecretRef, SecretString},
 };
+use anyhow::{Context as _, bail};
+use clap::Args;
 use futures_util::StreamExt as _;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Address of an engine that was not told otherwise.
+/// Default address of an engine.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
-/// Port of such an engine.
+/// Port of [`DEFAULT_ADDRESS`].
 const DEFAULT_PORT: u16 = 8080;
 
-/// The variable of the environment that may hold the token.
+/// Environment variable that may contain the token.
 const TOKEN_VARIABLE: &str = "DELTABUS_TOKEN";
 
-/// How long one answer may take.
+/// Time limit for one response.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Where the engine is.
+/// Options that locate an engine.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
     /// Address of the engine: `HOST[:PORT]` or a URL [default: `[http] listen` of FILE, else `127.0.0.1:8080`].
     #[arg(long, value_name = "URL", env = "DELTABUS_ENGINE", value_parser = engine_url)]
     engine: Option<String>,
-    /// The configuration that the engine runs with; can be repeated.
+    /// Configuration that the engine runs with; can be repeated.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// File with the token of `[http] auth = "token"` [default: `DELTABUS_TOKEN` of the environment, else `token` of FILE].
+    /// File with the token for `[http] auth = "token"` [default: variable `DELTABUS_TOKEN`, else `token` of FILE].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// PEM file of the authorities that are trusted with https:// [default: `tls.cert_file` of FILE, else the system's].
+    /// PEM file of certificate authorities to trust for https:// [default: `tls.cert_file` of FILE, else the system's].
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
 
 impl EngineArgs {
-    /// Loads the configuration, where one is named.
+    /// Loads the configuration if files are given.
     pub(crate) fn load(&self) -> anyhow::Result<Option<Config>> {
         if self.files.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Config::load(&self.files, deltabus::config::environment())?.config))
+        Ok(Some(Config::load(&self.files, crate::config::environment())?.config))
     }
 
-    /// Returns whether the engine was named by its address: then it is meant, and no other.
+    /// Returns true if --engine names the engine; the command then uses no other engine.
     pub(crate) fn is_named(&self) -> bool {
         self.engine.is_some()
     }
 
-    /// Loads the configuration, and asks the engine that is meant, on a runtime of its own. Blocks.
+    /// Loads the configuration and runs `ask` with a client of the engine, on a new runtime. Blocks.
     pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(EngineClient) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let config = self.load()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async { ask(self.client(config.as_ref())?).await })
     }
 
-    /// Makes a client of the engine that is meant, on the current tokio runtime; sends nothing. Reads files: blocks.
+    /// Creates a client of the engine on the current tokio runtime; sends nothing. Reads files: blocks.
     pub(crate) fn client(&self, config: Option<&Config>) -> anyhow::Result<EngineClient> {
         let url = self.url(config)?;
         let token = self.token(config)?;
         if token.is_some() && !is_private(&url) {
-            bail!("the token would travel to {url} without encryption: expected https://");
+            bail!("cannot send the token to {url}: the connection is not encrypted; use https://");
         }
         let authorities = match url.starts_with("https://").then(|| self.ca_file(config)).flatten() {
             Some(file) => Some(certificates(file)?),
             None => None,
         };
         let access = ClusterAccess::with_token(&url, "engine", token, authorities)
-            .with_context(|| format!("the engine's address {url:?} cannot be used"))?;
+            .with_context(|| format!("invalid engine address {url:?}"))?;
         let client = RawClient::new(&access)?;
         Ok(EngineClient { url, access, client })
     }
@@ -93,15 +93,13 @@ impl EngineArgs {
         let secret = match &self.token_file {
             Some(file) => Some(SecretRef::File(file.clone())),
             None if env::var_os(TOKEN_VARIABLE).is_some() => Some(SecretRef::Env(TOKEN_VARIABLE.to_owned())),
-            // One that may do everything, if there is one.
+            // The token with the widest scope.
             None => http
                 .filter(|http| http.auth == HttpAuth::Token)
                 .and_then(|http| http.tokens().max_by_key(|(_, _, scope)| *scope).map(|(_, secret, _)| secret.clone())),
         };
         let read = secret.map(|secret| secret.read()).transpose();
-        read.with_context(|| {
-            format!("the engine's token cannot be read: name it with --token-file or {TOKEN_VARIABLE}")
-        })
+        read.with_context(|| format!("cannot read the engine's token; pass it with --token-file or {TOKEN_VARIABLE}"))
     }
 
     fn ca_file<'a>(&'a self, config: Option<&'a Config>) -> Option<&'a Path> {
@@ -116,9 +114,9 @@ impl EngineArgs {
         }
         let Some(config) = config else { return Ok(format!("http://{DEFAULT_ADDRESS}")) };
         match config.http.listen {
-            None => bail!("the engine of this configuration listens nowhere: [http] listen is off"),
+            None => bail!("the engine of this configuration has no address: [http] listen is off"),
             Some(address) if address.port() == 0 => {
-                bail!("[http] listen has port 0, any free one: the engine's log says which, name it with --engine URL")
+                bail!("[http] listen has port 0 (any free port): pass the port of the engine's log with --engine")
             }
             Some(address) => {
                 let scheme = if config.http.tls.files().is_some() { "https" } else { "http" };
@@ -128,7 +126,7 @@ impl EngineArgs {
     }
 }
 
-/// Reads the address of an engine: a URL, or a host with or without port, which is reached by HTTP.
+/// Parses the address of an engine: a URL, or a host with or without a port, which is reached over HTTP.
 fn engine_url(text: &str) -> Result<String, String> {
     let expected = || "expected HOST[:PORT] or a URL, such as localhost:8080 or https://deltabus.example".to_owned();
     let text = text.trim_end_matches('/');
@@ -139,7 +137,7 @@ fn engine_url(text: &str) -> Result<String, String> {
     let uri: http::Uri = url.parse().map_err(|_| expected())?;
     let authority = uri.authority().ok_or_else(expected)?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    // a port that is none is left out by `port_u16`
+    // `port_u16` ignores an invalid port
     let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(expected)?;
     let is_port = port.is_empty() || authority.port_u16().is_some_and(|port| port > 0);
     if !is_http || authority.host().is_empty() || !is_port || uri.query().is_some() {
@@ -148,7 +146,7 @@ fn engine_url(text: &str) -> Result<String, String> {
     Ok(if has_scheme || !port.is_empty() { url } else { format!("{url}:{DEFAULT_PORT}") })
 }
 
-/// Replaces "every address" by this machine.
+/// Replaces the unspecified address by the loopback address.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
@@ -156,12 +154,12 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Returns whether nobody on the way to an address can read along.
+/// Returns true if traffic to an address is encrypted or stays on this machine.
 fn is_private(url: &str) -> bool {
     url.starts_with("https://") || is_loopback(url)
 }
 
-/// Returns whether an address is on this machine.
+/// Returns true if an address is on this machine.
 pub(crate) fn is_loopback(url: &str) -> bool {
     let Ok(uri) = url.parse::<http::Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
@@ -179,7 +177,7 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// A running engine, as seen from this thread.
+/// Client of a running engine, for use on one thread.
 pub(crate) struct EngineClient {
     url: String,
     access: ClusterAccess,
@@ -187,32 +185,32 @@ pub(crate) struct EngineClient {
 }
 
 impl EngineClient {
-    /// Returns its address.
+    /// Returns the URL of the engine.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns it as a cluster: its read API is the Kubernetes API's.
+    /// Returns the access to the engine as a cluster: its read API follows the Kubernetes API.
     pub(crate) fn access(&self) -> &ClusterAccess {
         &self.access
     }
 
-    /// GETs a path, whatever the answer is.
+    /// Sends a GET request and returns the response, even if it is an error.
     pub(crate) async fn ask(&self, path: &str, accept: &str) -> anyhow::Result<Answer> {
         self.client.get(path, accept, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))
     }
 
-    /// GETs a path; an error that is answered fails with the engine's own words.
+    /// Sends a GET request; an error response fails with the engine's message.
     pub(crate) async fn get(&self, path: &str, accept: &str) -> anyhow::Result<Answer> {
         self.answered(self.ask(path, accept).await?)
     }
 
-    /// GETs a path whose answer has no end.
+    /// Sends a GET request whose response is an endless stream.
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<Opened> {
         self.client.open(path, headers, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))
     }
 
-    /// Says in the engine's own words why it refuses a stream.
+    /// Returns the engine's reason for refusing a stream.
     pub(crate) async fn refused(&self, mut opened: Opened) -> anyhow::Error {
         let mut body = Vec::new();
         while let Some(Ok(piece)) = opened.body.next().await {
@@ -222,7 +220,7 @@ impl EngineClient {
         self.answered(answer).err().unwrap_or_else(|| anyhow::anyhow!("unexpected answer from {}", self.url))
     }
 
-    /// Returns whether an engine listens there; another failure than that none does is one.
+    /// Returns true if an engine listens, false if the connection is refused; fails for any other reason.
     pub(crate) async fn is_there(&self) -> anyhow::Result<bool> {
         match self.client.get("/livez", "*/*", ANSWER_TIMEOUT).await {
             Ok(_) => Ok(true),
@@ -231,12 +229,12 @@ impl EngineClient {
         }
     }
 
-    /// Says that no engine listens there, and what to do.
+    /// Returns the error for an address where no engine listens, with advice.
     pub(crate) fn absent(&self) -> anyhow::Error {
         self.unreachable(&Failure::Refused)
     }
 
-    /// POSTs nothing to a path; an error that is answered fails with the engine's own words.
+    /// Sends a POST request without a body; an error response fails with the engine's message.
     pub(crate) async fn post(&self, path: &str) -> anyhow::Result<Answer> {
         let answer = self.client.post(path, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))?;
         self.answered(answer)
@@ -245,22 +243,21 @@ impl EngineClient {
     fn answered(&self, answer: Answer) -> anyhow::Result<Answer> {
         match answer.code {
             200 => Ok(answer),
-            401 => bail!(
-                "the engine at {} lets in who has its token: name it with --token-file FILE or {TOKEN_VARIABLE}",
-                self.url
-            ),
+            401 => {
+                bail!("the engine at {} requires a token: pass it with --token-file FILE or {TOKEN_VARIABLE}", self.url)
+            }
             code => bail!("{}", message(code, &answer.body)),
         }
     }
 
-    /// GETs JSON.
+    /// Sends a GET request and parses the JSON response.
     pub(crate) async fn get_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let answer = self.get(path, "application/json").await?;
         serde_json::from_slice(&answer.body)
             .with_context(|| format!("unexpected answer to {path} from {}: is that a deltabus engine?", self.url))
     }
 
-    /// Says why there is no answer, and what to do.
+    /// Returns the reason for a missing response, with advice.
     fn unreachable(&self, failure: &Failure) -> anyhow::Error {
         let url = &self.url;
         match failure {
@@ -269,13 +266,13 @@ impl EngineClient {
                  with --engine URL or DELTABUS_ENGINE"
             ),
             failure => anyhow::anyhow!(
-                "failed to ask the engine at {url}: {failure}; name the engine with --engine URL or DELTABUS_ENGINE"
+                "cannot reach the engine at {url}: {failure}; name another with --engine URL or DELTABUS_ENGINE"
             ),
         }
     }
 }
 
-/// Returns what an error says: the message of a `Status`, else its text.
+/// Returns the text of an error response: the message of a `Status`, else the body.
 pub(crate) fn message(code: u16, body: &[u8]) -> String {
     let status: Option<Value> = serde_json::from_slice(body).ok();
     match status.as_ref().and_then(|status| status["message"].as_str()) {
@@ -286,12 +283,12 @@ pub(crate) fn message(code: u16, body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use deltabus::config::HttpTls;
+    use crate::config::HttpTls;
 
     use super::*;
 
     #[test]
-    fn a_token_travels_encrypted_or_not_at_all() {
+    fn token_is_sent_only_encrypted_or_locally() {
         for (url, expected) in [
             ("http://127.0.0.1:8080", true),
             ("http://[::1]:8080", true),
@@ -329,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_where_it_is_named_else_configured_else_at_the_default() {
+    fn engine_url_comes_from_flag_config_or_default() {
         let args = |engine: Option<&str>| EngineArgs {
             engine: engine.map(str::to_owned),
             files: Vec::new(),

@@ -1,24 +1,31 @@
-//! `deltabus get`: reads the cache of a running engine, as `kubectl get` reads a cluster.
+//! `deltabus get`: reads the cache of a running engine, like `kubectl get` reads a cluster.
 
+mod json_path;
 mod output;
+mod sort;
 
-use std::io::{self, Write as _};
+use std::{collections::BTreeMap, str::FromStr};
 
-use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
-use deltabus::{
-    discovery::{self, Catalog, Pattern},
+use crate::{
+    discovery::{self, Assumed, Catalog, Pattern},
     object::ResourceType,
 };
+use anyhow::{Context as _, bail};
+use clap::Args;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use self::{
+    json_path::{JsonPath, Template},
+    output::{Columns, ListPrinter},
+};
 use super::{
+    BadUsage,
     engine_client::{EngineArgs, EngineClient},
     report,
 };
 
-/// Objects in one page of a list.
+/// Number of objects in one page of a list.
 const PAGE: usize = 500;
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -28,59 +35,102 @@ const LIST_NAMES: &str = "application/json;as=PartialObjectMetadataList;g=meta.k
 const EXAMPLES: &str = "\
 Examples:
 
-  deltabus get pods -A                                    all of them, as kubectl prints them
+  deltabus get pods -A                                    all pods, as kubectl prints them
   deltabus get po web-1 -n shop -o yaml                   one object
-  deltabus get deploy -n shop -l 'app in (web,api)'       by label
+  deltabus get deploy,po -n shop -l 'app in (web,api)'    two types, by label
   deltabus get pods -A --index spec.nodeName=node-7       by an index of the configuration: no scan
-  deltabus get nodes -o name | wc -l                      how many
+  deltabus get pods -A --field-selector status.phase=Failed
+                                                          by a field
+  deltabus get pods --sort-by=.metadata.creationTimestamp
+                                                          oldest first
+  deltabus get pods -o jsonpath='{.items[*].status.podIP}'
+                                                          values of a path
+  deltabus get nodes -o name | wc -l                      number of nodes
   deltabus get certificates.cert-manager.io -A            a custom resource
   deltabus get pods --engine http://127.0.0.1:9090        another engine";
 
-/// Reads what a running engine has cached.
+/// Reads objects from the cache of a running engine.
 ///
-/// Types are spelled as kubectl takes them: plural, singular, short name or kind, alone or with their group. kubectl
-/// itself works, too: `kubectl --server http://127.0.0.1:8080 get pods`.
+/// Types are spelled as for kubectl: plural, singular, short name or kind, with or without their group. kubectl itself works
+/// too: `kubectl --server http://127.0.0.1:8080 get pods`.
+///
+/// `get` does not watch: `deltabus tail` prints changes as they happen.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GetArgs {
-    /// The type: pods, po, deployments.apps, Deployment; or TYPE/NAME.
+    /// Types separated by commas (pods, po, deployments.apps, Deployment), or TYPE/NAME.
     #[arg(value_name = "TYPE")]
     resource: String,
-    /// One object; all of them without it.
-    name: Option<String>,
-    /// The namespace.
+    /// Names of objects, or more TYPE/NAME; all objects if none is given.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Namespace of the objects.
     #[arg(short, long, default_value = "default")]
     namespace: String,
-    /// All namespaces.
-    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
+    /// Reads objects of all namespaces.
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "names"])]
     all_namespaces: bool,
     /// Label selector, for instance 'app in (web,api),!legacy'.
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "name")]
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     selector: Option<String>,
-    /// The objects that have VALUE in an index of the configuration.
-    #[arg(long, value_name = "INDEX=VALUE", value_parser = parse_index, conflicts_with = "name")]
+    /// Field selector, for instance 'status.phase!=Running,spec.nodeName=node-7'.
+    #[arg(long, value_name = "SELECTOR", conflicts_with = "names")]
+    field_selector: Option<String>,
+    /// Selects the objects that have VALUE in an index of the configuration.
+    #[arg(long, value_name = "INDEX=VALUE", value_parser = parse_index, conflicts_with = "names")]
     index: Option<(String, String)>,
-    /// How to print.
-    #[arg(short, long, value_enum, default_value_t)]
+    /// JSONPath of the field to sort by, for instance .metadata.creationTimestamp.
+    #[arg(long, value_name = "PATH", value_parser = JsonPath::parse)]
+    sort_by: Option<JsonPath>,
+    /// Format: table, wide, name, json, yaml, jsonpath=TEMPLATE or custom-columns=HEADER:PATH,...
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+    /// Prints tables without the header.
+    #[arg(long)]
+    no_headers: bool,
+    /// Prints the labels as the last column of a table.
+    #[arg(long)]
+    show_labels: bool,
+    /// Refused with advice, because users of kubectl expect it.
+    #[arg(short, long, hide = true)]
+    watch: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-/// How objects are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+/// Format of the output.
+#[derive(Clone, Debug)]
 enum Output {
-    /// Columns as kubectl's.
-    #[default]
     Table,
-    /// One JSON document: the object, or a List.
-    Json,
-    /// The same as YAML.
-    Yaml,
-    /// `pod/web-1`, a line each.
-    Name,
-    /// A table with more columns.
     Wide,
+    Name,
+    Json,
+    Yaml,
+    JsonPath(Template),
+    CustomColumns(Columns),
+}
+
+impl FromStr for Output {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        Ok(match text.split_once('=').unwrap_or((text, "")) {
+            ("table", "") => Self::Table,
+            ("wide", "") => Self::Wide,
+            ("name", "") => Self::Name,
+            ("json", "") => Self::Json,
+            ("yaml", "") => Self::Yaml,
+            ("jsonpath", template) => Self::JsonPath(Template::parse(template)?),
+            ("custom-columns", columns) => Self::CustomColumns(Columns::parse(columns)?),
+            _ => bail!("expected table, wide, name, json, yaml, jsonpath=TEMPLATE or custom-columns=HEADER:PATH,..."),
+        })
+    }
+}
+
+impl Output {
+    fn is_table(&self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
 }
 
 /// Splits `INDEX=VALUE` at the first `=` outside of brackets: `labels['a=b']=c` has its name up to the bracket's end.
@@ -92,119 +142,167 @@ fn parse_index(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Prints what was asked for.
+/// Objects to print: all of a type, or those with these names.
+struct Target {
+    resource: ResourceType,
+    names: Vec<String>,
+}
+
+/// Prints the objects that the arguments name.
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
+    if args.watch {
+        let place = if args.all_namespaces { String::new() } else { format!(" -n {}", args.namespace) };
+        let types = args.resource.replace(',', " ");
+        return Err(
+            BadUsage::of(format!("get does not watch; changes as they happen: deltabus tail {types}{place}")).into()
+        );
+    }
     args.engine.ask(async |engine| {
-        let (resource, name) = args.resource_and_name()?;
-        let resource = resolve(&engine, resource).await?;
-        match name {
-            Some(name) => print_object(args, &engine, &resource, name).await,
-            None => print_list(args, &engine, &resource).await,
-        }
+        let named = args.types_and_names()?;
+        // An engine that is not there is reported in better words here than by discovery.
+        engine.get("/livez", "*/*").await?;
+        let catalog = discovery::discover(&engine.access().client()?).await?;
+        let target = |(resource, names): (String, Vec<String>)| {
+            Ok(Target { resource: resolve(engine.url(), &catalog, &resource)?, names })
+        };
+        let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<_>>>()?;
+        print(args, &engine, &targets).await
     })
 }
 
 impl GetArgs {
-    /// Returns the type and the name, which may be one word, `pod/web-1`.
-    fn resource_and_name(&self) -> anyhow::Result<(&str, Option<&str>)> {
-        if self.resource.contains(',') {
-            bail!("unexpected resource type {:?}, expected one type: ask for each by itself", self.resource);
+    /// Returns each type with the names of its objects; an empty list of names means all objects.
+    fn types_and_names(&self) -> anyhow::Result<Vec<(String, Vec<String>)>> {
+        if !self.resource.contains('/') {
+            let types = self.resource.split(',').filter(|name| !name.is_empty());
+            return Ok(types.map(|name| (name.to_owned(), self.names.clone())).collect());
         }
-        match (self.resource.split_once('/'), &self.name) {
-            (Some((resource, name)), None) if !self.all_namespaces && !name.is_empty() => Ok((resource, Some(name))),
-            (Some(_), _) => bail!("unexpected {:?}, expected TYPE/NAME alone, without -A", self.resource),
-            (None, name) => Ok((&self.resource, name.as_deref())),
+        let mut found: Vec<(String, Vec<String>)> = Vec::new();
+        for text in std::iter::once(&self.resource).chain(&self.names) {
+            match text.split_once('/') {
+                Some((resource, name)) if !resource.is_empty() && !name.is_empty() && !self.all_namespaces => {
+                    match found.iter_mut().find(|(known, _)| known == resource) {
+                        Some((_, names)) => names.push(name.to_owned()),
+                        None => found.push((resource.to_owned(), vec![name.to_owned()])),
+                    }
+                }
+                _ => bail!("unexpected {text:?}, expected TYPE/NAME, without -A"),
+            }
         }
+        Ok(found)
+    }
+
+    fn query(&self, token: Option<&str>) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("limit", &PAGE.to_string());
+        query.extend_pairs(self.selector.iter().map(|selector| ("labelSelector", selector)));
+        query.extend_pairs(self.field_selector.iter().map(|selector| ("fieldSelector", selector)));
+        if let Some((index, value)) = &self.index {
+            query.append_pair("index", index).append_pair("value", value);
+        }
+        if self.output.is_table() && self.sort_by.is_some() {
+            query.append_pair("includeObject", "Object");
+        }
+        query.extend_pairs(token.map(|token| ("continue", token)));
+        query.finish()
     }
 }
 
-/// Finds the type among those that the engine serves.
-async fn resolve(engine: &EngineClient, text: &str) -> anyhow::Result<ResourceType> {
-    // One request tells an engine that is not there, in better words than discovery has.
-    engine.get("/livez", "*/*").await?;
-    let catalog = discovery::discover(&engine.access().client()?).await?;
+/// Finds a type among those that the engine serves.
+fn resolve(url: &str, catalog: &Catalog, text: &str) -> anyhow::Result<ResourceType> {
     let pattern = Pattern::parse(text)?;
     if pattern.is_wildcard() {
-        bail!("unexpected resource type {text:?}, expected one type");
+        bail!("unexpected resource type {text:?}, expected one type, such as pods");
     }
     match catalog.find_readable(&pattern) {
         Ok(served) => Ok(served.resource.clone()),
-        Err(suggestions) => bail!("{}", unknown(engine.url(), text, &suggestions, &catalog)),
+        Err(suggestions) => bail!("{}", unknown(url, text, &pattern, &suggestions, catalog)),
     }
 }
 
-fn unknown(url: &str, text: &str, suggestions: &[String], catalog: &Catalog) -> String {
-    let said = format!("the engine at {url} does not watch {text:?}");
-    if !suggestions.is_empty() {
-        return format!("{said}; did you mean {}?", suggestions.join(" or "));
+fn unknown(url: &str, text: &str, pattern: &Pattern, suggestions: &[String], catalog: &Catalog) -> String {
+    let fact = format!("the engine at {url} does not watch {text:?}");
+    // The name of a built-in type is not a misspelling, so no similar type is suggested for it.
+    let built_in = Assumed::of(&BTreeMap::new(), &[]).catalog.find_readable(pattern).is_ok();
+    if !built_in && !suggestions.is_empty() {
+        return format!("{fact}; did you mean {}?", suggestions.join(" or "));
     }
     let mut known: Vec<_> = catalog.types().iter().map(|served| served.resource.qualified_name()).collect();
     known.sort();
-    match known.len() {
-        0 => format!("{said}; it watches nothing yet, see {url}/v1/resources"),
-        1..=12 => format!("{said}; it watches {}", known.join(", ")),
-        count => format!("{said}; it watches {count} other types, see {url}/v1/resources"),
-    }
+    let watched = match known.len() {
+        0 => format!("nothing yet, see {url}/v1/resources"),
+        1..=12 => known.join(", "),
+        count => format!("{count} other types, see {url}/v1/resources"),
+    };
+    format!(
+        "{fact}; it watches {watched}. To watch more, add the type to `match` of a [resources] entry in its configuration"
+    )
 }
 
-async fn print_object(
+/// Prints the objects of the targets. Missing objects are reported after the others are printed.
+async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> anyhow::Result<()> {
+    let is_one_object = matches!(targets, [Target { names, .. }] if names.len() == 1);
+    let mut printer = ListPrinter::new(args, targets.len() > 1, is_one_object);
+    let mut missing = Vec::new();
+    for target in targets {
+        printer.begin(&target.resource);
+        if target.names.is_empty() {
+            list(args, engine, &target.resource, &mut printer).await?;
+        }
+        for name in &target.names {
+            let encoded = utf8_percent_encode(name, NON_ALPHANUMERIC);
+            let include = if args.sort_by.is_some() { "?includeObject=Object" } else { "" };
+            let path = format!("{}/{encoded}{include}", target.resource.path(Some(&args.namespace)));
+            match read(args, engine, &path, OBJECT_NAMES).await {
+                Ok(page) if args.output.is_table() => printer.page(page)?,
+                Ok(object) => printer.page(json!({"items": [object]}))?,
+                Err(error) => missing.push(error),
+            }
+        }
+    }
+    let count = printer.finish()?;
+    if count == 0 && targets.iter().all(|target| target.names.is_empty()) {
+        let namespaced = targets.iter().any(|target| target.resource.namespaced);
+        let place = (namespaced && !args.all_namespaces).then(|| format!(" in {} namespace", args.namespace));
+        anstream::eprintln!("No resources found{}.", place.unwrap_or_default());
+    }
+    let Some(last) = missing.pop() else { return Ok(()) };
+    missing.iter().for_each(|error| report::failure(&format!("{error:#}")));
+    Err(last)
+}
+
+async fn list(
     args: &GetArgs,
     engine: &EngineClient,
     resource: &ResourceType,
-    name: &str,
+    printer: &mut ListPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
-    let path = format!("{}/{name}", resource.path(Some(&args.namespace)));
-    let mut object: Value = read(args, engine, &path, OBJECT_NAMES).await?;
-    match args.output {
-        Output::Table | Output::Wide => {
-            let mut printer = output::ListPrinter::new(args.output, resource, false);
-            printer.page(object)?;
-            printer.finish()?;
-        }
-        Output::Name => writeln!(io::stdout(), "{}", output::name(resource, &object))?,
-        Output::Json => {
-            object.sort_all_objects();
-            writeln!(io::stdout(), "{object:#}")?;
-        }
-        Output::Yaml => write!(io::stdout(), "{}", output::yaml(&object))?,
-    }
-    Ok(())
-}
-
-async fn print_list(args: &GetArgs, engine: &EngineClient, resource: &ResourceType) -> anyhow::Result<()> {
     let namespace = (!args.all_namespaces).then_some(&*args.namespace).filter(|namespace| !namespace.is_empty());
-    let mut printer = output::ListPrinter::new(args.output, resource, args.all_namespaces && resource.namespaced);
     let mut token: Option<String> = None;
     loop {
-        let path = format!("{}?{}", resource.path(namespace), query(args, token.as_deref()));
+        let path = format!("{}?{}", resource.path(namespace), args.query(token.as_deref()));
         let page = read(args, engine, &path, LIST_NAMES).await?;
         token = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
         printer.page(page)?;
         if token.is_none() {
-            break;
+            return Ok(());
         }
     }
-    if printer.finish()? == 0 {
-        let place = namespace.filter(|_| resource.namespaced).map(|name| format!(" in {name} namespace"));
-        anstream::eprintln!("No resources found{}.", place.unwrap_or_default());
-    }
-    Ok(())
 }
 
-/// Reads one answer; `names` is the form of it that names need. What the engine warns of goes to stderr, with the first page
-/// only.
+/// Reads one response; `names` is the media type that output of names needs. Prints the engine's warnings to stderr, with the
+/// first page only.
 async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) -> anyhow::Result<Value> {
-    let is_document = matches!(args.output, Output::Json | Output::Yaml);
     let accept = match args.output {
         Output::Table | Output::Wide => TABLE,
-        Output::Name => names,
-        Output::Json | Output::Yaml => "application/json",
+        Output::Name if args.sort_by.is_none() => names,
+        _ => "application/json",
     };
     let answer = engine.get(path, accept).await?;
+    let is_document = matches!(args.output, Output::Json | Output::Yaml);
     let is_first = !path.contains("continue=");
     for warning in answer.warnings.iter().filter(|_| is_first) {
-        // What was cut from objects shows in documents alone; which objects there are, everywhere.
+        // Fields that are cut concern documents only; objects that are left out concern every format.
         if is_document || warning.starts_with("only ") {
             report::note(warning);
         }
@@ -212,27 +310,12 @@ async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) ->
     serde_json::from_slice(&answer.body).with_context(|| format!("unexpected answer to {path}"))
 }
 
-fn query(args: &GetArgs, token: Option<&str>) -> String {
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("limit", &PAGE.to_string());
-    if let Some(selector) = &args.selector {
-        query.append_pair("labelSelector", selector);
-    }
-    if let Some((index, value)) = &args.index {
-        query.append_pair("index", index).append_pair("value", value);
-    }
-    if let Some(token) = token {
-        query.append_pair("continue", token);
-    }
-    query.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_index_and_its_value_are_split_at_the_first_equals_sign_behind_brackets() {
+    fn index_is_split_behind_brackets() {
         let split = |text| parse_index(text).ok();
         let pair = |index: &str, value: &str| Some((index.to_owned(), value.to_owned()));
         assert_eq!(split("spec.nodeName=node-7"), pair("spec.nodeName", "node-7"));

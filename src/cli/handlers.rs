@@ -1,4 +1,4 @@
-//! `deltabus handlers`: what the handlers of a running engine do; pauses and resumes them.
+//! `deltabus handlers`: shows the handlers of a running engine, and pauses, resumes and replays them.
 
 use std::io::{self, Write as _};
 
@@ -11,37 +11,37 @@ use super::{engine_client::EngineArgs, report};
 const EXAMPLES: &str = "\
 Examples:
 
-  deltabus handlers                     state, position, lag and errors of each
-  deltabus handlers pause hook          nothing more is sent to it; what comes waits
+  deltabus handlers                     state, position, lag and errors of each handler
+  deltabus handlers pause hook          stop deliveries; new events are queued
   deltabus handlers resume hook
-  deltabus handlers replay hook         sends again what it gave up
-  deltabus handlers -o json | jq        everything, as /v1/handlers has it";
+  deltabus handlers replay hook         deliver the events that it gave up
+  deltabus handlers -o json | jq        all fields, as in /v1/handlers";
 
-/// Shows what the handlers of a running engine do, and pauses and resumes them.
+/// Shows the handlers of a running engine; pauses, resumes and replays them.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct HandlersArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-/// What is asked of a handler.
+/// Action on a handler.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Sends nothing more to a handler; what comes waits. Lasts until it is resumed, or the engine is restarted.
+    /// Stops deliveries to a handler until it is resumed or the engine restarts. New events are queued.
     Pause(ActionArgs),
-    /// Lets a handler go on that was paused.
+    /// Resumes a paused handler.
     Resume(ActionArgs),
-    /// Sends a handler again what it gave up.
+    /// Delivers the events that a handler gave up.
     Replay(ActionArgs),
 }
 
-/// Which handler.
+/// Handler of an action.
 #[derive(Debug, Args)]
 struct ActionArgs {
     /// Name of the [handlers.*] entry.
@@ -50,17 +50,17 @@ struct ActionArgs {
     engine: EngineArgs,
 }
 
-/// How handlers are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Output {
-    /// A line each.
+    /// One line for each handler.
     #[default]
     Table,
-    /// What the engine answers.
+    /// The engine's JSON response.
     Json,
 }
 
-/// Prints what was asked for, or does it.
+/// Prints the handlers, or performs the action.
 pub(crate) fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
     let (verb, target) = match &args.action {
         None => return show(args),
@@ -85,25 +85,25 @@ fn show(args: &HandlersArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says how the handler is after what was asked.
+/// Describes the handler after an action.
 fn said(verb: &str, answer: &Value) -> String {
     let handler = &answer["handler"];
     let (name, state) = (text(&handler["name"]), text(&handler["state"]));
     match (verb, answer["replayed"].as_u64().unwrap_or_default()) {
-        ("replay", 0) => format!("{name}: nothing that it gave up is known any more; {state}"),
-        ("replay", replayed) => format!("{name}: {replayed} events that it gave up are sent again; {state}"),
-        _ => format!("{name}: {state}, {} events wait", handler["queued"]),
+        ("replay", 0) => format!("{name}: nothing to replay; handler is {state}"),
+        ("replay", replayed) => format!("{name}: replaying {replayed} events; handler is {state}"),
+        _ => format!("{name}: {state}, {} events queued", handler["queued"]),
     }
 }
 
-/// A line for each handler, under a line of names.
+/// Returns a header line and one line for each handler.
 fn table(answer: &Value) -> String {
     let mut rows = vec![COLUMNS.map(|(title, _)| title.to_owned())];
     rows.extend(answer["handlers"].as_array().into_iter().flatten().map(|row| COLUMNS.map(|(_, cell)| cell(row))));
     report::table(&rows)
 }
 
-/// A column: its title, and what stands in it.
+/// Column of the table: its title and the function that returns a cell.
 type Column = (&'static str, fn(&Value) -> String);
 
 const COLUMNS: [Column; 11] = [
@@ -132,7 +132,7 @@ pub(super) fn state(row: &Value) -> String {
     format!("{}{limited}", text(&row["state"]))
 }
 
-/// A value as a word: nothing is `-`.
+/// Returns a value as a word, `-` for null.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handler_is_a_line_under_the_names_of_the_columns() {
+    fn handler_table_has_one_row_per_handler() {
         let row = json!({"name": "hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12,
             "inFlight": 8, "delivered": 3, "retried": 4, "dropped": 0, "position": 77,
             "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore",
@@ -163,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_a_request_is_said() {
+    fn handler_command_reports_its_outcome() {
         let answer =
             |replayed: u64| json!({"handler": {"name": "hook", "state": "paused", "queued": 3}, "replayed": replayed});
-        assert_eq!(said("pause", &answer(0)), "hook: paused, 3 events wait");
-        assert_eq!(said("replay", &answer(2)), "hook: 2 events that it gave up are sent again; paused");
+        assert_eq!(said("pause", &answer(0)), "hook: paused, 3 events queued");
+        assert_eq!(said("replay", &answer(2)), "hook: replaying 2 events; handler is paused");
         assert!(said("replay", &answer(0)).contains("nothing"));
     }
 }

@@ -1,16 +1,16 @@
-//! `deltabus manifests`: the objects that install a configuration in a cluster, as YAML.
+//! `deltabus manifests`: Kubernetes objects that install a configuration in a cluster, as YAML.
 
 mod objects;
 mod values;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use clap::{Args, ValueEnum};
-use deltabus::{
+use crate::{
     config::{Config, ResourceConfig},
     discovery::{self, Catalog},
     object::ResourceType,
 };
+use clap::{Args, ValueEnum};
 
 use super::{
     ConfigArgs,
@@ -21,14 +21,14 @@ use super::{
 };
 use values::Values;
 
-/// Prints the objects that install this configuration in a cluster, with the least rights, as YAML.
+/// Prints the Kubernetes objects that install this configuration in a cluster with the least rights, as YAML.
 ///
-/// They are a namespace, a service account with the roles that `deltabus rbac` prints, the configuration, a volume for what
-/// the configuration writes, a service, a network policy and a stateful set with one pod. The pod applies a changed
-/// configuration without a restart: run this again.
+/// The objects are a namespace, a service account with the roles that `deltabus rbac` prints, the configuration, a volume
+/// for files that the configuration writes, a service, a network policy and a stateful set with one pod. After a change to
+/// the configuration, run this command again; the pod applies the change without a restart.
 ///
-/// The API server is asked which types the configuration means, and how many objects there are. Secrets stay where they
-/// are: a secret in the file /run/secrets/NAME/KEY is expected in the key KEY of the Secret NAME.
+/// The command asks the API server which types the configuration selects and how many objects there are. The output contains
+/// no secrets: a secret in the file /run/secrets/NAME/KEY is expected in the key KEY of the Secret NAME.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManifestsArgs {
@@ -40,19 +40,19 @@ pub(crate) struct ManifestsArgs {
     /// Name of the objects.
     #[arg(long, default_value = "deltabus", value_parser = label)]
     name: String,
-    /// Image of the pod: deploy/Dockerfile makes it.
+    /// Image of the pod. deploy/Dockerfile builds it.
     #[arg(long, value_name = "IMAGE", default_value = concat!("deltabus:", env!("CARGO_PKG_VERSION")))]
     image: String,
     /// Adds a `ServiceMonitor`, a `PrometheusRule` and dashboards, for clusters with the Prometheus operator and Grafana.
     #[arg(long)]
     monitoring: bool,
-    /// Grants whole groups for `*.GROUP`, and everything for `*`, so that types to come are allowed too.
+    /// Grants whole groups for `*.GROUP`, and everything for `*`, so that future types are allowed too.
     #[arg(long)]
     wildcard: bool,
     /// Lets handlers of type `exec` run programs of the image.
     #[arg(long)]
     allow_exec: bool,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
@@ -65,21 +65,21 @@ Examples:
   deltabus manifests -c config.toml -o values > values.yaml
   helm install deltabus deploy/helm/deltabus -f values.yaml";
 
-/// Form of the output.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Objects, for `kubectl apply -f -`.
+    /// Kubernetes objects, for `kubectl apply -f -`.
     #[default]
     Yaml,
-    /// Values of the Helm chart in deploy/helm/deltabus, which makes the same objects of them.
+    /// Values of the Helm chart in deploy/helm/deltabus, which renders the same objects.
     Values,
 }
 
-/// Reads a name that Kubernetes takes for any object: a label of RFC 1123.
+/// Parses a name that is valid for any Kubernetes object: a label of RFC 1123.
 fn label(text: &str) -> Result<String, &'static str> {
     let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_label = (1..=52).contains(&text.len()) && text.chars().all(is_inner) && !text.starts_with('-');
-    // Kubernetes appends up to eleven characters for revisions of a stateful set.
+    // Kubernetes appends up to eleven characters to name the revisions of a stateful set.
     if is_label && !text.ends_with('-') {
         Ok(text.to_owned())
     } else {
@@ -87,7 +87,7 @@ fn label(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Prints the objects, or the values.
+/// Prints the objects or the Helm values.
 pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let (loaded, files) = args.config.load_for_elsewhere()?;
     report::warnings(&loaded.warnings);
@@ -102,8 +102,8 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let is_monitored = catalog.types().iter().any(|served| served.resource.group == "monitoring.coreos.com");
     if args.monitoring && !is_monitored {
         remarks.push(
-            "This cluster has no Prometheus operator: ServiceMonitor and PrometheusRule are refused until it is installed. \
-             docs/install.md says how to go without it."
+            "This cluster has no Prometheus operator: it refuses ServiceMonitor and PrometheusRule until one is \
+             installed. docs/install.md describes monitoring without it."
                 .to_owned(),
         );
     }
@@ -120,7 +120,7 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the types that a configuration watches, each in the namespaces that its entry names.
+/// Returns the types that a configuration watches, each with the entry that names its namespaces.
 fn types<'a>(config: &'a Config, catalog: &Catalog) -> Vec<(ResourceType, Option<&'a ResourceConfig>)> {
     let owned = discovery::select(catalog, &config.wanted()).owned.into_iter();
     owned.map(|owned| (owned.resource, config.resources.get(&owned.entry))).collect()

@@ -6,45 +6,45 @@ use std::{
     str::FromStr,
 };
 
-use clap::Args;
-use deltabus::{
+use crate::{
     config::{Config, Loaded, Rediscover, ResourceConfig, TypePattern},
     discovery::{self, Catalog, Pattern, Resolution, Selection, Unmatched, WantedEntry},
     object::ResourceType,
 };
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::{ConfigArgs, report, server::ServerArgs, yaml};
 
-/// Prints the least rights that a configuration needs, as YAML: a cluster role, a role for each namespace that an
-/// entry names, and their bindings where --service-account says to whom.
+/// Prints the least rights that a configuration needs, as YAML.
 ///
-/// The API server is asked which types the configuration means. Discovery itself needs the rights that every
-/// authenticated user has (`system:discovery`).
+/// The output is a cluster role, and a role for each namespace that an entry names. With --service-account it also contains
+/// their bindings. The command asks the API server which types the configuration selects. Discovery itself needs only the
+/// rights that every authenticated user has (`system:discovery`).
 #[derive(Debug, Args)]
 pub(crate) struct RbacArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Bind the roles to this service account.
+    /// Binds the roles to this service account.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     service_account: Option<ServiceAccount>,
     /// Name of the roles and bindings.
     #[arg(long, default_value = "deltabus")]
     name: String,
-    /// Grant whole groups for `*.GROUP`, and everything for `*`, so that types to come are allowed too.
+    /// Grants whole groups for `*.GROUP`, and everything for `*`, so that future types are allowed too.
     ///
-    /// Without it each type of a wildcard is named as it is served now.
+    /// Without this option, the roles name each type that matches a wildcard now.
     #[arg(long)]
     wildcard: bool,
-    /// Grant what would be granted in the whole cluster in this namespace alone; can be given again.
+    /// Grants the rights in this namespace instead of the whole cluster; can be repeated.
     ///
-    /// The engine then watches those types where they are allowed. For that it may list and watch namespaces. Entries
-    /// whose `namespaces` are names alone are not touched, and neither are types without namespaces.
+    /// The engine then watches the types only where they are allowed. To find these namespaces, it gets the right to list and
+    /// watch namespaces. The option does not affect cluster-scoped types, nor entries whose `namespaces` are all plain names.
     #[arg(long = "namespace", value_name = "NAMESPACE")]
     namespaces: Vec<String>,
 }
 
-/// Who gets the rights.
+/// Account that gets the rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServiceAccount {
     pub(super) namespace: String,
@@ -64,28 +64,28 @@ impl FromStr for ServiceAccount {
     }
 }
 
-/// Where a right is needed: everywhere, or in one namespace.
+/// Namespace in which a right is needed, or `None` for the whole cluster.
 pub(super) type Place = Option<String>;
 
-/// The right to list and watch: where, which group, which plural.
+/// Right to list and watch: place, group and plural.
 type Right = (Place, String, String);
 
-/// How far rights may go.
+/// Extent of the rights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent<'a> {
-    /// To whole groups.
+    /// Set to grant whole groups.
     pub(super) wildcard: bool,
-    /// To these namespaces; everywhere if there are none.
+    /// Namespaces in which rights are granted; everywhere if empty.
     pub(super) namespaces: &'a [String],
 }
 
-/// What has to be granted.
+/// Rights to grant.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Grants {
     rights: BTreeSet<Right>,
-    /// The state directory is bound to the cluster, by the uid of `kube-system`.
+    /// Set when the state directory is bound to the cluster by the uid of `kube-system`.
     knows_the_cluster: bool,
-    /// Sentences on what the roles grant, or do not.
+    /// Sentences about what the roles grant and do not grant.
     pub(super) remarks: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
 }
 
 impl Grants {
-    /// Returns what a configuration needs on a server.
+    /// Returns the rights that a configuration needs on a server.
     pub(super) fn of(config: &Config, catalog: &Catalog, extent: &Extent<'_>) -> Self {
         let wanted = config.wanted();
         let selection = discovery::select(catalog, &wanted);
@@ -126,8 +126,8 @@ impl Grants {
         self.rights.insert((place, group.to_owned(), plural.to_owned()));
     }
 
-    /// Grants a type, or a group, in some places. What is granted in single namespaces, but not because the entry names
-    /// them, the engine finds only if it knows the namespaces.
+    /// Grants a type or a group in some places. If the engine has to search for these places, also grants it the right to
+    /// list and watch namespaces.
     fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str) {
         if are_searched {
             self.add(None, "", "namespaces");
@@ -137,7 +137,7 @@ impl Grants {
         }
     }
 
-    /// Grants groups as a whole. What of them has no namespaces cannot be had by a Role.
+    /// Grants whole groups. A Role cannot grant their cluster-scoped types.
     fn wildcards(&mut self, config: &Config, extent: &Extent<'_>) {
         for entry in config.resources.values() {
             for pattern in &entry.patterns {
@@ -151,7 +151,7 @@ impl Grants {
         }
     }
 
-    /// What the engine watches for itself: CRDs, to notice types that come and go; namespaces, to know their labels.
+    /// Grants what the engine itself watches: CRDs, to notice added and removed types; namespaces, for their labels.
     fn of_the_engine(&mut self, config: &Config, wanted: &[WantedEntry], selection: &Selection) {
         if config.kube.rediscover == Rediscover::CrdWatch && discovery::depends_on_crds(wanted, selection) {
             self.add(None, "apiextensions.k8s.io", "customresourcedefinitions");
@@ -161,7 +161,7 @@ impl Grants {
         }
     }
 
-    /// Leaves out what is granted more widely already.
+    /// Removes rights that a wider right includes.
     fn merge(&mut self) {
         let all = self.rights.clone();
         self.rights.retain(|right| {
@@ -174,15 +174,15 @@ impl Grants {
         });
     }
 
-    /// Says what the reader should know of the roles.
+    /// Adds remarks for the reader of the roles.
     fn remark(&mut self, config: &Config, catalog: &Catalog, selection: &Selection, extent: &Extent<'_>) {
         let entries = config.resources.values();
         let mut patterns = entries.flat_map(|entry| &entry.patterns).map(TypePattern::pattern);
         if patterns.any(Pattern::is_wildcard) {
             self.remarks.push(if extent.wildcard {
-                "Types to come are allowed too, and so are those that an entry excludes.".to_owned()
+                "Future types are allowed too, and so are types that an entry excludes.".to_owned()
             } else {
-                "The types of wildcards are those that are served now: new ones need a new run, or --wildcard."
+                "Wildcards include only types that are served now. For new types, run this again or use --wildcard."
                     .to_owned()
             });
         }
@@ -190,29 +190,29 @@ impl Grants {
             if let Resolution::Missing { .. } | Resolution::Empty { .. } = resolution {
                 let text = config.pattern(entry, *pattern);
                 self.remarks.push(format!(
-                    "[resources.{entry}] \"{text}\" is not served now and not granted: run this again when it is."
+                    "[resources.{entry}] \"{text}\" is not served now, so it is not granted: run this again later."
                 ));
             }
         }
         for unavailable in catalog.unavailable() {
-            self.remarks.push(format!("The types of {unavailable} could not be asked for, and are not granted."));
+            self.remarks.push(format!("Discovery failed for {unavailable}: its types are not granted."));
         }
         for namespace in extent.namespaces {
             if !self.rights.iter().any(|(place, ..)| place.as_ref() == Some(namespace)) {
-                self.remarks.push(format!("Nothing is granted in {namespace}: no entry has a type there."));
+                self.remarks.push(format!("Nothing is granted in {namespace}: no entry selects a type there."));
             }
         }
         let reads_secrets =
             |(_, group, plural): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
         if self.rights.iter().any(reads_secrets) {
             self.remarks.push(
-                "This right reads the values of Secrets, though deltabus keeps none: RBAC cannot grant metadata alone."
+                "This right includes the values of Secrets: RBAC cannot grant metadata alone. deltabus keeps none."
                     .to_owned(),
             );
         }
     }
 
-    /// Returns the rules of each role: the cluster's, and those of namespaces.
+    /// Returns the rules of each role: the cluster role, and one role for each namespace.
     pub(super) fn rules(&self) -> BTreeMap<Place, Vec<Value>> {
         let mut groups: BTreeMap<(&Place, &str), Vec<&str>> = BTreeMap::new();
         for (place, group, plural) in &self.rights {
@@ -238,7 +238,7 @@ impl Grants {
     }
 }
 
-/// Returns roles with these rules, and their bindings to an account. Each has this metadata beside its namespace.
+/// Returns roles with these rules, and bindings to an account. Each object has this metadata and its namespace.
 pub(super) fn roles(
     rules: &BTreeMap<Place, Vec<Value>>,
     metadata: &Value,
@@ -268,8 +268,8 @@ pub(super) fn roles(
 }
 
 impl Extent<'_> {
-    /// Returns where the rights on a type of an entry are needed, and whether the engine has to search for these places:
-    /// the entry does not name them.
+    /// Returns the places where the rights on a type of an entry are needed. The flag is true if the entry does not name
+    /// them, so that the engine has to search for them.
     fn places(&self, entry: &ResourceConfig, namespaced: bool) -> (Vec<Place>, bool) {
         if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
             return (names.into_iter().map(|name| Some(name.to_owned())).collect(), false);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_more_widely_is_left_out() {
+    fn wider_grant_replaces_narrower_one() {
         #[track_caller]
         fn check(rights: &[(Option<&str>, &str, &str)], left: &[(Option<&str>, &str, &str)]) {
             let mut expected = Grants::default();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn d7_who_binds_a_state_to_its_cluster_may_see_which_one_it_is() {
+    fn state_directory_needs_right_to_identify_cluster() {
         let own = "resourceNames:\n  - kube-system\n  verbs:\n  - get\n";
         let mut grants = grants(&[(Some("a"), "", "pods")]);
         assert!(!grants.to_yaml("watcher", None).contains(own));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_account_has_a_namespace_and_a_name() {
+    fn service_account_has_namespace_and_name() {
         for text in ["deltabus", "/deltabus", "ops/", "a/b/c", ""] {
             assert!(text.parse::<ServiceAccount>().is_err(), "{text}");
         }

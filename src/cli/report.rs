@@ -1,9 +1,9 @@
-//! What is said to people: on stderr, with colours on a terminal unless `NO_COLOR` is set.
+//! Messages for people: on stderr, with colours on a terminal unless `NO_COLOR` is set.
 
 use std::io::{self, Write as _};
 
+use crate::config::{ConfigErrors, Finding};
 use anstyle::{AnsiColor, Style};
-use deltabus::config::{ConfigErrors, Finding};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -12,7 +12,7 @@ const PLACE: Style = Style::new().bold();
 const KEY: Style = AnsiColor::Cyan.on_default();
 const EXCERPT: Style = Style::new().dimmed();
 
-/// Prints every mistake and warning of a configuration, and how many there are.
+/// Prints every error and warning of a configuration, and their numbers.
 pub(crate) fn errors(errors: &ConfigErrors) {
     for error in &errors.errors {
         finding(ERROR, "error", error);
@@ -35,19 +35,19 @@ pub(crate) fn warnings(warnings: &[Finding]) {
     }
 }
 
-/// Prints what is worth knowing of a configuration.
+/// Prints notes on a configuration.
 pub(crate) fn notes(notes: &[Finding]) {
     for note in notes {
         finding(NOTE, "note", note);
     }
 }
 
-/// Aligns rows of cells; the last cell of a row has no width.
+/// Aligns rows of cells; the last cell of a row is not padded.
 pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     aligned(rows, "  ")
 }
 
-/// Aligns rows of cells with a gap between them.
+/// Aligns rows of cells with this gap between columns.
 pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width = |column: usize| {
@@ -62,7 +62,7 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Prints a table to stdout, each row in a style of its own.
+/// Prints a table to stdout, with a style for each row.
 pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl IntoIterator<Item = Style>) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     for (line, style) in table(rows).lines().zip(styles) {
@@ -71,12 +71,12 @@ pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl IntoItera
     Ok(())
 }
 
-/// Prints why the program fails.
+/// Prints an error.
 pub(crate) fn failure(message: &str) {
     anstream::eprintln!("{ERROR}error{ERROR:#}: {message}");
 }
 
-/// Prints something worth knowing.
+/// Prints a note.
 pub(crate) fn note(message: &str) {
     anstream::eprintln!("{NOTE}note{NOTE:#}: {message}");
 }

@@ -1,14 +1,14 @@
-//! `deltabus resources`: what the server offers, what the configuration matches of it, and what RBAC allows.
+//! `deltabus resources`: types of the server, the entries that match them, and what RBAC allows.
 
 use std::io::{self, Write as _};
 
-use anstyle::{AnsiColor, Style};
-use clap::{Args, ValueEnum};
-use deltabus::{
+use crate::{
     config::{Config, Loaded},
     discovery::{self, Catalog, Conflict, Resolution, Selection, ServedType, Unmatched, identity},
     object::ResourceType,
 };
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{
@@ -21,23 +21,23 @@ const REFUSED: Style = AnsiColor::Red.on_default();
 const UNKNOWN: Style = AnsiColor::Yellow.on_default();
 const UNMATCHED: Style = Style::new().dimmed();
 
-/// Shows which types a configuration watches: what the server offers, which entry and pattern it matches, and whether
-/// this user may list and watch it.
+/// Shows which types a configuration watches, which entry and pattern match each type, and whether this user may list and
+/// watch it.
 ///
-/// A type that several patterns match belongs to the most specific one. What is matched and not there is named on stderr.
+/// If several patterns match a type, it belongs to the most specific one. Patterns without a type are reported on stderr.
 #[derive(Debug, Args)]
 pub(crate) struct ResourcesArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Also the types that no entry matches, and those that cannot be watched.
+    /// Also shows types that no entry matches, and types that cannot be watched.
     #[arg(long)]
     all: bool,
-    /// How it is printed.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// How types are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Aligned columns.
@@ -46,7 +46,7 @@ enum Output {
     Json,
 }
 
-/// One line: a type, and the entry that watches it.
+/// Line of the table: a type and the entry that watches it.
 struct Row<'a> {
     resource: &'a ResourceType,
     served: Option<&'a ServedType>,
@@ -84,7 +84,7 @@ pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the types in the catalog's order, each with its owners.
+/// Returns the types in the order of the catalog, each with the entries that own it.
 fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     for served in catalog.types() {
@@ -96,7 +96,7 @@ fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Ro
             owner: Some((&*owned.entry, owned.pattern)),
             rights: Rights::default(),
         }));
-        // another version of what an entry has is no further type
+        // another version of an owned type is not listed again
         let is_owned_otherwise =
             selection.owned.iter().any(|owned| identity(&owned.resource) == identity(&served.resource));
         if all && rows.len() == before && served.preferred && !is_owned_otherwise {
@@ -108,7 +108,7 @@ fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Ro
 }
 
 impl<'a> Row<'a> {
-    fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b deltabus::config::ResourceConfig>) {
+    fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b crate::config::ResourceConfig>) {
         (self.resource, self.owner.and_then(|(entry, _)| config.resources.get(entry)))
     }
 
@@ -166,7 +166,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
     report::print_table(&cells, [HEADER].into_iter().chain(rows.iter().map(Row::style)))
 }
 
-/// Says on stderr what the table does not show.
+/// Prints notes on stderr about anything that the table does not show.
 fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
     for Unmatched { entry, pattern: position, resolution } in &selection.unmatched {
         let state = match resolution {
@@ -179,16 +179,16 @@ fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
     for Conflict { resource, first, second } in &selection.conflicts {
         let text = config.pattern(&second.entry, second.pattern);
         report::note(&format!(
-            "[resources.{}] \"{text}\" matches {resource} too, which [resources.{}] has: `deltabus validate` tells more",
+            "[resources.{}] \"{text}\" also matches {resource} of [resources.{}]: run `deltabus validate` for details",
             second.entry, first.entry
         ));
     }
     for unavailable in catalog.unavailable() {
-        report::note(&format!("the types of {unavailable} are not known: {}", unavailable.error));
+        report::note(&format!("the types of {unavailable} are unknown: {}", unavailable.error));
     }
     let others = rows(catalog, selection, true).iter().filter(|row| row.owner.is_none()).count();
     if !all && others > 0 {
-        report::note(&format!("{} of the server not matched; --all shows them", report::counted(others, "type")));
+        report::note(&format!("no entry matches {} of the server; --all shows them", report::counted(others, "type")));
     }
 }
 

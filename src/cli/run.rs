@@ -1,13 +1,11 @@
-//! `deltabus run`: the engine.
+//! `deltabus run`: runs the engine.
 
 use std::{
     io::{self, IsTerminal as _},
     time::Duration,
 };
 
-use actix::System;
-use clap::Args;
-use deltabus::{
+use crate::{
     config::{Config, ConfigErrors, EventType, Finding, HandlerConfig, Initial, Loaded, SinkConfig},
     delivery::status::{HandlerState, HandlerView},
     engine::{
@@ -16,6 +14,8 @@ use deltabus::{
     handler::exec::kill_all,
     trace,
 };
+use actix::System;
+use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -25,35 +25,35 @@ use tokio::{
 
 use super::{ConfigArgs, KubeArgs, report, terminal};
 
-/// Signals within this time are one request: a process group is often told together with its leader.
+/// Window in which several signals count as one request: a process and its group are often signalled together.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Time limit for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
-/// How often is looked whether anybody reads stdout.
+/// Interval of checks whether stdout is still read.
 const LOOK_AT_HANDLERS: Duration = Duration::from_millis(200);
 
-/// How often is looked whether the configuration has changed.
+/// Interval of checks for changed configuration files.
 const LOOK_AT_FILES: Duration = Duration::from_secs(1);
-/// How soon is looked whether a change is complete.
+/// Interval of checks while a changed file may still be written.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Runs the engine: watches, caches, and sends changes.
+/// Runs the engine: watches and caches resources, and sends changes to handlers.
 ///
-/// Changed files are applied while it runs, unless `[reload] watch` is false, and on SIGHUP; files with a mistake are
-/// reported, and what runs goes on.
+/// Changed configuration files are applied while the engine runs, unless `[reload] watch` is false. SIGHUP applies them at
+/// once. Files with errors are reported, and the running configuration stays in effect.
 ///
-/// SIGTERM or ctrl-c stops it: what was accepted is delivered, within `shutdown_timeout`; a second one stops at once.
-/// Where stdout is the only handler, it also ends when nobody reads that any more.
+/// SIGTERM or ctrl-c stops the engine: it delivers accepted events, for at most `shutdown_timeout`. A second signal stops it
+/// at once. If stdout is the only handler, the engine also stops when the reader of stdout has closed it.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Lets handlers of type `exec` run programs: who can change the configuration then runs what they like as this user.
+    /// Lets handlers of type `exec` run programs. Anyone who can change the configuration can then run programs as this user.
     #[arg(long)]
     pub(crate) allow_exec: bool,
 }
 
-/// Runs the engine until it is told to stop.
+/// Runs the engine until a signal stops it.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (files, kube) = (args.config.files(), args.config.kube.clone());
     let loaded = args.config.load()?;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Raises the soft limit of open files to the hard one: connections and the store need more than the usual 1024.
+/// Raises the soft limit of open files to the hard limit: connections and the store need more than the usual 1024.
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -89,14 +89,14 @@ fn raise_file_limit() {
     }
 }
 
-/// Starts an engine inside a new actix system and runs it until it is told to stop.
+/// Starts an engine inside a new actix system and runs it until a signal stops it.
 pub(crate) fn block_on(
     builder: impl FnOnce() -> EngineBuilder,
     started: impl FnOnce(&RunningEngine),
 ) -> anyhow::Result<()> {
     raise_file_limit();
     System::new().block_on(async {
-        let told = StopSignals::new()?; // before anybody can see that it runs
+        let told = StopSignals::new()?; // before others can see that the engine runs
         let engine = builder().start().await?;
         started(&engine);
         let outcome = until_told_to_stop(engine, told).await;
@@ -105,11 +105,11 @@ pub(crate) fn block_on(
     })
 }
 
-/// Applies changed files, with the cluster of the command line.
+/// Watches the configuration files and applies changes, with the cluster of the command line.
 async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
-        Err(error) => return tracing::error!(%error, "SIGHUP cannot be heard, changed files are not applied"),
+        Err(error) => return tracing::error!(%error, "cannot handle SIGHUP: changed files will not be applied"),
     };
     let mut pause = LOOK_AT_FILES;
     loop {
@@ -129,7 +129,7 @@ async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
                 files = kept;
                 loaded
             }
-            Err(error) => return tracing::error!(%error, "changed files are not applied any more"),
+            Err(error) => return tracing::error!(%error, "changed configuration files are no longer applied"),
         };
         pause = if files.is_settling() { LOOK_AGAIN } else { LOOK_AT_FILES };
         if let Some(mut loaded) = loaded {
@@ -141,49 +141,49 @@ async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
     }
 }
 
-/// Applies a configuration, or says why not.
+/// Applies a configuration, or logs its errors.
 fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
     let Loaded { config, warnings, .. } = match loaded {
         Ok(loaded) => loaded,
         Err(errors) => {
             engine.registry().reloads().refused();
             for finding in &errors.errors {
-                tracing::error!(%finding, "the changed configuration is wrong");
+                tracing::error!(%finding, "error in the changed configuration");
             }
             return tracing::error!(
                 errors = errors.errors.len() + errors.more,
-                "refused the changed configuration, going on as before"
+                "refused the changed configuration; the previous one stays in effect"
             );
         }
     };
     for finding in &warnings {
-        tracing::warn!(%finding, "the changed configuration is odd");
+        tracing::warn!(%finding, "warning about the changed configuration");
     }
     let log = config.log.clone();
     match engine.apply(config) {
         Ok(Applied { needs_restart }) => {
             terminal::change_level(&log);
             for option in needs_restart {
-                tracing::warn!(option, "has changed and takes effect at the next start only");
+                tracing::warn!(option, "option changed; restart to apply");
             }
             tracing::info!("applied the changed configuration");
         }
-        Err(error) => tracing::error!(%error, "refused the changed configuration, going on as before"),
+        Err(error) => tracing::error!(%error, "refused the changed configuration; the previous one stays in effect"),
     }
 }
 
-/// Why an engine is stopped.
+/// Reason to stop an engine.
 enum Cause {
     Asked,
     Failed(EngineError),
     NobodyReads,
 }
 
-/// Waits for a reason to stop, then stops the engine and says what it left.
+/// Waits for a reason to stop, stops the engine and logs undelivered events.
 async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> anyhow::Result<()> {
     let cause = cause_to_stop(&engine, &mut told).await;
     if !matches!(cause, Cause::NobodyReads) {
-        tracing::info!("stopping: what was accepted is delivered first; a second signal stops at once");
+        tracing::info!("stopping: accepted events are delivered first; a second signal stops at once");
     }
     let again = async {
         sleep(SAME_REQUEST).await;
@@ -196,7 +196,7 @@ async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> any
         again = again => {
             again?;
             kill_all();
-            anyhow::bail!("stopped by a second signal, before everything was delivered");
+            anyhow::bail!("stopped by a second signal before all events were delivered");
         }
     };
     match cause {
@@ -222,7 +222,7 @@ async fn cause_to_stop(engine: &RunningEngine, told: &mut StopSignals) -> Cause 
     }
 }
 
-/// What tells a process to stop, from when this was made on.
+/// Signals that stop the process. Signals after the call of `new` are not lost.
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -238,13 +238,13 @@ impl StopSignals {
     }
 }
 
-/// Returns whether stdout is all there is, and closed: `deltabus run … | head` has seen enough.
+/// Returns true if all handlers write to stdout and it is closed, as in `deltabus run … | head`.
 fn nobody_reads(handlers: &[HandlerView]) -> bool {
     let is_closed = |handler: &HandlerView| handler.kind == "stdout" && handler.state == HandlerState::Stopped;
     !handlers.is_empty() && handlers.iter().all(is_closed)
 }
 
-/// Names what was left (I4). The stop itself was asked for, so the exit code stays 0.
+/// Logs undelivered events (I4). The stop itself was requested, so the exit code stays 0.
 fn tell_undelivered(report: &StopReport, is_kept: bool) {
     for (handler, events, named) in &report.undelivered {
         let first = named.join(", ");
@@ -253,20 +253,20 @@ fn tell_undelivered(report: &StopReport, is_kept: bool) {
                 handler,
                 events,
                 first,
-                "stopped with undelivered events: they are kept, and sent after the next start"
+                "stopped with undelivered events: they are kept and will be sent after the next start"
             );
         } else {
             tracing::error!(
                 handler,
                 events,
                 first,
-                "stopped with undelivered events: without [state] dir they are lost"
+                "stopped with undelivered events: they are lost because [state] dir is not set"
             );
         }
     }
 }
 
-/// Fails where a handler runs a program that is not allowed.
+/// Fails if a handler runs a program and programs are not allowed.
 pub(crate) fn refuse_programs(loaded: &Loaded, allow_exec: bool) -> Result<(), ConfigErrors> {
     match programs(loaded) {
         refused if !allow_exec && !refused.is_empty() => Err(ConfigErrors::new(refused, Vec::new())),
@@ -281,18 +281,18 @@ pub(crate) fn programs(loaded: &Loaded) -> Vec<Finding> {
     let refused = |(name, _): (&String, _)| {
         loaded.finding(
             &["handlers", name, "type"],
-            "a handler of type \"exec\" runs a program, which has to be allowed: start with `deltabus run --allow-exec`",
+            "handlers of type \"exec\" run programs, which is not allowed by default: use `deltabus run --allow-exec`",
         )
     };
     running.map(refused).collect()
 }
 
-/// Says so where a person would wait in front of an empty screen.
+/// Prints a note on a terminal if no handler shows existing objects, so that the screen may stay empty.
 fn hint_at_silence(config: &Config) {
     let shows_added = |handler: &&HandlerConfig| handler.enabled && handler.options.on.contains(&EventType::Added);
     let mut showing = config.handlers.values().filter(shows_added).peekable();
     let some = showing.peek().is_some();
     if some && io::stderr().is_terminal() && showing.all(|handler| handler.options.initial == Initial::Skip) {
-        report::note("objects that exist already are not shown; initial = \"send\" in a handler shows them");
+        report::note("existing objects are not shown; set initial = \"send\" in a handler to show them");
     }
 }

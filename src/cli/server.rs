@@ -1,49 +1,49 @@
-//! The API server, as commands ask it: what it serves, and what this user may do there.
+//! Requests of commands to the API server: the types it serves, and the rights of this user.
 
-use anyhow::Context as _;
-use deltabus::{
+use crate::{
     config::{Kube, ResourceConfig},
     discovery::{self, Catalog, DiscoveryError, TypeAccess},
     list_watch::kube::{Client, ClusterAccess},
     object::ResourceType,
 };
+use anyhow::Context as _;
 
 use tokio::runtime::Runtime;
 
-/// The server that a configuration means.
+/// API server of a configuration.
 pub(crate) struct ServerArgs {
     access: ClusterAccess,
     runtime: Runtime,
-    /// What helps where it cannot be asked.
+    /// Advice that follows an error, or an empty text.
     hint: &'static str,
 }
 
 impl ServerArgs {
-    /// Finds the server; asks nothing yet.
+    /// Locates the server; sends no request.
     pub(crate) fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
         let access =
-            ClusterAccess::load(&kube.access()).with_context(|| format!("the API server cannot be asked{hint}"))?;
+            ClusterAccess::load(&kube.access()).with_context(|| format!("cannot reach the API server{hint}"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { access, runtime, hint })
     }
 
-    /// Returns what the kubeconfig calls the cluster.
+    /// Returns the name of the cluster in the kubeconfig.
     pub(crate) fn cluster_name(&self) -> Option<&str> {
         self.access.cluster_name()
     }
 
-    /// Returns the port at which it is asked.
+    /// Returns the port of the server.
     pub(crate) fn port(&self) -> Option<u16> {
         self.access.server_url().parse::<http::Uri>().ok()?.port_u16()
     }
 
-    /// Asks something on the runtime; fails where there can be no client. Blocks.
+    /// Runs a request on the runtime; fails if no client can be created. Blocks.
     fn ask<T>(&self, ask: impl AsyncFnOnce(Client) -> T) -> anyhow::Result<T> {
         self.runtime.block_on(async { Ok(ask(self.access.client()?).await) })
     }
 
-    /// Counts the objects of types, each where the entry it belongs to shows it. Types that cannot be listed count for
-    /// nothing. Blocks.
+    /// Counts the objects of types, in the namespaces that their entries name. Types that cannot be listed count as 0.
+    /// Blocks.
     pub(crate) fn count(&self, types: &[(ResourceType, Option<&ResourceConfig>)]) -> u64 {
         let scopes = types
             .iter()
@@ -53,20 +53,20 @@ impl ServerArgs {
         counts.into_iter().flatten().flatten().sum()
     }
 
-    /// Asks what is served. Blocks.
+    /// Discovers the served types. Blocks.
     pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
         let catalog = self.ask(async |client| discovery::discover(&client).await);
         let catalog = catalog.and_then(|catalog| Ok(catalog?));
-        catalog.with_context(|| format!("the API server {} cannot be asked{}", self.access.server_url(), self.hint))
+        catalog.with_context(|| format!("cannot reach the API server {}{}", self.access.server_url(), self.hint))
     }
 
-    /// Asks for the names of the namespaces; `None` where this user may not see them. Blocks.
+    /// Lists the names of the namespaces; returns `None` if this user may not list them. Blocks.
     pub(crate) fn namespaces(&self) -> anyhow::Result<Option<Vec<String>>> {
         Ok(self.ask(async |client| discovery::namespaces(&client).await)??)
     }
 
-    /// Asks whether a type can be selected by the `fields` of an entry; returns the server's reason where it cannot. A list
-    /// that is refused or fails otherwise is no such reason. Blocks.
+    /// Returns the server's reason if a type does not support the `fields` of an entry. A list that fails for another reason
+    /// counts as supported. Blocks.
     pub(crate) fn refuses_fields(
         &self,
         resource: &ResourceType,
@@ -77,8 +77,8 @@ impl ServerArgs {
         self.ask(async |client| discovery::refused_fields(&client, resource, namespace, &entry.fields).await)
     }
 
-    /// Asks what this user may do with each type where the entry it belongs to shows it; of a type without an entry, in
-    /// all namespaces. Blocks.
+    /// Returns this user's rights on each type, in the namespaces that its entry names. For a type without an entry, asks
+    /// about all namespaces. Blocks.
     pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&ResourceConfig>)]) -> anyhow::Result<Vec<Rights>> {
         let mut asked = Vec::new();
         let mut of_type = Vec::new();
@@ -97,29 +97,29 @@ impl ServerArgs {
     }
 }
 
-/// Returns where a type is listed: in the namespaces that its entry names, or everywhere.
+/// Returns the namespaces in which a type is listed: those that its entry names, or all (`None`).
 fn scopes(resource: &ResourceType, entry: Option<&ResourceConfig>) -> Vec<Option<String>> {
     let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
     names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect())
 }
 
-/// What a user may do with a type.
+/// Rights of a user on a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// What it may not.
+    /// Verbs that the user may not use.
     pub(crate) refused: Vec<Refused>,
-    /// Why that is not known.
+    /// Reason why the rights are unknown.
     pub(crate) unknown: Option<String>,
 }
 
-/// A verb that a user lacks.
+/// Verb that a user may not use.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Refused {
     /// `list` or `watch`.
     pub(crate) verb: &'static str,
-    /// Where; `None` for all namespaces.
+    /// Namespace, or `None` for all.
     pub(crate) namespace: Option<String>,
-    /// What the server says about it; may be empty.
+    /// Explanation of the server; may be empty.
     pub(crate) reason: String,
 }
 
@@ -134,21 +134,21 @@ impl Rights {
                     reason: reason.clone(),
                 }));
             }
-            // a server without authorization has no such API
+            // a server without authorization does not have this API
             Err(error) if matches!(error.code, Some(404 | 405)) => {
-                self.unknown = Some("the server does not tell what a user may do".to_owned());
+                self.unknown = Some("the server does not report what a user may do".to_owned());
             }
             Err(error) => self.unknown = Some(error.to_string()),
         }
     }
 
-    /// Returns the verbs that are refused somewhere, each once.
+    /// Returns the verbs that are refused in at least one place, each once.
     pub(crate) fn verbs(&self) -> Vec<&'static str> {
         let is_refused = |verb: &&str| self.refused.iter().any(|refused| refused.verb == *verb);
         ["list", "watch"].into_iter().filter(is_refused).collect()
     }
 
-    /// Returns the namespaces where a verb is refused; none where it is refused in all.
+    /// Returns the namespaces where a verb is refused; empty if it is refused in all.
     pub(crate) fn namespaces(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.refused.iter().filter_map(|refused| refused.namespace.as_deref()).collect();
         names.sort_unstable();
@@ -156,7 +156,7 @@ impl Rights {
         names
     }
 
-    /// Says it in a cell of a table.
+    /// Formats the rights as a table cell.
     pub(crate) fn cell(&self) -> String {
         let verbs = self.verbs();
         if verbs.is_empty() {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_told_in_few_words() {
+    fn rights_are_summarized_in_one_cell() {
         let access = |list, watch| Ok(TypeAccess { list, watch, reason: String::new() });
         let of = |answers: Vec<(Option<&str>, Result<TypeAccess, DiscoveryError>)>| {
             let mut rights = Rights::default();

@@ -1,4 +1,4 @@
-//! `deltabus status`: what a running engine does, what of it is late, and why.
+//! `deltabus status`: shows what a running engine does, what is late, and why.
 
 use std::{
     io::{self, Write as _},
@@ -17,9 +17,9 @@ use super::{
     report,
 };
 
-/// Lag of a unit or handler from which on it is late.
+/// Lag at which a unit or handler counts as late.
 const LATE: Duration = Duration::from_secs(30);
-/// Rows of a table; the others are counted.
+/// Rows of a table; further rows are only counted.
 const ROWS_MAX: usize = 12;
 
 const HEADER: Style = Style::new().bold();
@@ -27,13 +27,13 @@ const WELL: Style = Style::new();
 const LATE_ROW: Style = AnsiColor::Red.on_default();
 
 const EXAMPLES: &str = "\
-Late or failing is:
+These count as late or failing:
 
-  a type      that is not synced, may not be watched, cannot be asked for, or whose changes are applied 30 s late
-  a handler   that fails, hangs or has ended, or whose oldest event has waited for 30 s
-  the state   while it cannot be written
+  a type      that is not synced, may not be watched or cannot be read, or whose changes are applied 30 s late
+  a handler   that fails, is hung or has stopped, or whose oldest event has waited for 30 s
+  the state   when it cannot be written
 
-A type that is not served is waited for: it is neither. Details: /v1/resources, /v1/handlers, `deltabus handlers`.
+A type that the server does not serve yet does not count. Details: /v1/resources, /v1/handlers, `deltabus handlers`.
 
 Examples:
 
@@ -45,28 +45,28 @@ Exit codes: 0 all is well; 1 something is late or failing, or there is no engine
 
 /// Shows on one screen what a running engine does, what is late, and why.
 ///
-/// It asks the engine alone: it works while the API server is away.
+/// The command asks only the engine, so it works while the API server is away.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-/// Form of the status.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// One screen: problems first.
+    /// One screen, with problems first.
     #[default]
     Table,
-    /// One JSON document, with all of `/v1/resources` and `/v1/handlers`.
+    /// One JSON document, with the content of `/v1/resources` and `/v1/handlers`.
     Json,
 }
 
-/// Prints the status; fails where something is late or failing.
+/// Prints the status; fails if something is late or failing.
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let status = args.engine.ask(async |engine| {
         let resources = engine.get_json("/v1/resources").await?;
@@ -92,17 +92,17 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers of an engine.
+/// Responses of an engine.
 struct Status {
     url: String,
     process: Process,
-    /// Set while the API server has not told its types.
+    /// Reason why the types of the API server are unknown.
     undiscovered: Option<String>,
     resources: Value,
     handlers: Value,
 }
 
-/// Figures of the engine's process; `None` where it does not tell.
+/// Figures of the engine's process; `None` if the engine does not report them.
 #[derive(Debug, Default, PartialEq)]
 struct Process {
     version: Option<String>,
@@ -111,7 +111,7 @@ struct Process {
 }
 
 impl Process {
-    /// Reads them from metrics.
+    /// Reads the figures from the metrics.
     fn of(metrics: &str, now: Timestamp) -> Self {
         let value = |name: &str| -> Option<f64> {
             let mut samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -128,13 +128,13 @@ impl Process {
     }
 }
 
-/// Returns why the API server's types are not known, by the verbose answer of `/readyz`.
+/// Returns the reason why the types of the API server are unknown, from the verbose response of `/readyz`.
 fn undiscovered(readiness: &str) -> Option<String> {
     let why = readiness.lines().find_map(|line| line.strip_prefix("[-]discovery failed: "));
     why.map(str::to_owned)
 }
 
-/// Something that is late or fails.
+/// Part of the engine that is late or fails.
 struct Problem {
     kind: &'static str,
     name: String,
@@ -232,7 +232,7 @@ impl Status {
     }
 }
 
-/// Names the type of a unit, and its namespace where it is in one.
+/// Returns the type of a unit, with its namespace if it has one.
 fn place(row: &Value) -> String {
     let namespace = row["namespace"].as_str().map_or_else(String::new, |namespace| format!(" in {namespace}"));
     let group = row["apiVersion"].as_str().and_then(|version| version.split_once('/'));
@@ -240,7 +240,7 @@ fn place(row: &Value) -> String {
     format!("{}{group}{namespace}", text(&row["plural"]))
 }
 
-/// Returns why a unit is late; `None` where it is well, or waits for its type.
+/// Returns the reason why a unit is late; `None` if it is well or waits for its type.
 fn late_unit(row: &Value) -> Option<String> {
     let said = || {
         let of = |key: &str| Some(&row[key]).filter(|said| said.is_string()).map(text);
@@ -250,13 +250,13 @@ fn late_unit(row: &Value) -> Option<String> {
         "waiting" => None,
         state @ ("forbidden" | "degraded" | "backing_off") => Some(said().unwrap_or_else(|| state.replace('_', " "))),
         _ if row["synced"] == false => Some(said().unwrap_or_else(|| "not synced yet".to_owned())),
-        // A watch is quiet between two bookmarks, an answer to a list is not.
+        // A watch may be silent between two bookmarks, the answer to a list may not.
         "listing" => late(&row["lastActivitySeconds"]).map(|lag| format!("no answer from the API server for {lag}")),
         _ => late(&row["lagSeconds"]).map(|lag| format!("changes are applied {lag} late")),
     }
 }
 
-/// Returns why a handler is late; `None` where it is well.
+/// Returns the reason why a handler is late; `None` if it is well.
 fn late_handler(row: &Value) -> Option<String> {
     match row["state"].as_str()? {
         "retrying" | "hung" | "failed" | "stopped" => Some(last_error(row)),
@@ -269,7 +269,7 @@ fn late_handler(row: &Value) -> Option<String> {
     }
 }
 
-/// Returns a lag that is too long, in words.
+/// Returns a lag in words if it is too long.
 fn late(lag: &Value) -> Option<String> {
     let lag = Duration::try_from_secs_f64(lag.as_f64()?).ok()?;
     (lag >= LATE).then(|| rough(lag))
@@ -279,7 +279,7 @@ fn seconds(value: &Value) -> String {
     value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}s"))
 }
 
-/// Writes a duration with its two largest units.
+/// Formats a duration with its two largest units.
 fn rough(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -291,7 +291,7 @@ fn rough(duration: Duration) -> String {
     }
 }
 
-/// A column: its title, and what stands in it; the second argument is why the row is late.
+/// Column: its title, and a function that returns a cell. The second argument is the reason why the row is late.
 type Column = (&'static str, fn(&Value, Option<&str>) -> String);
 
 const UNITS: [Column; 7] = [
@@ -318,7 +318,7 @@ const HANDLERS: [Column; 7] = [
     ("LAST ERROR", |row, why| why.map_or_else(|| last_error(row), str::to_owned)),
 ];
 
-/// Prints the rows that are late, then those with most objects or deliveries.
+/// Prints late rows first, then the rows with the most objects or deliveries.
 fn print_table(columns: [Column; 7], all: &[Value], late: fn(&Value) -> Option<String>) -> io::Result<()> {
     if all.is_empty() {
         return Ok(());
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_units_are_told_from_those_that_wait() {
+    fn late_and_waiting_units_are_distinguished() {
         let unit = |state: &str, more: Value| {
             let mut row =
                 json!({"state": state, "synced": true, "message": null, "lastError": null, "lagSeconds": 0.0});
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn late_handlers_are_told_with_the_reason() {
+    fn late_handlers_are_reported_with_reason() {
         let handler = |state: &str, oldest: f64, limited: bool| {
             late_handler(&json!({"state": state, "oldestUndeliveredAgeSeconds": oldest, "rateLimited": limited,
                 "lastError": "503", "lastErrorAgeSeconds": 2.0}))
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn process_figures_come_from_the_metrics() {
+    fn process_figures_come_from_metrics() {
         let metrics = "# TYPE deltabus_build info\ndeltabus_build_info{version=\"1.2.3\",commit=\"c\"} 1\n\
              process_start_time_seconds 1700000000.5\nprocess_resident_memory_bytes 1.5e+08\n";
         let process = Process::of(metrics, "2023-11-14T22:14:30.5Z".parse().unwrap());

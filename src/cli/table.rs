@@ -1,6 +1,6 @@
-//! What `deltabus demo` draws on a terminal: what just happened, a line for each type, the newest events, where to look.
+//! Screen of `deltabus demo`: news, a line for each type, the newest events, and addresses.
 //!
-//! One frame a quarter of a second, in one write, within the terminal's width and height.
+//! A frame is drawn four times a second, in one write, within the width and height of the terminal.
 
 use std::{
     collections::VecDeque,
@@ -9,35 +9,35 @@ use std::{
     time::Duration,
 };
 
-use anstyle::{AnsiColor, Style};
-use console::Term;
-use deltabus::{
+use crate::{
     registry::Registry,
     simulator::News,
     status::{UnitState, UnitView},
 };
+use anstyle::{AnsiColor, Style};
+use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
 use super::terminal::{SCREEN, colours};
 
-/// How often a frame is drawn.
+/// Interval between frames.
 const REDRAW: Duration = Duration::from_millis(250);
-/// How often is looked whether everything is synced, before it is.
+/// Interval of checks whether everything is synced.
 const LOOK: Duration = Duration::from_millis(20);
-/// Frames that a rate is taken over: five seconds.
+/// Frames over which a rate is measured: five seconds.
 const WINDOW: usize = 20;
-/// What is left of a type's score after a frame; half of it after some seven seconds.
+/// Factor by which the score of a type fades with each frame; it halves in about seven seconds.
 const FADE: f64 = 0.975;
-/// Lines of news and of events, where there is room.
+/// Lines of news and of events, if there is room.
 const NEWS_MAX: usize = 3;
 const EVENTS_MAX: usize = 5;
-/// Rows of types that are worth more than events are.
+/// Rows of types that take precedence over events.
 const ROWS_WANTED: usize = 12;
-/// Where the terminal does not tell its size: columns and lines.
+/// Columns and lines to assume if the terminal does not report its size.
 const SIZE: (usize, usize) = (80, 24);
 
-/// The newest events as lines, shared by the handler that writes them and the frame that shows them.
+/// Newest events as lines, shared by the handler that writes them and the frame that shows them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
 
@@ -49,7 +49,7 @@ impl Recent {
 }
 
 impl Write for Recent {
-    /// Takes whole lines.
+    /// Appends whole lines.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let surplus = (lines.len() + EVENTS_MAX).saturating_sub(2 * EVENTS_MAX);
@@ -65,17 +65,17 @@ impl Write for Recent {
     }
 }
 
-/// What is shown beside the types.
+/// Content of the screen beside the types.
 pub(crate) struct Surroundings {
-    /// The newest events.
+    /// Newest events.
     pub(crate) recent: Recent,
-    /// What happens in the cluster.
+    /// News of the cluster.
     pub(crate) news: News,
-    /// Lines below the table, the most important last: a low screen shows only that.
+    /// Lines below the table. The most important line is last, because a low screen shows only that one.
     pub(crate) footer: Vec<String>,
 }
 
-/// Draws until the screen is cleared.
+/// Draws frames until the screen is cleared.
 pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
     let style = ProgressStyle::with_template("{msg}").expect("the template is right");
     let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style));
@@ -115,18 +115,18 @@ fn terminal_size() -> (usize, usize) {
     size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
 }
 
-/// Empties the screen: lines that were drawn for another width are broken in ways that only the terminal knows.
+/// Clears the screen: lines that were drawn for another width wrap in ways that only the terminal knows.
 fn wipe() {
     drop(SCREEN.clear()); // the terminal may be gone
     drop(Term::stderr().clear_screen());
 }
 
-/// Returns how many changes of a type were applied.
+/// Returns the number of applied changes of a type.
 pub(crate) fn events(view: &UnitView) -> u64 {
     view.events.added + view.events.updated + view.events.deleted + view.events.removed
 }
 
-/// The types in the order of their activity, with what they did of late.
+/// Types in the order of their activity, with their recent counts.
 #[derive(Default)]
 struct Board {
     rows: Vec<Row>,
@@ -134,14 +134,14 @@ struct Board {
 
 struct Row {
     view: UnitView,
-    /// Counts of events at this and earlier frames, newest first.
+    /// Event counts at this and earlier frames, newest first.
     counts: VecDeque<u64>,
-    /// Events of late, fading.
+    /// Fading count of recent events.
     score: f64,
 }
 
 impl Board {
-    /// Takes the present state. A type rises only past one that is clearly less active, so that rows do not dance.
+    /// Updates the rows. A type moves up only past a clearly less active one, so that rows do not jump.
     fn update(&mut self, views: Vec<UnitView>) {
         let mut before: Vec<Row> = std::mem::take(&mut self.rows);
         let mut new = Vec::new();
@@ -177,7 +177,7 @@ impl Row {
         Self { view: self.view.clone(), counts, score }
     }
 
-    /// Counts what was new in this frame; not the first list, which says nothing of activity.
+    /// Adds the events of this frame to the score. The first list does not count, because it does not show activity.
     fn count(&mut self) {
         let now = events(&self.view);
         if !self.view.synced {
@@ -190,7 +190,7 @@ impl Row {
         self.counts.truncate(WINDOW + 1);
     }
 
-    /// Returns the events a second of late.
+    /// Returns the recent number of events per second.
     fn rate(&self) -> f64 {
         let (Some(newest), Some(oldest)) = (self.counts.front(), self.counts.back()) else { return 0.0 };
         let events = u32::try_from(newest.saturating_sub(*oldest)).unwrap_or(u32::MAX);
@@ -202,7 +202,7 @@ impl Row {
         self.view.state == UnitState::Waiting
     }
 
-    /// Names the type: with its group, unless that is one of Kubernetes' own.
+    /// Returns the name of the type, with its group unless the group is one of Kubernetes itself.
     fn name(&self) -> String {
         let group = self.view.api_version.split_once('/').map_or("", |(group, _)| group);
         if group.contains('.') && !group.ends_with(".k8s.io") {
@@ -213,11 +213,11 @@ impl Row {
     }
 }
 
-/// What is drawn beside the board.
+/// Content of a frame beside the board.
 struct Frame<'a> {
-    /// After how long everything was synced.
+    /// Time until everything was synced.
     synced: Option<Duration>,
-    /// Newest last, as `events`.
+    /// News; like `events`, the newest line is last.
     news: Vec<String>,
     events: Vec<String>,
     footer: &'a [String],
@@ -225,12 +225,12 @@ struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Words the frame within so many columns and lines.
+    /// Renders the frame within this number of columns and lines.
     fn text(&self, board: &Board, (columns, lines): (usize, usize)) -> String {
         let style = |style: Style| if self.colours { style } else { Style::new() };
         let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
-        // The terminal's own ^C moves everything up by a line: what then stays behind is the first, empty one.
+        // The terminal's own ^C scrolls the frame up by a line: the line that stays behind is the first, empty one.
         let mut frame = vec![String::new(), paint(bold, &self.title(board))];
         let footer = &self.footer[self.footer.len().saturating_sub(lines / 3)..];
         let room = lines.saturating_sub(1 + frame.len() + 2 + footer.len() + 1);
@@ -285,7 +285,7 @@ fn row_text(columns: usize, row: &Row) -> String {
     cells(columns, [&row.name(), row.view.state.as_ref(), &objects, &kib, &events, &format!("{:.1}", row.rate())])
 }
 
-/// Sums what there is no room for.
+/// Summarizes the rows for which there is no room.
 fn rest(rows: &[Row]) -> String {
     let waiting = rows.iter().filter(|row| row.is_waiting()).count();
     let objects: u64 = rows.iter().map(|row| row.view.objects).sum();
@@ -294,7 +294,7 @@ fn rest(rows: &[Row]) -> String {
     format!("and {} more types, {objects} objects, {rate:.1} events/s{wait}", rows.len() - waiting)
 }
 
-/// Aligns a row; the first column takes what a wide terminal leaves.
+/// Aligns a row; the first column gets the spare width of a wide terminal.
 fn cells(columns: usize, [resource, state, objects, kib, events, rate]: [&str; 6]) -> String {
     let first = columns.saturating_sub(50).clamp(18, 40);
     format!("{resource:<first$.first$} {state:<12} {objects:>8} {kib:>7} {events:>8} {rate:>7}")
@@ -311,7 +311,7 @@ fn colour_of(state: UnitState) -> Style {
 
 #[cfg(test)]
 mod tests {
-    use deltabus::status::UnitStatus;
+    use crate::status::UnitStatus;
 
     use super::*;
 
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_fits_every_terminal_and_wastes_none() {
+    fn frame_fits_every_terminal_and_uses_its_height() {
         let footer = [
             "reads: http://127.0.0.1:8080/v1/resources",
             "cluster",
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_active_types_stand_first_and_the_rest_is_summed() {
+    fn most_active_types_come_first_with_rest_summed() {
         let mut board = board(30);
         for frame in 1..10 {
             let updated = |number: u64| if number == 25 { frame * 10 } else { u64::from(number == 3) * frame };
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_goes_leaves_the_others_in_their_places() {
+    fn removed_type_keeps_order_of_others() {
         let mut board = board(4);
         board.update([0, 2, 3].map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching)).to_vec());
         let mut coming = view("later", 0, UnitState::Waiting);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_events_are_kept() {
+    fn newest_events_are_kept() {
         let mut recent = Recent::default();
         for batch in 0..100 {
             let lines: Vec<_> = (0..batch).map(|line| format!("{batch}.{line}\n")).collect();

@@ -1,7 +1,8 @@
-//! `deltabus tail`: what happens, as it happens.
+//! `deltabus tail`: shows changes as they happen.
 
 mod diff;
 mod explain;
+mod fields;
 mod inside;
 mod remote;
 mod show;
@@ -13,12 +14,12 @@ use std::{
     time::Duration,
 };
 
+use crate::{
+    config::Config,
+    discovery::{self, Catalog, Pattern},
+};
 use actix::System;
 use clap::Args;
-use deltabus::{
-    config::Config,
-    discovery::{self, Pattern},
-};
 use tokio::{runtime, time::sleep};
 
 use self::{
@@ -34,64 +35,64 @@ use super::{
 const EXAMPLES: &str = "\
 Examples:
 
-  deltabus tail                                 everything that changes, in all namespaces
-  deltabus tail pods deploy -n shop             of two types, in one namespace
-  deltabus tail pods -l app=web --initial       what exists first, then what changes
-  deltabus tail pods --type deleted             what goes away
+  deltabus tail                                 all changes, in all namespaces
+  deltabus tail pods deploy -n shop             changes of two types, in one namespace
+  deltabus tail pods -l app=web --initial       existing objects, then changes
+  deltabus tail pods --type deleted             deletions only
   deltabus tail pods --when 'object.status.phase == \"Failed\"'
-                                                what an expression in CEL is true of
-  deltabus tail --since 10m                     and what happened before, as far as it is kept
+                                                changes for which a CEL expression is true
+  deltabus tail --since 10m                     also past changes, if they are still kept
   deltabus tail deploy -o diff                  what each update changed
-  deltabus tail deploy --explain -c config.toml which handlers are sent it, and why others are not
-  deltabus tail pods -o json | jq .data.object  as CloudEvents, a line each
+  deltabus tail deploy --explain -c config.toml which handlers get each event, and why others do not
+  deltabus tail pods -o json | jq .data.object  as CloudEvents, one per line
   deltabus tail pods --kubeconfig ~/.kube/config
-                                                without an engine at work: one inside watches";
+                                                without a running engine: start one inside";
 
-/// How long it may take to end by itself once it is told to.
+/// Time limit for an orderly end after a signal.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Shows what happens: the stream of a running engine, or of one inside where none listens.
+/// Shows changes as they happen, from a running engine or from an engine inside this command.
 ///
-/// With a running engine every type that it watches can be named, as kubectl spells it, or an entry of [resources]. Where
-/// none listens, and -c, --kubeconfig or --context is given, an engine inside watches what the configuration says, or the types that
-/// are named; it has no handlers, no state and serves nothing.
+/// With a running engine, TYPE is any type that it watches, spelled as for kubectl, or an entry of [resources]. If no engine
+/// listens, and -c, --kubeconfig or --context is given, the command runs an engine inside. This engine watches the types of
+/// the configuration, or the named types. It has no handlers, no state and no HTTP server.
 ///
-/// A stream that breaks is taken up where it was. What is missing is said.
+/// If the stream breaks, the command resumes it at the same position. It reports missing events.
 ///
-/// Ends with 0 on SIGTERM, on ctrl-c, and when nobody reads stdout any more; with 2 where a type, an event, an expression, a
-/// selector or a place is none, and with 1 where there is no engine.
+/// Exit codes: 0 on SIGTERM, on ctrl-c and when the reader of stdout closes it; 1 if there is no engine; 2 if a type, an
+/// event, an expression, a selector or a position is invalid.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TailArgs {
-    /// Types, or entries of [resources]; all without any.
+    /// Types, or entries of [resources]; all if none is given.
     #[arg(value_name = "TYPE")]
     types: Vec<String>,
-    /// The namespaces; all without any. Cluster-scoped objects are in none.
+    /// Namespaces; all if none is given. Cluster-scoped objects are in no namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Vec<String>,
-    /// All namespaces, which is the default.
+    /// Shows all namespaces, which is the default.
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
-    /// Label selector, for instance 'app in (web,api),!legacy'. An update is shown where the object matches before or after.
+    /// Label selector, for instance 'app in (web,api),!legacy'. An update is shown if the object matches before or after it.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Only changes for which this CEL expression is true, of `object`, `old`, `type`, `changes`, `changed_by` and `cluster`, as
-    /// `when` of a handler: 'object.spec.replicas > 10'.
+    /// Shows only changes for which this CEL expression is true. Like `when` of a handler, it uses `object`, `old`, `type`,
+    /// `changes`, `changed_by` and `cluster`: 'object.spec.replicas > 10'.
     #[arg(long, value_name = "CEL")]
     when: Option<String>,
-    /// Only these events: added, updated, deleted, removed, synced.
+    /// Shows only these events: added, updated, deleted, removed, synced.
     #[arg(long = "type", value_name = "EVENT", value_delimiter = ',')]
     events: Vec<String>,
-    /// From where on: a place (JOURNAL.SEQUENCE, as `id:` has it, or SEQUENCE), a duration such as 10m, or a time.
+    /// Start of the stream: a position (JOURNAL.SEQUENCE, as in `id:`, or SEQUENCE), a duration such as 10m, or a time.
     #[arg(long, value_name = "PLACE|DURATION|TIME", conflicts_with = "initial")]
     since: Option<String>,
-    /// What exists first.
+    /// Shows existing objects first.
     #[arg(long)]
     initial: bool,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: TailOutput,
-    /// Says under each event which handlers of the configuration are sent it, and why others are not.
+    /// Shows under each event which handlers of the configuration get it, and why others do not.
     #[arg(long, requires = "files")]
     explain: bool,
     #[command(flatten)]
@@ -100,17 +101,17 @@ pub(crate) struct TailArgs {
     engine: EngineArgs,
 }
 
-/// Shows what was asked for until SIGTERM or ctrl-c, or until nobody reads stdout any more.
+/// Shows changes until SIGTERM or ctrl-c, or until the reader of stdout closes it.
 pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     if args.explain && args.output == TailOutput::Json {
-        return Err(BadUsage::of("--explain is for people: expected -o pretty or -o diff").into());
+        return Err(BadUsage::of("--explain has no JSON output: use -o pretty or -o diff").into());
     }
     let config = args.engine.load()?;
     let explainer = config.clone().filter(|_| args.explain).map(Explainer::new);
     end_in_any_case()?;
     let mut sink = Sink { printer: Printer::new(args.output), explainer, out: Vec::new() };
     System::new().block_on(async {
-        let mut told = StopSignals::new()?; // before anybody can see that it runs
+        let mut told = StopSignals::new()?; // before others can see that it runs
         let can_watch = !args.engine.is_named() && (config.is_some() || args.kube.is_given());
         let engine = args.engine.client(config.as_ref());
         match engine {
@@ -124,14 +125,18 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
                 }
                 if !can_watch {
                     let error = engine.absent();
-                    return Err(if args.engine.is_named() {
+                    return Err(if args.engine.is_named() && config.is_some() {
+                        anyhow::anyhow!(
+                            "{error}; or leave --engine out: -c FILE alone watches without a running engine"
+                        )
+                    } else if args.engine.is_named() {
                         error
                     } else {
-                        anyhow::anyhow!("{error}; or watch a cluster without one: --kubeconfig FILE, or -c FILE")
+                        anyhow::anyhow!("{error}; or watch a cluster without one: use --kubeconfig FILE or -c FILE")
                     });
                 }
             }
-            // A configuration that serves nothing is good enough for an engine inside.
+            // An engine inside needs no HTTP server.
             Err(error) if !can_watch || listens(config.as_ref()) => return Err(error),
             Err(_) => {}
         }
@@ -140,8 +145,8 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Ends the process some time after it is told to, from a thread of its own: one that writes to a full pipe hears of nothing,
-/// and whoever has that pipe may never read again.
+/// Ends the process some time after a signal, from a separate thread. A thread that writes to a full pipe does not notice
+/// the signal, and the pipe may never be read again.
 fn end_in_any_case() -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let mut told = runtime.block_on(async { StopSignals::new() })?;
@@ -155,14 +160,20 @@ fn end_in_any_case() -> io::Result<()> {
     thread::Builder::new().name("stop".to_owned()).spawn(wait).map(drop)
 }
 
-/// Shows what a running engine tells; returns false where none runs.
+/// Shows the stream of a running engine; returns false if none runs.
 async fn follow(engine: &EngineClient, args: &TailArgs, sink: &mut Sink) -> anyhow::Result<bool> {
     if !engine.is_there().await? {
         return Ok(false);
     }
-    let types = resolve(engine, &args.types).await?;
+    let needs_catalog = !args.types.is_empty() || args.when.is_some() || sink.explainer.is_some();
+    let catalog =
+        if needs_catalog { discovery::discover(&engine.access().client()?).await? } else { Catalog::default() };
+    let types: Vec<String> = args.types.iter().map(|text| qualified(&catalog, text)).collect();
+    if let Some(when) = &args.when {
+        fields::warn(engine, &catalog, &types, when).await;
+    }
     if let Some(explainer) = &mut sink.explainer {
-        explainer.set_catalog(discovery::discover(&engine.access().client()?).await?);
+        explainer.set_catalog(catalog);
     }
     let path = format!("/v1/events?{}", args.query(&types));
     remote::follow(engine, &path, sink).await.map(|()| true)
@@ -185,26 +196,19 @@ impl TailArgs {
     }
 }
 
-/// Returns whether an engine with this configuration can be asked.
+/// Returns true if an engine with this configuration listens at a known address.
 fn listens(config: Option<&Config>) -> bool {
     config.and_then(|config| config.http.listen).is_some_and(|address| address.port() != 0)
 }
 
-/// Returns types as the engine spells them; what is none may be the name of an entry, which the engine knows.
-async fn resolve(engine: &EngineClient, types: &[String]) -> anyhow::Result<Vec<String>> {
-    if types.is_empty() {
-        return Ok(Vec::new());
-    }
-    let catalog = discovery::discover(&engine.access().client()?).await?;
-    let name = |text: &String| {
-        let pattern = Pattern::parse(text).ok().filter(|pattern| !pattern.is_wildcard());
-        let served = pattern.and_then(|pattern| catalog.find_readable(&pattern).ok());
-        served.map_or_else(|| text.clone(), |served| served.resource.qualified_name())
-    };
-    Ok(types.iter().map(name).collect())
+/// Returns a type as the engine spells it. Any other text may be the name of an entry, which the engine knows.
+fn qualified(catalog: &Catalog, text: &str) -> String {
+    let pattern = Pattern::parse(text).ok().filter(|pattern| !pattern.is_wildcard());
+    let served = pattern.and_then(|pattern| catalog.find_readable(&pattern).ok());
+    served.map_or_else(|| text.to_owned(), |served| served.resource.qualified_name())
 }
 
-/// Where events are printed: stdout, a write for all that came at once.
+/// Output of events: stdout, with one write for all events that arrived together.
 struct Sink {
     printer: Printer,
     explainer: Option<Explainer>,
@@ -215,7 +219,7 @@ impl Sink {
     /// Prints messages.
     ///
     /// # Errors
-    /// When stdout cannot be written, or the engine has ended the stream for good.
+    /// Fails if stdout cannot be written, or if the engine has ended the stream for good.
     fn take(&mut self, messages: &[sse::Message]) -> anyhow::Result<()> {
         if messages.is_empty() {
             return Ok(());
@@ -231,7 +235,7 @@ impl Sink {
         stdout.write_all(&self.out)?;
         stdout.flush()?;
         if messages.iter().any(|message| message.word == "error") {
-            anyhow::bail!("the engine has ended the stream, see above");
+            anyhow::bail!("the engine ended the stream: see its message above");
         }
         Ok(())
     }

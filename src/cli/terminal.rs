@@ -1,4 +1,4 @@
-//! The terminal while the engine runs: logs, progress of the initial syncs, and what may be drawn over them.
+//! Terminal output while the engine runs: logs, progress of the initial syncs, and other drawings.
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use deltabus::{
+use crate::{
     config::{Log, LogFormat, LogLevel},
     handler::stdout,
     registry::Registry,
@@ -24,16 +24,16 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// How often progress is drawn.
+/// Interval between drawings of the progress.
 const REDRAW: Duration = Duration::from_millis(120);
 
-/// What is drawn on stderr; hidden where that is no terminal. Log lines go above it.
+/// Drawings on stderr, hidden if stderr is not a terminal. Log lines appear above them.
 pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Replaces the filter of the log.
+/// Function that replaces the filter of the log.
 static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
-/// Writes whole lines to stdout or stderr, above whatever is drawn on stderr.
+/// Writer of whole lines to stdout or stderr, above the drawings on stderr.
 pub(crate) struct AboveTheBars<W>(pub(crate) fn() -> W);
 
 impl<W: Write> Write for AboveTheBars<W> {
@@ -47,11 +47,11 @@ impl<W: Write> Write for AboveTheBars<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // each write does
+        Ok(()) // each write flushes
     }
 }
 
-/// Starts logging to stderr, and lets handlers on a terminal write above what is drawn there. `RUST_LOG` overrides
+/// Starts logging to stderr. On a terminal, also makes handlers write above the drawings. `RUST_LOG` overrides
 /// `[log] level`.
 pub(crate) fn start(log: &Log) {
     if io::stdout().is_terminal() && io::stderr().is_terminal() {
@@ -75,7 +75,7 @@ pub(crate) fn start(log: &Log) {
     }));
 }
 
-/// Logs at another level from now on; `RUST_LOG` overrides it as at the start.
+/// Changes the level of the log; `RUST_LOG` overrides it as at the start.
 pub(crate) fn change_level(log: &Log) {
     if let Some(set) = SET_FILTER.get() {
         set(filter(log));
@@ -84,7 +84,7 @@ pub(crate) fn change_level(log: &Log) {
 
 fn filter(log: &Log) -> EnvFilter {
     let level = match log.level {
-        // What its client says of NATS, errors at each attempt, the handler says once and with its name.
+        // The client of NATS logs an error at each attempt. The handler reports it once, with its own name.
         LogLevel::Error => "error,async_nats=off",
         LogLevel::Warn => "warn,async_nats=off",
         LogLevel::Info => "info,async_nats=off,fjall=off,lsm_tree=off",
@@ -94,7 +94,7 @@ fn filter(log: &Log) -> EnvFilter {
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level))
 }
 
-/// The time of day, as events on a terminal have it.
+/// Time of day, in the format of events on a terminal.
 struct LocalTime;
 
 impl FormatTime for LocalTime {
@@ -103,18 +103,18 @@ impl FormatTime for LocalTime {
     }
 }
 
-/// Returns whether what goes to the terminal on stderr may have colours.
+/// Returns true if output on stderr may have colours.
 pub(crate) fn colours() -> bool {
     anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
 }
 
-/// Erases what is drawn; nothing is drawn any more.
+/// Erases the drawings and stops drawing.
 pub(crate) fn clear() {
     drop(SCREEN.clear()); // the terminal may be gone
     SCREEN.set_draw_target(ProgressDrawTarget::hidden());
 }
 
-/// Draws a line for each resource until all are synced, then erases them and says so.
+/// Draws a line for each resource until all are synced, then erases the lines and logs the result.
 pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
     let template =
         if colours() { "{spinner:.cyan} {prefix:<32} {wide_msg}" } else { "{spinner} {prefix:<32} {wide_msg}" };
@@ -125,7 +125,7 @@ pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
         let style = ProgressStyle::with_template("{msg}").expect("the template is right");
         SCREEN.add(ProgressBar::new_spinner().with_style(style))
     };
-    // The terminal's own ^C moves everything up by a line: what then stays behind is this one.
+    // The terminal's own ^C scrolls up by a line: the line that stays behind is this empty one.
     let (blank, footer) = (line().with_message(" "), line());
     blank.tick();
     while !registry.unready().is_empty() {
@@ -152,13 +152,13 @@ pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
     let views = registry.views();
     let (synced, waiting): (Vec<_>, Vec<_>) = views.iter().partition(|view| view.synced);
     let objects: u64 = synced.iter().map(|view| view.objects).sum();
-    // A type that is watched in several namespaces is one.
+    // A type in several namespaces counts once.
     let types = synced.iter().map(|view| (&view.api_version, &view.plural)).collect::<BTreeSet<_>>().len();
     let (waiting, after) = (waiting.len(), started.elapsed());
     tracing::info!(types, objects, waiting, ?after, "ready: every type that exists and is allowed is synced");
 }
 
-/// Says how far a type has come.
+/// Describes the progress of a type.
 fn progress(view: &UnitView) -> String {
     let error = view.last_error.as_deref().map_or_else(String::new, |error| format!(": {error}"));
     match (view.synced, view.state) {

@@ -1,4 +1,4 @@
-//! `deltabus test`: which handler would send what, and why not, without a cluster.
+//! `deltabus test`: shows what each handler would send, and why not, without a cluster.
 
 mod file;
 mod print;
@@ -9,13 +9,13 @@ use std::{
     path::PathBuf,
 };
 
-use clap::Args;
-use deltabus::{
+use crate::{
     config::{ConfigErrors, Finding, Loaded, TestCase},
     engine::dry_run::{DryReport, DryRun, DryState},
     handler::stdout::line::printable,
     object::ResourceType,
 };
+use clap::Args;
 use jiff::Timestamp;
 
 use super::{BadUsage, FileArgs, report};
@@ -23,14 +23,14 @@ use super::{BadUsage, FileArgs, report};
 const EXAMPLES: &str = "\
 Examples:
 
-  deltabus test -c config.toml                  the [[tests]] of the configuration
-  deltabus test image -c config.toml            those whose name has \"image\" in it
+  deltabus test -c config.toml                  run the [[tests]] of the configuration
+  deltabus test image -c config.toml            run the tests with \"image\" in their names
   deltabus test -c config.toml --old web-v1.yaml --new web-v2.yaml
-                                                what each handler would send, and why not
-  deltabus test -c config.toml --new web.yaml   of a new object; with --old alone of one that is deleted
-  kubectl get deploy web -o yaml > web-v1.yaml  a state to begin with; copy it and change the copy
+                                                show what each handler would send, and why not
+  deltabus test -c config.toml --new web.yaml   for a new object; --old alone: for a deletion
+  kubectl get deploy web -o yaml > web-v1.yaml  save a state; copy it and edit the copy
 
-In the configuration, with the files beside it:
+A test in the configuration, with its files in the same directory:
 
   [[tests]]
   name = \"image change in prod reaches the hook\"
@@ -38,49 +38,49 @@ In the configuration, with the files beside it:
   new = \"web-v2.yaml\"
   expect = { hook = 1, audit = 1 }
 
-Exit codes: 0 all is as expected, 1 something is not, 2 bad usage, configuration or files.";
+Exit codes: 0 all is as expected, 1 a test failed, 2 bad usage, configuration or files.";
 
-/// Tries a configuration on changes of objects, without a cluster: which handler would send what, and why not.
+/// Tries a configuration on changes of objects, without a cluster: what each handler would send, and why not.
 ///
-/// Runs the [[tests]] of the configuration, or those whose names contain one of NAME (put before -c). With --old or --new it
-/// prints what each handler would send where the object in the one file became that in the other. Nothing is sent.
+/// Runs the [[tests]] of the configuration, or those whose names contain one of NAME (put NAME before -c). With --old or
+/// --new, prints what each handler would send if the objects changed from one file to the other. Nothing is sent.
 ///
-/// The objects go through the stages of an engine, with the options of the configuration. What nobody can know without a
-/// cluster is assumed: that the files have what the API server has, but for namespace (`default`), uid and resourceVersion,
-/// which are filled in; and the plural of types that are not built in.
+/// The objects pass through the stages of an engine, with the options of the configuration. The files are assumed to contain
+/// the objects as the API server has them. A missing namespace (`default`), uid and resourceVersion are filled in. The plural
+/// of types that are not built in is guessed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TestArgs {
-    /// Names of tests, or parts of them; all without any.
+    /// Names of tests, or parts of them; all tests if none is given.
     #[arg(value_name = "NAME", conflicts_with_all = ["old", "new"])]
     names: Vec<String>,
     #[command(flatten)]
     config: FileArgs,
-    /// The objects before, in YAML or JSON.
+    /// Objects before the change, in YAML or JSON.
     #[arg(long, value_name = "FILE")]
     old: Option<PathBuf>,
-    /// The objects after.
+    /// Objects after the change.
     #[arg(long, value_name = "FILE")]
     new: Option<PathBuf>,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// How what was found is printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Output {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// A JSON object for each test, or for each object and handler.
+    /// One JSON object for each test, or for each object and handler.
     Json,
 }
 
-/// The objects of one test, before and after.
+/// Objects of one test, before and after the change.
 type States = [Vec<DryState>; 2];
 
-/// Tries what was asked for.
+/// Runs the tests, or tries the change between two files.
 pub(crate) fn test(args: &TestArgs) -> anyhow::Result<()> {
     let loaded = args.config.load()?;
     report::warnings(&loaded.warnings);
@@ -130,16 +130,16 @@ fn try_tests(args: &TestArgs, loaded: &Loaded, dry_run: &DryRun) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns the tests that were asked for, with their places.
+/// Returns the selected tests with their positions.
 fn chosen<'a>(args: &TestArgs, tests: &'a [TestCase]) -> Result<Vec<(usize, &'a TestCase)>, BadUsage> {
     if tests.is_empty() {
-        let message = "the configuration has no [[tests]]: add some, or name files with --old and --new";
+        let message = "the configuration has no [[tests]]: add tests, or pass files with --old and --new";
         return Err(BadUsage::of(message));
     }
     for name in &args.names {
         if !tests.iter().any(|test| test.name.contains(name)) {
             let names: Vec<_> = tests.iter().map(|test| format!("  {}", printable(&test.name))).collect();
-            return Err(BadUsage::of(format!("no test has {name:?} in its name; there are:\n{}", names.join("\n"))));
+            return Err(BadUsage::of(format!("no test name contains {name:?}; configured:\n{}", names.join("\n"))));
         }
     }
     let is_asked_for =
@@ -164,14 +164,14 @@ fn run(dry_run: &DryRun, [old, new]: States) -> Result<DryReport, String> {
     dry_run.run(old, new, Timestamp::now().as_microsecond()).map_err(|error| printable(&error.to_string()))
 }
 
-/// Says what was assumed of types that are not built in, of each once.
+/// Prints the assumptions about types that are not built in, each once.
 fn tell_guesses<'a>(reports: impl IntoIterator<Item = &'a DryReport>) {
     let guessed = reports.into_iter().flat_map(|report| &report.guessed);
     let guessed: BTreeMap<String, &ResourceType> = guessed.map(|guess| (guess.qualified_name(), guess)).collect();
     for (name, guess) in guessed {
-        let scope = if guess.namespaced { "in namespaces" } else { "in no namespace" };
+        let scope = if guess.namespaced { "namespaced" } else { "cluster-scoped" };
         report::note(&format!(
-            "{} of {} is assumed to be {}, {scope}: no server was asked",
+            "{} of {} is assumed to be {} ({scope}): no server was asked",
             printable(&guess.kind),
             printable(&guess.api_version()),
             printable(&name)

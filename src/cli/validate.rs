@@ -1,16 +1,16 @@
-//! `deltabus validate`: every mistake of a configuration at once, with what the API server has to say about it.
+//! `deltabus validate`: reports all errors of a configuration at once, also those that need the API server.
 
 use std::{
     io::{self, Write as _},
     path::Path,
 };
 
-use clap::{Args, ValueEnum};
-use deltabus::{
+use crate::{
     config::{self, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
     discovery::{self, Catalog, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::{
@@ -18,45 +18,45 @@ use super::{
     server::{Rights, ServerArgs},
 };
 
-/// How many types are named where many are at fault.
+/// Number of types that a message names; more are counted.
 const NAMED_MAX: usize = 8;
 
-/// Checks a configuration: every mistake at once, with file, line, key and the nearest right name.
+/// Checks a configuration and reports all errors at once, with file, line, key and the nearest valid name.
 ///
-/// Asks the API server what each `match` means there, which `fields` it cannot select by, and what this user may not list
-/// or watch. Tries to write to `[state] dir`. Exit code 2 where the configuration is wrong, 1 where the server cannot be
-/// asked.
+/// The command asks the API server which types each `match` selects, which `fields` it cannot select by, and what this user
+/// may not list or watch. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has errors, and
+/// 1 if the server cannot be reached.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
 pub(crate) struct ValidateArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Do not ask the API server.
+    /// Skips the checks that need the API server.
     #[arg(long)]
     pub(crate) offline: bool,
-    /// Checks for another machine, such as a pod: leaves out this environment, and does not look for the secrets and
-    /// directories that the configuration names.
+    /// Checks for another machine, such as a pod: ignores the environment of this machine, and does not look for the secrets
+    /// and directories that the configuration names.
     #[arg(long)]
     pub(crate) elsewhere: bool,
-    /// Treats warnings and notes as errors, such as a `match` that no served type answers to.
+    /// Treats warnings and notes as errors, such as a `match` without a served type.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Accepts handlers of type `exec`: the configuration is for `deltabus run --allow-exec`.
+    /// Accepts handlers of type `exec`, for a configuration of `deltabus run --allow-exec`.
     #[arg(long)]
     pub(crate) allow_exec: bool,
-    /// Form of the findings.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: ValidateOutput,
 }
 
-/// Form of the findings.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ValidateOutput {
-    /// Findings on stderr, a line each; what each `match` means on stdout.
+    /// Findings on stderr, one per line; the types of each `match` on stdout.
     #[default]
     Text,
-    /// One JSON document on stdout: `valid`, `errors`, `warnings`, `notes` (how many), and `findings` with `level`, `key`,
-    /// `file`, `line`, `column`, `variable`, `message`, `excerpt`; `null` where there is none.
+    /// One JSON document on stdout: `valid`, the numbers of `errors`, `warnings` and `notes`, and `findings` with `level`,
+    /// `key`, `file`, `line`, `column`, `variable`, `message` and `excerpt`, which may be `null`.
     Json,
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     if is_valid { Ok(()) } else { Err(Reported.into()) }
 }
 
-/// Returns the errors that need no server.
+/// Returns the errors that are found without a server.
 fn found_here(args: &ValidateArgs, loaded: &Loaded) -> Vec<Finding> {
     let mut errors = missing_files(loaded);
     if !args.allow_exec {
@@ -106,7 +106,7 @@ fn found_here(args: &ValidateArgs, loaded: &Loaded) -> Vec<Finding> {
     errors
 }
 
-/// Tries to write to a state directory, or to the directory that it would be made in; leaves nothing there.
+/// Tries to write to a state directory, or to the directory in which it would be created; leaves nothing behind.
 fn state_problem(dir: &Path) -> Option<String> {
     let place = dir.ancestors().find(|place| place.as_os_str().is_empty() || place.exists())?;
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
@@ -124,13 +124,13 @@ fn counts(loaded: &Loaded) -> String {
     format!("{resources}, {}", report::counted(handlers, "handler"))
 }
 
-/// Returns the files of `[[tests]]` that are not there.
+/// Returns the missing files of `[[tests]]`.
 fn missing_files(loaded: &Loaded) -> Vec<Finding> {
     let mut missing = Vec::new();
     for place in 0..loaded.config.tests.len() {
         for (key, path) in ["old", "new"].into_iter().zip(loaded.files_of_test(place)) {
             if let Some(path) = path.filter(|path| !path.is_file()) {
-                let message = format!("there is no file {}", path.display());
+                let message = format!("file {} does not exist", path.display());
                 missing.push(loaded.finding(&["tests", &format!("[{place}]"), key], message));
             }
         }
@@ -139,7 +139,7 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
 }
 
 fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
-    let server = ServerArgs::of(&loaded.config.kube, ", --offline checks without it")?;
+    let server = ServerArgs::of(&loaded.config.kube, " (use --offline to skip the checks that need it)")?;
     verdict.judge(loaded, &server.catalog()?);
     let types: Vec<_> =
         verdict.claims.iter().map(|claim| (&claim.owned.resource, entry(loaded, &claim.owned.entry))).collect();
@@ -153,7 +153,7 @@ fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Findings, and the types that each entry has.
+/// Findings, and the types of each entry.
 #[derive(Default)]
 struct Verdict {
     errors: Vec<Finding>,
@@ -164,7 +164,7 @@ struct Verdict {
     claims: Vec<Claim>,
 }
 
-/// A type that an entry watches.
+/// Type that an entry watches.
 struct Claim {
     owned: Owned,
     rights: Rights,
@@ -205,7 +205,7 @@ impl Verdict {
         let on_missing = entry(loaded, name).map(|entry| entry.options.on_missing);
         match (resolution, on_missing) {
             (Resolution::Missing { .. }, Some(OnMissing::Wait)) | (Resolution::Empty { .. }, _) => {
-                self.notes.push(finding(format!("\"{text}\" will be waited for: {why}")));
+                self.notes.push(finding(format!("the engine will wait for \"{text}\": {why}")));
             }
             (Resolution::Missing { .. }, Some(OnMissing::Warn)) => {
                 self.warnings.push(finding(format!("\"{text}\" is left out: {why}")));
@@ -215,12 +215,12 @@ impl Verdict {
         }
     }
 
-    /// Tells the types that several patterns name (D12), once for two patterns: a mistake between entries, odd within
-    /// one.
+    /// Reports types that several patterns name, once for each pair of patterns: an error between entries, a warning
+    /// within one entry.
     fn overlaps(&mut self, loaded: &Loaded, selection: &Selection) {
         for Conflict { resource, first, second } in &selection.repeated {
             let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
-            let message = format!("\"{pattern}\" is {resource}, as \"{other}\" is: one of them is enough");
+            let message = format!("\"{pattern}\" and \"{other}\" both select {resource}: remove one of them");
             self.warnings.push(finding(loaded, &second.entry, second.pattern, message));
         }
         let mut told: Vec<&Conflict> = Vec::new();
@@ -233,9 +233,9 @@ impl Verdict {
             told.push(conflict);
             let types: Vec<_> = selection.conflicts.iter().filter(is_same).map(|other| &other.resource).collect();
             let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
-            let rule = "a type belongs to one entry, or to several whose `namespaces` have none in common";
+            let rule = "a type belongs to one entry, or to several entries with disjoint `namespaces`";
             let message = format!(
-                "\"{pattern}\" is {}, as \"{other}\" in [resources.{}] is: {rule}",
+                "\"{pattern}\" selects {}, like \"{other}\" in [resources.{}]: {rule}",
                 listed(&types),
                 first.entry
             );
@@ -247,7 +247,7 @@ impl Verdict {
         for place in &selection.unused_excludes {
             let text = entry(loaded, &place.entry).and_then(|entry| entry.exclude.get(place.pattern));
             let message = format!(
-                "\"{}\" keeps nothing out: `match` means no such type now",
+                "\"{}\" excludes nothing: `match` selects no such type now",
                 text.map_or("", TypePattern::as_str)
             );
             let keys = ["resources", &place.entry, "exclude", &format!("[{}]", place.pattern)];
@@ -255,7 +255,7 @@ impl Verdict {
         }
     }
 
-    /// Namespaces say nothing where all types are without.
+    /// Reports `namespaces` of entries with types that have none.
     fn namespaces_of_nothing(&mut self, loaded: &Loaded) {
         for (name, resource) in &loaded.config.resources {
             let types = self.claims.iter().filter(|claim| claim.owned.entry == *name);
@@ -274,15 +274,15 @@ impl Verdict {
                     let message = "no type of this entry has namespaces: all their objects are shown";
                     self.warnings.push(loaded.finding(&keys, message));
                 } else {
-                    let message = format!("types without namespaces are shown in full: {}", listed(&without));
+                    let message = format!("all objects are shown of types without namespaces: {}", listed(&without));
                     self.notes.push(loaded.finding(&keys, message));
                 }
             }
         }
     }
 
-    /// Tells the patterns of namespaces that mean none of those there are. A namespace that is not there has no objects, and
-    /// the server says no more about it.
+    /// Reports patterns of namespaces that match no existing namespace. The server does not report this: a missing namespace
+    /// has no objects.
     fn absent_namespaces(&mut self, loaded: &Loaded, server: &ServerArgs) {
         let narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all());
         let narrowed: Vec<_> = narrowed.collect();
@@ -291,7 +291,7 @@ impl Verdict {
             Ok(Some(there)) => there,
             Ok(None) => return,
             Err(error) => {
-                let message = format!("which of them there are is not known: {error:#}");
+                let message = format!("cannot check which namespaces exist: {error:#}");
                 self.notes.push(loaded.finding(&["resources", first, "namespaces"], message));
                 return;
             }
@@ -305,18 +305,18 @@ impl Verdict {
                 let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
                 match (is_name, is_exclude) {
                     (true, false) => self.warnings.push(finding(format!(
-                        "there is no namespace `{pattern}` now, it is watched once there is{meant}"
+                        "namespace `{pattern}` does not exist now; it is watched once it exists{meant}"
                     ))),
                     (true, true) => self
                         .warnings
-                        .push(finding(format!("there is no namespace `{pattern}` now that could be left out{meant}"))),
-                    (false, _) => self.notes.push(finding(format!("no namespace is like `{pattern}` now"))),
+                        .push(finding(format!("namespace `{pattern}` does not exist now; nothing is left out{meant}"))),
+                    (false, _) => self.notes.push(finding(format!("no namespace matches `{pattern}` now"))),
                 }
             }
         }
     }
 
-    /// Names the wildcards all of whose types closer patterns have.
+    /// Reports wildcards whose types all belong to more specific patterns.
     fn left_to_others(&mut self, loaded: &Loaded, selection: &Selection) {
         for (name, entry) in &loaded.config.resources {
             for (position, pattern) in entry.patterns.iter().enumerate() {
@@ -325,14 +325,14 @@ impl Verdict {
                 let told = selection.unmatched.iter().any(|unmatched| is_here(&unmatched.entry, unmatched.pattern))
                     || selection.conflicts.iter().any(|c| is_here(&c.second.entry, c.second.pattern));
                 if pattern.pattern().is_wildcard() && !has_types && !told {
-                    let message = format!("\"{pattern}\" brings no type now: closer patterns have all that it means");
+                    let message = format!("\"{pattern}\" selects no type now: closer patterns select all its types");
                     self.notes.push(finding(loaded, name, position, message));
                 }
             }
         }
     }
 
-    /// Tells what this user may not do, once for a pattern and what is refused.
+    /// Reports missing rights, once for each pattern and set of missing rights.
     fn refusals(&mut self, loaded: &Loaded) {
         let key = |claim: &Claim| {
             let Claim { owned: Owned { entry, pattern, .. }, rights } = claim;
@@ -353,7 +353,7 @@ impl Verdict {
         }
         let unknown = self.claims.iter().find_map(|claim| Some((&claim.owned, claim.rights.unknown.as_ref()?)));
         if let Some((owned, why)) = unknown {
-            let message = format!("whether it may be listed and watched is not known: {why}");
+            let message = format!("cannot check the rights to list and watch it: {why}");
             self.notes.push(finding(loaded, &owned.entry, owned.pattern, message));
         }
     }
@@ -361,7 +361,7 @@ impl Verdict {
     /// Reports the selectors that types of an entry do not support.
     fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) -> anyhow::Result<()> {
         for (name, entry) in &loaded.config.resources {
-            // Each type supports these two, and a wildcard may mean hundreds of types.
+            // Every type supports these two, and a wildcard may select hundreds of types.
             let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
             if keys.map(str::trim).all(|key| matches!(key, "" | "metadata.name" | "metadata.namespace")) {
                 continue;
@@ -375,14 +375,14 @@ impl Verdict {
                 }
             }
             if !refusing.is_empty() {
-                let message = format!("the server cannot select {} by this: {said}", listed(&refusing));
+                let message = format!("the server cannot select {} by these fields: {said}", listed(&refusing));
                 self.errors.push(loaded.finding(&["resources", name, "fields"], message));
             }
         }
         Ok(())
     }
 
-    /// Prints all findings to stderr, and how many there are; `valid` is what the configuration has.
+    /// Prints all findings to stderr, and their numbers; `valid` summarizes a valid configuration.
     fn tell(self, valid: Option<&String>) {
         report::notes(&self.notes);
         if self.errors.is_empty() {
@@ -397,7 +397,7 @@ impl Verdict {
         report::errors(&errors);
     }
 
-    /// Prints all findings to stdout; `is_complete` where nothing was left to be checked.
+    /// Prints all findings to stdout; `is_complete` is set if all checks were made.
     fn print_json(&self, is_complete: bool) -> io::Result<()> {
         let levels = [("error", &self.errors), ("warning", &self.warnings), ("note", &self.notes)];
         let findings =
@@ -412,7 +412,7 @@ impl Verdict {
         writeln!(io::stdout().lock(), "{document:#}")
     }
 
-    /// Prints what each pattern means, a line each; of a wildcard how many types.
+    /// Prints the type that each pattern selects, one per line; for a wildcard, the number of types.
     fn print_types(&self, loaded: &Loaded) -> io::Result<()> {
         let mut rows = vec![["ENTRY", "MATCH", "TYPE", "API VERSION", "KIND", "ACCESS", "AT"].map(str::to_owned)];
         for (name, entry) in &loaded.config.resources {
@@ -459,7 +459,7 @@ fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
     })
 }
 
-/// Sums up what may be done with the types of a wildcard: `list, watch`, `no watch of 2 types`.
+/// Summarizes the rights on the types of a wildcard: `list, watch`, or `no watch: 2 types`.
 fn access_of_many(types: &[&Claim]) -> String {
     let mut cells: Vec<(String, usize)> = Vec::new();
     for claim in types {
@@ -476,7 +476,7 @@ fn access_of_many(types: &[&Claim]) -> String {
     odd.map(|(cell, count)| format!("{cell}: {}", report::counted(*count, "type"))).collect::<Vec<_>>().join(", ")
 }
 
-/// Names types: `pods`, or `pods, services and 7 more types`.
+/// Lists types: `pods`, or `pods, services and 7 more types`.
 fn listed(types: &[&ResourceType]) -> String {
     let names: Vec<String> = types.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     match types.len().saturating_sub(NAMED_MAX) {
@@ -485,7 +485,7 @@ fn listed(types: &[&ResourceType]) -> String {
     }
 }
 
-/// Says what is refused, and what to grant. All types are refused the same.
+/// Describes missing rights and how to grant them. All types lack the same rights.
 fn refusal(types: &[&ResourceType], rights: &Rights) -> String {
     let verbs = rights.verbs();
     let reason = rights.refused.iter().map(|refused| &*refused.reason).find(|reason| !reason.is_empty());
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_the_verb_the_type_the_place_and_what_to_grant() {
+    fn refusal_names_verb_type_place_and_grant() {
         let (pods, deployments) = (resource("", "pods"), resource("apps", "deployments"));
         let rights = |refused: Vec<Refused>| Rights { refused, unknown: None };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `deltabus verify`: proves that a running engine misses nothing, by the API server's own word.
+//! `deltabus verify`: compares the cache of a running engine with the API server.
 
 mod compare;
 mod unit;
@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
+use crate::{list_watch::kube::ClusterAccess, list_watch::kube::raw::RawClient};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use deltabus::{list_watch::kube::ClusterAccess, list_watch::kube::raw::RawClient};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
@@ -25,29 +25,33 @@ use super::{
     report,
 };
 
-/// Units that are verified at a time.
+/// Units that are verified at the same time.
 const AT_ONCE: usize = 8;
 
-/// Differences of one unit that are named in the table.
+/// Differences of one unit that the table lists.
 const NAMED_MAX: usize = 20;
 
 const EXAMPLES: &str = "\
-For every type, the API server lists the metadata of all objects as of the version that the cache has; uid and
-resourceVersion of each must be the cache's. Needs the right to list what the engine watches.
-
 Examples:
 
-  deltabus verify                                         the engine on this machine, kubectl's cluster or the demo's
-  deltabus verify -c config.toml                          both as this configuration has them
+  deltabus verify                                         verify the engine on this machine
+  deltabus verify -c config.toml                          verify the engine of this configuration
   deltabus verify --engine http://127.0.0.1:9090 --wait 1m
   deltabus verify -o json | jq '.units[] | select(.verdict != \"equal\")'
 
-Exit codes: 0 equal; 1 different, or not provable, and stdout says which; 2 bad usage or bad configuration.";
+Exit codes: 0 all types are equal; 1 a type differs or could not be verified; 2 bad usage or bad configuration.";
 
-/// Proves that a running engine misses nothing.
+/// Verifies that the cache of a running engine equals the API server.
 ///
-/// The cluster is that of --kubeconfig, --context or -c. Without them it is kubectl's, but for an engine on this machine whose
-/// API server is on this machine too and wants no credentials, as that of `deltabus demo`: there, it is the engine's.
+/// For every type that the engine watches, the command waits until the cache has caught up. Then it lists the metadata of all
+/// objects, from the cache and from the API server, at the version of the cache. Each object must have the same uid and
+/// resourceVersion on both sides. A difference is `missing` (only the server has the object), `extra` (only the cache has it)
+/// or `stale` (their versions differ). A type is not verified if its lists cannot be compared, for example because this
+/// user may not list it.
+///
+/// The command asks the cluster of --kubeconfig, --context or -c; the default is the current cluster of kubectl. There is
+/// one exception: if the engine and its API server both run on this machine, and that server needs no credentials, the
+/// command asks that server. This is the case for `deltabus demo`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
@@ -55,18 +59,18 @@ pub(crate) struct VerifyArgs {
     engine: EngineArgs,
     #[command(flatten)]
     kube: KubeArgs,
-    /// How long a type that is behind may take to catch up.
+    /// Time for a type that is behind to catch up.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     wait: Duration,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// How the verdicts are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// A line a type, and one a difference.
+    /// One line for each type, and one for each difference.
     #[default]
     Table,
     /// One JSON document.
@@ -78,10 +82,10 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     text.parse::<jiff::SignedDuration>()
         .map_err(expected)?
         .try_into()
-        .map_err(|_| "expected no negative time".to_owned())
+        .map_err(|_| "expected a duration that is not negative".to_owned())
 }
 
-/// Verifies, prints what came of it, and fails unless all is equal.
+/// Verifies all types, prints the verdicts, and fails unless all are equal.
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
     let is_named = config.is_some() || args.kube.is_given();
@@ -97,7 +101,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
             Some(server) => ClusterAccess::without_credentials(server, "engine"),
             None => ClusterAccess::load(&kube.access()),
         };
-        let access = access.context("the API server cannot be asked")?;
+        let access = access.context("cannot reach the API server")?;
         let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
         let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());
         for unit in &waiting {
@@ -119,12 +123,12 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     conclude(&verdicts)
 }
 
-/// Says what all verdicts come to.
+/// Summarizes all verdicts.
 fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
     if verdicts.is_empty() {
-        bail!("nothing is proven: the engine watches no type yet");
+        bail!("nothing was verified: the engine watches no type yet");
     }
-    // By name: a type that is watched in several namespaces is one.
+    // By name: a type in several namespaces counts once.
     let (mut all, mut different, mut unproven) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut objects = 0;
     for (unit, verdict) in verdicts {
@@ -143,7 +147,7 @@ fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
         bail!("the cache differs from the server in {}", types(&different));
     }
     if !unproven.is_empty() {
-        bail!("nothing is proven of {}", types(&unproven));
+        bail!("could not verify {}", types(&unproven));
     }
     report::note(&format!("the cache equals the server: {}, {objects} objects", types(&all)));
     Ok(())
@@ -158,7 +162,7 @@ fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
             Ok((version, outcome)) => {
                 [resource, namespace, version.to_string(), outcome.objects.to_string(), word(outcome)]
             }
-            Err(why) => [resource, namespace, "-".to_owned(), "-".to_owned(), format!("not provable: {why:#}")],
+            Err(why) => [resource, namespace, "-".to_owned(), "-".to_owned(), format!("not verified: {why:#}")],
         });
     }
     let mut out = io::stdout().lock();
@@ -193,7 +197,7 @@ fn sentence(different: &Different) -> String {
         Difference::Extra => "extra",
         Difference::Stale => "stale",
     };
-    format!("{word}, the cache has {}, the server {}", state(&different.cache), state(&different.server))
+    format!("{word}: the cache has {}, the server has {}", state(&different.cache), state(&different.server))
 }
 
 fn document(engine: &str, server: &str, verdicts: &[(Unit, Verdict)]) -> Value {
@@ -237,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_units() {
+    fn durations_need_units() {
         assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(parse_duration("1m"), Ok(Duration::from_mins(1)));
         assert!(parse_duration("10").is_err() && parse_duration("-1s").is_err() && parse_duration("").is_err());

@@ -1,4 +1,4 @@
-//! The binary content mode: attributes and data apart, for sinks that have headers.
+//! The binary content mode: attributes in headers, data in the body, for sinks with headers.
 
 use std::borrow::Cow;
 
@@ -11,31 +11,31 @@ use super::{
 };
 use crate::{change::Change, journal::ChangeKind, notification::Event, object::Object};
 
-/// What the attribute `datacontenttype` says of every event.
+/// Attribute `datacontenttype` of every event.
 pub const DATA_CONTENT_TYPE: &str = "application/json";
 
-/// How an event travels, where the sink has headers.
+/// Content mode of an event, for sinks with headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContentMode {
     /// Attributes and data in one JSON object.
     #[default]
     Structured,
-    /// Attributes in headers; the body is the data alone.
+    /// Attributes in headers; the body is only the data.
     Binary,
 }
 
 /// Declares [`Attribute`] and the names of its variants.
 macro_rules! attributes {
     ($(#[doc = $doc:literal] $variant:ident = $name:literal,)+) => {
-        /// The attributes of an event, but for `datacontenttype`.
+        /// The attributes of an event, without `datacontenttype`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Attribute {
             $(#[doc = $doc] $variant,)+
         }
 
         impl Attribute {
-            /// All attributes, in the order of their numbers.
+            /// All attributes, in numeric order.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// Returns its name.
@@ -57,25 +57,25 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// The same change has the same one, always and everywhere.
+    /// Id of the event; the same change always has the same id.
     Id = "id",
     /// API path of the object.
     Subject = "subject",
-    /// When the engine saw the change.
+    /// Time at which the engine received the change.
     Time = "time",
-    /// Place in the journal, twenty digits.
+    /// Position in the journal, twenty digits.
     Sequence = "sequence",
-    /// What happened.
+    /// Type of the event: the kind of change.
     Type = "type",
-    /// Group and version.
+    /// Group and version of the object's type.
     ApiVersion = "apiversion",
-    /// Of `CloudEvents`.
+    /// Version of the `CloudEvents` specification.
     SpecVersion = "specversion",
     /// The cluster.
     Source = "source",
-    /// How the engine came to know.
+    /// Source of the change: a list, a watch, a replay, and so on.
     Cause = "cause",
-    /// Which journal the sequence is of.
+    /// Id of the journal that the sequence belongs to.
     Journal = "journal",
     /// Kind of the object.
     Kind = "kind",
@@ -92,8 +92,9 @@ attributes! {
 }
 
 impl Encoder {
-    /// Tells the attributes of an event in binary mode one by one, as they are: [`header_value`] makes headers of them.
-    /// Without `datacontenttype`, for which transports have a header of their own; it is [`DATA_CONTENT_TYPE`].
+    /// Calls `tell` for each attribute of an event in binary mode, with the unencoded value. Use [`header_value`] to
+    /// make a header of it. `datacontenttype` is left out, because transports have their own header for it. Its value
+    /// is [`DATA_CONTENT_TYPE`].
     pub fn each_attribute(&self, event: &Event, mut tell: impl FnMut(Attribute, &str)) {
         let Event { unit, record } = event;
         let resource = &unit.resource;
@@ -102,7 +103,7 @@ impl Encoder {
         let mut written = |attribute, write: &dyn Fn(&mut Vec<u8>)| {
             out.clear();
             write(&mut out);
-            tell(attribute, str::from_utf8(&out).expect("it is made of text alone"));
+            tell(attribute, str::from_utf8(&out).expect("it consists of text"));
         };
         written(Attribute::Id, &|out| write_id(out, unit, record, copy));
         written(Attribute::Subject, &|out| write_subject(out, unit, record, copy));
@@ -129,7 +130,7 @@ impl Encoder {
     }
 }
 
-/// Returns about how long the data of an event is in bytes, and more rather than less.
+/// Returns the approximate size of an event's data in bytes, rather too high than too low.
 pub fn data_len(event: &Event, form: Form) -> usize {
     let record = &event.record;
     let (object, old) = match form {
@@ -142,7 +143,7 @@ pub fn data_len(event: &Event, form: Form) -> usize {
     len(object) + len(old) + r#"{"object":,"old":,"finalstateunknown":true}"#.len()
 }
 
-/// Writes an attribute as the value of a header: what is not printable ASCII, blanks, `"` and `%` percent-encoded
+/// Encodes an attribute as a header value. Percent-encodes `"`, `%`, blanks and everything that is not printable ASCII
 /// (`CloudEvents` 1.0.2, HTTP protocol binding, 3.1.3.2; other bindings refer to it).
 pub fn header_value(value: &str) -> String {
     const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_says_how_much_of_an_event_is_sent() {
+    fn form_selects_event_data() {
         let members = |event: &Event, form| {
             let value = in_form(event, form);
             value["data"].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ")
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_changes_nothing_but_the_data() {
+    fn form_changes_only_data() {
         for event in all() {
             let mut whole = in_form(&event, Form::Whole);
             for form in [Form::WithoutOld, Form::Reference] {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_mode_has_the_attributes_and_the_data_of_structured_mode() {
+    fn binary_mode_matches_structured_mode() {
         for event in all() {
             for form in [Form::Whole, Form::WithoutOld, Form::Reference] {
                 let data = Formatter::from(encoder()).body(&event, form, ContentMode::Binary).unwrap().bytes;
@@ -222,9 +223,9 @@ mod tests {
         }
     }
 
-    /// The examples of the specification, and what could end a header.
+    /// Examples of the specification, and characters that could end a header.
     #[test]
-    fn header_values_are_percent_encoded_as_the_http_binding_says() {
+    fn header_values_follow_http_binding() {
         for (value, expected) in [
             ("Euro € 😀", "Euro%20%E2%82%AC%20%F0%9F%98%80"),
             ("100% \"x\"", "100%25%20%22x%22"),

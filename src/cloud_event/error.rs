@@ -1,4 +1,4 @@
-//! Reasons why an event cannot be written.
+//! Reasons why an event cannot be encoded.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::object::Object;
 
-/// Reason why a template cannot be compiled, or makes no text of an event.
+/// Reason why a template does not compile, or cannot be rendered for an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct TemplateError {
-    /// Its class.
+    /// Class of the error.
     pub kind: TemplateErrorKind,
-    /// Where: line and column in the template, from 1, in characters.
+    /// Line and column in the template, from 1, in characters.
     pub place: Option<(usize, usize)>,
     pub(super) message: String,
 }
@@ -19,11 +19,11 @@ pub struct TemplateError {
 /// Class of a [`TemplateError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateErrorKind {
-    /// It is no template, or names a filter, test or function that does not exist: it will never work.
+    /// Syntax error, or a filter, test or function that does not exist. It fails for every event.
     Wrong,
-    /// It reads something that is not there, of this event at least.
+    /// Read of a field that does not exist in this event.
     Undefined,
-    /// It does something with a value that this value does not allow.
+    /// Operation that the value does not support.
     Unfit,
 }
 
@@ -36,20 +36,20 @@ impl fmt::Display for TemplateError {
     }
 }
 
-/// Reason why an event cannot be written.
+/// Reason why an event cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// It would be no smaller than in the [`Form`](super::Form) before.
-    #[error("format = \"{0}\" has nothing smaller to send")]
+    /// No smaller form than the previous [`Form`](super::Form) exists.
+    #[error("format = \"{0}\" has no smaller form of the event")]
     NoSmaller(&'static str),
-    /// The server sent JSON that is damaged in a part that was not read before.
-    #[error("the object is no valid JSON: {0}")]
+    /// The server sent invalid JSON, in a part that was not parsed before.
+    #[error("the object is not valid JSON: {0}")]
     Undecodable(serde_json::Error),
     /// The template failed.
     #[error("the template failed: {0}")]
     Template(TemplateError),
-    /// A text that is no JSON cannot be one of several in a JSON array.
-    #[error("the template makes a text that is no JSON, and batches are JSON arrays: {0}")]
+    /// Output that is not JSON, so that it cannot be an element of a JSON array.
+    #[error("the output of the template is not JSON, as batches require: {0}")]
     NoJson(serde_json::Error),
 }
 

@@ -1,4 +1,4 @@
-//! What the data of an event is: the `format` of a handler.
+//! Content of an event's data: the `format` of a handler.
 
 #[cfg(test)]
 mod tests;
@@ -28,36 +28,37 @@ use crate::{
 const JSON_PATCH: &str = "application/json-patch+json";
 /// Content type of a JSON Merge Patch (RFC 7386).
 const MERGE_PATCH: &str = "application/merge-patch+json";
-/// Content type of text that is no JSON.
+/// Content type of text that is not JSON.
 const TEXT: &str = "text/plain; charset=utf-8";
-/// About how many bytes the attributes of an event take in JSON.
+/// Approximate size of an event's attributes in JSON, in bytes.
 const ATTRIBUTES_LEN: usize = 768;
 
-/// What the data of an event is. `docs/formats.md` shows each.
+/// Content of an event's data. `docs/formats.md` shows each format.
 ///
-/// `synced`, which is about no object, has the same data in all of them but [`DataFormat::Template`].
+/// `synced` has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
 #[derive(Clone, Debug, Default)]
 pub enum DataFormat {
     /// `{"object":…,"old":…}`.
     #[default]
     CloudEvents,
-    /// The object itself.
+    /// The object.
     Object,
-    /// Of an update the JSON Patch that makes the new state of the old one; the object itself where there is no old state,
-    /// `null` where it is gone.
+    /// JSON Patch of an update, from the previous object to the new one. The object itself if no previous object
+    /// is known; `null` if it was deleted.
     Patch,
-    /// As [`DataFormat::Patch`], with a JSON Merge Patch. Where there is none, as a member has become `null`, the object.
+    /// JSON Merge Patch, otherwise like [`DataFormat::Patch`]. If a member has become `null`, no such patch exists, and
+    /// the object is sent.
     MergePatch,
-    /// Of an update `{"changes":[{"path":…,"old":…,"new":…}]}`; else `{"object":…}`. Where it is known who changed the
-    /// object, `changed_by` beside it.
+    /// List of changes: `{"changes":[{"path":…,"old":…,"new":…}]}` for an update, otherwise `{"object":…}`. Both have `changed_by` if
+    /// it is known who changed the object.
     Diff,
-    /// `{}`: the attributes are a reference.
+    /// `{}`: only the attributes, as a reference.
     Reference,
-    /// None: a text is all that is sent.
+    /// Rendered template, without attributes.
     Template(Arc<Template>),
 }
 
-/// Writes events as a handler wants them. An [`Encoder`] alone is one of [`DataFormat::CloudEvents`].
+/// Encoder for a handler's format. An [`Encoder`] alone writes [`DataFormat::CloudEvents`].
 #[derive(Clone, Debug)]
 pub struct Formatter {
     encoder: Encoder,
@@ -68,7 +69,7 @@ pub struct Formatter {
 /// The body of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageBody {
-    /// What it is.
+    /// Content type of the body.
     pub content_type: &'static str,
     /// The body.
     pub bytes: Vec<u8>,
@@ -86,23 +87,23 @@ impl Formatter {
         Self { encoder, format, shared: SharedBodies::default() }
     }
 
-    /// Lets it compute once with all others that share these.
+    /// Shares computed bodies with all formatters that have the same `shared`.
     #[must_use]
     pub fn sharing(self, shared: SharedBodies) -> Self {
         Self { shared, ..self }
     }
 
-    /// Returns what the attributes are written with.
+    /// Returns the encoder of the attributes.
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }
 
-    /// Returns whether a text of the user's is all that is sent.
+    /// Returns true if only the output of the user's template is sent.
     pub fn is_template(&self) -> bool {
         matches!(self.format, DataFormat::Template(_))
     }
 
-    /// Appends an event and a line break: a `CloudEvents` JSON object on one line, or the text of the template.
+    /// Appends an event and a line break: a `CloudEvents` JSON object on one line, or the output of the template.
     pub fn line(&self, out: &mut Vec<u8>, event: &Event) -> Result<(), FormatError> {
         if let DataFormat::Template(template) = &self.format {
             let text = template.render(&self.encoder, event)?;
@@ -114,15 +115,15 @@ impl Formatter {
         Ok(())
     }
 
-    /// Returns the body of a message of one event. In binary mode the attributes travel beside it, which
-    /// [`Encoder::each_attribute`] tells.
+    /// Returns the body of a message with one event. In binary mode, send the attributes separately, see
+    /// [`Encoder::each_attribute`].
     pub fn body(&self, event: &Event, form: Form, mode: ContentMode) -> Result<MessageBody, FormatError> {
         let mut bytes = Vec::new();
         let content_type = self.write_body(&mut bytes, event, form, mode)?;
         Ok(MessageBody { content_type, bytes })
     }
 
-    /// Appends the body of a message of one event, and returns its content type; else as [`Formatter::body`].
+    /// Appends the body of a message with one event, and returns its content type. See [`Formatter::body`].
     pub fn write_body(
         &self,
         out: &mut Vec<u8>,
@@ -152,7 +153,7 @@ impl Formatter {
         }
     }
 
-    /// Returns the body of a message of several events, a JSON array.
+    /// Returns the body of a message with several events: a JSON array.
     pub fn batch(&self, events: &[Event], form: Form) -> Result<MessageBody, FormatError> {
         let mut bytes = vec![b'['];
         for (i, event) in events.iter().enumerate() {
@@ -172,7 +173,7 @@ impl Formatter {
         Ok(MessageBody { content_type, bytes })
     }
 
-    /// Returns about how long the data of an event is in bytes; where the data is the object or nothing, no less.
+    /// Returns the approximate size of an event's data in bytes. It is not too low for the formats `object` and `ref`.
     pub fn len_about(&self, event: &Event, form: Form) -> usize {
         match self.format {
             DataFormat::Reference => data_len(event, Form::Reference),
@@ -229,7 +230,7 @@ impl Formatter {
         })
     }
 
-    /// Returns what is computed of an update; the object where there is no such thing.
+    /// Returns the computed data of an update; the object if there is none.
     fn computed<'a>(
         &self,
         event: &Event,
@@ -260,11 +261,11 @@ impl DataFormat {
     }
 }
 
-/// The data of one event.
+/// Data of one event.
 enum Data<'a> {
-    /// As [`Encoder`] writes it.
+    /// Data in the format of [`Encoder`].
     Members(Form),
-    /// The object and who changed it.
+    /// The object, and who changed it.
     Changed(&'a Object),
     Object(&'a Object),
     Made(&'static str, Bytes),
@@ -301,7 +302,7 @@ fn made(content_type: &'static str, json: &'static [u8]) -> Data<'static> {
     Data::Made(content_type, Bytes::from_static(json))
 }
 
-/// The list of changes, and who made the last of them; without the old values where there is to be less.
+/// Returns the list of changes, and who made the last one. Leaves out the old values in a smaller form.
 fn diff(old: &Object, new: &Object, form: Form) -> Result<Bytes, FormatError> {
     let (old_value, new_value) = (decoded(old)?, decoded(new)?);
     let mut changes = differences(&old_value, &new_value);
@@ -313,7 +314,7 @@ fn diff(old: &Object, new: &Object, form: Form) -> Result<Bytes, FormatError> {
     Ok(listed(&json(&changes), new))
 }
 
-/// The empty list of changes, and who changed the object.
+/// Returns an empty list of changes, and who changed the object.
 fn no_diff(object: &Object) -> Data<'static> {
     Data::Made(DATA_CONTENT_TYPE, listed(b"[]", object))
 }
@@ -327,5 +328,5 @@ fn listed(changes: &[u8], object: &Object) -> Bytes {
 }
 
 fn json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("what was read as JSON can be written").into()
+    serde_json::to_vec(value).expect("parsed JSON can be encoded").into()
 }

@@ -1,4 +1,4 @@
-//! What several handlers send alike is computed once: patches and lists of changes of the last events.
+//! Cache of computed bodies, so that handlers with the same format compute a patch or list of changes once.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,18 +13,19 @@ use crate::{
     object::Object,
 };
 
-/// Bytes that are kept. Handlers that are further apart than this compute for themselves.
+/// Maximum size of the cache, in bytes. Handlers that are further apart than this compute their bodies themselves.
 const BYTES_MAX: usize = 2 << 20;
-/// What an entry takes beside its body.
+/// Overhead of an entry, without its body.
 const ENTRY_BYTES: usize = 200;
 
-/// What was computed of the last events, for all handlers of an engine. What was computed first goes first.
+/// Bodies computed for the latest events, shared by all handlers of an engine. The oldest body is evicted first.
 #[derive(Clone, Debug, Default)]
 pub struct SharedBodies {
     recent: Arc<Mutex<Recent>>,
 }
 
-/// Of which event, and what. A lane that has merged events has another old state.
+/// Event and format of a body. The previous object is part of the key, because a handler with coalesced events has
+/// another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     what: &'static str,
@@ -35,7 +36,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Makes the key of an update; `None` for what is none.
+    /// Makes the key of an update; `None` for other changes.
     pub(super) fn of(what: &'static str, record: &Record) -> Option<Self> {
         let version = |object: &Object| Box::from(object.resource_version());
         let (old, new) = (version(record.old()?), version(record.object()?));
@@ -43,23 +44,23 @@ impl Key {
     }
 }
 
-/// A body that is there or is being computed; an error where that failed.
+/// Body that is computed or being computed; an error if that failed.
 type Slot = Arc<OnceLock<Result<Option<Bytes>, Failed>>>;
 
-/// It cannot be computed. Whoever asks finds out why, by trying.
+/// Failure marker. The next caller computes the body again to get the error.
 #[derive(Clone, Copy, Debug)]
 struct Failed;
 
 #[derive(Debug, Default)]
 struct Recent {
     slots: HashMap<Key, Slot>,
-    /// From the first to the last, with what each takes.
+    /// Keys and sizes of the bodies, the oldest first.
     order: VecDeque<(Key, usize)>,
     bytes: usize,
 }
 
 impl SharedBodies {
-    /// Returns what was computed, by format.
+    /// Returns the formats of the cached bodies.
     #[cfg(test)]
     pub(super) fn computed(&self) -> Vec<&'static str> {
         let mut formats: Vec<_> = lock(&self.recent).order.iter().map(|(key, _)| key.what).collect();
@@ -67,7 +68,7 @@ impl SharedBodies {
         formats
     }
 
-    /// Returns what `compute` makes, or made before under this key; that there is none is kept too. Blocks while another
+    /// Returns the cached body of this key, or computes it. An absent body (`None`) is cached too. Blocks while another
     /// thread computes it.
     pub(super) fn get<E>(
         &self,
@@ -96,7 +97,7 @@ impl SharedBodies {
 }
 
 impl Recent {
-    /// Notes what was computed, and forgets what is too much. What failed is computed again for whoever asks.
+    /// Stores a computed body, and evicts the oldest ones beyond the limit. Failures are not stored.
     fn add(&mut self, key: Key, made: &Result<Option<Bytes>, Failed>) {
         let Ok(body) = made else {
             self.slots.remove(&key);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_want_is_computed_once_even_at_the_same_time() {
+    fn concurrent_requests_compute_shared_body_once() {
         let shared = SharedBodies::default();
         let (begun, begins) = mpsc::channel();
         let (go_on, goes_on) = mpsc::channel::<()>();
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_none_is_kept_and_a_failure_is_not() {
+    fn absence_is_cached_and_failure_is_not() {
         let shared = SharedBodies::default();
         assert_eq!(shared.get(key(1), || Ok::<_, &str>(None)), Ok(None));
         assert_eq!(shared.get(key(1), || Err("asked again")), Ok(None));
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn another_old_state_is_another_key() {
+    fn different_old_state_has_different_key() {
         let shared = SharedBodies::default();
         let merged = Key { old: "0".into(), ..key(1) };
         assert_eq!(shared.get(key(1), || Ok::<_, Infallible>(Some(body(1, 1)))), Ok(Some(body(1, 1))));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_the_oldest_goes() {
+    fn shared_bodies_are_bounded_and_oldest_is_evicted() {
         let shared = SharedBodies::default();
         let third = BYTES_MAX / 3;
         for sequence in 1..=4 {

@@ -1,4 +1,4 @@
-//! Templates: a text of the user's with places for what an event says, in Jinja's language.
+//! Templates: a text with placeholders for the fields of an event, in the Jinja language.
 
 #[cfg(test)]
 mod tests;
@@ -29,20 +29,20 @@ use crate::{
     },
 };
 
-/// What a template can name. `object`, `old`, `changed_by` and `changes` are none, none, none and empty where an event has
-/// no such thing.
+/// Variables of a template. If an event has no such value, `object`, `old` and `changed_by` are none, and `changes` is
+/// empty.
 pub const VARIABLES: [&str; 10] =
     ["object", "old", "type", "cause", "changes", "changed_by", "cluster", "id", "subject", "time"];
 
-/// The one name under which the environment knows the template.
+/// Name of the template in its environment.
 const NAME: &str = "template";
 
-/// A template that was compiled. A name that means nothing is an error, nothing is escaped, and `tojson` writes JSON.
+/// A compiled template. Unknown names are errors, nothing is escaped, and `tojson` writes JSON.
 #[derive(Clone)]
 pub struct Template {
     environment: Environment<'static>,
     text: Box<str>,
-    /// The names that it takes from outside.
+    /// Names that the template reads from its context.
     names: BTreeSet<String>,
 }
 
@@ -52,7 +52,7 @@ impl Template {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_debug(true); // errors know their place
+        environment.set_debug(true); // errors have their line and column
         environment.add_template_owned(NAME, text.to_owned()).map_err(|error| described(&error, text))?;
         let template = environment.get_template(NAME).map_err(|error| described(&error, text))?;
         let globals: BTreeSet<_> = environment.globals().map(|(name, _)| name.to_owned()).collect();
@@ -60,17 +60,12 @@ impl Template {
         Ok(Self { environment, text: text.into(), names })
     }
 
-    /// Returns its text.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns the names in it that are none of [`VARIABLES`].
+    /// Returns the names in it that are not in [`VARIABLES`].
     pub fn unknown_names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str).filter(|name| !VARIABLES.contains(name))
     }
 
-    /// Makes the text of an event. Only what the template names is decoded.
+    /// Renders an event. Only the fields that the template names are decoded.
     pub fn render(&self, encoder: &Encoder, event: &Event) -> Result<String, FormatError> {
         let record = &event.record;
         let needs = |name: &str| self.names.contains(name);
@@ -100,8 +95,9 @@ impl Template {
         .map_err(FormatError::Template)
     }
 
-    /// Makes the text of an event of this kind, whose objects have whatever the template asks for: every part of them is
-    /// true, or none is, as `truth` says; as text all are `0`. What fails here fails for all objects that are like that.
+    /// Renders a sample event of this kind, whose objects have every field that the template reads. All these fields
+    /// are true, or all are false, as `truth` says; as text each one is `0`. An error here also occurs for all such
+    /// objects.
     pub fn try_out(&self, kind: ChangeKind, truth: bool) -> Result<String, TemplateError> {
         let any = || Value::from_object(Sample { truth, depth: 3 });
         let has_old = matches!(kind, ChangeKind::Updated | ChangeKind::Unchanged);
@@ -143,7 +139,8 @@ fn value(json: Option<&Json>) -> Value {
     json.map_or(Value::from(()), |json| Value::from(Serde(json)))
 }
 
-/// What differs. A template that reads what was not there before, or is not there any more, reads none.
+/// Returns the changes between two objects. A field that was added or removed reads as none on the side where it is
+/// absent.
 fn changes(old: &Json, new: &Json) -> Vec<Value> {
     let change = |change: Difference<'_>| {
         let (old, new) = (value(change.old), value(change.new));
@@ -152,7 +149,7 @@ fn changes(old: &Json, new: &Json) -> Vec<Value> {
     differences(old, new).into_iter().map(change).collect()
 }
 
-/// Who changed the object. What is not said of it is an empty text.
+/// Returns who changed the object; unknown parts are empty texts.
 fn changed_by(who: Option<ChangedBy<'_>>) -> Value {
     let Some(who) = who else { return Value::from(()) };
     let parts = who.parts().map(|(name, part)| (name, Value::from(part)));
@@ -180,11 +177,11 @@ fn described(error: &minijinja::Error, text: &str) -> TemplateError {
     TemplateError { kind, place: error.line().zip(column.or(Some(1))), message }
 }
 
-/// A value that has whatever it is asked for.
+/// Sample value that has every requested field.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     truth: bool,
-    /// How deep lists in it go.
+    /// Depth of its nested lists.
     depth: u8,
 }
 

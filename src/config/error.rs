@@ -1,28 +1,28 @@
-//! What is wrong with a configuration, and where.
+//! Errors of a configuration, and their places.
 
 use std::{fmt, sync::Arc};
 
 use crate::handler::client_tls::ClientTls;
 
-/// The place that set a value.
+/// Place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
-    /// Nothing in particular: something is missing altogether.
+    /// No place, because something is missing altogether.
     Nowhere,
-    /// A place in a file.
+    /// Place in a file.
     File {
-        /// Its number among the files, in the order of merging.
+        /// Number of the file, in the order of merging.
         layer: usize,
-        /// The file as it was given.
+        /// Path of the file as it was given.
         file: Arc<str>,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// In characters, from 1.
+        /// Column in characters, from 1.
         column: usize,
     },
-    /// A file as a whole: it cannot be read.
+    /// File that cannot be read.
     Unreadable(Arc<str>),
-    /// A variable of the environment.
+    /// Environment variable.
     Environment(Arc<str>),
 }
 
@@ -37,16 +37,16 @@ impl fmt::Display for ValueOrigin {
     }
 }
 
-/// One mistake, or one thing that is allowed and odd.
+/// One error, or one allowed but suspicious setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// The place that set the value.
+    /// Place that set the value.
     pub origin: ValueOrigin,
-    /// The key's path, `resources.pods.match[0]`; empty where no key is at fault.
+    /// Path of the key, such as `resources.pods.match[0]`; empty if no key is at fault.
     pub key: String,
-    /// What is wrong, what was expected, and the nearest right name.
+    /// Problem, expected value, and the most similar valid name.
     pub message: String,
-    /// The lines around a syntax error, with a caret.
+    /// Lines around a syntax error, with a caret.
     pub excerpt: Option<String>,
 }
 
@@ -70,37 +70,37 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A mistake or an oddity of one section: the keys from the section's own, and a sentence.
+/// Error or warning of one section: the keys below the section, and a sentence.
 pub(crate) type Problem = (Vec<String>, String);
 
 pub(crate) fn problem(keys: &[&str], message: impl Into<String>) -> Problem {
     (keys.iter().map(|key| (*key).to_owned()).collect(), message.into())
 }
 
-/// Says so where a client has a certificate without a key, or a key alone.
+/// Returns a problem if a client has a certificate without a key, or a key without a certificate.
 pub(crate) fn half_a_client(tls: &ClientTls) -> Option<Problem> {
     (tls.cert_file.is_some() != tls.key_file.is_some())
         .then(|| problem(&["tls"], "expected both of cert_file and key_file, or none"))
 }
 
-/// Errors of a configuration that are reported one by one; the others are counted.
+/// Errors of a configuration that are reported one by one; further errors are counted.
 pub(crate) const LISTED_MAX: usize = 100;
 /// Names that a suggestion lists.
 const NAMES_MAX: usize = 64;
 
-/// The errors of a configuration, in the order of its files and lines; and its warnings. One a line.
+/// Errors of a configuration in the order of its files and lines, and its warnings. Each is displayed on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The first hundred; never empty.
+    /// First hundred errors; never empty.
     pub errors: Vec<Finding>,
-    /// Number of errors beyond these.
+    /// Number of further errors.
     pub more: usize,
-    /// What else was noticed.
+    /// Warnings about the configuration.
     pub warnings: Vec<Finding>,
 }
 
 impl ConfigErrors {
-    /// Sorts errors, and keeps each of the first hundred once.
+    /// Sorts errors, removes duplicates, and keeps the first hundred.
     pub fn new(mut errors: Vec<Finding>, warnings: Vec<Finding>) -> Self {
         errors.sort();
         errors.dedup();
@@ -127,7 +127,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Returns the nearest of the known names, if one is near enough to be meant.
+/// Returns the most similar known name, if it is similar enough.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const NEAR: f64 = 0.8;
     let name = name.to_lowercase().replace('-', "_");
@@ -136,12 +136,12 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     scored.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
 
-/// Writes names as `` `a`, `b`, `c` ``.
+/// Formats names as `` `a`, `b`, `c` ``.
 pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Suggests the nearest name if there is one, else all of them, up to 64.
+/// Suggests the most similar name, or lists up to 64 names if none is similar.
 pub(crate) fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
     if let Some(near) = nearest(name, known.clone()) {
         return format!("did you mean `{near}`?");

@@ -1,4 +1,4 @@
-//! `[handlers.<name>]` of type `exec`: a program that is run for each delivery.
+//! `[handlers.<name>]` of type `exec`: runs a program for each delivery.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use crate::handler::exec::{ALL_VARIABLES, ExecOptions};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct ExecSink {
-    /// The program and its arguments; no shell is involved, and without a slash it is looked for in PATH. Required.
+    /// Program and its arguments, without a shell. A program without a slash is searched in PATH. Required.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
-    /// Names of further variables of the engine's environment that the program gets; "*": all. PATH, HOME, LANG and TZ are
-    /// always passed.
+    /// Names of further environment variables that the program gets from the engine; "*" means all. PATH, HOME, LANG and TZ
+    /// are always passed.
     #[serde(default)]
     pub env: Vec<String>,
 }
 
 impl ExecSink {
-    /// Returns the options of the handler of this name, in a cluster of this name.
+    /// Returns the options of the handler with this name, in the cluster with this name.
     ///
     /// # Errors
-    /// When there is no program to run, or `env` has a text that is no name: the keys, and what is wrong.
+    /// Fails if there is no program, or if `env` contains an invalid name; returns the keys and the problems.
     pub fn options(&self, name: &str, cluster: &str) -> Result<ExecOptions, Vec<Problem>> {
         if self.command.first().is_none_or(|program| program.trim().is_empty()) {
             let message =

@@ -1,5 +1,5 @@
-//! Things that a configuration names outside of itself: secrets, files, directories, ports. Another machine, or a pod, has
-//! to provide them.
+//! External dependencies of a configuration: secrets, files, directories, ports. Another machine, or a pod, has to
+//! provide them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::{Config, HandlerConfig, SinkConfig};
 use crate::{handler::webhook::read_url, secret::PlainOrSecret};
 
-/// Things outside of a configuration that its enabled parts need.
+/// External dependencies of the enabled parts of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct External {
-    /// Variables of the environment that hold secrets.
+    /// Environment variables that contain secrets.
     pub variables: BTreeSet<String>,
     /// Files that are read: secrets, certificates, keys.
     pub files: BTreeSet<PathBuf>,
@@ -26,7 +26,7 @@ pub struct External {
 }
 
 impl Config {
-    /// Returns what the enabled parts of this configuration name outside of it. Reads none of it.
+    /// Returns the external dependencies of the enabled parts of this configuration. Reads none of them.
     pub fn external(&self) -> External {
         let mut external = External::default();
         let mut enabled = self.clone();
@@ -51,7 +51,7 @@ impl External {
     /// Collects secrets, which are `{ env = … }` or `{ file = … }` in every option, and files, whose keys end with `_file`.
     fn walk(&mut self, key: &str, value: &Value) {
         match value {
-            // Names of headers are the user's own.
+            // Users choose the names of headers, so `env` and `file` have no meaning there.
             Value::Object(members) if key != "headers" && members.len() == 1 => match members.iter().next() {
                 Some((place, Value::String(name))) if place == "env" => drop(self.variables.insert(name.clone())),
                 Some((place, Value::String(path))) if place == "file" => drop(self.files.insert(path.into())),
@@ -85,7 +85,7 @@ impl External {
     }
 }
 
-/// Returns the directory of a path template that is the same at all times: above the first `%`.
+/// Returns the directory of a path template that never changes: the part above the first `%`.
 fn directory(template: &str) -> &Path {
     let fixed = template.split('%').next().unwrap_or_default();
     Path::new(fixed.rsplit_once('/').map_or("", |(directory, _)| if directory.is_empty() { "/" } else { directory }))
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_files_directories_and_ports_of_enabled_parts_are_found() {
+    fn external_needs_of_enabled_parts_are_found() {
         let config = Config::from_toml_str(
             r#"
             [http]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_not_taken_for_secrets() {
+    fn header_tables_are_not_mistaken_for_secrets() {
         let mut external = External::default();
         external.walk("headers", &serde_json::json!({ "file": "plain" }));
         assert_eq!(external, External::default());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_urls_are_known_or_assumed() {
+    fn url_port_is_explicit_or_scheme_default() {
         let plain = |url: &str| port(&PlainOrSecret::Plain(url.to_owned()));
         assert_eq!(plain("http://hooks/"), 80);
         assert_eq!(plain("https://hooks/"), 443);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_of_a_template_ends_above_the_first_percent_sign() {
+    fn template_directory_ends_before_first_percent_sign() {
         for (template, expected) in [
             ("/var/log/%Y/%m.jsonl", "/var/log"),
             ("/var/log/events-%Y.jsonl", "/var/log"),

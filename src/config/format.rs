@@ -1,4 +1,4 @@
-//! `format` and `template` of `[handlers.<name>]`: what a handler sends of an event.
+//! `format` and `template` of `[handlers.<name>]`: the form in which a handler sends events.
 
 use std::sync::Arc;
 
@@ -18,37 +18,37 @@ use crate::{
     journal::ChangeKind,
 };
 
-/// What the data of an event is.
+/// Data of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatSettings {
-    /// The object, and the state before an update.
+    /// Object, and its previous state for an update.
     #[default]
     #[serde(rename = "cloudevents")]
     CloudEvents,
-    /// The object itself.
+    /// Object itself.
     Object,
-    /// A JSON Patch (RFC 6902) of each update.
+    /// JSON Patch (RFC 6902) of each update.
     Patch,
-    /// A JSON Merge Patch (RFC 7386) of each update.
+    /// JSON Merge Patch (RFC 7386) of each update.
     MergePatch,
-    /// The changed paths of each update, with the old and the new value.
+    /// Changed paths of each update, with the old and the new value.
     Diff,
-    /// Nothing: the attributes say which object it is about.
+    /// No data: the attributes identify the object.
     Ref,
-    /// What `template` makes of the event, in place of a `CloudEvent`.
+    /// Output of `template`, instead of a `CloudEvent`.
     Template,
 }
 
 impl HandlerConfig {
-    /// Checks `format` and `template`. A template is tried with made-up objects that have whatever it asks for, once for
-    /// each kind of event that the handler gets: what fails then would fail for all objects. Returns mistakes and warnings,
-    /// all of them about `template`.
+    /// Checks `format` and `template`. Tries a template with made-up objects that contain everything it asks for, once for
+    /// each kind of event that the handler gets. An error in this test would occur for all objects. Returns errors and
+    /// warnings about `template`.
     pub(crate) fn check_format(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         match (&self.template, self.options.format == FormatSettings::Template) {
             (None, true) if self.sink != SinkConfig::Blackhole => {
-                errors.push("missing `template`: expected the text that is sent, in Jinja's language".to_owned());
+                errors.push("missing `template`: expected a Jinja template of the text to send".to_owned());
             }
             (Some(_), false) => warnings.push("has no effect without format = \"template\"".to_owned()),
             _ => {}
@@ -63,7 +63,7 @@ impl HandlerConfig {
 
     fn try_out(&self, template: &Template, errors: &mut Vec<String>, warnings: &mut Vec<String>) {
         let unknown = template.unknown_names();
-        errors.extend(unknown.map(|name| format!("there is no `{name}`; {}", suggestion(name, VARIABLES))));
+        errors.extend(unknown.map(|name| format!("unknown name `{name}`; {}", suggestion(name, VARIABLES))));
         if !errors.is_empty() {
             return;
         }
@@ -84,20 +84,20 @@ impl HandlerConfig {
         }
         errors.extend(wrong.iter().map(ToString::to_string));
         for (error, events) in undefined {
-            warnings.push(format!("of {} events, some or all will be given up: {error}", quoted(events)));
+            warnings.push(format!("the handler will give up some or all {} events: {error}", quoted(events)));
         }
         if no_json && matches!(self.sink, SinkConfig::Webhook(_)) && self.batch().max_events > 1 {
             let message =
-                "may make a text that is no JSON, and batches are JSON arrays of such: expected JSON, or no `batch`";
+                "may produce invalid JSON, and a batch is a JSON array of such texts: expected JSON, or no `batch`";
             warnings.push(message.to_owned());
         }
     }
 }
 
-/// Makes what events are written with.
+/// Returns the format of the data of events.
 ///
 /// # Errors
-/// A template that is missing or cannot be compiled.
+/// Fails if a template is missing or cannot be compiled.
 pub(crate) fn event_format(format: FormatSettings, template: Option<&str>) -> Result<cloud_event::DataFormat, String> {
     Ok(match (format, template) {
         (FormatSettings::CloudEvents, _) => cloud_event::DataFormat::CloudEvents,
@@ -106,7 +106,7 @@ pub(crate) fn event_format(format: FormatSettings, template: Option<&str>) -> Re
         (FormatSettings::MergePatch, _) => cloud_event::DataFormat::MergePatch,
         (FormatSettings::Diff, _) => cloud_event::DataFormat::Diff,
         (FormatSettings::Ref, _) => cloud_event::DataFormat::Reference,
-        (FormatSettings::Template, None) => return Err("there is no template".to_owned()),
+        (FormatSettings::Template, None) => return Err("missing template".to_owned()),
         (FormatSettings::Template, Some(text)) => {
             let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
             cloud_event::DataFormat::Template(Arc::new(template))
@@ -115,7 +115,7 @@ pub(crate) fn event_format(format: FormatSettings, template: Option<&str>) -> Re
 }
 
 impl EventType {
-    /// Returns the kind of such changes.
+    /// Returns the kind of these changes.
     pub(crate) fn kind(self) -> ChangeKind {
         match self {
             Self::Added => ChangeKind::Added,

@@ -1,4 +1,4 @@
-//! `[handlers.<name>]`: where changes go.
+//! `[handlers.<name>]`: destinations of changes.
 
 use std::time::Duration;
 
@@ -13,65 +13,64 @@ use super::{
 };
 use crate::delivery::{attempts::RetryPolicy as Retry, pace::Rate};
 
-/// One place that changes are sent to.
+/// Destination of changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = schema::fold_into_variants)]
 pub struct HandlerConfig {
-    /// What it is: `type` and the options of that type.
+    /// Type of the handler, with the options of that type.
     #[serde(flatten)]
     pub sink: SinkConfig,
-    /// Whether it is started.
+    /// Enables the handler.
     #[serde(default = "super::text::yes")]
     pub enabled: bool,
-    /// The `[resources.*]` entries whose changes it gets: names and globs, `!` before one excludes and wins. Default
-    /// all; none where it only takes what other handlers give up on.
+    /// Names and globs of the `[resources.*]` entries whose changes the handler gets; `!` before one excludes and wins.
+    /// Default: all, or none if the handler only takes dead letters of other handlers.
     #[serde(default = "super::text::all")]
     #[schemars(schema_with = "schema::resource_names")]
     pub resources: Vec<String>,
-    /// Name of the handler that gets what this one gives up on. Default "": it is dropped and counted.
+    /// Name of the handler that gets the events which this one gives up. Default "": they are dropped and counted.
     #[serde(default, with = "Optional")]
     pub dead_letter: Option<String>,
-    /// How often it is asked to deliver, at most: so many times a second, minute or hour. Default "": as often as there
-    /// is something.
+    /// Maximum number of deliveries per second, minute or hour. Default "": no limit.
     #[serde(default, with = "Optional")]
     #[schemars(schema_with = "schema::rate")]
     pub rate_limit: Option<Rate>,
-    /// What goes out in one delivery, and how long an event waits for others. Default: `webhook` gets single events,
-    /// all others what waits, up to 1000 events and 8MiB.
+    /// Size of one delivery, and time that an event waits for others. Default: `webhook` gets single events; all others get
+    /// the waiting events, up to 1000 events and 8MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Batch")]
     pub batch: Option<Batch>,
-    /// With format = "template", what is sent of each event: a text in Jinja's language with `object`, `old`, `type`,
-    /// `cause`, `changes`, `changed_by`, `cluster`, `id`, `subject` and `time`. It is strict about unknown names, and tried
-    /// at load.
+    /// Jinja template of the text that is sent for each event, with format = "template". It can use `object`, `old`, `type`,
+    /// `cause`, `changes`, `changed_by`, `cluster`, `id`, `subject` and `time`. An unknown name is an error. The template is
+    /// tried when the configuration is loaded.
     #[serde(default, with = "Optional")]
     pub template: Option<String>,
-    /// What `[defaults.handlers]` can set for all handlers.
+    /// Options that `[defaults.handlers]` can set for all handlers.
     #[serde(flatten)]
     pub options: HandlerDefaults,
 }
 
-/// What goes out in one delivery.
+/// Size of one delivery, and time that an event waits for others.
 #[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 pub struct Batch {
-    /// Events in one delivery.
+    /// Maximum number of events in one delivery.
     #[schemars(range(min = 1))]
     #[educe(Default = 50)]
     pub max_events: u64,
-    /// Bytes of objects in one delivery, unless one event has more.
+    /// Maximum bytes of objects in one delivery. A larger event is sent alone.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 512 << 10)]
     pub max_bytes: u64,
-    /// How long an event waits for others. "0s": a delivery takes what is there.
+    /// Time that an event waits for others. "0s": a delivery takes the events that are there.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(1))]
     pub timeout: Duration,
 }
 
 impl HandlerConfig {
-    /// Returns what goes out in one delivery: what is configured, else what the sink likes best.
+    /// Returns the configured size of a delivery, or the default of the sink.
     pub fn batch(&self) -> Batch {
         let preferred = match self.sink {
             SinkConfig::Webhook(_) => Batch { max_events: 1, ..Batch::WHAT_WAITS },
@@ -80,13 +79,13 @@ impl HandlerConfig {
         self.batch.clone().unwrap_or(preferred)
     }
 
-    /// Returns how many deliveries may be under way at a time.
+    /// Returns the maximum number of concurrent deliveries.
     pub fn concurrency(&self) -> u32 {
         let is_one = self.options.order == DeliveryOrder::Total || !self.sink.is_concurrent();
         if is_one { 1 } else { self.options.concurrency }
     }
 
-    /// Returns whether it sends or asks who changed an object: by its format, its template or its rule.
+    /// Returns true if the format, the template or the rule of the handler uses the author of a change.
     pub fn asks_who_changed(&self) -> bool {
         let mentions = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("changed_by"));
         let sends = match self.options.format {
@@ -97,43 +96,43 @@ impl HandlerConfig {
         sends && self.sink != SinkConfig::Blackhole || mentions(&self.options.when)
     }
 
-    /// Returns whether this handler gets the changes of the `[resources.*]` entry of this name.
+    /// Returns true if this handler gets the changes of the `[resources.*]` entry with this name.
     pub fn takes(&self, resource: &str) -> bool {
         means_entry(&self.resources, resource)
     }
 }
 
-/// What a handler is, and the options of that type alone.
+/// Type of a handler, with the options of that type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum SinkConfig {
-    /// Standard output: coloured lines on a terminal, else one JSON event a line.
+    /// Standard output: coloured lines on a terminal, else one JSON event per line.
     Stdout,
-    /// Files, one JSON event a line.
+    /// Files with one JSON event per line.
     File(FileSink),
-    /// Counts and drops: for dry runs and measurements.
+    /// Sink that counts and drops events, for dry runs and measurements.
     Blackhole,
-    /// An HTTP server.
+    /// HTTP server that gets requests.
     Webhook(WebhookSink),
-    /// NATS, with or without a stream of `JetStream`.
+    /// NATS, with or without a `JetStream` stream.
     Nats(NatsSink),
-    /// Kafka; in programs that are built with the feature `kafka`.
+    /// Kafka, in programs that are built with the feature `kafka`.
     Kafka(KafkaSink),
-    /// A program that is run for each delivery, events as JSON lines on its standard input; only where the engine is
-    /// started with `--allow-exec`.
+    /// Program that is run for each delivery, with events as JSON lines on its standard input. The engine must be started
+    /// with `--allow-exec`.
     Exec(ExecSink),
 }
 
 impl SinkConfig {
-    /// Returns whether it takes several deliveries at a time; `concurrency` is for such sinks.
+    /// Returns true if the sink takes several deliveries at a time. `concurrency` applies only to such sinks.
     pub fn is_concurrent(&self) -> bool {
         matches!(self, Self::Webhook(_) | Self::Nats(_) | Self::Kafka(_))
     }
 }
 
 impl Batch {
-    /// For sinks that take what there is.
+    /// Default of sinks that take the waiting events.
     pub const WHAT_WAITS: Self = Self { max_events: 1_000, max_bytes: 8 << 20, timeout: Duration::ZERO };
 }
 
@@ -142,46 +141,46 @@ impl Batch {
 #[educe(Default)]
 #[serde(default)]
 pub struct HandlerDefaults {
-    /// The kinds of event that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
+    /// Kinds of events that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
     #[schemars(length(min = 1))]
     #[educe(Default = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed])]
     pub on: Vec<EventType>,
-    /// Of an update, at least one of these paths has to differ from the state before. Default []: it does not matter.
+    /// Paths of which at least one must differ in an update. Default []: every update is sent.
     #[schemars(schema_with = "schema::changed_paths")]
     pub changed: Vec<String>,
-    /// A CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` that has to be true. Default "":
-    /// there is none.
+    /// CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` that must be true. Default "": no
+    /// condition.
     #[serde(with = "Optional")]
     #[schemars(schema_with = "schema::rule")]
     pub when: Option<String>,
-    /// Objects that exist already at the start: `skip` them, or `send` them (cause `initial`).
+    /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`).
     pub initial: Initial,
-    /// Whether it is told, after the process was down, what happened meanwhile, deletions included. Where a handler is not,
-    /// that has the cause `downtime` for every handler of the same types, though a watch brings it. Needs `[state] dir`.
+    /// Sends the changes that happened while the process was down, including deletions. If a handler of the same types turns
+    /// this off, such changes have the cause `downtime` for all handlers, even if a watch reports them. Needs `[state] dir`.
     #[educe(Default = true)]
     pub catch_up: bool,
-    /// How often this handler wants cached objects delivered again; needs `resync` on the resource too. "0s": never.
+    /// Interval at which cached objects are delivered again; also needs `resync` of the resource. "0s": never.
     #[serde(with = "Text::<Duration>")]
     pub resync: Duration,
-    /// Whether a relist delivers unchanged objects again, as client-go's informers do.
+    /// Delivers unchanged objects again after a relist, like the informers of client-go.
     pub deliver_unchanged: bool,
-    /// Which events are never in two deliveries at a time: those of one object (`per-object`), any (`total`), `none`.
+    /// Events that are never in two concurrent deliveries: those of one object (`per-object`), any (`total`), or `none`.
     pub order: DeliveryOrder,
-    /// Deliveries under way at a time, where the sink takes several and `order` is not `total`.
+    /// Maximum number of concurrent deliveries, if the sink takes several and `order` is not `total`.
     #[schemars(range(min = 1, max = 1024))]
     #[educe(Default = 8)]
     pub concurrency: u32,
-    /// What one attempt may take, where the sink waits for an answer.
+    /// Time limit for one attempt, if the sink waits for a response.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(10))]
     pub timeout: Duration,
-    /// What the data of an event is: `cloudevents` (object and old state), `object`, of updates a `patch` (RFC 6902),
-    /// `merge_patch` (RFC 7386) or `diff` (changed paths), `ref` (no object), or, in place of a `CloudEvent`, what a
-    /// `template` makes of it. For handlers of the configuration.
+    /// Data of an event: `cloudevents` (object and previous object), `object`, `ref` (no object), or for updates a `patch` (RFC
+    /// 6902), a `merge_patch` (RFC 7386) or a `diff` (changed paths). With `template`, the output of the template is sent instead
+    /// of a `CloudEvent`. Only handlers of the configuration have it.
     pub format: FormatSettings,
-    /// How a failed delivery is repeated.
+    /// Retries of failed deliveries.
     pub retry: Retry,
-    /// What waits in memory for this handler.
+    /// Events that wait in memory for this handler.
     pub buffer: Buffer,
 }
 
@@ -189,43 +188,45 @@ pub struct HandlerDefaults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventType {
-    /// A new object.
+    /// New object.
     Added,
-    /// A changed object.
+    /// Changed object.
     Updated,
-    /// The server said that the object is gone.
+    /// Deletion that the server reported.
     Deleted,
-    /// It left what is shown, and may live on.
+    /// Object that left the selection and may still exist.
     Removed,
-    /// The initial state of a type is complete.
+    /// End of the initial state of a type.
     Synced,
 }
 
-/// What happens to objects that exist already at the start.
+/// Treatment of objects that already exist at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Initial {
-    /// They are not sent.
+    /// Existing objects are not sent.
     #[default]
     Skip,
-    /// They are sent as `added`, with cause `initial`.
+    /// Existing objects are sent as `added`, with cause `initial`.
     Send,
 }
 
-/// What waits in memory for a handler.
+/// Events that wait in memory for a handler.
 #[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 pub struct Buffer {
-    /// Events that wait. With `coalesce`, once full, those of objects that are gone; of others the newest state waits besides.
+    /// Maximum number of waiting events. With `coalesce` and a full buffer, the limit applies to events of deleted objects.
+    /// The newest state of every other object also waits.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_events: u64,
-    /// Bytes that wait. With `coalesce`, once full, of what the cache does not hold: states before a change go first.
+    /// Maximum bytes that wait. With `coalesce` and a full buffer, the limit applies to data that is not in the cache, and
+    /// previous objects of updates are dropped first.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub max_bytes: u64,
-    /// What happens at either bound: `coalesce` keeps the newest state of each object, `drop_oldest` and `drop_newest`
-    /// drop events. Every loss is counted.
+    /// Behaviour at either limit: `coalesce` keeps the newest state of each object; `drop_oldest` and `drop_newest` drop
+    /// events. Every loss is counted.
     pub when_full: WhenFull,
 }

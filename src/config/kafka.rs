@@ -1,4 +1,4 @@
-//! `[handlers.<name>]` of type `kafka`: topics that events are sent to, keyed for compaction.
+//! `[handlers.<name>]` of type `kafka`: sends events to topics, with keys for compaction.
 
 use std::time::Duration;
 
@@ -29,32 +29,32 @@ use crate::{
 #[serde(default)]
 #[schemars(inline, transform = required("brokers"))]
 pub struct KafkaSink {
-    /// Addresses of brokers of one cluster, `host:port`; the others are learned from them. Required.
+    /// Addresses of brokers of one cluster, `host:port`; other brokers are discovered from them. Required.
     #[schemars(schema_with = "brokers")]
     pub brokers: Vec<String>,
-    /// Where a message goes. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_"
-    /// for no namespace; letters, digits, "." and "-" stay, other bytes are `_XX`. The brokers make topics, or somebody.
+    /// Topic of a message. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_" for no
+    /// namespace. Letters, digits, "." and "-" stay, other bytes become `_XX`. Brokers or administrators create topics.
     #[educe(Default = "k8s.{resource}".to_owned())]
     pub topic: String,
-    /// The key of a message, of `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}` as they are. One key
-    /// is one partition, in order; `deleted` and `removed` are a message of this key without value, a tombstone.
+    /// Key of a message, from the unchanged `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}`. Messages
+    /// of one key stay in order in one partition. `deleted` and `removed` are tombstones: messages of this key without a value.
     #[educe(Default = "{uid}".to_owned())]
     pub key: String,
-    /// How an event travels: `structured`, one JSON object, or `binary`, its attributes as `ce_` headers and its data as
-    /// the value.
+    /// Form of an event: `structured`, one JSON object, or `binary`, with its attributes as `ce_` headers and its data as the
+    /// value.
     pub mode: ContentMode,
-    /// How messages are packed, several together.
+    /// Compression of messages, several together.
     pub compression: KafkaCompression,
-    /// Who has to have a message before it is acknowledged: `all` replicas that keep up, the leader (`1`), nobody (`0`).
+    /// Replicas that must have a message before it is acknowledged: `all` in sync, the leader (`1`), or none (`0`).
     pub acks: Acks,
-    /// Whether brokers drop what comes again after a lost answer. Needs `acks = "all"`.
+    /// Makes brokers drop a message that is repeated after a lost response. Needs `acks = "all"`.
     #[educe(Default = true)]
     pub idempotent: bool,
-    /// Who the handler is. Default: nobody.
+    /// Credentials of the handler. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "KafkaSasl")]
     pub sasl: Option<KafkaSasl>,
-    /// Requires TLS, and says whom to trust. Default: no TLS.
+    /// Requires TLS, and sets its certificates. Default: no TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
@@ -65,12 +65,12 @@ fn brokers(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl KafkaSink {
-    /// Makes what the handler is made of; `cluster` is the configured name of the cluster, `timeout` what an attempt may
-    /// take, and `total_order` says that messages are sent one after the other, whatever their object. Looks at no file, no
-    /// secret and no broker.
+    /// Returns the options of the handler. `cluster` is the configured name of the cluster, and `timeout` the time limit of an
+    /// attempt. `total_order` sends messages one after the other, whatever their object. Reads no file and no secret, and
+    /// contacts no broker.
     ///
     /// # Errors
-    /// All that is wrong: keys from the handler's own, each with a sentence.
+    /// Returns all problems: the keys below the handler, each with a sentence.
     pub(crate) fn options(
         &self,
         cluster: &str,
@@ -86,7 +86,7 @@ impl KafkaSink {
         let topic = TopicTemplate::parse(&self.topic).map_err(|error| problems.push(problem(&["topic"], error)));
         let key = KeyTemplate::parse(&self.key).map_err(|error| problems.push(problem(&["key"], error)));
         if self.idempotent && self.acks != Acks::All {
-            let expected = "expected \"all\", or idempotent = false: a broker that asks no other knows no repetition";
+            let expected = "expected \"all\", or idempotent = false: otherwise brokers cannot detect repetitions";
             problems.push(problem(&["acks"], expected));
         }
         if self.sasl.as_ref().is_some_and(|sasl| sasl.username.is_empty()) {
@@ -112,8 +112,8 @@ impl KafkaSink {
         }
     }
 
-    /// Returns what stands against using it: files and secrets that are not there, and a program without Kafka. Reads
-    /// files: blocks.
+    /// Returns obstacles to the use of the handler: missing files and secrets, and a program without Kafka. Reads files:
+    /// blocks.
     pub(crate) fn unready(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if cfg!(not(feature = "kafka")) {
@@ -128,26 +128,26 @@ impl KafkaSink {
         problems
     }
 
-    /// Returns what is allowed and odd.
+    /// Returns suspicious settings.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if let (Ok(topic), Ok(key)) = (TopicTemplate::parse(&self.topic), KeyTemplate::parse(&self.key))
             && !key.is_per_object(&topic)
         {
-            let message = "several objects share a key: the tombstone of one stands for all, and a compacted topic keeps \
-                           one of them; expected {uid}, or {group} {resource} {namespace} {name}, some of it in `topic`";
+            let message = "several objects share a key: the tombstone of one deletes all, and a compacted topic keeps \
+                           only one; expected {uid}, or {group} {resource} {namespace} {name}, some of it in `topic`";
             problems.push(problem(&["key"], message));
         }
         let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == SaslMechanism::Plain);
         if sends_password && self.tls.is_none() {
-            let message = "PLAIN sends the password, without `tls` unencrypted: expected `tls`, or SCRAM-SHA-512";
+            let message = "PLAIN sends the password unencrypted if there is no `tls`: expected `tls`, or SCRAM-SHA-512";
             problems.push(problem(&["sasl", "mechanism"], message));
         }
         problems
     }
 }
 
-/// Says what an address should look like, if it is none.
+/// Returns the expected form if an address is invalid.
 fn unfit_address(address: &str) -> Option<&'static str> {
     const EXPECTED: &str = "expected a host and a port, such as \"kafka-0:9092\"";
     let Some((host, port)) = address.rsplit_once(':') else { return Some(EXPECTED) };

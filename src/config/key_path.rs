@@ -23,7 +23,7 @@ impl KeyPath {
         self.0.split_last().map(|(_, parent)| Self(parent.to_vec()))
     }
 
-    /// Returns where an entry of `resources` or `handlers` inherits this key from.
+    /// Returns the path from which an entry of `resources` or `handlers` inherits this key.
     pub(super) fn inherited(&self) -> Option<Self> {
         match &self.0[..] {
             [section, _, rest @ ..] if !rest.is_empty() && (section == "resources" || section == "handlers") => {

@@ -1,4 +1,4 @@
-//! The layers of a configuration: files, directories and the environment, merged by the `config` crate, which keeps no
+//! Layers of a configuration: files, directories and the environment. The `config` crate merges them but keeps no
 //! positions; [`Positions`] does.
 
 use std::{
@@ -22,13 +22,13 @@ use super::{
 };
 use crate::regular_file;
 
-/// What names of environment variables begin with, before the first `__`.
+/// Prefix of the names of environment variables, before the first `__`.
 const PREFIX: &str = "DELTABUS";
 const SEPARATOR: &str = "__";
-/// Keys that a variable may name on the way to an option.
+/// Maximum number of keys in the name of a variable.
 const DEPTH_MAX: usize = 16;
 
-/// Returns whether a variable of this name overrides an option.
+/// Returns true if a variable of this name overrides an option.
 pub(crate) fn overrides(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(format!("{PREFIX}{SEPARATOR}").as_bytes())
 }
@@ -40,11 +40,11 @@ struct Place {
     is_table: bool,
 }
 
-/// Where each key and value was set: by the last layer that did so; a table by the first.
+/// Places that set each key and value. The last layer that sets a value counts; for a table, the first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Positions {
     places: HashMap<KeyPath, Place>,
-    /// Where the elements of a list stood before some were cut.
+    /// Original positions of the remaining elements, for lists from which some were cut.
     shortened: HashMap<KeyPath, Vec<usize>>,
 }
 
@@ -56,24 +56,24 @@ impl Positions {
         }
     }
 
-    /// Finds where a value was set: by itself, by what it inherits from, or the nearest table around it. The path is the
-    /// one to show: that of the defaults, if they set it.
+    /// Finds the place that set a value: its own, that of the value from which it inherits, or that of the nearest table
+    /// around it. The returned path is the one to show: that of the defaults, if they set the value.
     pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.value)
     }
 
-    /// Finds where a key was written, as [`Positions::of_value`] does.
+    /// Finds the place of a key, like [`Positions::of_value`].
     pub(crate) fn of_key(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.key)
     }
 
-    /// Says something of a value, at the place that set it.
+    /// Creates a finding about a value, at the place that set it.
     pub(crate) fn finding<S: AsRef<str>>(&self, keys: &[S], message: String) -> Finding {
         let (key, origin) = self.of_value(&self.as_written(&KeyPath::new(keys)));
         Finding::new(origin, key.to_string(), message)
     }
 
-    /// Notes which elements of lists are left, so that [`Positions::finding`] finds them where they stood.
+    /// Stores which elements of lists are left, so that [`Positions::finding`] finds their original places.
     pub(crate) fn set_shortened(&mut self, lists: Vec<(KeyPath, Vec<usize>)>) {
         self.shortened = lists.into_iter().collect();
     }
@@ -104,23 +104,23 @@ impl Positions {
         (path.clone(), around.map_or(ValueOrigin::Nowhere, |place| place.key.clone()))
     }
 
-    /// Returns whether a layer sets this value, by itself or for all that inherit it.
+    /// Returns true if a layer sets this value, directly or for all entries that inherit it.
     pub(crate) fn is_set(&self, path: &KeyPath) -> bool {
         self.places.contains_key(path) || path.inherited().is_some_and(|path| self.places.contains_key(&path))
     }
 
-    /// Returns whether the configuration sets this path itself, defaults aside.
+    /// Returns true if the configuration sets this path directly, not through defaults.
     pub(crate) fn is_set_itself(&self, path: &KeyPath) -> bool {
         self.places.contains_key(path)
     }
 
-    /// Returns whether an environment variable set this value.
+    /// Returns true if an environment variable set this value.
     pub(crate) fn is_environment(&self, path: &KeyPath) -> bool {
         self.places.get(path).is_some_and(|place| matches!(place.value, ValueOrigin::Environment(_)))
     }
 }
 
-/// The list of which every layer's elements count, one behind the other: `[[tests]]`.
+/// List to which every layer appends its elements: `[[tests]]`.
 const COLLECTED: &str = "tests";
 
 /// Layers in the order in which they were added; later ones are merged into earlier ones.
@@ -128,16 +128,16 @@ const COLLECTED: &str = "tests";
 pub(crate) struct Layers {
     builder: ConfigBuilder<DefaultState>,
     positions: Positions,
-    /// The elements of [`COLLECTED`] so far.
+    /// Elements of [`COLLECTED`] so far.
     collected: Vec<Value>,
     errors: Vec<Finding>,
     count: usize,
-    /// The files that were read.
+    /// Files that were read.
     pub(crate) texts: Vec<(PathBuf, String)>,
 }
 
 impl Layers {
-    /// Reads files, and directories, in this order.
+    /// Reads files and directories in this order.
     pub(crate) fn of<P: AsRef<Path>>(paths: &[P]) -> Self {
         let mut layers = Self::default();
         for path in paths {
@@ -181,7 +181,7 @@ impl Layers {
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             let hidden = secret::hidden_lines(text);
-            self.errors.extend(errors.iter().map(|error| file.syntax_error(error, &hidden)));
+            self.errors.extend(file.syntax_errors(&errors, &hidden));
             return;
         }
         let collected = self.collected.len();
@@ -199,7 +199,7 @@ impl Layers {
         }
     }
 
-    /// Adds the variables that begin with `DELTABUS__`; others are passed over.
+    /// Adds the variables that begin with `DELTABUS__`; ignores others.
     pub(crate) fn add_environment(&mut self, environment: impl IntoIterator<Item = (OsString, OsString)>) {
         let start = format!("{PREFIX}{SEPARATOR}");
         let mut variables = BTreeMap::new();
@@ -215,7 +215,7 @@ impl Layers {
             let keys: Vec<String> = name[start.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
             let origin = ValueOrigin::Environment(name.as_str().into());
             if keys.len() > DEPTH_MAX {
-                self.error(origin, String::new(), "no option is so deep: expected at most 16 keys between `__`");
+                self.error(origin, String::new(), "too many keys: expected at most 16 between `__`");
                 continue;
             }
             for end in 1..=keys.len() {
@@ -225,7 +225,7 @@ impl Layers {
             let below = format!("{name}{SEPARATOR}");
             let part = variables.range(below.clone()..).next().filter(|(other, _)| other.starts_with(&below));
             if let Some((other, _)) = part {
-                let message = format!("sets the whole of what {other} sets a part of: expected one of the two");
+                let message = format!("sets a value of which {other} sets a part: expected one of the two");
                 self.error(origin, KeyPath(keys).to_string(), &message);
             }
         }
@@ -260,7 +260,7 @@ impl Layers {
 /// Returns the file itself, or the `*.toml` of a directory in the order of their names. Blocks.
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// Fails if the directory cannot be read.
 pub(crate) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -276,7 +276,7 @@ pub(crate) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Turns a merged value into JSON. A number that JSON does not know becomes text, and thereby an error of its type.
+/// Converts a merged value into JSON. A number that JSON cannot represent becomes text, which then has the wrong type.
 fn to_json(value: config::Value) -> Value {
     match value.kind {
         ValueKind::Nil => Value::Null,
@@ -294,12 +294,12 @@ fn to_json(value: config::Value) -> Value {
     }
 }
 
-/// Bytes between two offsets of which [`Text`] knows how many characters precede them.
+/// Size of a block in bytes. [`Text`] knows how many characters precede each block.
 const BLOCK: usize = 1024;
-/// A longer line is not shown with a syntax error.
+/// Maximum length of a line that is shown with a syntax error.
 const EXCERPT_BYTES_MAX: usize = 1024;
 
-/// One file, for turning offsets into places. A place costs the same wherever it is in the file.
+/// Text of one file, for turning offsets into places. Each place takes the same time to find.
 struct Text<'a> {
     layer: usize,
     name: Arc<str>,
@@ -322,7 +322,7 @@ impl<'a> Text<'a> {
         Self { layer, name: name.into(), content, lines, chars }
     }
 
-    /// Returns the index of the line that an offset is in.
+    /// Returns the index of the line that contains an offset.
     fn line(&self, offset: usize) -> usize {
         self.lines.partition_point(|start| *start <= offset) - 1
     }
@@ -343,17 +343,40 @@ impl<'a> Text<'a> {
         }
     }
 
-    fn syntax_error(&self, error: &toml::de::Error, hidden: &[Hidden]) -> Finding {
+    /// Returns the errors in their order. Of an array without its `]`, only the first is returned: the parser takes the rest of the
+    /// file for elements.
+    fn syntax_errors(&self, errors: &[toml::de::Error], hidden: &[Hidden]) -> Vec<Finding> {
+        let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+        let mut errors: Vec<_> = errors.iter().collect();
+        errors.sort_by_key(|error| start(error));
+        let begins_line = |error: &toml::de::Error| {
+            let start = self.content.floor_char_boundary(start(error));
+            self.content[self.lines[self.line(start)]..start].trim().is_empty()
+        };
+        let is_unclosed = errors.iter().any(|error| error.message().starts_with("unclosed array"));
+        let is_follower = |error: &&toml::de::Error| {
+            is_unclosed && error.message().starts_with("missing comma") && begins_line(error)
+        };
+        let first = errors.iter().position(is_follower);
+        let message = |error: &toml::de::Error| error.message().lines().collect::<Vec<_>>().join("; ");
+        let sound = errors[..first.unwrap_or(errors.len())].iter();
+        let sound = sound.map(|error| self.syntax_error(error, &message(error), hidden));
+        let unclosed =
+            first.map(|first| self.syntax_error(errors[first], "the array before this line has no `]`", hidden));
+        sound.chain(unclosed).collect()
+    }
+
+    fn syntax_error(&self, error: &toml::de::Error, message: &str, hidden: &[Hidden]) -> Finding {
         let span = error.span().unwrap_or(0..0);
         Finding {
             origin: self.origin(span.start),
             key: String::new(),
-            message: format!("invalid TOML: {}", error.message().lines().collect::<Vec<_>>().join("; ")),
+            message: format!("invalid TOML: {message}"),
             excerpt: self.excerpt(&span, hidden),
         }
     }
 
-    /// Shows the line of a span with carets below it, or one caret where part of the line is hidden.
+    /// Returns the line of a span with carets below it, or with one caret if part of the line is hidden.
     fn excerpt(&self, span: &Range<usize>, hidden: &[Hidden]) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
         let line = self.line(start);
@@ -365,7 +388,7 @@ impl<'a> Text<'a> {
         }
         let end = self.content.floor_char_boundary(span.end).min(line_start + line.len());
         let margin = " ".repeat(number.len());
-        // Tabs stay, so that the caret stands below its character.
+        // Tabs stay, so that the caret is below its character.
         let indent: String =
             self.content[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
         let marked = self.content.get(start..end).filter(|_| hidden == Hidden::Nothing);
@@ -380,11 +403,11 @@ fn chars_begun(part: &[u8]) -> usize {
     part.iter().filter(|byte| (**byte & 0xC0) != 0x80).count()
 }
 
-/// Notes the place of every key of a document.
+/// Walk over a document that records the place of every key.
 struct Walk<'a> {
     file: &'a Text<'a>,
     positions: &'a mut Positions,
-    /// How many elements of [`COLLECTED`] there were before.
+    /// Number of elements of [`COLLECTED`] in earlier layers.
     collected: usize,
     errors: Vec<Finding>,
 }
@@ -400,7 +423,7 @@ impl Walk<'_> {
 
     fn value(&mut self, value: &DeValue<'_>, key: ValueOrigin, span: Range<usize>, path: &KeyPath) {
         let is_table = value.is_table();
-        // A table is at its header: the span of its value may be anything between that and its last line.
+        // The place of a table is its header: the span of its value may end on any line up to its last.
         let origin = if is_table { key.clone() } else { self.file.origin(span.start) };
         self.positions.record(path.clone(), Place { key, value: origin.clone(), is_table });
         let too_large = match value {

@@ -1,4 +1,4 @@
-//! Checks what no schema can say: references, cycles, contradictions; and what is allowed and odd.
+//! Checks that no schema can express: references, cycles, contradictions, and suspicious settings.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
-/// A state directory with less room may stay full by what the store keeps for itself.
+/// Minimum size of a state directory: the store's own data may fill a smaller one for good.
 const STATE_BYTES_MIN: u64 = 256 << 20;
 
-/// The names of all entries, those included that are too wrong to be looked at.
+/// Names of all entries, including entries with errors that prevent further checks.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     resources: BTreeSet<String>,
@@ -37,9 +37,9 @@ impl Names {
     }
 }
 
-/// Checks a configuration whose structure is right; returns mistakes and warnings.
+/// Checks a configuration with a valid structure; returns errors and warnings.
 ///
-/// `meant` are the paths that misspelt keys probably stand for.
+/// `meant` contains the paths that misspelt keys probably stand for.
 pub(crate) fn check(
     config: &Config,
     place: ConfigPlace,
@@ -84,7 +84,7 @@ impl Checker<'_> {
         self.warnings.push(self.positions.finding(keys, message.into()));
     }
 
-    /// Reports what a section has found in itself.
+    /// Reports the problems that a section has found in itself.
     fn report(&mut self, section: &[&str], errors: Vec<Problem>, warnings: Vec<Problem>) {
         let below = |keys: &[String]| -> Vec<String> {
             section.iter().copied().chain(keys.iter().map(String::as_str)).map(str::to_owned).collect()
@@ -94,8 +94,8 @@ impl Checker<'_> {
         self.warnings.extend(warnings.into_iter().map(finding));
     }
 
-    /// Suggests one of the names that there are. Only for errors that may be listed: looking for the nearest name costs
-    /// time for each name.
+    /// Suggests an existing name. Only for errors that may be listed: the search for the most similar name takes time for
+    /// each name.
     fn suggestion<'b>(&self, name: &str, known: impl Iterator<Item = &'b String> + Clone) -> String {
         if known.clone().next().is_none() {
             "there are none".to_owned()
@@ -112,14 +112,14 @@ impl Checker<'_> {
             self.error(
                 &["config_version"],
                 format!(
-                    "version {} is newer than this deltabus knows ({CONFIG_VERSION}): use a newer deltabus, or write \
-                     the file for version {CONFIG_VERSION}",
+                    "version {} is newer than this deltabus supports ({CONFIG_VERSION}): use a newer deltabus, or \
+                     write the file for version {CONFIG_VERSION}",
                     config.config_version
                 ),
             );
         }
         if config.subscribe.heartbeat < Duration::from_secs(1) {
-            self.error(&["subscribe", "heartbeat"], "expected at least \"1s\": every stream would do little else");
+            self.error(&["subscribe", "heartbeat"], "expected at least \"1s\": heartbeats would flood every stream");
         }
         if config.kube.watch_timeout.as_secs() == 0 {
             self.error(&["kube", "watch_timeout"], "expected at least \"1s\": the API counts in whole seconds");
@@ -135,8 +135,8 @@ impl Checker<'_> {
         let backoff = &config.supervision.backoff;
         self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
         if config.state.dir.is_some() && config.state.max_bytes < STATE_BYTES_MIN {
-            let message = "the store itself takes some 200 MB: at less than \"256MiB\" the API server may not be read for long; \
-                           the default is \"4GiB\"";
+            let message = "the store itself takes about 200 MB: with less than \"256MiB\" the engine may not read the \
+                           API server for long; the default is \"4GiB\"";
             self.warn(&["state", "max_bytes"], message);
         }
         self.report(&["http"], config.http.mistakes(), Vec::new());
@@ -149,14 +149,14 @@ impl Checker<'_> {
     fn redact(&mut self) {
         let redact = &self.config.redact;
         if redact.hmac_key.is_some() && !redact.makes_digests() {
-            self.warn(&["redact", "hmac_key"], "has no effect: nothing becomes a digest");
+            self.warn(&["redact", "hmac_key"], "has no effect: digests replace no values");
         }
         for (i, wanted) in redact.paths.iter().enumerate() {
             self.entries(&["redact", "paths", &format!("[{i}]"), "resources"], &wanted.resources);
         }
     }
 
-    /// Checks a pause that grows; reported where it was set, which `max` need not be.
+    /// Checks a growing delay. The error is at a key that was set, which may be only `initial`.
     fn pause(&mut self, keys: &[&str], initial: Duration, max: Duration) {
         let [initial_key, max_key] = ["initial", "max"].map(|key| [keys, &[key]].concat());
         if initial.is_zero() {
@@ -164,9 +164,9 @@ impl Checker<'_> {
         } else if max < initial {
             let (initial, max) = (print_duration(initial), print_duration(max));
             if self.positions.is_set(&KeyPath::new(&max_key)) {
-                self.error(&max_key, format!("expected at least what `initial` is, {initial}, found {max}"));
+                self.error(&max_key, format!("expected at least the value of `initial`, {initial}, found {max}"));
             } else {
-                self.error(&initial_key, format!("expected no more than what `max` is, {max}, found {initial}"));
+                self.error(&initial_key, format!("expected at most the value of `max`, {max}, found {initial}"));
             }
         }
     }
@@ -198,13 +198,13 @@ impl Checker<'_> {
             if *pattern.pattern() == Pattern::All {
                 self.error(&keys, "excludes every type: nothing is left to watch");
             } else if wanted.contains(pattern.pattern()) {
-                self.error(&keys, format!("\"{pattern}\" is in `match` too: expected it in one of the two"));
+                self.error(&keys, format!("\"{pattern}\" is also in `match`: expected it in only one of the two"));
             }
         }
     }
 
-    /// What two entries name alike needs disjoint namespaces (D12). Wildcards that differ by what they exclude only the
-    /// server's types can tell apart.
+    /// Reports types of two entries whose namespaces are not disjoint. Wildcards with different exclusions can only be
+    /// checked with the types of the server.
     fn shared_types(&mut self) {
         let mut named: HashMap<&Pattern, Claims<'_>> = HashMap::new();
         for (name, resource) in &self.config.resources {
@@ -212,8 +212,8 @@ impl Checker<'_> {
                 let claims = named.entry(pattern.pattern()).or_default();
                 if let Some(other) = claims.shared_with(pattern.pattern(), name, resource) {
                     let message = format!(
-                        "\"{pattern}\" is in [resources.{other}] already: a type belongs to one entry, or to several \
-                         whose `namespaces` have none in common"
+                        "\"{pattern}\" is already in [resources.{other}]: a type belongs to one entry, or to several \
+                         entries with disjoint `namespaces`"
                     );
                     self.error(&["resources", name, "match", &format!("[{i}]")], message);
                 }
@@ -226,7 +226,7 @@ impl Checker<'_> {
         self.secrets(name, resource);
         self.report(&["resources", name], Vec::new(), oddities::of_resource(resource));
         if resource.namespaces.is_nothing() {
-            let message = "excludes every namespace that it names: expected at least one that is left";
+            let message = "excludes every namespace that it names: expected at least one other";
             self.error(&["resources", name, "namespaces"], message);
         }
         if resource.cache == Cache::None {
@@ -245,8 +245,8 @@ impl Checker<'_> {
 
     fn without_bodies(&mut self, name: &str, resource: &ResourceConfig) {
         if !resource.index.is_empty() {
-            let message = "with cache = \"none\" no bodies are kept, so that there is nothing to look up: expected no \
-                           index, or cache = \"full\"";
+            let message = "with cache = \"none\" no bodies are kept that could be looked up: expected no index, or \
+                           cache = \"full\"";
             self.error(&["resources", name, "index"], message);
         }
         if !resource.options.ignore_changes.is_empty() {
@@ -260,8 +260,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Where the values of Secrets are never fetched (D11), what was asked for in full is a mistake, and what was not said
-    /// is metadata.
+    /// Checks `mode` of Secrets if their values are never fetched: an explicit `full` is an error, and an unset mode
+    /// becomes `metadata`.
     fn secrets(&mut self, name: &str, resource: &ResourceConfig) {
         let mode = ["resources", name, "mode"];
         if self.config.redact.secrets == SecretValues::Metadata
@@ -272,7 +272,7 @@ impl Checker<'_> {
             self.error(
                 &mode,
                 "with [redact] secrets = \"metadata\" Secrets are watched as metadata only: expected \"metadata\", \
-                 Secrets in an entry of their own, or [redact] secrets = \"hmac\" or \"drop\"",
+                 a separate entry for Secrets, or [redact] secrets = \"hmac\" or \"drop\"",
             );
         }
     }
@@ -283,7 +283,7 @@ impl Checker<'_> {
             return;
         }
         let none = if self.config.handlers.is_empty() { "no handlers" } else { "no handler is enabled" };
-        self.warn(&["handlers"], format!("{none}: nothing will be sent; the cache can be read over HTTP all the same"));
+        self.warn(&["handlers"], format!("{none}: nothing will be sent, but the cache can be read over HTTP"));
     }
 
     fn handlers(&mut self) {
@@ -303,13 +303,13 @@ impl Checker<'_> {
                 !resource.options.resync.is_zero() && handler.takes(name)
             };
             if asked && !self.config.resources.iter().any(given) {
-                let message = "no resource of this handler has a `resync` of its own: there will be no resync events";
+                let message = "no resource of this handler has `resync`: there will be no resync events";
                 self.warn(&["handlers", name, "resync"], message);
             }
         }
     }
 
-    /// Checks the options of a handler's type; what they name outside of the configuration only where it is used here.
+    /// Checks the options of a handler's type. Files and secrets that they name are checked only if the handler is used here.
     fn sink(&mut self, name: &str, handler: &HandlerConfig) {
         let is_used_here = handler.enabled && self.place == ConfigPlace::Here;
         let (wrong, unready, odd) = match &handler.sink {
@@ -344,14 +344,14 @@ impl Checker<'_> {
         };
         if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
             let message = format!(
-                "with [resources.{entry}] cache = \"none\" the state before an update is not known: its updates are sent \
-                 with the object itself"
+                "[resources.{entry}] has cache = \"none\", so the previous object of an update is unknown: its updates \
+                 are sent with the object itself"
             );
             self.warn(&["handlers", name, "format"], message);
         }
     }
 
-    /// Reports what has no effect where one delivery is under way at a time.
+    /// Reports options without effect if there is only one delivery at a time.
     fn concurrency(&mut self, name: &str, handler: &HandlerConfig) {
         if handler.options.timeout.is_zero() {
             self.error(&["handlers", name, "timeout"], "expected more than \"0s\": every attempt would fail at once");
@@ -372,7 +372,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks names of entries, and globs of such.
+    /// Checks names of entries, and globs of names.
     fn entries(&mut self, keys: &[&str], patterns: &[String]) {
         for (i, pattern) in patterns.iter().enumerate() {
             let wanted = pattern.strip_prefix('!').unwrap_or(pattern);
@@ -383,7 +383,7 @@ impl Checker<'_> {
             if wanted.contains(['*', '?', '[', '{']) {
                 let glob = globset::Glob::new(wanted).map(|glob| glob.compile_matcher());
                 let matches = known.iter().any(|known| glob.as_ref().is_ok_and(|glob| glob.is_match(known)));
-                // The default "*" with nothing to watch is not worth a second message.
+                // The default "*" without any entry needs no second message.
                 if !matches && wanted != "*" {
                     self.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
                 }
@@ -399,7 +399,7 @@ impl Checker<'_> {
         if handler.enabled && handler.resources.is_empty() && !dead_letters.contains(name) {
             self.warn(
                 &["handlers", name, "resources"],
-                "takes no resource and is nobody's `dead_letter`: gets nothing",
+                "gets nothing: it takes no resource and is no handler's `dead_letter`",
             );
         }
     }
@@ -416,15 +416,15 @@ impl Checker<'_> {
             };
             self.error(&keys, format!("there is no [handlers.{target}]; {hint}"));
         } else if self.config.handlers.get(target).is_some_and(|target| !target.enabled) && handler.enabled {
-            self.warn(&keys, format!("[handlers.{target}] is not enabled: what is given up on will be dropped"));
+            self.warn(&keys, format!("[handlers.{target}] is not enabled: events that are given up will be dropped"));
         }
     }
 
-    /// Finds each cycle once, at its first name.
+    /// Reports each cycle once, at its first name.
     fn dead_letter_cycles(&mut self) {
         let next = |name: &str| self.config.handlers.get(name)?.dead_letter.as_deref();
         let mut cycles = Vec::new();
-        // The start from which each handler was reached first.
+        // First start from which each handler was reached.
         let mut reached: HashMap<&str, &str> = HashMap::new();
         for start in self.config.handlers.keys() {
             let mut way = Vec::new();
@@ -446,7 +446,7 @@ impl Checker<'_> {
         }
         for way in cycles {
             let shown = way.iter().chain([&way[0]]).copied().collect::<Vec<_>>().join(" → ");
-            let message = format!("dead letters go round in a circle: {shown}");
+            let message = format!("dead letters form a cycle: {shown}");
             self.error(&["handlers", way[0], "dead_letter"], message);
         }
     }
@@ -457,15 +457,15 @@ impl Checker<'_> {
         for (i, TestCase { name, old, new, expect }) in config.tests.iter().enumerate() {
             let at = format!("[{i}]");
             if name.trim().is_empty() {
-                self.error(&["tests", &at, "name"], "expected a few words that say what it is about");
+                self.error(&["tests", &at, "name"], "expected a short description of the test");
             } else if !titles.insert(name) {
-                self.error(&["tests", &at, "name"], format!("there is a test called {name:?} already"));
+                self.error(&["tests", &at, "name"], format!("another test is called {name:?}"));
             }
             if old.is_none() && new.is_none() {
-                self.error(&["tests", &at], "expected `old`, `new`, or both: nothing changes");
+                self.error(&["tests", &at], "nothing changes: expected `old`, `new`, or both");
             }
             if expect.is_empty() {
-                self.error(&["tests", &at, "expect"], "expected at least one handler: nothing is tested");
+                self.error(&["tests", &at, "expect"], "nothing is tested: expected at least one handler");
             }
             for handler in expect.keys().filter(|handler| !names.handlers.contains(*handler)) {
                 let hint = self.suggestion(handler, names.handlers.iter());
@@ -481,7 +481,7 @@ impl Checker<'_> {
             if let Some(other) = writers.insert(&file.path, name) {
                 self.error(
                     &["handlers", name, "path"],
-                    format!("[handlers.{other}] writes to this file too: expected a file of its own"),
+                    format!("[handlers.{other}] also writes to this file: expected another file"),
                 );
             }
         }
@@ -492,9 +492,9 @@ impl Checker<'_> {
 #[derive(Default)]
 struct Claims<'a> {
     all: Vec<(&'a str, &'a ResourceConfig)>,
-    /// First entry that names a namespace, as an index into `all`, for each of them.
+    /// Index into `all` of the first entry that names a namespace, for each namespace.
     of_namespace: HashMap<&'a str, usize>,
-    /// Entries with globs, as indices into `all`.
+    /// Indices into `all` of entries with globs.
     with_globs: Vec<usize>,
 }
 
@@ -512,7 +512,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Returns the first entry that shows some namespace which this one shows too.
+    /// Returns the first entry that shows a namespace which this entry shows too.
     fn shared_with(&self, pattern: &Pattern, name: &str, resource: &ResourceConfig) -> Option<&'a str> {
         let is_shared = |other: &(&str, &ResourceConfig)| {
             let differ = pattern.is_wildcard() && !(resource.exclude.is_empty() && other.1.exclude.is_empty());

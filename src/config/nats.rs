@@ -1,4 +1,4 @@
-//! `[handlers.<name>]` of type `nats`: subjects and streams that events are sent to.
+//! `[handlers.<name>]` of type `nats`: sends events to subjects and streams.
 
 use async_nats::ServerAddr;
 use educe::Educe;
@@ -24,31 +24,31 @@ use crate::{
 #[serde(default)]
 #[schemars(inline, transform = required("servers"))]
 pub struct NatsSink {
-    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password in them. One `tls://` requires
-    /// TLS of all servers, those included that the cluster names. Required.
+    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password. One `tls://` address requires
+    /// TLS of all servers, including those that the cluster announces. Required.
     #[schemars(schema_with = "servers")]
     pub servers: Vec<String>,
-    /// What the servers call the connection.
+    /// Name of the connection on the servers.
     #[educe(Default = "deltabus".to_owned())]
     pub name: String,
-    /// Who the handler is; one of the four. Default: nobody.
+    /// Credentials of the handler, one of four kinds. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NatsAuth")]
     pub auth: Option<NatsAuth>,
-    /// Requires TLS, and says whom to trust; files are read for each connection. Default: TLS where the server asks for it.
+    /// Requires TLS, and sets its certificates; files are read for each connection. Default: TLS if the server asks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
-    /// Where a message goes. `{cluster}` `{group}` `{resource}` `{namespace}` `{name}` `{kind}` `{version}` `{event}` are
-    /// filled in, at most one between two dots: "core" for the empty group, "_" for no namespace; letters, digits and
-    /// "-" stay, other bytes are %XX.
+    /// Subject of a message. `{cluster}` `{group}` `{resource}` `{namespace}` `{name}` `{kind}` `{version}` `{event}` are
+    /// filled in, at most one between two dots: "core" for the empty group, "_" for no namespace. Letters, digits and
+    /// "-" stay, other bytes become %XX.
     #[educe(Default = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}".to_owned())]
     pub subject: String,
-    /// How an event travels: `binary`, its attributes as `ce-` headers and its data as the payload, or `structured`, one
+    /// Form of an event: `binary`, with its attributes as `ce-` headers and its data as the payload, or `structured`, one
     /// JSON object.
     #[educe(Default = ContentMode::Binary)]
     pub mode: ContentMode,
-    /// The stream. Default: none, messages reach whoever listens then, and nobody else.
+    /// Stream of `JetStream`. Default: none; messages reach only the current subscribers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JetStreamOptions")]
     pub jetstream: Option<JetStreamOptions>,
@@ -59,10 +59,10 @@ fn servers(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl NatsSink {
-    /// Makes the options of the handler; `cluster` is the configured name of the cluster. Looks at no file and no server.
+    /// Returns the options of the handler; `cluster` is the configured name of the cluster. Reads no file, contacts no server.
     ///
     /// # Errors
-    /// All that is wrong: keys from the handler's own, each with a sentence.
+    /// Returns all problems: the keys below the handler, each with a sentence.
     pub(crate) fn options(&self, cluster: &str) -> Result<NatsOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         self.check_servers(&mut problems);
@@ -88,12 +88,12 @@ impl NatsSink {
         }
     }
 
-    /// Returns what is allowed and odd.
+    /// Returns suspicious settings.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
         let key: &[&str] = match self.auth {
             Some(NatsAuth::UserPassword { .. }) => &["auth", "basic", "password"],
             Some(NatsAuth::Token(_)) => &["auth", "token"],
-            Some(NatsAuth::None | NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) | None => return Vec::new(), // what they sign travels
+            Some(NatsAuth::None | NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) | None => return Vec::new(),
         };
         let is_open = |server: &String| {
             server.parse::<ServerAddr>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
@@ -102,7 +102,7 @@ impl NatsSink {
         if requires_tls || !self.servers.iter().any(is_open) {
             return Vec::new();
         }
-        let message = "`servers` are nats://: the secret travels without encryption unless the server asks for TLS; \
+        let message = "`servers` are nats://: the secret is sent without encryption unless the server asks for TLS; \
                        expected tls://, or `tls`";
         vec![problem(key, message)]
     }
@@ -110,8 +110,8 @@ impl NatsSink {
     fn check_servers(&self, problems: &mut Vec<Problem>) {
         for server in &self.servers {
             let wrong = match server.parse::<ServerAddr>() {
-                Err(_) => "is no address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
-                // Not repeated: there is a password in it.
+                Err(_) => "is not a valid address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
+                // The address is not repeated, because it contains a password.
                 Ok(address) if address.has_user_pass() => {
                     let message = "has a user or a password in an address: expected them in `auth`, by reference";
                     problems.push(problem(&["servers"], message));
@@ -136,12 +136,12 @@ fn check_stream(stream: &JetStreamOptions, template: &SubjectTemplate, problems:
         problems.push(problem(&["jetstream", "duplicate_window"], "expected more than \"0s\""));
     }
     if !stream.max_age.is_zero() && stream.max_age < stream.duplicate_window {
-        let expected = "expected at least what `duplicate_window` is, or \"0s\": the server refuses less";
+        let expected = "expected at least the value of `duplicate_window`, or \"0s\": the server refuses less";
         problems.push(problem(&["jetstream", "max_age"], expected));
     }
     if stream.expect_last == ExpectLast::PerSubject && !template.is_per_object() {
         let expected = "per-subject needs a `subject` with {group}, {resource} or {kind}, {namespace} and {name}: \
-                            else several objects share one";
+                            otherwise several objects share one";
         problems.push(problem(&["jetstream", "expect_last"], expected));
     }
 }

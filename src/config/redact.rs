@@ -1,4 +1,4 @@
-//! `[redact]`: values that must not travel (D11).
+//! `[redact]`: values that are redacted.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,67 +13,67 @@ use crate::{
     secret::SecretRef,
 };
 
-/// Values that are replaced or cut where objects come in: before the cache, the journal and every handler.
+/// Values that are replaced or cut when objects arrive: before the cache, the journal and every handler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Redact {
-    /// What becomes of the values of Secrets: `hmac`, a digest stands for each, which shows that it changed and not what it
-    /// is; `drop`, they are cut; `metadata`, they are never fetched.
+    /// Treatment of the values of Secrets. `hmac` replaces each by a digest, which shows changes but not the value; `drop` cuts
+    /// them; `metadata` never fetches them.
     pub secrets: SecretValues,
-    /// The key of the digests: text of at least 16 bytes, the same for all replicas; read at the start and at each reload.
-    /// Default: one made at random for each run, so that digests differ after a restart.
+    /// Key of the digests: text of at least 16 bytes, the same for all replicas, read at the start and at each reload.
+    /// Default: a random key, kept in `[state] dir`. Without that directory, digests differ after a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub hmac_key: Option<SecretRef>,
-    /// Further values that a digest stands for. Default none.
+    /// Further values that are replaced by digests. Default: none.
     pub paths: Vec<RedactedPath>,
-    /// Which key makes the digests of an engine at work; the engine says so.
+    /// Fingerprint of the key of a running engine, which sets it.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) key: Option<Fingerprint>,
-    /// What conditions call `cluster`; the engine says so.
+    /// Value of `cluster` in conditions, which the engine sets.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) cluster: String,
 }
 
-/// What becomes of the values of Secrets.
+/// Treatment of the values of Secrets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SecretValues {
-    /// A digest stands for each.
+    /// Digests replace the values.
     #[default]
     Hmac,
-    /// They are cut.
+    /// Values are cut.
     Drop,
-    /// They are never fetched.
+    /// Values are never fetched.
     Metadata,
 }
 
-/// Values of some entries that a digest stands for.
+/// Values of some entries that are replaced by digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RedactedPath {
-    /// Names of `[resources.*]` and globs; `!` before one excludes and wins.
+    /// Names and globs of `[resources.*]` entries; `!` before one excludes and wins.
     #[serde(default = "super::text::all")]
     #[schemars(schema_with = "schema::resource_names")]
     pub resources: Vec<String>,
-    /// Where the values are, for instance "data.*". What stands there becomes text, whatever it was. Required.
+    /// Path of the values, for instance "data.*". The digest is text, whatever the value was. Required.
     #[schemars(schema_with = "schema::field_path")]
     pub path: String,
-    /// In which objects: a CEL expression over `object`, as it came, and `cluster`; where it cannot be evaluated, the values are
-    /// redacted. Default "": in all.
+    /// Condition for redacting an object: a CEL expression over `object`, before redaction, and `cluster`. If it cannot be
+    /// evaluated, the values are redacted. Default "": all objects.
     #[serde(rename = "where", default, with = "Optional", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::condition")]
     pub only_where: Option<String>,
 }
 
 impl Redact {
-    /// Returns whether a digest may stand for anything.
+    /// Returns true if digests may replace any values.
     pub fn makes_digests(&self) -> bool {
         self.secrets == SecretValues::Hmac || !self.paths.is_empty()
     }
 
-    /// Returns what is done to the objects of a type that an entry watches.
+    /// Returns the redaction for objects of a type that an entry watches.
     pub fn of(&self, entry: &str, resource: &ResourceType, mode: Mode) -> Redaction {
         let is_secrets = is_secrets(resource);
         if !is_secrets && self.paths.is_empty() {
@@ -82,12 +82,12 @@ impl Redact {
         let metadata_only = is_secrets && self.secrets == SecretValues::Metadata;
         let mut rules = Vec::new();
         if is_secrets {
-            // Where no values are asked for, there should be none: if there are, they go.
+            // If values arrive that were not requested, they are cut.
             let wants_digests = self.secrets == SecretValues::Hmac && mode == Mode::Full;
             rules = Rule::of_secrets(if wants_digests { Treatment::Hmac } else { Treatment::Drop });
         }
         let of_entry = self.paths.iter().filter(|wanted| means_entry(&wanted.resources, entry));
-        // Loading the configuration has refused what is no path.
+        // Invalid paths were refused when the configuration was loaded.
         rules.extend(of_entry.filter_map(|wanted| {
             let path = FieldPath::parse(&wanted.path).ok()?;
             let only = wanted.only_where.clone();
@@ -98,7 +98,7 @@ impl Redact {
     }
 }
 
-/// Returns whether the API wants base64 at a path: what stands there must be, or nobody can decode the object.
+/// Returns true if the API requires base64 at a path; clients could not decode an object with other text there.
 fn is_base64(resource: &ResourceType, path: &FieldPath) -> bool {
     let holder = match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "secrets") => "data",
@@ -126,7 +126,7 @@ mod tests {
         toml::from_str(text).unwrap()
     }
 
-    /// The paths of the rules, `-` before those that are cut, `=` before those that stay base64.
+    /// Returns the paths of the rules, with `-` before those that are cut and `=` before those that stay base64.
     fn rules(redact: &Redact, entry: &str, plural: &str, mode: Mode) -> Vec<String> {
         let said = |rule: &Rule| {
             let cut = if rule.treatment == Treatment::Drop { "-" } else { "" };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn d11_secrets_have_rules_whatever_is_configured_and_other_types_have_none() {
+    fn only_secrets_are_redacted_by_default() {
         for text in ["", "secrets = \"drop\"", "secrets = \"metadata\""] {
             let redact = redact(text);
             assert_eq!(redact.of("a", &resource("secrets"), Mode::Full).rules.len(), 3, "{text}");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn d11_paths_are_those_of_the_entries_that_they_name() {
+    fn redacted_paths_apply_to_named_entries() {
         let redact =
             redact("paths = [{ resources = [\"conf*\", \"!config_b\"], path = \"data.*\" }, { path = \"spec.x\" }]");
         let of = |entry| rules(&redact, entry, "configmaps", Mode::Full);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn d11_a_path_has_the_condition_of_its_own_table() {
+    fn redacted_path_has_its_own_condition() {
         let redact = Redact {
             cluster: "prod".to_owned(),
             ..redact("paths = [{ path = \"a\", where = \"cluster == 'x'\" }, { path = \"b\", where = \"\" }]")
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn d11_what_the_api_wants_as_base64_stays_base64() {
+    fn base64_values_stay_base64() {
         let redact = redact("paths = [{ path = \"data.*\" }, { path = \"binaryData.*\" }]");
         assert_eq!(rules(&redact, "a", "configmaps", Mode::Full), ["data[*]", "=binaryData[*]"]);
         assert_eq!(rules(&redact, "a", "secrets", Mode::Full)[3..], ["=data[*]", "binaryData[*]"]);
     }
 
     #[test]
-    fn d11_another_key_is_another_redaction_where_digests_are_made() {
+    fn different_key_gives_different_redaction() {
         let with_key = |text: &str, key: &[u8]| {
             let key = crate::redact::Key::new(key).unwrap().fingerprint();
             Redact { key: Some(key), ..redact(text) }.of("a", &resource("secrets"), Mode::Full)

@@ -1,4 +1,4 @@
-//! `[resources.<name>]`: what is watched.
+//! `[resources.<name>]`: watched types.
 
 use std::{fmt, time::Duration};
 
@@ -17,53 +17,53 @@ use crate::{
 
 const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
 
-/// One entry of what is watched: types, and how their objects are selected, kept and queued.
+/// Watched types, and the way their objects are selected, kept and queued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceConfig {
-    /// The types, as kubectl spells them: plural, short name or kind, alone ("pods", "po", "Pod"), with their group
-    /// ("deployments.apps"), or with version and group ("deployments.v1.apps"); all of a group, present and future
-    /// ("*.cert-manager.io"), or all ("*"). Required. A type belongs to one entry: a name goes before a group, a group
-    /// before "*"; entries that name it equally closely need disjoint `namespaces`.
+    /// Types, spelled as for kubectl: plural, short name or kind, alone ("pods", "po", "Pod"), with their group
+    /// ("deployments.apps"), or with version and group ("deployments.v1.apps"). "*.cert-manager.io" means all types of a group,
+    /// present and future, and "*" all types. Required. A type belongs to one entry: a name goes before a group, a group
+    /// before "*". Entries that name it equally closely need disjoint `namespaces`.
     #[serde(rename = "match")]
     #[schemars(schema_with = "schema::type_patterns")]
     pub patterns: Vec<TypePattern>,
-    /// Types that `match` means and that this entry leaves out, in the same spelling. Default none.
+    /// Types that `match` selects and this entry leaves out, in the same spelling. Default: none.
     #[serde(default)]
     #[schemars(schema_with = "schema::excluded_types")]
     pub exclude: Vec<TypePattern>,
-    /// The namespaces whose objects are shown: names and globs of whole names, `!` before one excludes and wins; for
-    /// instance `["*", "!kube-system", "!*-sandbox"]`. Names alone need rights in those namespaces only. Types without
-    /// namespaces are shown whatever it says. Default all.
+    /// Namespaces whose objects are shown: names, and globs of whole names; `!` before one excludes and wins. For instance
+    /// `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those namespaces. Cluster-scoped types are
+    /// always shown. Default: all.
     #[serde(default, with = "text::namespaces")]
     #[schemars(schema_with = "schema::namespaces")]
     pub namespaces: Namespaces,
-    /// Label selector on the Namespace objects, followed as their labels change: of `namespaces`, those that match it are
-    /// shown. For instance "team=payments". Default "": all.
+    /// Label selector on Namespace objects, for instance "team=payments". Of `namespaces`, only those that match are shown;
+    /// changes of their labels are followed. Default "": all.
     #[serde(default)]
     #[schemars(schema_with = "schema::label_selector")]
     pub namespace_selector: String,
-    /// Label selector, applied by the server, for instance "app in (web,api),!legacy". Default "": all.
+    /// Label selector that the server applies, for instance "app in (web,api),!legacy". Default "": all objects.
     #[serde(default)]
     #[schemars(schema_with = "schema::label_selector")]
     pub labels: String,
-    /// Field selector, applied by the server, for instance "status.phase!=Succeeded". Default "": all.
+    /// Field selector that the server applies, for instance "status.phase!=Succeeded". Default "": all objects.
     #[serde(default)]
     #[schemars(schema_with = "schema::field_selector")]
     pub fields: String,
-    /// Indexes beside that of the namespace: paths such as "spec.nodeName", "metadata.uid", `labels['app']`, and
-    /// "owner". Default none.
+    /// Indexes in addition to that of the namespace: paths such as "spec.nodeName", "metadata.uid", `labels['app']`, and
+    /// "owner". Default: none.
     #[serde(default)]
     #[schemars(schema_with = "schema::indexes")]
     pub index: Vec<String>,
-    /// `full` objects, or `metadata` alone (`PartialObjectMetadata`: far less to transfer and to keep). The values of
-    /// Secrets are redacted: see `[redact]`.
+    /// Extent of the objects: `full`, or only `metadata` (`PartialObjectMetadata`), which takes far less traffic and memory.
+    /// The values of Secrets are redacted: see `[redact]`.
     #[serde(default)]
     pub mode: Mode,
-    /// What is kept of objects: `full`, all that is fetched, or `none`, only what tells one version from the next. Without
-    /// bodies nothing can be read back, an update has no old state, and a deletion shows the object's name and uid.
+    /// Content of the cache: `full` keeps everything that is fetched; `none` keeps only what identifies a version. Without
+    /// bodies, objects cannot be read, an update has no old state, and a deletion shows only name and uid.
     #[serde(default)]
     pub cache: Cache,
-    /// What `[defaults.resources]` can set for all entries.
+    /// Options that `[defaults.resources]` can set for all entries.
     #[serde(flatten)]
     pub options: ResourceDefaults,
 }
@@ -73,38 +73,38 @@ pub struct ResourceConfig {
 #[educe(Default)]
 #[serde(default)]
 pub struct ResourceDefaults {
-    /// Paths cut from an object before it is stored or sent.
+    /// Paths that are cut from an object before it is stored or sent.
     #[schemars(schema_with = "schema::field_paths")]
     #[educe(Default = vec!["metadata.managedFields".to_owned(), LAST_APPLIED.to_owned()])]
     pub drop: Vec<String>,
-    /// Paths that may change without an event: an update that touches nothing but these, `metadata.resourceVersion` and
-    /// `metadata.managedFields` refreshes what is cached, and nobody is told. Default none: every update is an event.
+    /// Paths that may change without an event. An update that changes only these, `metadata.resourceVersion` and
+    /// `metadata.managedFields` refreshes the cache, but is not delivered. Default: none; every update is an event.
     #[schemars(schema_with = "schema::ignored_paths")]
     pub ignore_changes: Vec<String>,
-    /// How often cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
+    /// Interval at which cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
     #[serde(with = "Text::<Duration>")]
     pub resync: Duration,
     /// Order of the queue: `stream` keeps the order of arrival across objects, `per-key` groups the changes of an object.
     pub order: QueueOrder,
-    /// Bytes that wait in the queue; at the bound nothing more is read from the server.
+    /// Maximum bytes that wait in the queue. At the limit, the engine stops reading from the server.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub fifo_max_bytes: u64,
-    /// What an object is that a list shows under a known name with a new uid: `delete-add` (the old one was deleted, the
-    /// new one added) or `update`.
+    /// Treatment of an object that a list shows with a known name and a new uid: `delete-add` (the old object is deleted, the
+    /// new one is added) or `update`.
     pub recreated: Recreated,
-    /// How bodies are packed in the cache and in the state directory: `zstd`, the smallest, or `lz4`, which is larger and
-    /// reads objects that differ much in less time, both with a dictionary of the type; or `none`.
+    /// Compression of bodies in the cache and in the state directory. `zstd` is the smallest. `lz4` is larger, but faster to read
+    /// for objects that differ much. Both use a dictionary of the type. `none` does not compress.
     pub compression: Compression,
-    /// What to do if a type does not exist: `wait` for it (its CRD may come), `warn` and go on without it, or `fail`.
+    /// Behaviour if a type does not exist: `wait` for its CRD, `warn` and continue without it, or `fail`.
     pub on_missing: OnMissing,
-    /// What to do with the objects of a type that goes away, because its CRD was deleted: `drain` (each of them is
-    /// `deleted`) or `keep` them as they were.
+    /// Treatment of the objects of a type whose CRD is deleted: `drain` (each of them is `deleted`), or `keep` them
+    /// unchanged.
     pub on_removed: OnRemoved,
 }
 
 impl ResourceConfig {
-    /// Returns what discovery needs to know of the entry of this name.
+    /// Returns the input of discovery for the entry with this name.
     pub fn wanted(&self, name: &str) -> WantedEntry {
         let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
         WantedEntry {
@@ -116,56 +116,56 @@ impl ResourceConfig {
     }
 }
 
-/// How much of an object is fetched.
+/// Extent of an object that is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// All of it.
+    /// Whole object.
     #[default]
     Full,
-    /// `PartialObjectMetadata`.
+    /// `PartialObjectMetadata` only.
     Metadata,
 }
 
-/// What is kept of objects.
+/// Content of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// All that is fetched.
+    /// Everything that is fetched.
     #[default]
     Full,
-    /// What identifies an object and its version; no bodies.
+    /// Identity and version of an object, without its body.
     None,
 }
 
-/// What to do if the server does not serve a type.
+/// Behaviour if the server does not serve a type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnMissing {
-    /// Wait for it.
+    /// Waits for the type.
     #[default]
     Wait,
-    /// Say so and go on without it.
+    /// Warns and continues without the type.
     Warn,
-    /// Refuse to start.
+    /// Refuses to start.
     Fail,
 }
 
-/// What to do with the objects of a type that is not served any more.
+/// Treatment of the objects of a type that is no longer served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnRemoved {
-    /// Each of them is deleted.
+    /// Each object is deleted.
     #[default]
     Drain,
-    /// They stay as they were.
+    /// Objects stay unchanged.
     Keep,
 }
 
-/// One type as kubectl spells it: a plural, short name or kind, and behind a dot its group, or version and group; or all
-/// types of a group, `*.GROUP`, or all, `*`.
+/// Pattern of types, spelled as for kubectl: a plural, short name or kind, with an optional group, or version and group; or
+/// all types of a group, `*.GROUP`; or all types, `*`.
 ///
-/// Which of `deployments.v1.apps`' parts are version and group only discovery can say, as with kubectl.
+/// Only discovery can decide which parts of `deployments.v1.apps` are version and group, as with kubectl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TypePattern {
     text: String,
@@ -173,7 +173,7 @@ pub struct TypePattern {
 }
 
 impl TypePattern {
-    /// Reads a pattern; a trailing dot stands for the core group (`pods.v1.`).
+    /// Parses a pattern; a trailing dot stands for the core group (`pods.v1.`).
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         Ok(Self { text: text.to_owned(), pattern: Pattern::parse(text)? })
     }
@@ -183,12 +183,12 @@ impl TypePattern {
         &self.text
     }
 
-    /// Returns what it means.
+    /// Returns the parsed pattern.
     pub fn pattern(&self) -> &Pattern {
         &self.pattern
     }
 
-    /// Returns whether this names the core group's Secrets; a wildcard names nothing.
+    /// Returns true if the pattern names Secrets of the core group. A wildcard names no type.
     pub fn names_secrets(&self) -> bool {
         let Pattern::Type { name, rest } = &self.pattern else { return false };
         matches!(&**name, "secrets" | "secret") && matches!(rest.as_deref(), None | Some("" | "v1" | "v1."))
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_kept_as_it_was_written() {
+    fn pattern_keeps_its_original_text() {
         for (text, meant) in [
             ("pods", "pods"),
             ("Pod", "pod"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_known_in_every_spelling() {
+    fn secrets_are_recognized_in_every_spelling() {
         for (text, expected) in [
             ("secrets", true),
             ("Secret", true),

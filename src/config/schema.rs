@@ -1,4 +1,4 @@
-//! The JSON Schema of the file format (draft 2020-12), made of the structs of [`config`](super).
+//! JSON Schema of the file format (draft 2020-12), generated from the structs of [`config`](super).
 
 use schemars::{
     JsonSchema as _, Schema, SchemaGenerator,
@@ -12,7 +12,7 @@ use crate::{cloud_event::ContentMode, text::of_text};
 
 use super::{Config, HandlerDefaults, ResourceDefaults, text::Format};
 
-/// What a name of a resource or a handler looks like.
+/// Pattern for names of resources and handlers.
 pub(crate) const NAME_PATTERN: &str = "^[a-z][a-z0-9_]*$";
 
 /// Returns the schema of a configuration file.
@@ -25,8 +25,8 @@ pub fn schema() -> Schema {
     root.insert("title".to_owned(), "deltabus configuration".into());
     root.insert(
         "description".to_owned(),
-        "What deltabus watches and where changes go. Later files and directories are merged in: tables key by key, \
-         lists and scalars replace; the [[tests]] of all of them count."
+        "Resources that deltabus watches, and handlers of their changes. Later files and directories are merged into \
+         earlier ones: tables key by key, lists and scalars are replaced, [[tests]] are concatenated."
             .into(),
     );
     if let Some(Value::Object(properties)) = root.get_mut("properties") {
@@ -35,7 +35,7 @@ pub fn schema() -> Schema {
     schema
 }
 
-/// `[defaults]` is read before there is a `Config`: every entry already carries what it inherits.
+/// Returns the schema of `[defaults]`. It is not part of `Config`, whose entries already contain what they inherit.
 fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
     let describe = |schema: Schema, description: &str| {
         let mut schema = schema.to_value();
@@ -45,7 +45,7 @@ fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
     let resources = generator.subschema_for::<ResourceDefaults>();
     let mode = describe(
         generator.subschema_for::<ContentMode>(),
-        "How an event travels, where the sink has headers. Default: each sink has its own.",
+        "Form of an event, for sinks with headers. Default: depends on the sink.",
     );
     let mut handlers = HandlerDefaults::json_schema(generator);
     let closed = handlers.ensure_object();
@@ -53,16 +53,16 @@ fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
     closed.insert("additionalProperties".to_owned(), false.into());
     json!({
         "type": "object",
-        "description": "What entries inherit unless they say otherwise.",
+        "description": "Values that entries inherit unless they set them.",
         "properties": {
-            "resources": describe(resources, "Inherited by every [resources.*]."),
-            "handlers": describe(handlers, "Inherited by every [handlers.*]."),
+            "resources": describe(resources, "Values that every [resources.*] inherits."),
+            "handlers": describe(handlers, "Values that every [handlers.*] inherits."),
         },
         "additionalProperties": false,
     })
 }
 
-/// Forbids unknown keys in every table, and says the bounds of Rust's integers in JSON Schema's own words.
+/// Transformation that forbids unknown keys in every table, and writes the bounds of Rust's integers as JSON Schema.
 #[derive(Clone)]
 struct Close;
 
@@ -77,7 +77,7 @@ impl Transform for Close {
         {
             schema.insert("maximum".to_owned(), u32::MAX.into());
         }
-        // A line break in a doc comment is none in its text.
+        // A line break in a doc comment is not a line break in the description.
         if let Some(Value::String(text)) = schema.get_mut("description") {
             *text = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
         }
@@ -96,7 +96,7 @@ pub(crate) fn names(schema: &mut Schema) {
     }
 }
 
-/// Puts the properties that all variants share into each of them, so that each can forbid unknown keys.
+/// Copies the properties that all variants share into each variant, so that each can forbid unknown keys.
 pub(crate) fn fold_into_variants(schema: &mut Schema) {
     let Some(Value::Object(shared)) = schema.remove("properties") else { return };
     schema.remove("type");
@@ -161,7 +161,7 @@ pub(crate) fn ignored_paths(_: &mut SchemaGenerator) -> Schema {
     list_of(&of_text(Format::IgnoredPath, Some("."), &[example]))
 }
 
-/// Where something listens: at least one address.
+/// Returns the schema of a list of at least one address.
 pub(crate) fn addresses(example: &str) -> Schema {
     json_schema!({
         "type": "array",

@@ -1,4 +1,4 @@
-//! How a configuration names secrets: `{ env = "NAME" }` or `{ file = "/path" }`, never the secret itself.
+//! References to secrets in a configuration: `{ env = "NAME" }` or `{ file = "/path" }`, never the secret itself.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::key_path::KeyPath;
 use crate::secret::{PlainOrSecret, SecretRef, printable_url};
 
-/// Printed in place of a secret.
+/// Text that is printed in place of a secret.
 pub(crate) const MASK: &str = "***";
 
 /// Parts of the names of keys whose values may be secret.
@@ -26,7 +26,7 @@ const SECRET_NAMES: [&str; 12] = [
     "url",
 ];
 
-/// Returns whether the value of a key of this name may be secret. `secrets` in `[redact]` names a treatment, not a secret.
+/// Returns true if the value of a key of this name may be secret. `secrets` in `[redact]` is a treatment, not a secret.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
     name != "secrets" && SECRET_NAMES.iter().any(|part| name.contains(part))
@@ -35,11 +35,11 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
 /// Part of a line that an excerpt must not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hidden {
-    /// Nothing.
+    /// No part.
     Nothing,
-    /// The text behind the first `=`.
+    /// Text after the first `=`.
     Value,
-    /// The whole line.
+    /// Whole line.
     Line,
 }
 
@@ -54,7 +54,7 @@ impl Hidden {
     }
 }
 
-/// Decides for each line of a text, which need not be valid TOML, what an excerpt must not show. In doubt a line is hidden.
+/// Returns the hidden part of each line of a text, which may be invalid TOML. A doubtful line is hidden.
 pub(crate) fn hidden_lines(text: &str) -> Vec<Hidden> {
     let (mut in_section, mut in_statement, mut continues) = (false, false, false);
     let mut delimiter: Option<&str> = None;
@@ -76,7 +76,7 @@ pub(crate) fn hidden_lines(text: &str) -> Vec<Hidden> {
             rest = &rest[at + quotes.len()..];
         }
         if !trimmed.is_empty() && !trimmed.starts_with('#') {
-            // A `#` may begin a comment or stand in a string.
+            // A `#` may begin a comment or be part of a string.
             let mut ends = trimmed.match_indices('#').map(|(at, _)| &trimmed[..at]).chain([trimmed]);
             continues = ends.any(|code| code.trim_end().ends_with(['{', '[', ',']));
         }
@@ -91,7 +91,7 @@ pub(crate) fn hidden_lines(text: &str) -> Vec<Hidden> {
     text.lines().map(hidden).collect()
 }
 
-/// Finds the next delimiter of a multi-line string: any, or the one that closes an open string.
+/// Finds the next delimiter of a multi-line string: any delimiter, or the one that closes an open string.
 fn next_delimiter(text: &str, open: Option<&'static str>) -> Option<(usize, &'static str)> {
     let delimiters = ["\"\"\"", "'''"].into_iter().filter(|quotes| open.is_none_or(|open| open == *quotes));
     delimiters.filter_map(|quotes| Some((text.find(quotes)?, quotes))).min()
@@ -103,7 +103,7 @@ fn is_header(line: &str) -> bool {
 }
 
 impl KeyPath {
-    /// Returns whether the value of this key may be secret. The names of resources and handlers do not count.
+    /// Returns true if the value of this key may be secret. The names of resources and handlers do not count.
     pub(crate) fn has_secret_name(&self) -> bool {
         let names_entries = |section: &String| section == "resources" || section == "handlers";
         let skipped = if self.0.first().is_some_and(names_entries) { 2 } else { 0 };
@@ -122,7 +122,7 @@ fn is_key(text: &str) -> bool {
     is_quoted || (!text.is_empty() && !text.contains(|c: char| !c.is_alphanumeric() && !"_-.\"'".contains(c)))
 }
 
-/// Returns whether a line has a key with a secret value, in inline tables too, or a URL with a user or a query.
+/// Returns true if a line has a key with a secret value, in inline tables too, or a URL with a user or a query.
 fn names_secret(line: &str) -> bool {
     let ends_key = |c: char| c.is_whitespace() || ",{}[]=".contains(c);
     let mut keys = line.rsplit_once('=').map_or("", |(keys, _)| keys).split('=');
@@ -142,13 +142,13 @@ impl JsonSchema for PlainOrSecret {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let mut schema = SecretRef::json_schema(generator);
         schema.insert("type".to_owned(), ["string", "object"].as_slice().into());
-        schema.insert("description".to_owned(), "A text, or where a secret is.".into());
+        schema.insert("description".to_owned(), "Text, or the location of a secret.".into());
         schema
     }
 }
 
-/// Writes `***` where a serialized configuration says where a secret is: a table of `env` or `file` alone. Plain URLs lose
-/// their secret parts.
+/// Replaces the locations of secrets in a serialized configuration by `***`: tables with only `env` or `file`. Removes the
+/// secret parts of plain URLs.
 pub(crate) fn mask(tree: &mut toml::Table) {
     let is_alone = tree.len() == 1;
     for (key, value) in tree.iter_mut() {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_in_lists_of_tables_are_masked() {
+    fn secret_references_in_table_lists_are_masked() {
         let mut tree = toml::from_str("tokens = [{ name = \"a\", token = { file = \"/place\" } }]").unwrap();
         mask(&mut tree);
         assert!(!tree.to_string().contains("/place"), "{tree}");

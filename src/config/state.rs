@@ -1,4 +1,4 @@
-//! `[state]`: what outlives a restart.
+//! `[state]`: state that survives a restart.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,35 +9,35 @@ use serde::{Deserialize, Serialize};
 use super::text::{Optional, Text};
 use crate::journal::{Fsync, JournalOptions, OnFull};
 
-/// What outlives a restart: objects, changes that are not delivered yet, positions of handlers.
+/// State that survives a restart: objects, undelivered changes, positions of handlers.
 #[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 pub struct StateConfig {
-    /// The directory, which belongs to one engine and one cluster. Default "": memory only; what happens while the engine
-    /// is down is not known after it.
+    /// State directory of one engine and one cluster. Default "": memory only; changes that happen while the engine is down
+    /// are not delivered.
     #[serde(with = "Optional")]
     pub dir: Option<PathBuf>,
-    /// When what was written is forced to the disk: `group`, as often as the disk allows, and only that is delivered; or an
-    /// interval, within which a power failure may take back what was delivered.
+    /// Policy for forcing writes to the disk. `group` forces them as often as the disk allows; only changes on the disk are
+    /// delivered. With an interval, a power failure may undo changes of that time, although they were delivered.
     #[serde(with = "Text::<Fsync>")]
     pub fsync: Fsync,
-    /// How long delivered changes are kept.
+    /// Time for which delivered changes are kept.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = JournalOptions::default().retention)]
     pub retention: Duration,
-    /// How large the directory may become, about. Changes go before their time then; what waits for a handler is merged,
-    /// and never goes.
+    /// Approximate maximum size of the directory. At this size, delivered changes are removed early. Changes that wait for a
+    /// handler are coalesced, and never removed.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = JournalOptions::default().max_bytes)]
     pub max_bytes: u64,
-    /// What happens when it is that large with what waits for handlers, merged: `stop_reading` the API server, or `drop`
-    /// the oldest, counted and named.
+    /// Behaviour if waiting changes, coalesced, fill the directory: `stop_reading` the API server, or `drop` the oldest, which
+    /// are counted and named.
     pub on_full: OnFull,
 }
 
 impl StateConfig {
-    /// Returns how the journal is run.
+    /// Returns the options of the journal.
     pub fn journal(&self) -> JournalOptions {
         JournalOptions {
             fsync: self.fsync,
@@ -54,7 +54,7 @@ mod tests {
     use super::{super::text::Textual as _, *};
 
     #[test]
-    fn fsync_is_group_or_an_interval_that_is_not_zero() {
+    fn fsync_is_group_or_nonzero_interval() {
         assert_eq!(Fsync::parse("group"), Some(Fsync::Group));
         assert_eq!(Fsync::parse("1s"), Some(Fsync::Interval(Duration::from_secs(1))));
         assert_eq!([Fsync::parse("0s"), Fsync::parse("always"), Fsync::parse("")], [None; 3]);

@@ -1,6 +1,6 @@
 //! Checks a merged tree against the schema: unknown keys, missing keys, types, values.
 //!
-//! Collects every mistake, and cuts what is wrong out of the tree, so that the rest can be looked at further.
+//! Collects all errors, and cuts wrong parts out of the tree, so that the rest can be checked further.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -15,17 +15,17 @@ use super::{
     text::{self, Format},
 };
 
-/// What [`check`] found.
+/// Result of [`check`].
 #[derive(Default)]
 pub(crate) struct StructureReport {
     pub(crate) errors: Vec<Finding>,
-    /// The paths that misspelt keys probably stand for: they need not be reported as missing.
+    /// Paths that misspelt keys probably stand for; they are not reported as missing.
     pub(crate) meant: HashSet<KeyPath>,
-    /// Lists from which elements were cut, and where those that are left stood.
+    /// Lists from which elements were cut, with the original positions of those that are left.
     pub(crate) shortened: Vec<(KeyPath, Vec<usize>)>,
 }
 
-/// Checks the tree, and cuts out what is wrong.
+/// Checks the tree, and cuts out the wrong parts.
 pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> StructureReport {
     let mut checker =
         Checker { root: schema, positions, report: StructureReport::default(), wrong: HashSet::new(), sections: None };
@@ -33,14 +33,14 @@ pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &P
     checker.report
 }
 
-/// Checks the tree piece by piece. What is said of a piece is whether it may stay.
+/// Checker of the tree. Its methods return true if a part of the tree may stay.
 struct Checker<'a> {
     root: &'a Value,
     positions: &'a Positions,
     report: StructureReport,
     /// Keys of the errors.
     wrong: HashSet<String>,
-    /// The tables, as headers, in which each key is known; made when it is first needed.
+    /// Headers of the tables in which each key is known; collected when first needed.
     sections: Option<HashMap<&'a str, Vec<String>>>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Checker<'a> {
             ("boolean", Value::Bool(_)) => true,
             ("integer", Value::Number(number)) if !number.is_f64() => self.number(schema, value, path),
             ("number", Value::Number(_)) => self.number(schema, value, path),
-            // It may be a secret that somebody wrote where one is to be named.
+            // The value may be a secret that was written in place of a reference.
             _ if schema["writeOnly"] == true => self.at_value(path, format!("expected {}", expected(schema))),
             _ => self.at_value(path, format!("expected {}, found {}", expected(schema), found(value, path))),
         }
@@ -166,7 +166,7 @@ impl<'a> Checker<'a> {
         !(is_choice && table.is_empty()) && self.required(schema, table, path)
     }
 
-    /// Checks a table whose keys are free.
+    /// Checks a table with free keys.
     fn map(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
             table.retain(|key, value| self.value(values, value, &path.child(key)));
@@ -181,7 +181,7 @@ impl<'a> Checker<'a> {
                 continue;
             }
             is_right = false;
-            // Cut for being wrong: that has been said.
+            // A key that was cut has been reported already.
             let path_of_key = path.child(key);
             if self.report.meant.contains(&path_of_key) || self.wrong.contains(&path_of_key.to_string()) {
                 continue;
@@ -192,7 +192,7 @@ impl<'a> Checker<'a> {
         is_right
     }
 
-    /// Checks one entry of a map of named things.
+    /// Checks one entry of a map of named entries.
     fn entry(&mut self, name: &str, schema: &'a Value, entry: &mut Value, path: &KeyPath) -> bool {
         let path = path.child(name);
         let mut is_right = true;
@@ -205,7 +205,7 @@ impl<'a> Checker<'a> {
         self.value(schema, entry, &path) && is_right
     }
 
-    /// Checks a table whose `type` says which keys it has.
+    /// Checks a table whose `type` decides its keys.
     fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
         let chosen = match table.get("type") {
@@ -231,8 +231,8 @@ impl<'a> Checker<'a> {
         false
     }
 
-    /// Checks a table of unknown type: each key is right if it is right for one of the types. What no type knows is
-    /// left alone where a type is named, since that one may know it.
+    /// Checks a table of unknown type: a key is valid if it is valid for one of the types. If a type is named, it may have
+    /// further keys, so unknown keys are ignored.
     fn any_variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) {
         let of_all = || {
             let mut seen = HashSet::new();
@@ -291,7 +291,7 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
 }
 
-/// Collects the tables, as headers, in which each key of a schema is known.
+/// Collects the headers of the tables in which each key of a schema is known.
 fn collect_sections<'a>(
     root: &'a Value,
     schema: &'a Value,
@@ -312,7 +312,7 @@ fn collect_sections<'a>(
         if !known.contains(&section) {
             known.push(section);
         }
-        // What can be a default is shown where it takes effect.
+        // Keys that can have defaults are shown where they take effect.
         if !(header.is_empty() && name == "defaults") {
             collect_sections(root, schema, &below(name), sections);
         }
@@ -340,7 +340,7 @@ fn choices(schema: &Value) -> Option<Vec<&str>> {
     schema["oneOf"].as_array()?.iter().map(|choice| choice["const"].as_str()).collect()
 }
 
-/// Reads what an environment variable holds as a TOML value; what is none stays text, and is an error of its type.
+/// Parses an environment variable as a TOML value. Any other text stays text, and then has the wrong type.
 fn read_environment(value: &mut Value) {
     let Value::String(text) = value else { return };
     if let Ok(mut table) = toml::from_str::<Map<String, Value>>(&format!("value = {text}"))
@@ -351,12 +351,12 @@ fn read_environment(value: &mut Value) {
     }
 }
 
-/// Returns whether a schema bounds a number from both sides, by more than what its Rust type holds.
+/// Returns true if a schema bounds a number on both sides, with an upper bound below the maximum of its Rust type.
 fn is_range(schema: &Value) -> bool {
     schema["minimum"].is_number() && schema["maximum"].as_u64().is_some_and(|max| max < u64::from(u32::MAX))
 }
 
-/// Returns whether a schema takes a text, or a table that names a secret.
+/// Returns true if a schema takes a text, or a table that references a secret.
 fn is_plain_or_secret(schema: &Value) -> bool {
     schema["type"].is_array()
 }

@@ -12,11 +12,11 @@ use super::ConfigPlace;
 #[educe(Default)]
 #[serde(default)]
 pub struct Telemetry {
-    /// URL of a collector that speaks OTLP over gRPC, such as `http://otel-collector:4317`; "" = off. In programs that are
-    /// built with the feature `otlp`, as the default one is.
+    /// URL of a collector of OTLP over gRPC, such as `http://otel-collector:4317`; "" = off. Needs a program that is built with
+    /// the feature `otlp`, which is a default feature.
     pub otlp_endpoint: String,
-    /// Spans are sent: of lists and watches, of batches, and of deliveries, whose context travels to webhooks, NATS and
-    /// Kafka in the header `traceparent`.
+    /// Sends spans of lists and watches, of batches and of deliveries. Deliveries to webhooks, NATS and Kafka carry the trace
+    /// context in the header `traceparent`.
     #[educe(Default = true)]
     pub traces: bool,
 }
@@ -27,7 +27,7 @@ impl Telemetry {
         Some(&*self.otlp_endpoint).filter(|endpoint| self.traces && !endpoint.is_empty())
     }
 
-    /// Returns what is wrong with `otlp_endpoint`.
+    /// Returns the error in `otlp_endpoint`, if there is one.
     pub(super) fn mistake(&self, place: ConfigPlace) -> Option<String> {
         let endpoint = &*self.otlp_endpoint;
         if endpoint.is_empty() {
@@ -35,7 +35,7 @@ impl Telemetry {
         }
         if endpoint.contains('@') {
             let variable = "OTEL_EXPORTER_OTLP_HEADERS";
-            return Some(format!("has a user or password in it: expected what proves the identity in ${variable}"));
+            return Some(format!("contains a user or password: expected credentials in ${variable}"));
         }
         let url = endpoint.parse::<Uri>().ok();
         let is_right = |url: &Uri| {
@@ -49,7 +49,7 @@ impl Telemetry {
         if !url.as_ref().is_some_and(is_right) {
             let expected =
                 "expected the URL of a collector that speaks OTLP over gRPC, such as \"http://otel-collector:4317\"";
-            let advice = if endpoint.contains("/v1/") { ": over HTTP, with a path, it is not spoken" } else { "" };
+            let advice = if endpoint.contains("/v1/") { "; OTLP over HTTP, with a path, is not supported" } else { "" };
             return Some(format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
         }
         if cfg!(not(feature = "otlp")) && place == ConfigPlace::Here {
@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn spans_go_nowhere_without_an_endpoint_or_traces() {
+    fn spans_need_endpoint_and_traces() {
         assert_eq!(telemetry("").spans_to(), None);
         assert_eq!(telemetry("http://otel:4317").spans_to(), Some("http://otel:4317"));
         assert_eq!(Telemetry { traces: false, ..telemetry("http://otel:4317") }.spans_to(), None);
     }
 
     #[test]
-    fn endpoint_is_the_url_of_a_grpc_collector() {
+    fn telemetry_endpoint_is_grpc_collector_url() {
         for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
             assert_eq!(telemetry(right).mistake(ConfigPlace::Here), None, "{right}");
         }
@@ -88,7 +88,7 @@ mod tests {
             assert!(mistake.starts_with("expected the URL of a collector"), "{wrong}: {mistake}");
         }
         let mistake = telemetry("http://otel:4318/v1/traces").mistake(ConfigPlace::Here).unwrap();
-        assert!(mistake.ends_with("over HTTP, with a path, it is not spoken"), "{mistake}");
+        assert!(mistake.ends_with("OTLP over HTTP, with a path, is not supported"), "{mistake}");
         assert!(!telemetry("http://me:secret@otel:4317").mistake(ConfigPlace::Here).unwrap().contains("secret"));
     }
 }

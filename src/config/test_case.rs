@@ -1,4 +1,4 @@
-//! `[[tests]]`: what handlers are sent where an object changes; `deltabus test` tries it.
+//! `[[tests]]`: expected events of handlers for a change of objects, checked by `deltabus test`.
 
 use std::{
     collections::BTreeMap,
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use super::{Loaded, ValueOrigin, text::Optional};
 
-/// A change of objects, and how many events it makes for handlers. Tests of all files count.
+/// Change of objects, and the expected number of events of handlers. The tests of all files count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TestCase {
-    /// What it is about, in a few words; no other test is called so. Required.
+    /// Short description of the test, different from all others. Required.
     pub name: String,
-    /// The objects before: a file of YAML or JSON, its path seen from the file that names it. Without it, or where an object
-    /// is not in it, the object is new.
+    /// File of YAML or JSON with the objects before the change. A relative path starts at the file that names it. An object
+    /// that is missing here is new.
     #[serde(default, with = "Optional")]
     pub old: Option<PathBuf>,
-    /// The objects after. Without it, or where an object is not in it, the object is deleted.
+    /// File of YAML or JSON with the objects after the change. An object that is missing here is deleted.
     #[serde(default, with = "Optional")]
     pub new: Option<PathBuf>,
-    /// How many events handlers are sent, by their names: `{ hook = 1, audit = 0 }`. Of handlers that are not named nothing
-    /// is expected. Required.
+    /// Number of events that handlers are sent, by their names: `{ hook = 1, audit = 0 }`. Handlers that are not named are not
+    /// checked. Required.
     pub expect: BTreeMap<String, u32>,
 }
 
 impl Loaded {
-    /// Returns where the files of a test are, the one before and the one after, by its position in `tests`.
+    /// Returns the files of a test before and after the change; `test` is its position in `tests`.
     pub fn files_of_test(&self, test: usize) -> [Option<PathBuf>; 2] {
         let place = format!("[{test}]");
         let Some(TestCase { old, new, .. }) = self.config.tests.get(test) else { return [None, None] };

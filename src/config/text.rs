@@ -36,13 +36,13 @@ impl Printed for Rate {
     }
 }
 
-/// Most deliveries a rate may name: so many times are kept.
+/// Maximum number of deliveries in a rate, because the time of each of them is kept.
 const RATE_MAX: u32 = 100_000;
 
 const RATE_UNITS: [(&str, Duration); 3] =
     [("s", Duration::from_secs(1)), ("m", Duration::from_mins(1)), ("h", Duration::from_hours(1))];
 
-/// Reads `20/s`.
+/// Parses a rate such as `20/s`.
 impl FromStr for Rate {
     type Err = String;
 
@@ -132,7 +132,7 @@ pub(crate) fn all() -> Vec<String> {
     vec!["*".to_owned()]
 }
 
-/// Checks a text against its format; the error says what is wrong and what was expected.
+/// Checks a text against its format; the error contains the problem and the expected form.
 pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
     let fine = match format {
         Format::Duration => parse_duration(text).is_some(),
@@ -169,11 +169,11 @@ fn check_rule(text: &str) -> Result<(), String> {
     said(Rules::compile(RulesOptions { when, ..RulesOptions::default() }))
 }
 
-/// Checks a path that is to be cut from objects.
+/// Checks a path that will be cut from objects.
 fn check_dropped(text: &str) -> Result<(), String> {
     let path = FieldPath::parse(text).map_err(|error| error.to_string())?;
     if let Some(member) = identity_cut_by(&path) {
-        return Err(format!("{text:?} would cut {member}, by which objects are known: expected a path that spares it"));
+        return Err(format!("{text:?} would cut {member}, by which objects are identified: expected another path"));
     }
     Ok(())
 }
@@ -199,12 +199,12 @@ fn identity_cut_by(path: &FieldPath) -> Option<&'static str> {
     }
 }
 
-/// Returns whether names and globs of `[resources.*]` entries mean the one of this name; `!` before one excludes and wins.
+/// Returns true if names and globs of `[resources.*]` entries select this entry; `!` before one excludes and wins.
 pub(crate) fn means_entry(patterns: &[String], entry: &str) -> bool {
     let matches = |glob: &str| globset::Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(entry));
     let (excludes, includes): (Vec<&String>, Vec<&String>) =
         patterns.iter().partition(|pattern| pattern.starts_with('!'));
-    // A list that only excludes means all the others.
+    // A list of exclusions alone selects all other entries.
     let is_taken = includes.iter().any(|glob| matches(glob)) || includes.is_empty() && !excludes.is_empty();
     is_taken && !excludes.iter().any(|glob| matches(&glob[1..]))
 }
@@ -233,7 +233,7 @@ mod tests {
     use crate::text::print_size;
 
     #[test]
-    fn durations_have_units_and_are_neither_negative_nor_of_months() {
+    fn durations_have_units_and_are_not_negative() {
         let seconds = |text| parse_duration(text).map(|duration| duration.as_secs_f64());
         for (text, expected) in [("0s", 0.0), ("800ms", 0.8), ("5m", 300.0), ("1h30m", 5400.0), ("7d", 604_800.0)] {
             assert_eq!(seconds(text), Some(expected), "{text}");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units_and_are_at_least_one_byte() {
+    fn sizes_have_units_and_are_positive() {
         for (text, expected) in [("1B", 1), ("64MiB", 64 << 20), ("1 GB", 1_000_000_000), ("4TiB", 4 << 40)] {
             assert_eq!(parse_size(text), Some(expected), "{text}");
         }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_deliveries_a_second_minute_or_hour() {
+    fn rates_are_per_second_minute_or_hour() {
         for (text, deliveries, seconds) in [("20/s", 20, 1), ("600/m", 600, 60), ("5000 / h", 5_000, 3_600)] {
             let rate: Rate = text.parse().unwrap();
             assert_eq!((rate.deliveries, rate.period.as_secs()), (deliveries, seconds), "{text}");
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_again(seconds in 0..1_000_000_000_u64, nanos in 0..1_000_000_000_u32, bytes in 1..u64::MAX) {
+        fn printed_values_parse_back(seconds in 0..1_000_000_000_u64, nanos in 0..1_000_000_000_u32, bytes in 1..u64::MAX) {
             let duration = Duration::new(seconds, nanos);
             prop_assert_eq!(parse_duration(&print_duration(duration)), Some(duration));
             prop_assert_eq!(parse_duration(&print_duration(Duration::from_secs(seconds))), Some(Duration::from_secs(seconds)));
@@ -277,7 +277,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in ".{0,40}") {
+        fn no_text_panics_parser(text in ".{0,40}") {
             for format in Format::ALL.map(|(format, ..)| format) {
                 drop(check(format, &text));
             }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_of_an_ip_and_a_port() {
+    fn addresses_have_ip_and_port() {
         for text in ["", "127.0.0.1:8080", "127.8.8.8:0", "[::1]:80", "0.0.0.0:80", "[2001:db8::1]:80"] {
             assert_eq!(check(Format::Address, text), Ok(()), "{text}");
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_octal_and_let_the_owner_read_and_write() {
+    fn permissions_are_octal_with_owner_access() {
         for (text, expected) in [
             ("0640", Some(0o640)),
             ("600", Some(0o600)),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn fsync_is_a_word_or_an_interval_that_is_not_zero() {
+    fn file_fsync_is_word_or_nonzero_interval() {
         for (text, expected) in [
             ("always", Some(FileFsync::Always)),
             ("never", Some(FileFsync::Never)),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_selectors_are_checked_for_their_shape() {
+    fn paths_and_selectors_are_checked_for_shape() {
         #[track_caller]
         fn check_all(format: Format, fine: &[&str], wrong: &[&str]) {
             for text in fine {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_objects_are_known_by_is_not_cut() {
+    fn identity_fields_cannot_be_dropped() {
         for (text, member) in [
             ("metadata", "metadata"),
             ("kind", "kind"),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_is_found_by_its_name() {
+    fn every_format_is_found_by_name() {
         for (format, name, _) in Format::ALL {
             assert_eq!((Format::named(name), format.name()), (Some(format), name));
         }

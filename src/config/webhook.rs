@@ -1,4 +1,4 @@
-//! `[handlers.<name>]` of type `webhook`: an HTTP server that events are sent to.
+//! `[handlers.<name>]` of type `webhook`: sends events to an HTTP server.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,31 +25,31 @@ use crate::{
 #[serde(default)]
 #[schemars(inline, transform = required("url"))]
 pub struct WebhookSink {
-    /// URL that events are sent to: `http://` or `https://`, without a user or password; or a secret that holds it.
+    /// URL for the events: `http://` or `https://`, without a user or password; or a secret that contains the URL.
     /// Required.
     #[schemars(schema_with = "url")]
     #[educe(Default = PlainOrSecret::Plain(String::new()))]
     pub url: PlainOrSecret,
-    /// The method of the requests.
+    /// Method of the requests.
     pub method: WebhookMethod,
-    /// How an event travels: `structured`, one JSON object, or `binary`, its attributes as `ce-` headers and its data as
+    /// Form of an event: `structured`, one JSON object, or `binary`, with its attributes as `ce-` headers and its data as
     /// the body.
     pub mode: ContentMode,
     /// Further headers of every request; values are texts or secrets.
     pub headers: BTreeMap<String, PlainOrSecret>,
-    /// How the receiver knows the sender; one of the three. Default: not at all.
+    /// Authentication of the sender, one of three kinds. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "WebhookAuth")]
     pub auth: Option<WebhookAuth>,
-    /// Whom the connection trusts, and as whom it speaks.
+    /// Trusted certificates of the server, and the certificate of the client.
     pub tls: WebhookTls,
-    /// The header in which the event's id travels, so that a receiver can tell repetitions; of a batch it is a hash of
-    /// their ids. "": none.
+    /// Header with the id of the event, so that a receiver can detect repetitions; for a batch, a hash of their ids. "":
+    /// none.
     #[serde(with = "Optional")]
     #[educe(Default = Some("Idempotency-Key".to_owned()))]
     pub idempotency_header: Option<String>,
-    /// Statuses, from 400 to 599, that end an event early: it goes to the dead letter, or is dropped and counted. After
-    /// 413 smaller forms of the event are tried first. All other statuses but 2xx are retried until `give_up_after`.
+    /// Statuses from 400 to 599 that end the retries of an event: it goes to the dead letter, or is dropped and counted. After
+    /// 413, smaller forms of the event are tried first. All other statuses except 2xx are retried until `give_up_after`.
     #[schemars(schema_with = "statuses")]
     #[educe(Default = vec![400, 413, 422])]
     pub reject: Vec<u16>,
@@ -59,20 +59,20 @@ pub struct WebhookSink {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum WebhookMethod {
-    /// As usual.
+    /// Usual method.
     #[default]
     Post,
-    /// For receivers that store what they get.
+    /// Method for receivers that store the event.
     Put,
-    /// For receivers that change what they have.
+    /// Method for receivers that change what they have.
     Patch,
 }
 
 impl WebhookSink {
-    /// Makes what the handler is made of. Without looking at files and secrets, which [`WebhookSink::unready`] does.
+    /// Returns the options of the handler. Reads no file and no secret; [`WebhookSink::unready`] does.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// Returns all problems.
     pub(crate) fn options(&self, batched: bool, timeout: Duration) -> Result<WebhookOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         let url = self.plain_url().transpose();
@@ -83,7 +83,7 @@ impl WebhookSink {
         problems.extend(self.tls_problem(url.as_ref()));
         if batched && self.mode == ContentMode::Binary {
             let message =
-                "batches are JSON arrays, which \"binary\" has none of: expected \"structured\", or no `batch`";
+                "a batch is a JSON array, which \"binary\" does not support: expected \"structured\", or no `batch`";
             problems.push(problem(&["mode"], message));
         }
         if !problems.is_empty() {
@@ -100,7 +100,7 @@ impl WebhookSink {
         Ok(WebhookOptions { url, method, mode, batched, headers, idempotency_header, reject, auth, tls, timeout })
     }
 
-    /// Returns what is wrong with the files and secrets that are named. Reads them: blocks.
+    /// Returns problems with the files and secrets that are named. Reads them: blocks.
     pub(crate) fn unready(&self) -> Vec<Problem> {
         let auth = self.auth.as_ref().and_then(|auth| {
             let keys = match auth {
@@ -119,21 +119,21 @@ impl WebhookSink {
         url.into_iter().chain(headers).chain(auth).chain(tls).collect()
     }
 
-    /// Returns what is allowed and odd.
+    /// Returns suspicious settings.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
         let is_open = |url: &Uri| url.scheme_str() == Some("http") && !is_loopback(url.host().unwrap_or_default());
         if self.plain_url().is_none_or(|url| !url.is_ok_and(|url| is_open(&url))) {
             return Vec::new();
         }
         let odd =
-            |keys: &[&str]| problem(keys, "`url` is http://: the secret travels without encryption; expected https://");
+            |keys: &[&str]| problem(keys, "`url` is http://: the secret is sent without encryption; expected https://");
         let sends_secret = matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. }));
         let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
         let headers = secrets.map(|(name, _)| odd(&["headers", name]));
         sends_secret.then(|| odd(&["auth"])).into_iter().chain(headers).collect()
     }
 
-    /// Checks the URL that is written; `None` where a secret holds it.
+    /// Checks a URL that is written in the configuration; returns `None` if a secret contains it.
     fn plain_url(&self) -> Option<Result<Uri, String>> {
         (!self.url.is_secret()).then(|| read_url(&self.url))
     }
@@ -154,7 +154,7 @@ impl WebhookSink {
                 continue;
             }
             if headers.iter().any(|(other, _)| *other == header) {
-                wrong("is there already in other letter case: expected it once".to_owned());
+                wrong("is already set in another letter case: expected it once".to_owned());
             }
             headers.push((header, value.clone()));
         }
@@ -165,7 +165,7 @@ impl WebhookSink {
         let name = self.idempotency_header.as_ref()?;
         let taken = self.headers.keys().any(|other| other.eq_ignore_ascii_case(name));
         let header = match own_header(name) {
-            Ok(_) if taken => Err("is in `headers` too: expected it in one of the two".to_owned()),
+            Ok(_) if taken => Err("is also in `headers`: expected it in only one of the two".to_owned()),
             other => other,
         };
         header.map_err(|error| problems.push(problem(&["idempotency_header"], error))).ok()
@@ -189,13 +189,13 @@ impl WebhookSink {
     }
 }
 
-/// Returns whether a host is this machine.
+/// Returns true if a host is this machine.
 pub(super) fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Reads the name of a header that is the user's to set.
+/// Parses the name of a header that users may set.
 fn own_header(name: &str) -> Result<HeaderName, String> {
     const OURS: [HeaderName; 9] = [
         header::CONNECTION,
@@ -210,9 +210,9 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
     ];
     const SECRET: [HeaderName; 3] = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
     let header = HeaderName::try_from(name)
-        .map_err(|_| format!("{name:?} is no name of a header: expected letters, digits and `-`"))?;
+        .map_err(|_| format!("{name:?} is not a valid header name: expected letters, digits and `-`"))?;
     if SECRET.contains(&header) {
-        return Err("carries a secret, which is named and never written: expected it in `auth`".to_owned());
+        return Err("contains a secret, which must be a reference: expected it in `auth`".to_owned());
     }
     if OURS.contains(&header) || header.as_str().starts_with("ce-") || header.as_str().starts_with("webhook-") {
         return Err("is set by the handler itself: expected another header".to_owned());
@@ -235,7 +235,7 @@ fn url(generator: &mut SchemaGenerator) -> Schema {
 mod tests {
     use crate::config::{Config, SinkConfig};
 
-    /// Returns the keys of what is odd in a webhook.
+    /// Returns the keys of suspicious settings of a webhook.
     fn odd(url: &str, lines: &str) -> Vec<String> {
         let text = format!(
             "[resources.pods]\nmatch = [\"pods\"]\n[handlers.hook]\ntype = \"webhook\"\nenabled = false\nurl = \"{url}\"\n{lines}"
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_that_travels_in_clear_is_warned_of() {
+    fn secret_sent_to_webhook_unencrypted_causes_warning() {
         let bearer = "auth = { bearer = { env = \"X\" } }";
         let headers = "headers = { \"X-Key\" = { env = \"X\" }, \"X-Team\" = \"platform\" }";
         assert_eq!(odd("http://hooks.example.com/", bearer), ["auth"]);

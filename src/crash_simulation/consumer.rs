@@ -1,4 +1,4 @@
-//! One handler: sends what it has read, repeats what failed, acknowledges what was delivered.
+//! One handler: sends the records it read, retries failures, and acknowledges deliveries.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,15 +18,15 @@ use crate::{
     simulator::random::Random,
 };
 
-/// Panics over one batch, at most: three over one event would give it up.
+/// Maximum number of panics per batch: after three the handler would give up an event.
 const PANICS_MAX: u32 = 2;
 
 /// Progress of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The sink does not have it yet.
+    /// The sink has not received it.
     Sent,
-    /// The sink has it, and its answer is on its way.
+    /// The sink has accepted it; the answer is in transit.
     Accepted(AttemptOutcome),
 }
 
@@ -42,17 +42,17 @@ pub(super) struct Call {
 pub(super) struct Consumer {
     pub(super) reader: ReaderId,
     pub(super) core: HandlerCore,
-    /// An action that the core wants, and that has no effect yet.
+    /// The action requested by the state machine, not executed yet.
     pub(super) wanted: Option<HandlerAction>,
     pub(super) calls: Vec<Call>,
     panics: BTreeMap<DeliveryId, u32>,
-    /// Records that were read and not acknowledged.
+    /// Records that were read but not acknowledged.
     names: BTreeMap<Sequence, RecordName>,
-    /// Sequence of the last record that was read.
+    /// Sequence of the last read record.
     pub(super) last: u64,
 }
 
-/// Shares of attempts that fail, and of answers that are lost.
+/// Probabilities that an attempt fails and that an answer is lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Health {
     pub(super) fails: f64,
@@ -62,12 +62,12 @@ pub(super) struct Health {
 /// Effect of one step.
 pub(super) enum Progress {
     Nothing,
-    /// The sink accepted events, `repeated` of them for another time.
+    /// The sink accepted events; `repeated` of them were repetitions.
     Accepted {
         repeated: usize,
         answer_lost: bool,
     },
-    /// A batch is delivered: its records can be acknowledged.
+    /// A batch was delivered; its records can be acknowledged.
     Done(Vec<Sequence>, Vec<RecordName>),
 }
 
@@ -102,12 +102,12 @@ impl Consumer {
         self.core.read(Some(events), now);
     }
 
-    /// Has the core say what it wants next.
+    /// Asks the state machine for its next action.
     pub(super) fn ask(&mut self, now: Duration) {
         self.wanted = self.wanted.take().or_else(|| self.core.next(now));
     }
 
-    /// Brings what is wanted, or a call, one effect further.
+    /// Advances the requested action, or a call, by one effect.
     pub(super) fn advance(
         &mut self,
         (sink, around): (&mut Sink, &Surroundings<'_>),

@@ -1,4 +1,4 @@
-//! A store of which a crash leaves what was synced and any beginning of the rest.
+//! A store. After a crash it has all synced writes, and the unsynced ones up to any point.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
 /// One atomic write.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
-    /// A run begins, under this journal id.
+    /// Start of a run with this journal id.
     Begin(u64),
     Unit(StoredUnit),
     Append {
@@ -25,16 +25,16 @@ pub(super) enum Write {
         records: Vec<Record>,
         reached: Reached,
     },
-    /// Where readers stand, and how many acknowledgements of each handler that says.
+    /// Positions of readers, and the number of acknowledgements of each handler that they include.
     Readers(Vec<StoredReader>, [usize; HANDLERS]),
-    /// What waits for a handler is merged, and where it stands with that; and its acknowledgements.
+    /// A compaction step for a handler, the resulting reader state, the handler's index and its number of acknowledgements.
     Compacted(Step, StoredReader, (usize, usize)),
-    /// Records before here are gone.
+    /// Removal of the records before this one.
     Remove(u64),
     Clean,
 }
 
-/// What is in the store.
+/// Content of the store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     pub(super) journal_id: u64,
@@ -44,7 +44,7 @@ pub(super) struct Content {
     pub(super) units: BTreeMap<UnitId, StoredUnit>,
     objects: BTreeMap<UnitId, BTreeMap<String, Object>>,
     readers: BTreeMap<String, StoredReader>,
-    /// Of each reader what waits in entries of its own.
+    /// Each reader's compacted entries.
     pub(super) entries: BTreeMap<String, BTreeMap<u64, Entry>>,
     pub(super) settled: [usize; HANDLERS],
 }
@@ -96,7 +96,7 @@ impl Content {
         }
     }
 
-    /// Reads what waits for a reader.
+    /// Reads a pending record of a reader.
     pub(super) fn load(&self, reader: &str, place: u64) -> Option<Record> {
         let entry = self.entries.get(reader).and_then(|entries| entries.get(&place)).map(|(record, ..)| record);
         entry.or_else(|| self.records.get(&place)).cloned()
@@ -107,14 +107,14 @@ impl Content {
         self.objects.get(&unit).map(|objects| objects.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// Returns whether the store has that very record.
+    /// Returns true if the store has exactly this record.
     pub(super) fn has(&self, (birth, sequence): RecordName) -> bool {
         let mut entries = self.entries.values().filter_map(|entries| entries.get(&sequence));
         let is_it = |record: &Record| record.time_micros == birth;
         self.records.get(&sequence).is_some_and(is_it) || entries.any(|(record, ..)| is_it(record))
     }
 
-    /// Returns what a journal is restored from.
+    /// Returns the input for restoring a journal.
     pub(super) fn recovered(&self) -> Recovered {
         let first = self.first.max(1);
         Recovered {
@@ -129,7 +129,7 @@ impl Content {
 }
 
 impl Content {
-    /// A reader as it is found at a start: its entries say what is merged.
+    /// Returns a reader as found at a start: its entries define the compacted records.
     fn restored(&self, state: &StoredReader) -> StoredReader {
         let needed = &state.pending | &state.given_up;
         let entries = self.entries.get(&state.name).into_iter().flat_map(|entries| entries.keys().copied());
@@ -137,13 +137,13 @@ impl Content {
     }
 }
 
-/// The disk under the engine.
+/// The engine's disk.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     pub(super) synced: Content,
-    /// What was written and is not synced.
+    /// Unsynced writes.
     pub(super) log: Vec<Write>,
-    /// What the process sees.
+    /// Content visible to the process.
     pub(super) now: Content,
 }
 
@@ -153,21 +153,21 @@ impl Disk {
         self.log.push(write);
     }
 
-    /// Makes the oldest `writes` durable.
+    /// Syncs the oldest `writes` writes.
     pub(super) fn sync(&mut self, writes: usize) {
         for write in self.log.drain(..writes) {
             self.synced.apply(&write);
         }
     }
 
-    /// Loses all but the oldest `kept` of what is not synced.
+    /// Drops the unsynced writes except the oldest `kept`.
     pub(super) fn crash(&mut self, kept: usize) {
         self.sync(kept);
         self.log.clear();
         self.now = self.synced.clone();
     }
 
-    /// Begins a run; returns the journal's id, kept where the tail cannot be lost.
+    /// Starts a run; returns the journal's id, which changes if the tail may have been lost.
     pub(super) fn open(&mut self, durability: Durability) -> u64 {
         let keeps = self.now.clean || durability == Durability::Group && self.now.journal_id > 0;
         let id = if keeps { self.now.journal_id } else { self.now.journal_id + 1 };
@@ -177,7 +177,7 @@ impl Disk {
     }
 }
 
-/// Returns the head of a record as the store has it.
+/// Returns the head of a record in its stored form.
 pub(super) fn head(record: &Record) -> Head<'_> {
     Head::of(&record.change, record.unit, record.sequence.0, record.time_micros, None)
 }

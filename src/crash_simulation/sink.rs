@@ -1,4 +1,4 @@
-//! What a consumer makes of the events that it accepted, and what it may rely on.
+//! State of a consumer after the events that it accepted, and checks of the guarantees to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{change::Change, cloud_event, journal::ChangeKind, notification::Event, object::Object};
 
-/// Names an object: its unit, and its name.
+/// Name of an object: its unit and its name.
 pub(super) type Place = (u32, String);
 
-/// What an event says, whatever it is called: who, at which version, and whether that is its end.
+/// Meaning of an event, independent of its id: the uid, the version, and the kind of change.
 type Meaning = (String, Option<u64>, ChangeKind);
 
-/// What a consumer knows of an object, and by which record.
+/// Known state of an object, with the record that reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) uid: String,
@@ -22,13 +22,13 @@ pub(super) struct Known {
     pub(super) by: RecordName,
 }
 
-/// What is known beside the event that is being accepted.
+/// State of the world while an event is accepted.
 pub(super) struct Surroundings<'a> {
     pub(super) sites: &'a [Site],
     pub(super) journal_id: u64,
-    /// What was acknowledged, and saved before a crash or a stop.
+    /// Records that were acknowledged, and saved before a crash or a stop.
     pub(super) settled: &'a [RecordName],
-    /// Records that a crash has taken back.
+    /// Records that a crash has lost.
     pub(super) lost: &'a BTreeSet<RecordName>,
     /// Objects of first lists: unit and uid.
     pub(super) listed: &'a BTreeSet<(u32, String)>,
@@ -37,26 +37,26 @@ pub(super) struct Surroundings<'a> {
 /// The sink of one handler.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
-    /// It takes no objects of first lists.
+    /// Set when it skips the objects of first lists.
     pub(super) skips: bool,
-    /// Ids that were accepted, with their unit.
+    /// Accepted ids, with their unit.
     seen: BTreeMap<(u32, String), Meaning>,
     ids: BTreeMap<(u32, Meaning), String>,
-    /// What is at a place of a journal.
+    /// Event at each position of a journal.
     places: BTreeMap<(u64, u64), (u32, String)>,
-    /// Where the last new event of an object was.
+    /// Position of the last new event of an object.
     last: BTreeMap<Place, (u64, u64)>,
-    /// After dropping what repeats an id.
+    /// State after dropping events with a repeated id.
     pub(super) objects: BTreeMap<Place, Known>,
-    /// Without dropping anything.
+    /// State without dropping events.
     pub(super) plain: BTreeMap<Place, Known>,
     pub(super) accepted: BTreeSet<RecordName>,
-    /// Deliveries, repeated ones included.
+    /// Number of deliveries, including repeated ones.
     pub(super) deliveries: u64,
 }
 
 impl Sink {
-    /// Accepts an event; returns whether it was there before.
+    /// Accepts an event; returns true if it is a repetition.
     pub(super) fn accept(&mut self, event: &Event, around: &Surroundings<'_>) -> bool {
         let (unit, name, sequence) = (event.record.unit.0, name_of(&event.record), event.record.sequence.0);
         let id = (unit, cloud_event::id(event));
@@ -81,7 +81,7 @@ impl Sink {
         false
     }
 
-    /// Returns whether the id was there before: it must have meant the same (D8).
+    /// Returns true if the id is a repetition. It must then have the same meaning.
     fn note_id(&mut self, id: &(u32, String), event: &Event, object: &Object) -> bool {
         let kind = match ChangeKind::of(&event.record.change) {
             ChangeKind::Added | ChangeKind::Updated => ChangeKind::Updated,
@@ -90,13 +90,13 @@ impl Sink {
         let version = (kind != ChangeKind::Deleted).then(|| version_of(object));
         let meaning = (object.uid().to_owned(), version, kind);
         let called = self.ids.entry((id.0, meaning.clone())).or_insert_with(|| id.1.clone());
-        assert_eq!(*called, id.1, "D8: the same change has another id");
+        assert_eq!(*called, id.1, "the same change has another id");
         let before = self.seen.insert(id.clone(), meaning.clone());
-        assert!(before.is_none() || before == Some(meaning), "D8: {id:?} meant {before:?}");
+        assert!(before.is_none() || before == Some(meaning), "{id:?} meant {before:?}");
         before.is_some()
     }
 
-    /// Checks what may follow what (I2). What a lost record has shown may be followed by anything.
+    /// Checks the order of event kinds (I2). Any kind may follow a lost record.
     fn check_kind(&self, place: &Place, event: &Event, object: &Object, around: &Surroundings<'_>) {
         let known = self.objects.get(place);
         if known.is_some_and(|known| around.lost.contains(&known.by)) {
@@ -113,17 +113,17 @@ impl Sink {
                 assert_eq!(known.uid, object.uid(), "I2: another object is deleted");
             }
             (change, None) => assert!(listed, "I2: {place:?} was not added: {change:?}"),
-            (change, _) => panic!("nobody asked for {change:?}"),
+            (change, _) => panic!("unexpected change {change:?}"),
         }
     }
 }
 
-/// Checks that it was so: a presence at some time, an absence for ever (I1).
+/// Checks the event against the truth: an existing object existed at some time, and a deleted one is deleted forever (I1).
 fn check_truth(event: &Event, object: &Object, site: &Site) {
     let life = &site.lives[object.uid()];
     assert_eq!(life.name, object.name());
     if matches!(event.record.change, Change::Deleted { .. }) {
-        assert!(life.is_over, "I1: {} lives, and is said to be deleted", object.uid());
+        assert!(life.is_over, "I1: {} exists, but was reported as deleted", object.uid());
     } else {
         assert!(life.versions.contains_key(&version_of(object)), "I1: {object:?} never was");
     }

@@ -1,4 +1,4 @@
-//! One collection of the API server, with all that ever was in it.
+//! One collection of the API server, with all objects that ever existed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
     pub(super) name: String,
-    /// Each version, and the one at which more than the version has changed for the last time: the rest is ignored.
+    /// Versions of the object. The value is the version of the last change of content; other changes are ignored.
     pub(super) versions: BTreeMap<u64, u64>,
     pub(super) is_over: bool,
 }
@@ -25,18 +25,18 @@ impl Life {
         *self.versions.last_key_value().expect("it has lived").0
     }
 
-    /// Returns the version at which what one shows came to be; a deletion is one of its own.
+    /// Returns the version at which this version's content was created; a deletion has its own version.
     fn content(&self, version: u64) -> u64 {
         self.versions.get(&version).copied().unwrap_or(version)
     }
 }
 
-/// The server's side of one unit.
+/// The server's state for one unit.
 #[derive(Debug, Default)]
 pub(super) struct Site {
     pub(super) collection: Collection,
     seen: Cursor,
-    /// By uid.
+    /// Lives by uid.
     pub(super) lives: BTreeMap<String, Life>,
 }
 
@@ -47,7 +47,7 @@ impl Site {
         site
     }
 
-    /// Changes something; returns what.
+    /// Makes a change; returns its description.
     pub(super) fn write(&mut self, random: &mut Random) -> String {
         let name = NAMES[random.below(NAMES.len())];
         let what = match random.below(12) {
@@ -91,18 +91,18 @@ impl Site {
         }
     }
 
-    /// Forgets the history.
+    /// Drops the history.
     pub(super) fn compact(&mut self) {
         self.collection.compact();
         self.seen.version = self.collection.version();
     }
 
-    /// Returns the version at which what an object shows at another one came to be.
+    /// Returns the version at which the content of an object's version was created.
     pub(super) fn content(&self, uid: &str, version: u64) -> u64 {
         self.lives[uid].content(version)
     }
 
-    /// Returns name → (uid, version) of everything there is.
+    /// Returns the current state: name → (uid, version).
     pub(super) fn state(&self) -> BTreeMap<String, (String, u64)> {
         let there = self.lives.iter().filter(|(_, life)| !life.is_over);
         there.map(|(uid, life)| (life.name.clone(), (uid.clone(), life.last()))).collect()

@@ -1,4 +1,4 @@
-//! One unit of the process: the reflector, the queue and the cache, as an informer wires them.
+//! One unit of the process: reflector, queue and cache, connected as in an informer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,11 +18,11 @@ use crate::{
     testing::Cursor,
 };
 
-/// How far the batch that is under way has come.
+/// Progress of the current batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Planned,
-    /// It has its places, and this time; the store does not have it yet.
+    /// The batch has its positions and this time, but is not written.
     Appended(Ticket, i64),
     Written(Ticket),
     Published(Ticket),
@@ -31,7 +31,7 @@ pub(super) enum Stage {
 pub(super) struct Unit {
     pub(super) id: UnitId,
     pub(super) epoch: u64,
-    /// What it hears is printed.
+    /// Set to print the unit's inputs.
     pub(super) traces: bool,
     config: ReflectorConfig,
     reflector: Reflector,
@@ -44,7 +44,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Makes a unit of what an earlier run has saved.
+    /// Creates a unit from the saved state of an earlier run.
     pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[Object], reached: &Reached) -> Self {
         let absence = if reached.synced { Absence::begun() } else { Absence::default() };
         let mut store = EvmapStore::new(7, []);
@@ -74,7 +74,7 @@ impl Unit {
         unit
     }
 
-    /// Starts the stages over what the cache has published, as at each start of a unit.
+    /// Starts the stages from the published cache, as at each start of a unit.
     pub(super) fn launch(&mut self) {
         self.epoch += 1;
         let Meta { synced, resume_version, .. } = self.indexer.store().meta().clone();
@@ -90,7 +90,7 @@ impl Unit {
 
     fn feed(&mut self, input: ReflectorInput, now: Duration) {
         if self.traces {
-            println!("     unit {} hears {input:?}", self.id.0);
+            println!("     unit {} receives {input:?}", self.id.0);
         }
         let step = self.reflector.step(input, now, 0.5);
         step.events.into_iter().for_each(|event| self.fifo.push(event));
@@ -109,14 +109,14 @@ impl Unit {
         }
     }
 
-    /// Does what the reflector asks for; where `calm`, the server answers as it should.
+    /// Executes the reflector's action; if `calm`, the server answers correctly.
     pub(super) fn advance(&mut self, site: &Site, lag: u64, now: &mut Duration, random: &mut Random, calm: bool) {
         let fails = !calm && random.chance(0.08);
         match self.pending.clone() {
             ReflectorAction::Keep => self.feed(ReflectorInput::Start, *now),
             ReflectorAction::List(_) if fails => self.feed(ReflectorInput::Page(Err(disconnected())), *now),
             ReflectorAction::List(request) if !calm && is_whole(&request) && random.chance(0.3) => {
-                // a replica that lags behind what was asked for
+                // a replica with an older version than requested
                 let any = ListRequest { resource_version: ResourceVersion::any(), ..request };
                 self.feed(ReflectorInput::Page(site.collection.list(&any, 6, true)), *now);
             }
@@ -148,7 +148,7 @@ impl Unit {
         }
     }
 
-    /// Notes how the unit came back from a stop.
+    /// Records how the unit continued after a stop.
     pub(super) fn note_return(&self, hits: &mut Hits) {
         if self.absence.lasts() && self.reflector.counters().expired > 0 {
             hits.add("return: history was compacted");
@@ -161,7 +161,7 @@ impl Unit {
         }
     }
 
-    /// Returns whether it has told everything that the server has.
+    /// Returns true if the unit has emitted everything that the server has.
     pub(super) fn is_level(&self, site: &Site) -> bool {
         let at_end = self.stream.as_ref().is_some_and(|at| {
             at.initial.is_empty()
@@ -171,13 +171,13 @@ impl Unit {
         at_end && self.fifo.is_empty() && self.in_flight.is_none()
     }
 
-    /// Returns what readers of the cache see of an object.
+    /// Returns an object as readers of the cache see it.
     pub(super) fn lookup(&self, key: KeyRef<'_>) -> Option<Object> {
         self.indexer.store().reader().read(|snapshot| snapshot.get(key).cloned())
     }
 }
 
-/// Returns whether it asks for all that is at least as new as a version.
+/// Returns true if the list accepts any state at least as new as a version.
 fn is_whole(request: &ListRequest) -> bool {
     !request.resource_version.is_unset() && request.continue_token.is_none()
 }

@@ -1,4 +1,4 @@
-//! The server, the process, the disk and the sinks, and what may happen between any two effects.
+//! The server, the process, the disk and the sinks, and all events possible between two effects.
 
 mod delivering;
 mod ending;
@@ -39,33 +39,33 @@ use crate::{
     simulator::random::Random,
 };
 
-/// What ends with the process.
+/// State that is lost with the process.
 struct Process {
     journal_id: u64,
     journal: MemoryJournal,
     table: RouteTable,
     units: Vec<Unit>,
     consumers: Vec<Consumer>,
-    /// A sync under way: how many writes it has, and up to where everything is durable after it.
+    /// A sync in progress: its number of writes, and the sequence up to which all is durable after it.
     syncing: Option<(usize, Option<Sequence>)>,
-    /// What is being saved of readers, and how many acknowledgements of each that says.
+    /// Reader positions being saved, and the number of acknowledgements of each handler that they include.
     saving: Option<(Vec<StoredReader>, [usize; HANDLERS])>,
-    /// What is being merged for a handler.
+    /// The compaction in progress.
     compacting: Option<Compacting>,
 }
 
-/// A step of a merge.
+/// A step of a compaction.
 struct Compacting {
     handler: usize,
     step: Step,
-    /// Where its reader stands with it, once that is written.
+    /// State of the reader after the step; set when the step is written.
     state: Option<StoredReader>,
 }
 
 pub(super) struct World<'a> {
     durability: Durability,
     config: ReflectorConfig,
-    /// How far behind a list may be that takes any state.
+    /// Number of versions by which a list of any state may be out of date.
     lag: u64,
     schedules: [ScheduleOptions; HANDLERS],
     random: Random,
@@ -74,14 +74,14 @@ pub(super) struct World<'a> {
     disk: Disk,
     process: Option<Process>,
     sinks: [Sink; HANDLERS],
-    /// What each handler acknowledged, in order; after a crash what of it was saved.
+    /// Acknowledged records of each handler, in order; after a crash only the saved ones.
     acknowledged: [Vec<RecordName>; HANDLERS],
-    /// What was merged into another record of each handler.
+    /// Records of each handler that were merged into another record.
     merged: [BTreeSet<RecordName>; HANDLERS],
-    /// What was written, and not lost.
+    /// Records that were written and not lost.
     journaled: BTreeMap<RecordName, Record>,
     lost: BTreeSet<RecordName>,
-    /// States that a lost record has shown to each handler: unit, uid, and the version at which it came to be.
+    /// States that a lost record has shown to each handler: unit, uid, and the version of the content.
     shown_and_lost: [BTreeSet<(u32, String, u64)>; HANDLERS],
     listed: BTreeSet<(u32, String)>,
     births: i64,
@@ -90,7 +90,7 @@ pub(super) struct World<'a> {
     traces: bool,
 }
 
-/// The last one takes what the others do not, the second skips what is there at first.
+/// Returns a handler's route: the last one takes the changes that the others do not, and the second skips initial objects.
 fn route(handler: usize) -> RouteOptions {
     let on = RouteOptions::default().on;
     let on = if handler == 2 { on.with(ChangeSet::SYNCED) } else { on };
@@ -173,7 +173,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lets one thing happen.
+    /// Makes one random step.
     pub(super) fn step(&mut self) {
         self.steps += 1;
         self.now += Duration::from_millis(20);
@@ -227,7 +227,7 @@ impl<'a> World<'a> {
         self.trace(|| format!("server {site}: compacted"));
     }
 
-    /// Starts the process over what is in the store.
+    /// Starts the process from the store.
     fn boot(&mut self) {
         let journal_id = self.disk.open(self.durability);
         let recovered = self.disk.now.recovered();

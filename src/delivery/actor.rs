@@ -1,4 +1,4 @@
-//! Shell of [`HandlerCore`]: the actor that reads for a handler, sends to its sink, and acknowledges.
+//! Actor around [`HandlerCore`]: it reads for a handler, sends to its sink, and acknowledges.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -22,7 +22,7 @@ use crate::{
     supervisor::{child::Heartbeat, fault::Moment},
 };
 
-/// Actor of a handler. It ends by itself only after its core has said so, or by a panic.
+/// Actor of a handler. It ends only when its core says so, or with a panic.
 pub struct HandlerActor {
     parts: HandlerParts,
     router: Router,
@@ -32,14 +32,14 @@ pub struct HandlerActor {
     epoch: Instant,
     attempts: HashMap<DeliveryId, SpawnHandle>,
     answers: HashMap<DeliveryId, oneshot::Sender<Result<(), Stopped>>>,
-    /// The read under way, and whether it waits for something to read.
+    /// The current read, and true if it waits for new events.
     reading: Option<(bool, SpawnHandle)>,
     alarm: Option<SpawnHandle>,
     end: Option<oneshot::Sender<End>>,
 }
 
 impl HandlerActor {
-    /// Makes the actor of a reader, whose times count from `epoch`; `end` gets how it ends.
+    /// Makes the actor of a reader. Its times count from `epoch`; `end` receives the way in which it ends.
     pub(super) fn new(
         parts: HandlerParts,
         (router, reader): (Router, ReaderId),
@@ -51,7 +51,7 @@ impl HandlerActor {
         Self { parts, router, reader, core, log, epoch, attempts, answers, reading: None, alarm: None, end }
     }
 
-    /// Does what the core wants, until it waits for something.
+    /// Executes the actions of the core until it has none.
     fn advance(&mut self, ctx: &mut Context<Self>) {
         let now = self.epoch.elapsed();
         while let Some(action) = self.core.next(now) {
@@ -79,7 +79,7 @@ impl HandlerActor {
             }
             HandlerAction::Answer(delivery, answer) => {
                 self.log.end(delivery);
-                // The handler that asked may have ended meanwhile.
+                // The handler that sent these events may have ended meanwhile.
                 self.answers.remove(&delivery).map(|asked| asked.send(answer));
             }
             HandlerAction::Close => {
@@ -126,7 +126,7 @@ impl HandlerActor {
         }));
     }
 
-    /// Begins to read, or stops it, as the core has room.
+    /// Starts a read if the core has room, and stops it otherwise.
     fn read(&mut self, ctx: &mut Context<Self>) {
         let (room, waits) = (self.core.room(), self.core.is_exhausted());
         if let Some((_, reading)) = self.reading.take_if(|(is_wait, _)| room.is_none() || (*is_wait && !waits)) {
@@ -137,7 +137,7 @@ impl HandlerActor {
         let read = async move {
             if waits {
                 router.journal().readable(reader).await;
-                return None; // there may be other room meanwhile
+                return None; // the room may have changed meanwhile
             }
             Some(router.read(reader, room).await)
         };
@@ -152,7 +152,7 @@ impl HandlerActor {
     fn end(&mut self, end: End, ctx: &mut Context<Self>) {
         self.parts.status.lock().state = HandlerState::Stopped;
         if let Some(task) = self.end.take() {
-            drop(task.send(end)); // its task may have ended before
+            drop(task.send(end)); // its task may already have ended
         }
         ctx.stop();
     }

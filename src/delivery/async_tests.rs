@@ -1,4 +1,4 @@
-//! Handlers that wait without blocking: several deliveries side by side.
+//! Asynchronous handlers with concurrent deliveries.
 
 use std::{
     collections::BTreeMap,
@@ -29,10 +29,10 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a test says of a delivery, by the name of its first object.
+/// Result of a delivery in a test, by the name of its first object.
 type Answer = dyn Fn(&str, Form) -> Result<(), HandlerError> + Send + Sync;
 
-/// Notes what it gets; lets a delivery wait for a permit of its object's name.
+/// Handler that records its events. A delivery can wait for a permit with its object's name.
 #[derive(Clone)]
 struct Remote {
     begun: Seen,
@@ -116,8 +116,9 @@ fn view(status: &status::HandlerStatus) -> status::HandlerView {
     status.view(jiff::Timestamp::now())
 }
 
+/// Rule: S-3.
 #[test]
-fn one_object_that_waits_holds_up_its_own_events_alone() {
+fn waiting_object_delays_only_its_own_events() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let gate = remote.hold("a");
@@ -125,7 +126,7 @@ fn one_object_that_waits_holds_up_its_own_events_alone() {
         engine.commit(&pods(&["a", "b", "c", "d"]));
         engine.commit(&[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
         until(|| remote.seen().len() == 4).await;
-        assert_eq!(view(&status).position, 0, "everything up to here is done with");
+        assert_eq!(view(&status).position, 0, "the first event is not delivered yet");
         until(|| (view(&status).in_flight, view(&status).queued) == (1, 2)).await;
         gate.add_permits(2);
         until(|| remote.seen().len() == 6).await;
@@ -139,7 +140,7 @@ fn one_object_that_waits_holds_up_its_own_events_alone() {
 }
 
 #[test]
-fn so_many_deliveries_are_side_by_side_and_no_more() {
+fn deliveries_run_in_parallel_up_to_concurrency() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let names = ["a", "b", "c", "d", "e", "f"];
@@ -156,7 +157,7 @@ fn so_many_deliveries_are_side_by_side_and_no_more() {
 }
 
 #[test]
-fn an_attempt_that_takes_too_long_has_failed_and_comes_again() {
+fn timed_out_attempt_is_retried() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let gate = remote.hold("a");
@@ -171,7 +172,7 @@ fn an_attempt_that_takes_too_long_has_failed_and_comes_again() {
 }
 
 #[test]
-fn what_is_too_large_is_delivered_in_a_smaller_form_and_counted() {
+fn oversized_event_is_delivered_in_smaller_form() {
     run(async {
         let remote = Remote::new(|name, form| match (name, form) {
             ("old", Form::Whole) | ("ref", Form::Whole | Form::WithoutOld) | ("none", _) => {
@@ -189,8 +190,9 @@ fn what_is_too_large_is_delivered_in_a_smaller_form_and_counted() {
     });
 }
 
+/// Rule: S-9.
 #[test]
-fn s9_a_panic_in_one_delivery_ends_no_other() {
+fn panicking_delivery_ends_no_other() {
     run(async {
         let remote = Remote::new(|name, _| {
             assert_ne!(name, "poison");
@@ -209,7 +211,7 @@ fn s9_a_panic_in_one_delivery_ends_no_other() {
 }
 
 #[test]
-fn i7_a_thread_that_blocks_is_left_behind_and_its_deliveries_come_again() {
+fn blocked_thread_is_replaced_and_deliveries_repeated() {
     run(async {
         let blocked = AtomicUsize::new(0);
         let remote = Remote::new(move |_, _| {
@@ -223,13 +225,13 @@ fn i7_a_thread_that_blocks_is_left_behind_and_its_deliveries_come_again() {
         let status = add(&engine, sink);
         engine.commit(&pods(&["a", "b"]));
         until(|| view(&status).delivered == 2).await;
-        assert_eq!(view(&status).restarts, 1, "one thread for all that waited for it");
+        assert_eq!(view(&status).restarts, 1, "one new thread for all waiting deliveries");
         assert_eq!(engine.stop(SOON).await, []);
     });
 }
 
 #[test]
-fn i4_the_deadline_of_a_stop_ends_a_delivery_that_waits_and_names_it() {
+fn stop_deadline_cancels_waiting_delivery() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let _gate = remote.hold("a");
@@ -239,12 +241,12 @@ fn i4_the_deadline_of_a_stop_ends_a_delivery_that_waits_and_names_it() {
         let left = engine.stop(Duration::from_millis(500)).await;
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].named.iter().map(|event| event.sequence.0).collect::<Vec<_>>(), [1]);
-        assert_eq!(remote.seen(), ["added b/1", "closed"], "it is closed all the same");
+        assert_eq!(remote.seen(), ["added b/1", "closed"], "it is closed anyway");
     });
 }
 
 #[test]
-fn a_busy_sink_and_a_rate_hold_up_all_deliveries_and_say_so() {
+fn busy_sink_and_rate_limit_hold_all_deliveries() {
     run(async {
         let calls = AtomicUsize::new(0);
         let remote = Remote::new(move |_, _| {
@@ -268,7 +270,7 @@ fn a_busy_sink_and_a_rate_hold_up_all_deliveries_and_say_so() {
 }
 
 #[test]
-fn a_rate_is_kept_by_all_deliveries_together() {
+fn all_deliveries_share_one_rate() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let mut options = Engine::options("remote", remote.sink(4, SOON), None);

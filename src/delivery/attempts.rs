@@ -1,4 +1,4 @@
-//! Meaning of a failure, a panic or a long silence for a batch: again, in halves, in a smaller form, to the dead letter.
+//! Reaction to a failed batch (error, panic or timeout): retry, split, send in a smaller form, or dead-letter.
 
 #[cfg(test)]
 mod tests;
@@ -14,24 +14,24 @@ use crate::{
     text::Text,
 };
 
-/// How a failed delivery is repeated.
+/// Retries of a failed delivery.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 #[schemars(rename = "Retry")]
 pub struct RetryPolicy {
-    /// Pause after the first failure; doubles with each further one. More than "0s".
+    /// Delay after the first failure; it doubles with each further one. More than "0s".
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_millis(200))]
     pub initial: Duration,
-    /// The pause grows no further than this. At least `initial`.
+    /// Maximum delay. At least `initial`.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(1))]
     pub max: Duration,
-    /// Whether the pause is drawn at random from the upper half of its length, so that many do not come at once.
+    /// Draws each delay at random from the upper half of its length, so that retries of many handlers do not coincide.
     #[educe(Default = true)]
     pub jitter: bool,
-    /// After so long the event goes to `dead_letter`, or is dropped and counted.
+    /// Time after which the event goes to `dead_letter`, or is dropped and counted.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_hours(24))]
     pub give_up_after: Duration,
@@ -46,27 +46,27 @@ impl RetryPolicy {
     }
 }
 
-/// End of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
-    /// All of it is delivered.
+    /// Delivery of the whole batch.
     Delivered,
-    /// The handler said so, or it did not answer in time.
+    /// Error of the handler, or no answer in time.
     Failed(HandlerError),
-    /// The handler panicked; what it said.
+    /// Panic of the handler, with its message.
     Panicked(String),
 }
 
-/// Reason for giving events up.
+/// Reason for giving up events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// It failed for longer than `give_up_after`; the last error.
+    /// Failures for longer than `give_up_after`; the last error.
     Expired(String),
-    /// The handler will not take it.
+    /// Rejection by the handler.
     Rejected(String),
-    /// The sink takes no message so large, in whatever [`Form`].
+    /// Too large for the sink in every [`Form`].
     TooLarge(String),
-    /// The handler panicked over this event three times.
+    /// Three panics of the handler on this event.
     Poison(String),
 }
 
@@ -81,39 +81,39 @@ impl fmt::Display for GiveUp {
     }
 }
 
-/// Attempts at one event that may end in a panic (S-9).
+/// Maximum number of attempts at one event that end in a panic (S-9).
 const PANICS_MAX: u32 = 3;
 
-/// Longest delay that a sink can ask for.
+/// Maximum delay that a sink can ask for.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
-/// Next step of a batch; positions are within the batch.
+/// Next step of a batch. Ranges are relative to the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptStep {
-    /// Try to deliver these, in this form; then call [`Attempts::finished`].
+    /// Deliver these events in this form, then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
-    /// Wait; then call [`Attempts::waited`].
+    /// Wait, then call [`Attempts::waited`].
     Wait(Duration),
-    /// Hand these to the dead letter, or count and name them as dropped; then call [`Attempts::given_up`].
+    /// Send these events to the dead letter, or count and name them as dropped. Then call [`Attempts::given_up`].
     GiveUp(Range<usize>, GiveUp),
-    /// Everything is delivered or given up.
+    /// All events are delivered or given up.
     Done,
-    /// The sink is closed for good; its reason. The rest is never delivered.
+    /// The sink is closed for good, for this reason. These events are never delivered.
     Closed(Range<usize>, String),
 }
 
 /// Attempts to deliver one batch.
 ///
-/// **Invariants:** attempts go through the batch in order, each event is delivered or given up once, and only after
-/// everything before it. What panics, is rejected or is too large is halved until one event is left, and only that one
-/// is given up for it; one that is too large is tried in ever smaller forms before.
+/// **Invariants:** attempts follow the order of the batch. Each event is delivered or given up once, after all events
+/// before it. A part that panics, is rejected or is too large is halved until one event is left. Only this event is
+/// given up. If it is too large, all smaller forms are tried first.
 #[derive(Clone, Debug)]
 pub struct Attempts {
     policy: RetryPolicy,
     len: usize,
-    /// Smallest form that the sink can be sent.
+    /// Smallest form that the sink accepts.
     smallest: Form,
-    /// Part that is tried now.
+    /// Events of the current attempt.
     range: Range<usize>,
     form: Form,
     next: AttemptStep,
@@ -123,7 +123,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Begins with a batch of `len` events, which can be sent in all forms down to `smallest`.
+    /// Makes the state of a batch of `len` events, which can be sent in all forms down to `smallest`.
     pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
         let (range, form, next) = (0..0, Form::Whole, AttemptStep::Done);
         let mut attempts =
@@ -132,12 +132,12 @@ impl Attempts {
         attempts
     }
 
-    /// Returns what is to be done next.
+    /// Returns the next step.
     pub fn step(&self) -> AttemptStep {
         self.next.clone()
     }
 
-    /// Takes the end of an attempt; `now` is any monotonic time, `random` in [0, 1).
+    /// Records the result of an attempt; `now` is any monotonic time, `random` is in [0, 1).
     pub fn finished(&mut self, outcome: AttemptOutcome, now: Duration, random: f64) {
         match outcome {
             AttemptOutcome::Delivered => self.advance(),
@@ -176,17 +176,17 @@ impl Attempts {
         }
     }
 
-    /// Says that the delay is over.
+    /// Records that the delay is over.
     pub fn waited(&mut self) {
         self.attempt();
     }
 
-    /// Says that the events given up are where they belong.
+    /// Records that the dead letter has the events, or that they are counted as dropped.
     pub fn given_up(&mut self) {
         self.advance();
     }
 
-    /// Takes a temporary failure; the next attempt is not before `at_least`.
+    /// Records a temporary failure. The next attempt starts after at least `at_least`.
     fn failed(&mut self, error: String, at_least: Duration, now: Duration, random: f64) {
         self.failures += 1;
         let since = *self.failing_since.get_or_insert(now);
@@ -201,7 +201,7 @@ impl Attempts {
         self.next = AttemptStep::Attempt(self.range.clone(), self.form);
     }
 
-    /// Continues behind the part that was tried.
+    /// Continues after the events of the current attempt.
     fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);

@@ -1,7 +1,7 @@
-//! Decisions on the events of one handler: which go out next, what an outcome means, when the handler is done.
+//! Decisions for one handler: the next batch, the reaction to an outcome, and the end of the handler.
 //!
-//! [`HandlerCore`] is pure. It takes what the reader, the sink and the engine report, and returns [`HandlerAction`]s for its shell,
-//! `delivery/actor.rs`. Times are of one monotonic clock.
+//! [`HandlerCore`] is pure. It receives reports of the reader, the sink and the engine, and returns [`HandlerAction`]s
+//! for its actor in `delivery/actor.rs`. All times are of one monotonic clock.
 
 #[cfg(test)]
 mod tests;
@@ -24,24 +24,24 @@ use crate::{
     object::Object,
 };
 
-/// Properties of a handler that its core depends on.
+/// Options of a handler's core.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreOptions {
     /// Order and size of batches.
     pub schedule: ScheduleOptions,
-    /// Repetition of failed attempts.
+    /// Retries of failed attempts.
     pub retry: RetryPolicy,
-    /// Largest rate of attempts.
+    /// Maximum rate of attempts.
     pub rate: Option<Rate>,
-    /// Smallest form that the sink can be sent.
+    /// Smallest form that the sink accepts.
     pub smallest: Form,
-    /// Set when an attempt under way can be cancelled.
+    /// Set if a running attempt can be cancelled.
     pub can_cancel: bool,
-    /// Time for attempts under way, once a paused handler is asked to drain.
+    /// Time for running attempts to end when a paused handler is to drain.
     pub patience: Duration,
 }
 
-/// Name of a delivery: one batch, with all attempts at it.
+/// Id of a delivery: one batch with all its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeliveryId(u64);
 
@@ -50,82 +50,82 @@ pub struct DeliveryId(u64);
 pub enum DeliveryOwner {
     /// The handler's reader.
     Reader,
-    /// Another handler, which gave them up.
+    /// Another handler, which gave up these events.
     Other,
 }
 
-/// Events of a delivery that are not tried again.
+/// Events of a delivery that are not retried.
 #[derive(Clone, Debug)]
 pub struct GivenUp {
     /// The events.
     pub events: Notification,
-    /// Reason.
+    /// Reason for giving them up.
     pub reason: GiveUp,
-    /// Their source.
+    /// Owner of the events.
     pub owner: DeliveryOwner,
 }
 
-/// Instruction to the shell.
+/// Instruction to the actor.
 #[derive(Clone, Debug)]
 pub enum HandlerAction {
     /// Send these events to the sink; then call [`HandlerCore::finished`].
     Send(DeliveryId, Notification, Form),
-    /// Drop the attempt under way.
+    /// Cancel the running attempt.
     Cancel(DeliveryId),
-    /// Hand these events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
+    /// Send these events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
     GiveUp(DeliveryId, GivenUp),
-    /// Acknowledge these events of the reader: the delivery has ended.
+    /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
-    /// Answer the handler that gave these events up: the delivery has ended.
+    /// Answer the handler that gave up these events. The delivery has ended.
     Answer(DeliveryId, Result<(), Stopped>),
-    /// Close the sink. No action follows.
+    /// Close the sink. This is the last action.
     Close,
-    /// End without closing: the sink is closed for good, with this reason. No action follows.
+    /// End without closing the sink, which is closed for good for this reason. This is the last action.
     End(String),
 }
 
 /// Request of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HandlerOrder {
-    /// Deliver events as they come.
+    /// Deliver events as they arrive.
     #[default]
     Run,
-    /// Deliver what waits, then close.
+    /// Deliver the waiting events, then close.
     Drain,
-    /// Begin nothing; close when the attempts under way have ended, which those that can be cancelled do at this time.
+    /// Start no delivery. Close when the running attempts have ended; at this time they are cancelled if possible.
     Close(Duration),
 }
 
 /// Failed attempt, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// Its number since something of the batch was delivered, from 1.
+    /// Number of failed attempts since the last success within the batch.
     pub attempt: u32,
-    /// Delay of the next attempt; `None` if there is none.
+    /// Delay before the next attempt; `None` if there is none.
     pub retry_in: Option<Duration>,
 }
 
-/// State of a core, for the status.
+/// State of a core, for the handler's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreView {
-    /// Deliveries under way, those included that wait to be repeated.
+    /// Deliveries in progress, including those that wait for a retry.
     pub in_flight: usize,
-    /// A delivery waits for its rate, or for a sink that asked for a delay.
+    /// Set while a delivery waits for its rate, or for a delay that the sink asked for.
     pub is_limited: bool,
-    /// The last attempt at some delivery failed.
+    /// Set if the last attempt of some delivery failed.
     pub is_failing: bool,
-    /// Start of the oldest attempt under way.
+    /// Start of the oldest running attempt.
     pub oldest_attempt: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct Delivery {
-    /// Batch of the reader's events; `None` for those of another handler.
+    /// Batch of the reader's events; `None` for events of another handler.
     batch: Option<BatchId>,
     events: Notification,
     attempts: Attempts,
     phase: Phase,
-    /// Failed attempts, and the one under way, since something was delivered.
+    /// Number of attempts since the last success, including the running one.
     count: u32,
     is_failing: bool,
 }
@@ -138,38 +138,38 @@ impl Delivery {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its next step can be taken.
+    /// Ready for its next step.
     Between,
     Waiting(Duration),
-    /// The sink has it since this time.
+    /// Sent to the sink at this time.
     AtSink(Duration),
     GivingUp,
 }
 
-/// The machine.
+/// State of one handler's deliveries.
 ///
-/// **Invariants:** at most as many deliveries as the schedule's concurrency are under way, those of other handlers included.
-/// Own events and those of other handlers take turns.
+/// **Invariants:** the number of deliveries in progress is at most the schedule's concurrency, including those of other
+/// handlers. The handler's own events and those of other handlers take turns.
 #[derive(Debug)]
 pub struct HandlerCore {
     options: CoreOptions,
     schedule: Schedule<Event>,
     pace: Pace,
     deliveries: BTreeMap<DeliveryId, Delivery>,
-    /// Batches of other handlers that wait for their turn.
+    /// Batches of other handlers that wait for a delivery.
     others: VecDeque<(DeliveryId, Notification)>,
-    /// Owner of the batch that was begun last.
+    /// Owner of the batch that was started last.
     last: DeliveryOwner,
     last_id: u64,
     is_paused: bool,
     order: HandlerOrder,
-    /// The last read found nothing.
+    /// Set if the last read found no event.
     is_exhausted: bool,
     is_over: bool,
 }
 
 impl HandlerCore {
-    /// Makes the core of a handler that was sent nothing yet.
+    /// Makes the core of a new handler.
     pub fn new(options: CoreOptions) -> Self {
         Self {
             options,
@@ -186,7 +186,7 @@ impl HandlerCore {
         }
     }
 
-    /// Takes what the engine wants now. A paused handler that is to drain closes instead.
+    /// Sets the engine's request. A paused handler that is to drain closes instead.
     pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
             HandlerOrder::Drain if is_paused && self.is_closing() => self.order,
@@ -198,18 +198,18 @@ impl HandlerCore {
         }
     }
 
-    /// Returns how much the reader is to read now; `None` if nothing. Then call [`HandlerCore::read`].
+    /// Returns the room for the next read; `None` if nothing is to be read. After the read call [`HandlerCore::read`].
     pub fn room(&self) -> Option<Room> {
         let is_done = self.is_over || self.is_closing() || (self.order == HandlerOrder::Drain && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
-    /// Returns whether the last read found nothing: the next one waits until there is something.
+    /// Returns true if the last read found no event, so that the next one must wait for events.
     pub fn is_exhausted(&self) -> bool {
         self.is_exhausted
     }
 
-    /// Takes what the reader read; `None` when there may be something to read again.
+    /// Adds the events of a read; `None` means that new events may be available.
     pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
         self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
         for event in events.into_iter().flatten() {
@@ -217,14 +217,14 @@ impl HandlerCore {
         }
     }
 
-    /// Takes events that another handler gave up, and names their delivery.
+    /// Adds events that another handler gave up, and returns the id of their delivery.
     pub fn dead_letter(&mut self, events: Notification) -> DeliveryId {
         let id = self.new_id();
         self.others.push_back((id, events));
         id
     }
 
-    /// Takes the outcome of an attempt; `random` is in [0, 1). Returns the failure to be logged.
+    /// Records the outcome of an attempt; `random` is in [0, 1). Returns a failure that is to be logged.
     pub fn finished(
         &mut self,
         id: DeliveryId,
@@ -248,12 +248,12 @@ impl HandlerCore {
             AttemptStep::Wait(delay) => Some(delay),
             AttemptStep::Attempt(..) => Some(Duration::ZERO),
             AttemptStep::GiveUp(..) | AttemptStep::Done => None,
-            AttemptStep::Closed(..) => return None, // the end of the handler is logged
+            AttemptStep::Closed(..) => return None, // the end of the handler is logged elsewhere
         };
         Some(FailedAttempt { attempt, retry_in })
     }
 
-    /// Notes that events given up are where they belong.
+    /// Records that the dead letter has the given-up events, or that they are counted as dropped.
     pub fn gave_up(&mut self, id: DeliveryId) {
         if let Some(delivery) = self.deliveries.get_mut(&id) {
             delivery.attempts.given_up();
@@ -261,7 +261,8 @@ impl HandlerCore {
         }
     }
 
-    /// Returns the next action. Ask until there is none, and again after each report and at [`HandlerCore::wake_at`].
+    /// Returns the next action. Call it until it returns `None`, then again after each report and at
+    /// [`HandlerCore::wake_at`].
     pub fn next(&mut self, now: Duration) -> Option<HandlerAction> {
         while !self.is_over {
             if let Some(id) = self.due(now) {
@@ -288,7 +289,7 @@ impl HandlerCore {
         None
     }
 
-    /// Returns when there is something to do if nothing is reported before.
+    /// Returns the time of the next action if no report arrives before it.
     pub fn wake_at(&self) -> Option<Duration> {
         let phases = || self.deliveries.values().map(|delivery| delivery.phase);
         if let HandlerOrder::Close(until) = self.order {
@@ -302,12 +303,12 @@ impl HandlerCore {
         waits.chain(held).chain(linger).min()
     }
 
-    /// Returns whether the last attempt at some delivery failed.
+    /// Returns true if the last attempt of some delivery failed.
     pub fn is_failing(&self) -> bool {
         self.deliveries.values().any(|delivery| delivery.is_failing)
     }
 
-    /// Returns its state for the status.
+    /// Returns its state for the handler's status.
     pub fn view(&self, now: Duration) -> CoreView {
         let deliveries = || self.deliveries.values();
         let is_held = |delivery: &Delivery| !matches!(delivery.phase, Phase::AtSink(_));
@@ -329,7 +330,7 @@ impl HandlerCore {
         self.deliveries.len() < self.options.schedule.concurrency.max(1)
     }
 
-    /// Returns a delivery that has something to do now.
+    /// Returns a delivery that has a step to take now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
         let is_cut = matches!(self.order, HandlerOrder::Close(until) if until <= now && self.options.can_cancel);
         let may_attempt = self.is_closing() || (!self.is_paused && self.pace.next() <= now);
@@ -353,7 +354,7 @@ impl HandlerCore {
                 return None;
             }
             Phase::AtSink(_) => {
-                // The delivery is dropped with its next step.
+                // The next step of the delivery removes it.
                 delivery.phase = Phase::Between;
                 return Some(HandlerAction::Cancel(id));
             }
@@ -390,14 +391,14 @@ impl HandlerCore {
     fn end(&mut self, id: DeliveryId) -> HandlerAction {
         match self.deliveries.remove(&id).and_then(|delivery| delivery.batch) {
             Some(batch) => {
-                self.is_exhausted = false; // the reader may have held back what follows
+                self.is_exhausted = false; // the reader may now return later events
                 HandlerAction::Acknowledge(id, self.schedule.finished(batch))
             }
             None => HandlerAction::Answer(id, Ok(())),
         }
     }
 
-    /// Begins with the next batch; returns `false` where there is none, or it has to wait.
+    /// Starts the next batch. Returns `false` if there is none, or it has to wait.
     fn begin(&mut self, now: Duration) -> bool {
         if self.is_paused || !self.has_turn() {
             return false;

@@ -1,6 +1,7 @@
-//! All handlers of an engine: added, replaced, removed, restarted, and shut down.
+//! All handlers of an engine: they are added, replaced, removed, restarted and shut down here.
 //!
-//! A task per handler keeps its actor running. What a handler is asked for is kept here, so it outlives the actor.
+//! Each handler has a task that keeps its actor running. Requests to a handler are kept here, so that they outlive the
+//! actor.
 
 use std::{
     sync::{
@@ -35,55 +36,55 @@ use crate::{
     },
 };
 
-/// Time for attempts under way at the deadline of a shutdown.
+/// Extra time for running attempts after the deadline of a shutdown.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
-/// Time for a sink to close after the attempts under way have ended.
+/// Time for a sink to close after the running attempts have ended.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
-/// Events that a report names; the rest is counted.
+/// Maximum number of events that a report names; the others are only counted.
 const NAMED_MAX: usize = 100;
 
 /// Parts of a handler.
 pub struct DeliveryOptions {
-    /// Its name.
+    /// Name of the handler.
     pub name: String,
     /// Selection of its events.
     pub route: Route,
-    /// Bounds of the events that wait for it.
+    /// Bounds of the events that wait for the handler.
     pub bounds: Bounds,
     /// Parts of its actor.
     pub parts: HandlerParts,
-    /// Where its address is kept.
+    /// Slot of its actor's address.
     pub slot: HandlerSlot,
-    /// It takes what others give up, so it is closed after them.
+    /// Set if it receives events given up by other handlers, so that it is closed after them.
     pub takes_dead_letters: bool,
-    /// It writes to a pipe. Events that are left once the pipe's reader has ended are not lost.
+    /// Set if it writes to a pipe. Events that remain when the pipe's reader has ended are not counted as lost.
     pub is_pipe: bool,
 }
 
-/// Way to remove a handler.
+/// Treatment of waiting events when a handler is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remove {
-    /// Deliver what waits until the deadline, and name the rest.
+    /// Deliver waiting events until the deadline, and report the rest.
     Drain(Instant),
-    /// End the calls in flight, and discard what waits (S-7).
+    /// End the running calls, and discard waiting events (S-7).
     Discard,
 }
 
-/// Events that a stop left undelivered.
+/// Events that were not delivered before a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     /// Name of the handler.
     pub handler: String,
     /// Number of events.
     pub events: u64,
-    /// The oldest of them, up to a hundred.
+    /// The oldest of them, at most a hundred.
     pub named: Vec<EventName>,
 }
 
-/// Requests to a handler.
+/// Pending requests to a handler.
 #[derive(Clone, Copy, Debug)]
 struct Wishes {
-    /// Raised when it is replaced.
+    /// Counter of replacements.
     generation: u64,
     replaced_at: Instant,
     removed: Option<Remove>,
@@ -93,14 +94,14 @@ struct Wishes {
 #[derive(Clone, Copy, Debug)]
 enum Wish {
     Run,
-    /// Drain until a time, then close; attempts under way have this time to end.
+    /// Drain until this time, then close. Running attempts have the given duration to end.
     Drain(Instant, Duration),
-    /// Close; attempts under way have until this time to end.
+    /// Close. Running attempts have until this time to end.
     Close(Instant),
 }
 
 impl Wishes {
-    /// Returns what the actor of a generation is to do, and when that changes by itself.
+    /// Returns the request to the actor of a generation, and the time at which it changes by itself.
     fn order(&self, generation: u64, now: Instant, hung_after: Duration) -> (Wish, Option<Instant>) {
         if generation != self.generation {
             return (Wish::Close(self.replaced_at + hung_after), None);
@@ -117,9 +118,9 @@ impl Wishes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Kept,
-    /// It was closed as asked.
+    /// Closed on request.
     Closed,
-    /// Its sink is closed for good.
+    /// Ended, because its sink is closed for good.
     Ended,
 }
 
@@ -144,7 +145,7 @@ impl Member {
         self.wishes.borrow().removed
     }
 
-    /// Waits until it has ended.
+    /// Waits until the handler has ended.
     async fn ended(&self) {
         let mut standing = self.standing.subscribe();
         drop(standing.wait_for(|standing| *standing != Standing::Kept).await);
@@ -162,11 +163,11 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Makes an empty set; `supervision` says when an actor that has panicked starts again. All actors run on the current
-    /// arbiter.
+    /// Makes an empty set. `supervision` has the restart delays of actors that have panicked. All actors run on the
+    /// current arbiter.
     ///
     /// # Panics
-    /// Without an arbiter.
+    /// Panics without an arbiter.
     pub fn new(router: Router, supervision: SupervisorConfig) -> Self {
         let arbiter = actix_rt::Arbiter::current();
         Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision }
@@ -177,16 +178,16 @@ impl Handlers {
         &self.router
     }
 
-    /// Returns whether [`Handlers::shut_down`] was called.
+    /// Returns true if [`Handlers::shut_down`] was called.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(atomic::Ordering::Acquire)
     }
 
-    /// Adds a handler and starts it. It gets what is released from now on. Returns its reader and the running units, which
-    /// have to add the reader (S-5).
+    /// Adds a handler and starts it. It receives events that are released from now on. Returns its reader, and the
+    /// running units that must add the reader (S-5).
     ///
     /// # Errors
-    /// When the journal opens no reader.
+    /// Fails if the journal cannot open a reader.
     pub fn add(&self, options: DeliveryOptions) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
         let (reader, joins) = self.router.open(&options.name, options.route.clone(), options.bounds)?;
         let wishes = Wishes { generation: 0, replaced_at: Instant::now(), removed: None, wish: Wish::Run };
@@ -203,9 +204,10 @@ impl Handlers {
         Ok((reader, joins))
     }
 
-    /// Replaces the handler of that name, with route, bounds and sink; its reader stays, with all that waits. Returns the
-    /// reader and the units that have to add or remove it; `None` where there is no such handler, or its sink was closed
-    /// for good: then it is removed. The calls in flight end, the old sink is closed, and the new one gets the rest.
+    /// Replaces the handler of the same name, with its route, bounds and sink. Its reader stays, with all waiting
+    /// events. The running calls end, the old sink is closed, and the new one receives the remaining events. Returns
+    /// the reader, and the units that must add or remove it. `None` if no such handler exists, or its sink was closed
+    /// for good; the handler is then removed.
     pub fn replace(&self, options: DeliveryOptions) -> Option<(ReaderId, Rerouted)> {
         let member = self.find(&options.name)?;
         if member.standing() != Standing::Kept {
@@ -221,13 +223,13 @@ impl Handlers {
         Some(rerouted)
     }
 
-    /// As [`Handlers::replace`], but the sink stays.
+    /// Replaces route and bounds, but not the sink. See [`Handlers::replace`].
     pub fn reroute(&self, name: &str, route: Route, bounds: Bounds) -> Option<(ReaderId, Rerouted)> {
         let member = self.find(name)?;
         Some((member.reader, self.router.reroute(member.reader, route, bounds)))
     }
 
-    /// Removes a handler in the background; its name is free at once. An unknown name has no effect (S-7).
+    /// Removes a handler in the background. Its name can be reused at once. An unknown name has no effect (S-7).
     pub fn remove(&self, name: &str, how: Remove) {
         let Some(member) = self.find(name) else { return };
         member.wishes.send_modify(|wishes| {
@@ -250,7 +252,7 @@ impl Handlers {
         lock(&self.members).iter().find(|member| member.name == name && member.removed().is_none()).cloned()
     }
 
-    /// Keeps a handler's actor running until the handler has ended.
+    /// Runs a handler's actor, and restarts it, until the handler has ended.
     async fn keep(self, member: Arc<Member>) {
         let mut policy = RestartPolicy::new(&self.supervision);
         let clock = Instant::now();
@@ -269,7 +271,7 @@ impl Handlers {
                 Err(exit) => {
                     options.parts.status.end_life(&exit);
                     let Restart { attempt, delay } = policy.failed(clock.elapsed(), rand::random());
-                    warn!(handler, cause = %exit, attempt, ?delay, "the handler's actor has ended, starting it again");
+                    warn!(handler, cause = %exit, attempt, ?delay, "the handler's actor has ended; restarting it");
                     let is_over =
                         |wishes: &Wishes| !matches!(wishes.wish, Wish::Run) || wishes.generation != generation;
                     drop(timeout(delay, member.wishes.subscribe().wait_for(is_over)).await);
@@ -286,14 +288,18 @@ impl Handlers {
         }
     }
 
-    /// Runs one actor of a handler to its end; `Err` is an end by itself.
+    /// Runs one actor of a handler to its end; `Err` means that it was not asked to end.
     async fn live(&self, member: &Member, options: &DeliveryOptions, generation: u64) -> Result<End, Exit> {
         let (end, mut ended) = oneshot::channel();
         let epoch = Instant::now();
         let source = (self.router.clone(), member.reader);
         let (address, task) = spawn(HandlerActor::new(options.parts.clone(), source, epoch, end));
-        let (dead_letters, heartbeats) = (address.clone().recipient(), address.clone().recipient());
-        options.slot.set(Some(Contact { dead_letters, heartbeats }));
+        let contact = Contact {
+            dead_letters: address.clone().recipient(),
+            #[cfg(any(test, feature = "testing"))]
+            heartbeats: address.clone().recipient(),
+        };
+        options.slot.set(Some(contact));
         options.parts.status.begin_life();
         let mut wishes = member.wishes.subscribe();
         let mut paused = options.parts.status.switch().subscribe();
@@ -303,9 +309,9 @@ impl Handlers {
                 (Wish::Run, at) => (HandlerOrder::Run, at),
                 (Wish::Drain(..), at) => (HandlerOrder::Drain, at),
                 (Wish::Close(until), _) if until + CLOSE_GRACE <= Instant::now() => {
-                    error!(handler = %member.name, "the handler does not answer, it was not closed");
+                    error!(handler = %member.name, "failed to close the handler: it does not answer");
                     task.abort();
-                    drop(task.await); // before its arbiter ends, or actix polls it once more without one
+                    drop(task.await); // must end before its arbiter, else actix polls it without one
                     return Ok(End::Closed);
                 }
                 (Wish::Close(until), _) => {
@@ -326,7 +332,7 @@ impl Handlers {
         }
     }
 
-    /// Logs that the sink of a handler was closed for good, and lets nothing wait for it.
+    /// Logs that the sink of a handler was closed for good, and discards the events that wait for it.
     fn report_end(&self, member: &Member, reason: &str) {
         let left = self.router.journal().stats(member.reader);
         let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
@@ -338,7 +344,7 @@ impl Handlers {
         self.router.journal().abandon(member.reader);
     }
 
-    /// Removes a handler that has ended, and names what it left.
+    /// Removes a handler that has ended, and logs its undelivered events.
     fn forget(&self, member: &Arc<Member>, how: Remove) {
         let handler = &member.name;
         if let Some(left) = self.leftover(member).filter(|_| how != Remove::Discard) {
@@ -352,14 +358,14 @@ impl Handlers {
         self.router.close(member.reader);
     }
 
-    /// Returns whether all handlers are pipes whose readers have ended: `deltabus run … | head` ends then.
+    /// Returns true if all handlers are pipes whose readers have ended. `deltabus run … | head` then ends.
     fn is_unread(&self) -> bool {
         let is_unread = |member: &Arc<Member>| member.standing() == Standing::Ended && member.options().is_pipe;
         let members = lock(&self.members);
         !members.is_empty() && members.iter().all(is_unread)
     }
 
-    /// Logs what was dropped since the last call: at the bounds of buffers, or because a handler has ended (I6).
+    /// Logs the events dropped since the last call, because a buffer was full or a handler has ended (I6).
     pub fn report_losses(&self) {
         if !self.is_unread() {
             self.all().iter().for_each(|member| self.report_losses_of(member));
@@ -386,8 +392,8 @@ impl Handlers {
         (events > 0).then(|| Leftover { handler: member.name.clone(), events, named: named() })
     }
 
-    /// Delivers what is released, and returns what is left at the deadline. Handlers that take dead letters end last. At the
-    /// deadline the sinks are closed where they are, so that they flush what they wrote.
+    /// Delivers the released events, and returns those that remain at the deadline. Handlers that receive dead letters
+    /// end last. At the deadline the sinks are closed as they are, so that they flush their output.
     pub async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
         self.is_stopping.store(true, atomic::Ordering::Release);
         let all = self.all();
@@ -395,7 +401,7 @@ impl Handlers {
             let members = all.iter().filter(|member| member.options().takes_dead_letters == takes_dead_letters);
             let ended = members.map(|member| {
                 member.wishes.send_modify(|wishes| {
-                    // A removal may be under way, with another deadline.
+                    // A removal with another deadline may be running.
                     wishes.wish = match wishes.wish {
                         Wish::Close(until) => Wish::Close(until.min(deadline + ANSWER_GRACE)),
                         Wish::Run | Wish::Drain(..) => Wish::Drain(deadline, ANSWER_GRACE),
@@ -405,7 +411,7 @@ impl Handlers {
             });
             drop(timeout_at(deadline, join_all(ended)).await);
         }
-        // The tasks end by then, but for an arbiter that has stopped.
+        // All tasks have ended by then, unless their arbiter has stopped.
         let latest = deadline.max(Instant::now()) + ANSWER_GRACE + CLOSE_GRACE * 2;
         drop(timeout_at(latest, join_all(all.iter().map(|member| member.ended()))).await);
         self.report_losses();

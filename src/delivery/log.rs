@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{failures::Failures, handler::Form, notification::Notification, trace::Span};
 
-/// Attempt that has ended.
+/// Finished attempt.
 pub(super) struct Sent {
     pub(super) events: Notification,
     pub(super) form: Form,
@@ -20,7 +20,7 @@ pub(super) struct Sent {
     pub(super) took: Duration,
 }
 
-/// Record of the deliveries of one handler.
+/// Log and counters of one handler's deliveries.
 pub(super) struct DeliveryLog {
     status: Arc<HandlerStatus>,
     failures: Failures,
@@ -28,22 +28,22 @@ pub(super) struct DeliveryLog {
 }
 
 impl DeliveryLog {
-    /// Reports how the sink was closed.
+    /// Logs the result of closing the sink.
     pub(super) fn closed(&self, outcome: &AttemptOutcome) {
         let handler = self.status.name();
         match outcome {
             AttemptOutcome::Delivered => info!(handler, "closed the handler"),
             AttemptOutcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
-            AttemptOutcome::Panicked(panic) => error!(handler, %panic, "panicked when it closed the handler"),
+            AttemptOutcome::Panicked(panic) => error!(handler, %panic, "the handler panicked while closing"),
         }
     }
 
-    /// Makes the record of a handler.
+    /// Makes the log of a handler.
     pub(super) fn new(status: Arc<HandlerStatus>) -> Self {
         Self { status, failures: Failures::default(), spans: HashMap::new() }
     }
 
-    /// Begins the span of a delivery with its first attempt, and adds its context to the events.
+    /// Starts the span of a delivery with its first attempt, and adds its context to the events.
     pub(super) fn begin(&mut self, delivery: DeliveryId, events: Notification) -> Notification {
         let span = self.spans.entry(delivery).or_insert_with(|| {
             let sequences = events.events().iter().map(|event| event.record.sequence.0);
@@ -58,7 +58,8 @@ impl DeliveryLog {
         self.spans.remove(&delivery);
     }
 
-    /// Counts an attempt that ended at `now`. Logs it if a line is due: one for a `failure`, or one when nothing fails any more.
+    /// Counts an attempt that ended at `now`. Logs a `failure`, or the first success after all failures have ended.
+    /// Repeated lines are suppressed.
     pub(super) fn finished(
         &mut self,
         delivery: DeliveryId,
@@ -119,7 +120,7 @@ impl DeliveryLog {
         Some(error)
     }
 
-    /// Counts and names events that were given up; `is_taken` says that the dead letter took them (I4, I6).
+    /// Counts and logs events that were given up; `is_taken` means that the dead letter has them (I4, I6).
     pub(super) fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
         if let Some(span) = self.spans.get_mut(&delivery) {
             span.fail(reason);
@@ -130,7 +131,7 @@ impl DeliveryLog {
             if is_taken {
                 warn!(handler, %event, %reason, "gave up an event to the dead letter");
             } else {
-                error!(handler, %event, %reason, "gave up an event, no dead letter took it");
+                error!(handler, %event, %reason, "gave up an event without a dead letter");
             }
         }
         let count = events.events().len() as u64;

@@ -1,40 +1,40 @@
-//! When an attempt may begin: not more often than `rate_limit` says, and not before a busy sink said.
+//! Earliest start of an attempt, as `rate_limit` and a busy sink allow.
 
 use std::{collections::VecDeque, time::Duration};
 
-/// So many deliveries in each period of time; `[handlers.*] rate_limit`.
+/// Maximum number of deliveries in a period; `[handlers.*] rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Deliveries, at least one.
+    /// Number of deliveries, at least one.
     pub deliveries: u32,
-    /// In any period of this length.
+    /// Length of the period. The limit holds for every period of this length.
     pub period: Duration,
 }
 
-/// The machine: no period of the rate's length sees more attempts than the rate allows. Times are of one monotonic
-/// clock.
+/// State of a rate limit. Attempts in any period of the rate's length never exceed the rate. All times are of one
+/// monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Pace {
     rate: Option<Rate>,
-    /// When the last attempts began, as many as the rate allows in a period.
+    /// Start times of the last attempts, as many as the rate allows in a period.
     begun: VecDeque<Duration>,
     not_before: Duration,
 }
 
 impl Pace {
-    /// Makes a pace; without a rate only what [`Pace::hold`] says counts.
+    /// Makes a pace. Without a rate, only [`Pace::hold`] delays attempts.
     pub fn new(rate: Option<Rate>) -> Self {
         Self { rate, begun: VecDeque::new(), not_before: Duration::ZERO }
     }
 
-    /// Returns when the next attempt may begin; it may be past.
+    /// Returns the earliest start of the next attempt, which may be in the past.
     pub fn next(&self) -> Duration {
         let is_full = |rate: &Rate| self.begun.len() >= rate.deliveries.max(1) as usize;
         let by_rate = self.rate.filter(is_full).and_then(|rate| self.begun.front().map(|first| *first + rate.period));
         by_rate.unwrap_or_default().max(self.not_before)
     }
 
-    /// Notes that an attempt begins, not before [`Pace::next`].
+    /// Records the start of an attempt, not before [`Pace::next`].
     pub fn begin(&mut self, now: Duration) {
         let Some(rate) = self.rate else { return };
         if self.begun.len() >= rate.deliveries.max(1) as usize {
@@ -43,7 +43,7 @@ impl Pace {
         self.begun.push_back(now);
     }
 
-    /// Lets nothing begin before `until`: the sink said so.
+    /// Allows no attempt before `until`, on request of the sink.
     pub fn hold(&mut self, until: Duration) {
         self.not_before = until.max(self.not_before);
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_rate_only_a_busy_sink_is_waited_for() {
+    fn without_rate_only_busy_sink_delays() {
         let (mut pace, at) = (Pace::new(None), Duration::from_secs);
         pace.begin(at(1));
         assert_eq!(pace.next(), at(0));
@@ -67,7 +67,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_period_sees_more_than_the_rate_and_who_comes_when_told_may_begin(
+        fn pace_never_exceeds_rate_per_period(
             deliveries in 1..6_u32,
             pauses in proptest::collection::vec(0..400_u64, 1..60),
         ) {

@@ -1,4 +1,4 @@
-//! Parts of a handler's actor, and the messages that it understands.
+//! Parts of a handler's actor, and its messages.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,21 +15,22 @@ use crate::{
     supervisor::child::Heartbeat,
 };
 
-/// Contact to the running actor of a handler.
+/// Addresses of a handler's running actor.
 #[derive(Clone, Debug)]
 pub struct Contact {
-    /// Takes events that another handler gave up.
+    /// Receives events that another handler gave up.
     pub(super) dead_letters: Recipient<DeadLetter>,
     /// Answers heartbeats.
+    #[cfg(any(test, feature = "testing"))]
     pub heartbeats: Recipient<Heartbeat>,
 }
 
-/// Contact to a handler, which outlives its actors.
+/// Slot with the addresses of a handler's current actor. It outlives the actors.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerSlot(Arc<Mutex<Option<Contact>>>);
 
 impl HandlerSlot {
-    /// Returns the contact to the running actor, if there is one.
+    /// Returns the addresses of the running actor, if there is one.
     pub fn get(&self) -> Option<Contact> {
         lock(&self.0).clone()
     }
@@ -39,14 +40,14 @@ impl HandlerSlot {
     }
 }
 
-/// Parts of a handler's actor, the same for each of its lives.
+/// Parts of a handler's actor. A restarted actor has the same parts.
 #[derive(Clone)]
 pub struct HandlerParts {
-    /// Decisions.
+    /// Options of the core.
     pub core: CoreOptions,
     /// Destination of the events.
     pub sink: Sink,
-    /// Handler that takes what this one gives up.
+    /// Handler that receives the events that this one gives up.
     pub dead_letter: Option<HandlerSlot>,
     /// Status, counters and pause switch.
     pub status: Arc<HandlerStatus>,
@@ -55,17 +56,17 @@ pub struct HandlerParts {
 /// End of an actor that did not panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Its sink was closed, as ordered.
+    /// Sink closed on request.
     Closed,
-    /// Its sink is closed for good; the reason.
+    /// Sink closed for good, for this reason.
     Sink(String),
 }
 
-/// Request of the engine to a handler's actor; it replaces the one before.
+/// Request of the engine to a handler's actor; it replaces the previous one.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct Ordered {
-    /// Request, with times since the epoch of the actor.
+    /// The request, with times since the epoch of the actor.
     pub(super) order: HandlerOrder,
     /// Set when the handler is paused.
     pub(super) is_paused: bool,

@@ -9,7 +9,7 @@ use crate::{
     rules::Rules,
 };
 
-/// Selection of the events of a handler, as in `[handlers.*]`.
+/// Selection of a handler's events, from `[handlers.*]`.
 #[derive(Clone, Debug)]
 pub struct Route {
     resources: GlobSet,
@@ -21,20 +21,21 @@ pub struct Route {
 /// Options of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
-    /// Names of `[resources.*]` entries, globs; `["*"]` is everything.
+    /// Globs of `[resources.*]` entries; `["*"]` means all.
     pub resources: Vec<String>,
-    /// Those in `on` of [`ChangeSet::ADDED`], [`UPDATED`](ChangeSet::UPDATED), [`DELETED`](ChangeSet::DELETED),
-    /// [`REMOVED`](ChangeSet::REMOVED) and [`SYNCED`](ChangeSet::SYNCED); others have switches below.
+    /// Kinds of changes in `on`: [`ChangeSet::ADDED`], [`UPDATED`](ChangeSet::UPDATED),
+    /// [`DELETED`](ChangeSet::DELETED), [`REMOVED`](ChangeSet::REMOVED) and [`SYNCED`](ChangeSet::SYNCED). The other
+    /// kinds have their own fields below.
     pub on: ChangeSet,
-    /// `initial = "send"`: also objects of the first list, where `on` has added. Skipped ones count as added: the
-    /// next event of them is an update or a deletion (I2).
+    /// `initial = "send"`: deliver objects of the first list, if `on` has added. Skipped objects count as added: their
+    /// next event is an update or a deletion (I2).
     pub initial: bool,
-    /// Also what happened while the process was down, of what `on` has.
+    /// Deliver changes made while the process was down, if their kind is in `on`.
     pub catch_up: bool,
-    /// A relist redelivers unchanged objects, as updates, where `on` has updated (S-4, D-8).
+    /// Deliver unchanged objects of a relist as updates, if `on` has updated (S-4, D-8).
     pub deliver_unchanged: bool,
-    /// How often it takes resync events, where `on` has updated: zero is never, and less than a second is a second
-    /// (S-10). Rounded up to a multiple of the unit's own period (S-11).
+    /// Period of the resync events, if `on` has updated. Zero means never; the minimum is one second (S-10). It is
+    /// rounded up to a multiple of the unit's own period (S-11).
     pub resync: Duration,
 }
 
@@ -52,7 +53,7 @@ impl Default for RouteOptions {
 }
 
 impl Route {
-    /// Makes a route; fails for a glob that cannot be read.
+    /// Makes a route; fails for an invalid glob.
     pub fn new(options: &RouteOptions) -> Result<Self, globset::Error> {
         let mut resources = GlobSetBuilder::new();
         for pattern in &options.resources {
@@ -75,14 +76,14 @@ impl Route {
         Ok(Self { resources: resources.build()?, changes, resync: options.resync, rules: None })
     }
 
-    /// Lets only what these rules say be on the route.
+    /// Restricts the route to changes that these rules accept.
     #[must_use]
     pub fn with_rules(self, rules: Rules) -> Self {
         let rules = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules)));
         Self { rules, ..self }
     }
 
-    /// Returns whether units of this `[resources.*]` entry are on the route.
+    /// Returns true if units of this `[resources.*]` entry are on the route.
     pub fn takes(&self, entry: &str) -> bool {
         self.resources.is_match(entry)
     }
@@ -97,7 +98,7 @@ impl Route {
         self.rules.clone()
     }
 
-    /// Returns how many resyncs of a unit with this period make one for this route; zero means that it takes none.
+    /// Returns n if this route receives every n-th resync of a unit with this period; zero means none.
     pub fn resync_every(&self, period: Duration) -> u32 {
         if self.resync.is_zero() || period.is_zero() || !self.changes.has(ChangeSet::RESYNC) {
             return 0;
@@ -107,5 +108,5 @@ impl Route {
     }
 }
 
-/// Shortest resync period of a handler (S-10).
+/// Minimum resync period of a handler (S-10).
 pub(super) const RESYNC_MIN: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Readers of the journal by route: those of handlers, and the feeds of the event streams.
+//! Readers of the journal and their routes: readers of handlers, and feeds of event streams.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use crate::{
     notification::{Event, UnitInfo},
 };
 
-/// Table of routes over a journal, shared by all who add units, handlers and feeds.
+/// Table of routes on a journal. It is shared by all code that adds units, handlers and feeds.
 #[derive(Clone, Debug)]
 pub struct Router {
     journal: Journal,
@@ -43,11 +43,11 @@ impl Router {
         lock(&self.table)
     }
 
-    /// Opens the reader of a handler. It reads what is released from now on, and of the running units, which are
-    /// returned, only what follows after they have added it (S-5).
+    /// Opens the reader of a handler. It reads events that are released from now on. Running units are returned and
+    /// must add the reader; it reads only their later events (S-5).
     ///
     /// # Errors
-    /// When the journal opens no reader.
+    /// Fails if the journal cannot open a reader.
     pub fn open(&self, name: &str, route: Route, bounds: Bounds) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
         let mut table = self.table();
         let joins = table.taken(&route);
@@ -55,11 +55,11 @@ impl Router {
         Ok((reader, joins))
     }
 
-    /// Opens a reader of every change of every unit, later ones included, from now on; unchanged objects and resyncs
-    /// aside. It ends with the process. Close it by [`Router::close`].
+    /// Opens a reader of all changes of all units from now on, including later units. Unchanged objects and resyncs are
+    /// left out. The reader ends with the process. Close it with [`Router::close`].
     ///
     /// # Errors
-    /// When the journal opens no reader.
+    /// Fails if the journal cannot open a reader.
     pub fn open_feed(&self, bounds: Bounds) -> Result<ReaderId, OpenReaderError> {
         let on = RouteOptions::default().on.with(ChangeSet::SYNCED);
         let route = Route::new(&RouteOptions { on, initial: true, ..RouteOptions::default() });
@@ -81,7 +81,8 @@ impl Router {
         Ok(reader)
     }
 
-    /// Replaces route and bounds of a reader, which keeps what waits. Returns the units that have to add or remove it.
+    /// Replaces route and bounds of a reader, which keeps its waiting events. Returns the units that must add or remove
+    /// it.
     pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Rerouted {
         let mut table = self.table();
         let rerouted = table.reroute(reader, route);
@@ -96,15 +97,15 @@ impl Router {
         self.journal.close_reader(reader);
     }
 
-    /// Adds a unit. Call it before the unit appends anything.
+    /// Adds a unit. Call this before the unit appends any change.
     pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions) {
         let mut table = self.table();
         let (terms, takers) = table.add_unit(unit, info, options);
         self.open_unit(&table, unit, terms, &takers);
     }
 
-    /// Adds a unit that continues the units of the entry `before`. Returns the readers that did not take those. The unit
-    /// has to add them, and shows them nothing before (S-5).
+    /// Adds a unit that replaces the units of the entry `before`. Returns the readers that did not read the old units.
+    /// The unit must add them, and they receive none of its events before (S-5).
     pub fn add_successor(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: &str) -> Vec<ReaderId> {
         let mut table = self.table();
         let (terms, takers, new) = table.add_successor(unit, info, options, before);
@@ -112,8 +113,8 @@ impl Router {
         new
     }
 
-    /// Adds a unit of an earlier run, before any other. `known` are the readers of that run. Returns the readers that the
-    /// unit has to add or remove: those that take it now and did not see it then, and the reverse.
+    /// Adds a unit of an earlier run, before any other unit. `known` has the readers of that run. Returns the readers
+    /// that the unit must add or remove because their routes have changed since.
     pub fn restore_unit(
         &self,
         unit: UnitId,
@@ -153,20 +154,20 @@ impl Router {
         }
     }
 
-    /// Removes a unit that appends nothing more, once nothing of it waits anywhere.
+    /// Removes a unit that appends no more changes, once none of its events waits.
     pub fn remove_unit(&self, unit: UnitId) {
         self.table().retire_unit(unit, self.journal.retire_unit(unit));
     }
 
-    /// Forgets removed units that every reader has passed.
+    /// Removes retired units whose last events all readers have passed.
     pub fn forget_units(&self) {
         for unit in self.table().forget_units(self.journal.passed()) {
             self.journal.forget_unit(unit);
         }
     }
 
-    /// Reads the next events of a handler without waiting for more; empty when nothing waits. Nothing is in flight if it is
-    /// dropped early.
+    /// Reads the next events of a handler, without waiting for more. Empty if no event waits. If the future is dropped
+    /// early, no event is in flight.
     pub async fn read(&self, reader: ReaderId, room: Room) -> Vec<Event> {
         loop {
             let records = self.journal.fetch(reader, room.events, room.bytes).await;
@@ -177,7 +178,7 @@ impl Router {
             }
             let is_known = |sequence: &Sequence| events.iter().any(|event| event.record.sequence == *sequence);
             let unknown: Vec<_> = sequences.into_iter().filter(|sequence| !is_known(sequence)).collect();
-            tracing::warn!(events = unknown.len(), "did not deliver events of a unit that is forgotten");
+            tracing::warn!(events = unknown.len(), "did not deliver events of a unit that was removed");
             self.journal.ack_each(reader, &unknown);
             if !events.is_empty() {
                 return events;

@@ -33,7 +33,7 @@ pub(super) async fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// A handler whose every call waits to be let go.
+/// Returns a handler whose calls wait until they are released.
 fn gated(seen: &Seen) -> (Sink, mpsc::Sender<()>) {
     let (go, gate) = mpsc::channel();
     let (seen, gate) = (Arc::clone(seen), Arc::new(Mutex::new(gate)));
@@ -53,8 +53,9 @@ fn pods(range: std::ops::Range<u32>) -> Vec<Change> {
     range.map(|n| added(&format!("p{n}"), &format!("p{n}"), 1)).collect()
 }
 
+/// Rules: S-2, S-3.
 #[test]
-fn s2_s3_a_slow_handler_delays_no_other_and_each_sees_one_order() {
+fn slow_handler_delays_no_other_handler() {
     run(async {
         let engine = Engine::new();
         let (slow, quick) = (Seen::default(), Seen::default());
@@ -72,7 +73,7 @@ fn s2_s3_a_slow_handler_delays_no_other_and_each_sees_one_order() {
 }
 
 #[test]
-fn idle_handlers_end_a_stop_at_once() {
+fn idle_handlers_stop_at_once() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
@@ -98,8 +99,9 @@ fn recreated_object_follows_its_deletion() {
     });
 }
 
+/// Rule: S-7.
 #[test]
-fn s7_a_removed_handler_finishes_its_call_and_what_waits_is_discarded() {
+fn removed_handler_finishes_call_and_discards_queue() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
@@ -120,8 +122,9 @@ fn s7_a_removed_handler_finishes_its_call_and_what_waits_is_discarded() {
     });
 }
 
+/// Rule: S-7.
 #[test]
-fn a_removed_handler_that_drains_delivers_what_waits_or_names_it_at_the_deadline() {
+fn draining_handler_delivers_queue_or_reports_remainder() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
@@ -142,7 +145,7 @@ fn a_removed_handler_that_drains_delivers_what_waits_or_names_it_at_the_deadline
 }
 
 #[test]
-fn a_replaced_handler_takes_over_what_waits_and_nothing_is_lost_or_doubled() {
+fn replaced_handler_inherits_queue_without_loss() {
     run(async {
         let engine = Engine::new();
         let (before, after) = (Seen::default(), Seen::default());
@@ -152,7 +155,7 @@ fn a_replaced_handler_takes_over_what_waits_and_nothing_is_lost_or_doubled() {
         until(|| !before.lock().unwrap().is_empty()).await;
         let options = Engine::options("one", thread(recording(&after, 0)), None);
         assert!(engine.handlers.replace(options).is_some());
-        assert!(after.lock().unwrap().is_empty(), "the call in flight ends first");
+        assert!(after.lock().unwrap().is_empty(), "the running call ends first");
         go.send(()).unwrap();
         until(|| after.lock().unwrap().len() == 5).await;
         assert_eq!(before.lock().unwrap().len(), 5);
@@ -164,7 +167,7 @@ fn a_replaced_handler_takes_over_what_waits_and_nothing_is_lost_or_doubled() {
 }
 
 #[test]
-fn i4_a_stop_in_the_middle_of_removals_and_replacements_does_not_hang() {
+fn stop_ends_during_removals_and_replacements() {
     run(async {
         let engine = Engine::new();
         let called = [Seen::default(), Seen::default(), Seen::default()];
@@ -190,8 +193,9 @@ fn i4_a_stop_in_the_middle_of_removals_and_replacements_does_not_hang() {
     });
 }
 
+/// Rules: S-5, S-8.
 #[test]
-fn s5_s8_a_late_handler_is_shown_what_there_is_and_has_synced_when_it_has_handled_that() {
+fn late_handler_syncs_after_handling_initial_state() {
     run(async {
         let engine = Engine::new();
         engine.journal.set_discovered();
@@ -216,8 +220,9 @@ fn s5_s8_a_late_handler_is_shown_what_there_is_and_has_synced_when_it_has_handle
     });
 }
 
+/// Rule: S-9.
 #[test]
-fn s9_an_initial_event_that_is_dead_lettered_or_given_up_counts_as_handled() {
+fn dropped_initial_events_count_as_handled() {
     run(async {
         let engine = Engine::new();
         engine.journal.set_discovered();
@@ -234,7 +239,7 @@ fn s9_an_initial_event_that_is_dead_lettered_or_given_up_counts_as_handled() {
 }
 
 #[test]
-fn a_paused_handler_is_sent_nothing_until_it_is_resumed_and_a_stop_does_not_wait_for_it() {
+fn paused_handler_gets_nothing_until_resumed() {
     run(async {
         let engine = Engine::new();
         let (seen, other) = (Seen::default(), Seen::default());
@@ -250,7 +255,7 @@ fn a_paused_handler_is_sent_nothing_until_it_is_resumed_and_a_stop_does_not_wait
         until(|| seen.lock().unwrap().len() == 5).await;
         engine.commit(&pods(5..9));
         until(|| other.lock().unwrap().len() == 9).await;
-        assert_eq!(seen.lock().unwrap().len(), 5, "the call under way has ended, nothing else has begun");
+        assert_eq!(seen.lock().unwrap().len(), 5, "the running call has ended, and no other has begun");
 
         status.control(status::Control::Resume);
         go.send(()).unwrap();
@@ -268,7 +273,7 @@ fn a_paused_handler_is_sent_nothing_until_it_is_resumed_and_a_stop_does_not_wait
 }
 
 #[test]
-fn a_handler_that_was_replaced_stays_paused() {
+fn replaced_handler_stays_paused() {
     run(async {
         let engine = Engine::new();
         let (before, after) = (Seen::default(), Seen::default());
@@ -288,7 +293,7 @@ fn a_handler_that_was_replaced_stays_paused() {
 }
 
 #[test]
-fn what_a_handler_gave_up_is_delivered_again_when_that_is_asked() {
+fn replay_delivers_given_up_events_again() {
     run(async {
         let engine = Engine::new();
         let (dead, seen) = (Seen::default(), Seen::default());
@@ -308,7 +313,7 @@ fn what_a_handler_gave_up_is_delivered_again_when_that_is_asked() {
         until(|| seen.lock().unwrap().len() == 3 && !dead.lock().unwrap().is_empty()).await;
         until(|| status.view(jiff::Timestamp::now()).queued == 0).await;
         assert_eq!((*dead.lock().unwrap()).as_slice(), ["added p1/1"]);
-        assert_eq!(dlq.control(status::Control::Replay), 0, "it gave up nothing of its own");
+        assert_eq!(dlq.control(status::Control::Replay), 0, "it gave up none of its own events");
 
         cured.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(status.control(status::Control::Replay), 1);

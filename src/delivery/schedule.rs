@@ -1,8 +1,10 @@
 //! Batches of a handler's events, and the order between them (`[handlers.*] order`, `concurrency`, `batch`).
 //!
-//! [`Schedule`] takes events in the order of the handler's reader and makes batches of them, several of which may be in
-//! delivery at a time. A batch that is repeated holds up the objects that are in it and nobody else, until
-//! [`ScheduleOptions::window_events`] are held: then nothing more is read, and what waits is merged in the journal.
+//! [`Schedule`] receives events in the order of the handler's reader and forms batches. Several batches may be in
+//! delivery at the same time. A batch that is retried blocks only the objects in it. When
+//! [`ScheduleOptions::window_events`] are held, nothing more is read, and waiting events are coalesced in the journal.
+//!
+//! The reasons are in `docs/decisions/0012-order-in-the-delivery-core.md`.
 
 #[cfg(test)]
 mod tests;
@@ -18,52 +20,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Sequence;
 
-/// Which events are never in two deliveries at a time.
+/// Events that are never in two deliveries at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "DeliveryOrder")]
 #[serde(rename_all = "kebab-case")]
 pub enum DeliveryOrder {
-    /// Those of one object (type, namespace and name).
+    /// Events of one object (type, namespace and name).
     #[default]
     PerObject,
-    /// Any: all events go out in sequence.
+    /// All events; they are delivered in sequence.
     Total,
-    /// None.
+    /// No restriction.
     None,
 }
 
 /// Options of a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleOptions {
-    /// What must not be in two batches at a time.
+    /// Events that must not be in two batches at the same time.
     pub order: DeliveryOrder,
-    /// Batches in delivery at a time; one of them means [`DeliveryOrder::Total`].
+    /// Number of concurrent batches; 1 means [`DeliveryOrder::Total`].
     pub concurrency: usize,
-    /// A batch has one event of an object at most: for sinks that store the events of a batch side by side.
+    /// Allows at most one event per object in a batch, for sinks that store the events of a batch concurrently.
     pub distinct: bool,
-    /// Largest batch: events.
+    /// Maximum number of events in a batch.
     pub batch_events: usize,
-    /// Largest batch: bytes of bodies, unless one event has more.
+    /// Maximum size of the bodies in a batch, in bytes; a single event may exceed it.
     pub batch_bytes: usize,
-    /// How long an event waits for a batch to become full.
+    /// Time that an event waits for its batch to become full.
     pub linger: Duration,
-    /// Events held at most, those in delivery included.
+    /// Maximum number of events held, including those in delivery.
     pub window_events: usize,
-    /// Bytes of bodies held at most, but for the last event.
+    /// Maximum size of the bodies held, in bytes; the last event may exceed it.
     pub window_bytes: usize,
 }
 
-/// An event as a [`Schedule`] sees it.
+/// An event as seen by a [`Schedule`].
 #[derive(Clone, Debug)]
 pub struct ScheduledEvent<T> {
-    /// Its place in the journal.
+    /// Its position in the journal.
     pub sequence: Sequence,
     /// Hash of its resource type.
     pub resource: u64,
-    /// Hash of the object that it is about; `None` for the end of a type's initial state. Two objects of one hash wait
-    /// for each other, which costs a round trip and nothing else.
+    /// Hash of its object; `None` for the end of a type's initial state. Two objects with the same hash wait for each
+    /// other, which only costs a round trip.
     pub object: Option<u64>,
-    /// The object is gone: the next one of its name is not sent before that is acknowledged (D7).
+    /// Set for a deletion. The next object of this name is not sent before the deletion is acknowledged.
     pub gone: bool,
     /// Bytes of its bodies.
     pub bytes: usize,
@@ -71,25 +73,25 @@ pub struct ScheduledEvent<T> {
     pub content: T,
 }
 
-/// Names a batch in delivery.
+/// Id of a batch in delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchId(u64);
 
-/// How much may be read for a [`Schedule`].
+/// Room for events that may be read for a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Events, at least one.
+    /// Maximum number of events, at least one.
     pub events: usize,
-    /// Bytes of bodies, unless one event has more.
+    /// Maximum size of bodies in bytes; a single event may exceed it.
     pub bytes: usize,
 }
 
-/// What is never in two batches at a time.
+/// Key that is never in two batches at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     All,
     Object(u64),
-    /// By arrival: shared with nothing.
+    /// Number of arrival, which no other event shares.
     Alone(u64),
 }
 
@@ -100,16 +102,16 @@ struct Waiting<T> {
     item: ScheduledEvent<T>,
 }
 
-/// What waits of one key, in order of arrival.
+/// Waiting events of one key, in order of arrival.
 #[derive(Debug)]
 struct Queue<T> {
     waiting: VecDeque<Waiting<T>>,
     bytes: usize,
-    /// It is in a batch in delivery, or waits for others to be done.
+    /// Set while a batch with this key is in delivery, or the key waits for other events to finish.
     held: bool,
 }
 
-/// What a batch in delivery holds.
+/// Event of a batch in delivery.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     arrival: u64,
@@ -119,7 +121,7 @@ struct Sent {
     bytes: usize,
 }
 
-/// The end of a type's initial state, which waits for what arrived before it.
+/// End of a type's initial state. It waits for all events that arrived before it.
 #[derive(Clone, Copy, Debug)]
 struct Barrier {
     arrival: u64,
@@ -133,20 +135,20 @@ struct Load {
     bytes: usize,
 }
 
-/// The machine; the module's documentation says what for. Times are of any one monotonic clock.
+/// State of a handler's batches, see the [module](self). All times are of one monotonic clock.
 ///
-/// **Invariants:** every event is in one batch. Events of one key go out in order of arrival, and no two batches in
-/// delivery share a key. `ready` names the first event of every key that is not held.
+/// **Invariants:** every event is in one batch. Events of one key are sent in order of arrival, and no two batches in
+/// delivery share a key. `ready` has the first event of every key that is not held.
 #[derive(Debug)]
 pub struct Schedule<T> {
     options: ScheduleOptions,
     queues: HashMap<Key, Queue<T>>,
     ready: BTreeMap<u64, Key>,
-    /// All that waits of keys that are not held.
+    /// Waiting events of keys that are not held.
     free: Load,
     held: Load,
     in_delivery: HashMap<BatchId, Vec<Sent>>,
-    /// Not finished, by type; counted where barriers need it.
+    /// Number of unfinished events by type, counted only if barriers need it.
     unfinished: HashMap<u64, usize>,
     barriers: Vec<Barrier>,
     arrivals: u64,
@@ -174,13 +176,13 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Returns whether nothing waits and nothing is in delivery.
+    /// Returns true if no event waits or is in delivery.
     pub fn is_empty(&self) -> bool {
         self.held.events == 0
     }
 
-    /// Returns how much may be read now: what the next batch lacks. `None` while none could go out, or the window is
-    /// full: what is not read can still be merged.
+    /// Returns the room for the next batch. `None` if no batch could start, or the window is full. Events that are not
+    /// yet read can still be coalesced.
     pub fn room(&self) -> Option<Room> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
@@ -192,7 +194,7 @@ impl<T> Schedule<T> {
         (events > 0 && (bytes > 0 || self.is_empty())).then_some(Room { events, bytes })
     }
 
-    /// Takes the next event of the reader.
+    /// Adds the next event of the reader.
     pub fn push(&mut self, item: ScheduledEvent<T>, now: Duration) {
         let arrival = self.arrivals;
         self.arrivals += 1;
@@ -218,8 +220,8 @@ impl<T> Schedule<T> {
         queue.waiting.push_back(Waiting { arrival, since: now, item });
     }
 
-    /// Returns the next batch, in order of arrival, and what names it; it is in delivery from now on. `flush` says that
-    /// none waits to become full.
+    /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush` it does not
+    /// wait to become full.
     pub fn next(&mut self, now: Duration, flush: bool) -> Option<(BatchId, Vec<T>)> {
         if self.in_delivery.len() >= self.options.concurrency {
             return None;
@@ -240,7 +242,7 @@ impl<T> Schedule<T> {
         Some((id, batch))
     }
 
-    /// Returns when there is a batch to go out if nothing else happens; `None` while something else has to.
+    /// Returns the time of the next batch if nothing else happens; `None` if another event or outcome is needed first.
     pub fn due(&self) -> Option<Duration> {
         let first = self.ready.first_key_value()?;
         if self.in_delivery.len() >= self.options.concurrency {
@@ -252,7 +254,7 @@ impl<T> Schedule<T> {
         Some(queue.waiting.front().map_or(Duration::ZERO, |first| first.since) + linger)
     }
 
-    /// Takes the end of a batch, and returns the places of its events, in order: they can be acknowledged.
+    /// Ends a batch. Returns the positions of its events, in order; they can be acknowledged.
     pub fn finished(&mut self, batch: BatchId) -> Vec<Sequence> {
         let done = self.in_delivery.remove(&batch).unwrap_or_default();
         for sent in &done {
@@ -264,15 +266,15 @@ impl<T> Schedule<T> {
         done.iter().map(|sent| sent.sequence).collect()
     }
 
-    /// Takes a batch out of what is ready.
+    /// Removes a batch from the ready events.
     fn take(&mut self) -> (Vec<Sent>, Vec<T>) {
         let ScheduleOptions { batch_events, batch_bytes, distinct, order, .. } = self.options;
         let (mut sent, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
-        // Objects of which nothing more is in this batch.
+        // Objects with no further event in this batch.
         let mut closed = HashSet::new();
         while let Some((arrival, key)) = self.ready.first_key_value().map(|(arrival, key)| (*arrival, *key)) {
-            let queue = self.queues.get_mut(&key).expect("what is ready waits");
-            let next = &queue.waiting.front().expect("what is ready waits").item;
+            let queue = self.queues.get_mut(&key).expect("a ready key has events");
+            let next = &queue.waiting.front().expect("a ready key has events").item;
             if batch.len() == batch_events || (bytes + next.bytes > batch_bytes && !batch.is_empty()) {
                 break;
             }
@@ -282,7 +284,7 @@ impl<T> Schedule<T> {
             }
             self.ready.remove(&arrival);
             if is_closed {
-                continue; // its key is in the batch, and ready again when that is finished
+                continue; // its key is in the batch; it is ready again after that
             }
             let Waiting { item, .. } = queue.waiting.pop_front().expect("just seen");
             bytes += item.bytes;
@@ -300,7 +302,7 @@ impl<T> Schedule<T> {
         (sent, batch)
     }
 
-    /// Holds back what waits of a key, if it is not held already.
+    /// Holds the waiting events of a key, if they are not yet held.
     fn hold(&mut self, key: Key) {
         let queue = self.queues.get_mut(&key).expect("a key in delivery is known");
         if !std::mem::replace(&mut queue.held, true) {
@@ -312,7 +314,7 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Lets what waits of a key go on.
+    /// Releases the waiting events of a key.
     fn let_go(&mut self, key: Key) {
         let Some(queue) = self.queues.get_mut(&key).filter(|queue| queue.held) else { return };
         queue.held = false;
@@ -325,7 +327,7 @@ impl<T> Schedule<T> {
         self.ready.insert(first.arrival, key);
     }
 
-    /// Counts an event that has arrived; returns whether it has to wait for others of its type.
+    /// Counts an event that has arrived; returns true if it has to wait for other events of its type.
     fn arrive_of_type(&mut self, item: &ScheduledEvent<T>, arrival: u64) -> bool {
         let unfinished = self.unfinished.entry(item.resource).or_default();
         let waits_for = std::mem::replace(unfinished, *unfinished + 1);
@@ -336,7 +338,7 @@ impl<T> Schedule<T> {
         waits
     }
 
-    /// Counts an event that is done, for the ends of initial states that wait for it.
+    /// Counts a finished event, for the ends of initial states that wait for it.
     fn finish_of_type(&mut self, done: Sent) {
         if let Some(unfinished) = self.unfinished.get_mut(&done.resource) {
             *unfinished -= 1;

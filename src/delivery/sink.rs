@@ -24,17 +24,18 @@ use crate::{
 /// Destination of a handler's events.
 #[derive(Clone)]
 pub enum Sink {
-    /// Thread of its own, for a sink that blocks or waits.
+    /// A thread of its own, for a sink that blocks or waits.
     Thread(Worker),
     /// Code that never blocks, called in place.
     InPlace(Arc<Mutex<dyn Handler>>),
-    /// Actor of the library's user. Its answer `Err` means that it has ended. Without an answer in this time the attempt has
-    /// failed, and is repeated.
+    /// Actor of a library user. Its answer `Err` means that it has ended. If it does not answer in this time, the
+    /// attempt has failed and is retried.
     Actor(Recipient<Notification>, Duration),
 }
 
 impl Sink {
-    /// Returns how many deliveries it takes at a time.
+    /// Returns its maximum number of concurrent deliveries.
+    #[cfg(test)]
     pub fn concurrency(&self) -> usize {
         match self {
             Self::Thread(worker) => worker.concurrency(),
@@ -42,7 +43,7 @@ impl Sink {
         }
     }
 
-    /// Returns the smallest form that it can be sent.
+    /// Returns the smallest form that it accepts.
     pub fn smallest_form(&self) -> Form {
         match self {
             Self::Thread(worker) => worker.smallest_form(),
@@ -50,12 +51,12 @@ impl Sink {
         }
     }
 
-    /// Returns whether an attempt ends when its future is dropped.
+    /// Returns true if dropping the future of an attempt ends the attempt.
     pub fn can_cancel(&self) -> bool {
         matches!(self, Self::Thread(worker) if worker.can_cancel())
     }
 
-    /// Delivers events, and measures how long that takes.
+    /// Delivers events and measures the duration.
     pub(super) async fn send(&self, events: Notification, form: Form, status: &HandlerStatus) -> Sent {
         let begun = Instant::now();
         let outcome = self.deliver(events.clone(), form, status).await;
@@ -88,25 +89,25 @@ impl Sink {
     }
 }
 
-/// Waits for the end of an attempt on a thread, and reports when the thread is hung. The attempt has failed if the thread was
-/// replaced.
+/// Waits for the end of an attempt on a thread, and reports a hung thread. If the thread was replaced, the attempt has
+/// failed.
 async fn hear(mut attempt: Attempt<'_>, status: &HandlerStatus) -> AttemptOutcome {
     loop {
         match attempt.hear().await {
             Heard::Answer(outcome) => return outcome,
             Heard::Replaced(silent) => {
                 status.lock().threads_replaced += 1;
-                let error = format!("no answer within {silent:.1?}, the handler's thread was replaced");
+                let error = format!("no answer within {silent:.1?}; the handler's thread was replaced");
                 return AttemptOutcome::Failed(HandlerError::Failed(error));
             }
             Heard::Stuck(silent) => {
-                let error = format!("no answer within {silent:.1?}, and too many of the handler's threads hang");
+                let error = format!("no answer within {silent:.1?}, and too many of the handler's threads are hung");
                 let mut counts = status.lock();
                 counts.note_error(error.as_str());
                 let was_hung = std::mem::replace(&mut counts.is_hung, true);
                 drop(counts);
                 if !was_hung {
-                    error!(handler = status.name(), %error, "handler hangs, waiting for one of its threads");
+                    error!(handler = status.name(), %error, "handler is hung; waiting for one of its threads");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Status of a handler, and requests to it: behind `/v1/handlers` and the metrics.
+//! Status of a handler, and requests to it, for `/v1/handlers` and the metrics.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -22,60 +22,60 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandlerState {
-    /// Nothing was tried yet, or the handler is being opened.
+    /// No attempt was made yet, or the handler is being opened.
     #[default]
     Starting,
-    /// The last attempt succeeded, or there was none.
+    /// The last attempt succeeded, or none was needed.
     Running,
-    /// The last attempt at some delivery failed; there will be another.
+    /// The last attempt of some delivery failed; it will be retried.
     Retrying,
-    /// Somebody paused it: what comes waits.
+    /// Paused by a user; events wait.
     Paused,
-    /// An attempt has taken longer than `[supervision] hung_after`, and so have others: no more threads are started.
+    /// An attempt has taken longer than `[supervision] hung_after`, and too many threads are hung to start another.
     Hung,
-    /// Its actor ended by itself and is about to be started again.
+    /// Unexpected end of its actor, which will be restarted.
     Failed,
-    /// It has ended: stopped as asked, or nobody listens any more.
+    /// Ended, on request or because its sink is closed for good.
     Stopped,
 }
 
-/// Counters of a handler, and its state.
+/// State and counters of a handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandlerCounts {
-    /// `Starting`, `Running`, `Failed` or `Stopped`; the others follow from the rest.
+    /// `Starting`, `Running`, `Failed` or `Stopped`; the other states are derived from the other fields.
     pub state: HandlerState,
-    /// Events delivered, dead letters of others included.
+    /// Events delivered, including dead letters of other handlers.
     pub delivered: u64,
-    /// Attempts that failed and were repeated.
+    /// Attempts that failed and were retried.
     pub retried: u64,
-    /// Of these: panics.
+    /// Attempts among these that panicked.
     pub panics: u64,
-    /// Starts of the handler's actor, the first one included.
+    /// Starts of the handler's actor, including the first one.
     pub lives: u64,
     /// Times that the handler's thread hung and was replaced.
     pub threads_replaced: u64,
-    /// Events given up with no dead letter to take them.
+    /// Events given up without a dead letter.
     pub given_up: u64,
-    /// Events given up and taken by the dead letter.
+    /// Events given up and accepted by the dead letter.
     pub dead_lettered: u64,
     /// Events given up because they were too large in every form.
     pub too_large: u64,
-    /// Events that were too large for the sink, and delivered without their `old`.
+    /// Events that were too large for the sink, and were delivered without their `old`.
     pub without_old: u64,
-    /// Events that were too large for the sink, and delivered as a reference.
+    /// Events that were too large for the sink, and were delivered as a reference.
     pub references: u64,
     /// Set while an attempt waits for a hung thread that cannot be replaced.
     pub is_hung: bool,
     /// State of the deliveries.
     pub core: CoreView,
-    /// Start of the oldest attempt under way, in microseconds since the Unix epoch.
+    /// Start of the oldest running attempt, in microseconds since the Unix epoch.
     pub oldest_attempt: Option<i64>,
-    /// The last error, and its time in microseconds since the Unix epoch.
+    /// Last error, and its time in microseconds since the Unix epoch.
     pub last_error: Option<(String, i64)>,
 }
 
 impl HandlerCounts {
-    /// Notes an error of now.
+    /// Records an error at the current time.
     pub fn note_error(&mut self, error: impl Into<String>) {
         self.last_error = Some((error.into(), Timestamp::now().as_microsecond()));
     }
@@ -91,7 +91,7 @@ impl PauseSwitch {
         self.0.send_replace(paused);
     }
 
-    /// Returns whether it is paused.
+    /// Returns true if it is paused.
     pub fn is_paused(&self) -> bool {
         *self.0.borrow()
     }
@@ -106,20 +106,20 @@ impl PauseSwitch {
 const AGE_BOUNDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0, 1_800.0];
 /// Upper bounds for the duration of a call, in seconds.
 const CALL_BOUNDS: &[f64] = &[0.000_25, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
-/// Upper bounds for the events of a call.
+/// Upper bounds for the number of events of a call.
 const BATCH_BOUNDS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1_000.0, 4_000.0];
 
 /// Histograms of one handler.
 #[derive(Debug)]
 pub struct HandlerTimings {
-    /// Seconds from when an event was appended to the journal to the answer by which it is delivered. Only of events that
-    /// were appended in this run: the time between two runs is no delivery's.
+    /// Seconds from the append of an event to the journal until it was delivered. Only events appended in this run are
+    /// counted, so that the time between two runs does not count.
     pub event_age: Histogram,
-    /// Seconds from a call of the handler to its answer, where that is that everything was delivered.
+    /// Duration of calls in which the whole batch was delivered, in seconds.
     pub delivered_calls: Histogram,
-    /// As `delivered_calls`, of calls that failed, panics and silence included.
+    /// Duration of failed calls, including panics and timeouts, in seconds.
     pub failed_calls: Histogram,
-    /// Events of a call, repeated calls included.
+    /// Number of events per call, including repeated calls.
     pub call_events: Histogram,
 }
 
@@ -135,7 +135,7 @@ impl Default for HandlerTimings {
 }
 
 impl HandlerTimings {
-    /// Counts the end of a call. `earlier` is the last place of earlier runs.
+    /// Counts the end of a call. `earlier` is the last position of earlier runs.
     fn observe(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration, now_micros: i64, earlier: Sequence) {
         self.call_events.observe_count(events.len());
         if *outcome != AttemptOutcome::Delivered {
@@ -153,81 +153,81 @@ impl HandlerTimings {
     }
 }
 
-/// Everything visible of one handler.
+/// Status of one handler.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HandlerView {
     /// Name of the `[handlers.*]` entry.
     pub name: String,
-    /// `stdout`, `file`, `blackhole`, or what the library's user said.
+    /// `stdout`, `file`, `blackhole`, or the type given by the library user.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it is doing.
+    /// State of the handler.
     pub state: HandlerState,
-    /// The types at work whose changes it gets, as `plural.group`.
+    /// Watched types whose changes it receives, as `plural.group`.
     pub types: Vec<String>,
-    /// Events waiting, those in flight included.
+    /// Waiting events, including those in flight.
     pub queued: u64,
     /// Events delivered.
     pub delivered: u64,
-    /// Attempts that failed and were repeated.
+    /// Attempts that failed and were retried.
     pub retried: u64,
-    /// Of these: panics.
+    /// Attempts among these that panicked.
     pub panics: u64,
-    /// Times its actor ended by itself and was started again, or its thread hung and was replaced.
+    /// Restarts of its actor, and replacements of its hung thread.
     pub restarts: u64,
-    /// Events lost: at the bound of its buffer, or given up with no dead letter to take them.
+    /// Events lost because its buffer was full, or given up without a dead letter.
     pub dropped: u64,
-    /// Events its dead letter took.
+    /// Events that its dead letter accepted.
     pub dead_lettered: u64,
-    /// Events that `changed` and `when` refused.
+    /// Events refused by `changed` and `when`.
     pub filtered: u64,
-    /// Of these: events of which `when` could not be evaluated.
+    /// Events among these for which `when` could not be evaluated.
     pub rule_errors: u64,
-    /// Which of them the last one was, and why; `null` when there was none.
+    /// The last of them, and its error; `null` if there was none.
     pub last_rule_error: Option<String>,
-    /// Events merged into later ones at the bound of its buffer.
+    /// Events coalesced into later ones because its buffer was full.
     pub coalesced: u64,
-    /// Updates that lost their `old` at the bound of its buffer.
+    /// Updates that lost their `old` because its buffer was full.
     pub olds_given_up: u64,
-    /// It is done with the initial state of everything it takes, given-up events included (S-8, S-9).
+    /// Set when the whole initial state is delivered or given up (S-8, S-9).
     pub synced: bool,
-    /// Everything up to here is done with.
+    /// Position up to which all events are delivered or given up.
     pub position: u64,
-    /// Seconds since the oldest event waiting was journaled; `null` when none waits.
+    /// Seconds since the oldest waiting event was journaled; `null` if none waits.
     #[serde(rename = "oldestUndeliveredAgeSeconds")]
     pub oldest_undelivered_age_seconds: Option<f64>,
-    /// Deliveries under way, those included that wait to be repeated.
+    /// Deliveries in progress, including those that wait for a retry.
     pub in_flight: u64,
-    /// A delivery waits for `rate_limit`, or until the sink wants more.
+    /// Set while a delivery waits for `rate_limit`, or for a delay that the sink asked for.
     pub rate_limited: bool,
-    /// Events that were too large for the sink, and delivered without their `old`.
+    /// Events that were too large for the sink, and were delivered without their `old`.
     pub without_old: u64,
-    /// Events that were too large for the sink, and delivered as a reference.
+    /// Events that were too large for the sink, and were delivered as a reference.
     pub references: u64,
     /// Events given up because they were too large in every form.
     pub too_large: u64,
-    /// Seconds since the oldest attempt under way began; `null` between attempts.
+    /// Seconds since the start of the oldest running attempt; `null` between attempts.
     #[serde(rename = "inFlightSeconds")]
     pub in_flight_seconds: Option<f64>,
-    /// The last thing that went wrong; `null` when nothing ever did.
+    /// Last error; `null` if there was none.
     pub last_error: Option<String>,
-    /// Seconds since then.
+    /// Seconds since the last error.
     #[serde(rename = "lastErrorAgeSeconds")]
     pub last_error_age_seconds: Option<f64>,
-    /// Its histograms.
+    /// Histograms of the handler.
     #[serde(skip)]
     pub timings: Arc<HandlerTimings>,
 }
 
-/// What can be asked of a handler at work.
+/// Request to a running handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Nothing more is begun; what is on the way ends. It lasts until [`Control::Resume`] or a restart.
+    /// Start no delivery; running deliveries end. It lasts until [`Control::Resume`] or a restart.
     Pause,
-    /// It goes on.
+    /// Continue after a pause.
     Resume,
-    /// What it gave up is delivered again, as far as it is known yet.
+    /// Deliver again the events that it gave up, if they are still known.
     Replay,
 }
 
@@ -244,23 +244,24 @@ pub struct HandlerStatus {
 
 impl HandlerStatus {
     /// Makes the status of a handler; `kind` is its type.
+    #[cfg(any(test, feature = "testing"))]
     pub fn new(name: &str, kind: &str) -> Self {
         Self::with_switch(name, kind, PauseSwitch::default())
     }
 
-    /// As [`HandlerStatus::new`], paused by a switch that is there already.
+    /// Makes the status of a handler, paused by an existing switch.
     pub fn with_switch(name: &str, kind: &str, switch: PauseSwitch) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
         let (counts, timings, reader) = (Mutex::default(), Arc::default(), Mutex::default());
         Self { name, kind, switch, counts, timings, reader }
     }
 
-    /// Returns what it is paused by.
+    /// Returns its pause switch.
     pub fn switch(&self) -> &PauseSwitch {
         &self.switch
     }
 
-    /// Does what is asked; returns how many events will be delivered again.
+    /// Executes a request; returns the number of events that will be delivered again.
     pub fn control(&self, control: Control) -> u64 {
         match control {
             Control::Pause => self.switch.set(true),
@@ -279,12 +280,12 @@ impl HandlerStatus {
         &self.name
     }
 
-    /// Sets the reader whose numbers and types belong to this handler.
+    /// Sets the reader of this handler, for its numbers and types.
     pub fn attach(&self, router: Router, reader: ReaderId) {
         *lock(&self.reader) = Some((router, reader));
     }
 
-    /// Locks the counts for a change; hold it for no longer than a few assignments.
+    /// Locks the counters for a change. Hold the lock only for a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, HandlerCounts> {
         lock(&self.counts)
     }
@@ -295,7 +296,7 @@ impl HandlerStatus {
         self.timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
 
-    /// Notes that its actor starts.
+    /// Records the start of its actor.
     pub fn begin_life(&self) {
         let mut counts = self.lock();
         counts.lives += 1;
@@ -303,14 +304,14 @@ impl HandlerStatus {
         (counts.is_hung, counts.core, counts.oldest_attempt) = (false, CoreView::default(), None);
     }
 
-    /// Notes that its actor has ended by itself.
+    /// Records that its actor has ended unexpectedly.
     pub fn end_life(&self, exit: &Exit) {
         let mut counts = self.lock();
         counts.state = HandlerState::Failed;
         counts.note_error(format!("handler actor {exit}"));
     }
 
-    /// Shows the deliveries; `oldest_attempt` is the age of the oldest attempt under way.
+    /// Sets the state of the deliveries; `oldest_attempt` is the age of the oldest running attempt.
     pub(super) fn show(&self, core: CoreView, oldest_attempt: Option<Duration>) {
         let micros = |age: Duration| {
             Timestamp::now().as_microsecond().saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX))
@@ -324,12 +325,12 @@ impl HandlerStatus {
         self.of_reader(|router, reader| router.journal().stats(reader))
     }
 
-    /// Returns whether everything that its reader begins with is done with (S-8).
+    /// Returns true if all initial events of its reader are delivered or given up (S-8).
     pub fn has_synced(&self) -> bool {
         self.of_reader(|router, reader| router.journal().has_synced(reader))
     }
 
-    /// Copies everything out.
+    /// Returns a copy of the whole status.
     pub fn view(&self, now: Timestamp) -> HandlerView {
         let stats = self.reader_stats();
         let counts = self.lock().clone();
@@ -386,7 +387,7 @@ mod tests {
         object::ResourceType,
     };
 
-    /// Events of these places, appended at these microseconds.
+    /// Returns events with these positions, appended at these times in microseconds.
     fn events(places: &[(u64, i64)]) -> Vec<Event> {
         let [group, version, kind, plural] = ["", "v1", "Thing", "things"].map(str::to_owned);
         let resource = ResourceType { group, version, kind, plural, namespaced: true };
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_call_has_a_duration_but_no_ages() {
+    fn failed_call_has_duration_but_no_ages() {
         let timings = HandlerTimings::default();
         let outcomes =
             [AttemptOutcome::Failed(HandlerError::Failed("no".into())), AttemptOutcome::Panicked("oh".into())];
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_runs_and_a_clock_set_back_distort_no_age() {
+    fn earlier_runs_and_clock_changes_distort_no_age() {
         let timings = HandlerTimings::default();
         let events = events(&[(7, 1_000_000), (8, 1_000_000), (9, 90_000_000)]);
         timings.observe(&AttemptOutcome::Delivered, &events, Duration::ZERO, 3_000_000, Sequence(7));

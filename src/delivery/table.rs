@@ -1,4 +1,4 @@
-//! Table of routes and units: which reader of the journal wants which records.
+//! Table of routes and units; it maps records to readers of the journal.
 
 #[cfg(test)]
 mod tests;
@@ -16,15 +16,15 @@ use crate::{
     object::ResourceType,
 };
 
-/// Properties of a unit that its readers depend on.
+/// Options of a unit that its readers depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitOptions {
-    /// Its type was found after the first discovery. Nothing of it existed at the very first start, so handlers that
-    /// skip initial objects want its first list too.
+    /// Set if its type was found after the first discovery. None of its objects existed at the first start, so handlers
+    /// that skip initial objects receive its first list too.
     pub late: bool,
-    /// `[resources.*] resync`: period of its resyncs; zero is never (S-10).
+    /// Period of its resyncs, `[resources.*] resync`; zero means never (S-10).
     pub resync_period: Duration,
-    /// The cache holds bodies: `cache = "full"`.
+    /// Set if the cache holds bodies: `cache = "full"`.
     pub cached: bool,
 }
 
@@ -39,17 +39,17 @@ impl Default for UnitOptions {
 pub struct RouteTable {
     routes: BTreeMap<ReaderId, Routed>,
     units: HashMap<UnitId, Unit>,
-    /// By group and plural: two versions of a type are the same objects.
+    /// Types by group and plural: two versions of a type have the same objects.
     types: HashMap<(String, String), TypeNumber>,
     next_type: u32,
 }
 
 #[derive(Debug)]
 struct Routed {
-    /// Name of the reader's handler; a feed has none.
+    /// Name of the reader's handler; `None` for a feed.
     name: Option<String>,
     route: Route,
-    /// Units that were running before the reader took them. It sees nothing of them before they add it.
+    /// Units that were running when the reader was opened. It receives none of their events before they add it.
     joins: HashSet<UnitId>,
 }
 
@@ -57,11 +57,11 @@ struct Routed {
 struct Unit {
     info: Arc<UnitInfo>,
     options: UnitOptions,
-    /// Sequence of its last record, once it has ended.
+    /// Sequence of its last record, if it has ended.
     retired: Option<Sequence>,
 }
 
-/// Effect of another route on running units.
+/// Effect of a new route on running units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rerouted {
     /// Units that have to add the reader.
@@ -71,7 +71,7 @@ pub struct Rerouted {
 }
 
 impl RouteTable {
-    /// Returns the running units that a route takes, in order.
+    /// Returns the running units on a route, in order.
     pub fn taken(&self, route: &Route) -> Vec<UnitId> {
         let is_taken = |unit: &Unit| unit.retired.is_none() && route.takes(&unit.info.entry);
         let mut taken: Vec<_> = self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect();
@@ -79,7 +79,7 @@ impl RouteTable {
         taken
     }
 
-    /// Returns the interest of a route, whose reader sees nothing of the units in `joins` before they add it.
+    /// Returns the interest of a route, whose reader receives no events of units in `joins` before they add it.
     pub fn interest_of(&self, route: &Route, joins: &HashSet<UnitId>) -> Interest {
         let taken = self.units.iter().filter(|(_, unit)| route.takes(&unit.info.entry));
         let interest = |(id, unit): (&UnitId, &Unit)| {
@@ -89,7 +89,7 @@ impl RouteTable {
         Interest { units: taken.map(interest).collect(), changes: route.changes(), filter: route.filter() }
     }
 
-    /// Adds the route of a reader, named after its handler; `joins` are units that have to add it (S-5).
+    /// Adds the route of a reader, with the name of its handler; the units in `joins` must add the reader (S-5).
     pub fn add_route(&mut self, reader: ReaderId, name: Option<String>, route: Route, joins: HashSet<UnitId>) {
         self.routes.insert(reader, Routed { name, route, joins });
     }
@@ -111,8 +111,8 @@ impl RouteTable {
         self.routes.remove(&reader);
     }
 
-    /// Adds a unit; returns its terms for the journal, and the readers that want it. Call it before the unit appends
-    /// anything.
+    /// Adds a unit. Returns its terms for the journal, and the readers on whose route it is. Call this before the unit
+    /// appends any change.
     pub fn add_unit(&mut self, unit: UnitId, info: UnitInfo, options: UnitOptions) -> (UnitTerms, Vec<ReaderId>) {
         let next = TypeNumber(self.next_type);
         let resource = *self.types.entry(type_of(&info.resource)).or_insert(next);
@@ -122,8 +122,8 @@ impl RouteTable {
         (UnitTerms { resource, late: options.late, cached: options.cached }, takers)
     }
 
-    /// Adds a unit that continues the units of the entry `before`, as [`RouteTable::add_unit`] does. Returns also the readers
-    /// that did not take those: the unit has to add them (S-5).
+    /// Adds a unit that replaces the units of the entry `before`, like [`RouteTable::add_unit`]. Also returns the
+    /// readers that did not read the old units; the unit must add them (S-5).
     pub fn add_successor(
         &mut self,
         unit: UnitId,
@@ -140,7 +140,7 @@ impl RouteTable {
         (terms, takers, new)
     }
 
-    /// Adds a unit of an earlier run, which has a number and may have ended; returns the readers that take it.
+    /// Adds a unit of an earlier run, which has a number and may have ended; returns its readers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,
@@ -156,13 +156,13 @@ impl RouteTable {
         takers
     }
 
-    /// Returns whether a reader that takes this entry skips changes made during downtime.
+    /// Returns true if a reader of this entry skips changes made during downtime.
     pub fn skips_downtime(&self, entry: &str) -> bool {
         let mut takers = self.routes.values().filter(|routed| routed.route.takes(entry));
         takers.any(|routed| !routed.route.changes().has(ChangeSet::DOWNTIME))
     }
 
-    /// Notes that a unit has to add a reader, which takes it and saw nothing of it in an earlier run.
+    /// Records that a unit must add a reader that read none of its events in an earlier run.
     pub fn will_join(&mut self, reader: ReaderId, unit: UnitId) {
         if let Some(routed) = self.routes.get_mut(&reader) {
             routed.joins.insert(unit);
@@ -175,7 +175,7 @@ impl RouteTable {
         routes.filter_map(|(reader, routed)| Some((*reader, routed.name.as_deref()?, routed.route.changes())))
     }
 
-    /// Returns the readers that do not take units of an entry.
+    /// Returns the readers whose route does not include units of an entry.
     pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
         self.readers_where(|routed| !routed.route.takes(entry))
     }
@@ -184,15 +184,15 @@ impl RouteTable {
         self.routes.iter().filter(|(_, routed)| is_meant(routed)).map(|(reader, _)| *reader).collect()
     }
 
-    /// Notes that a unit appends nothing after `last`. Its last events may still be waiting somewhere, so its description
-    /// stays.
+    /// Records that a unit appends nothing after `last`. Its description stays, because its last events may still be
+    /// waiting.
     pub fn retire_unit(&mut self, unit: UnitId, last: Sequence) {
         if let Some(unit) = self.units.get_mut(&unit) {
             unit.retired = Some(last);
         }
     }
 
-    /// Removes the units that have ended and of which nothing waits above `passed`; returns them.
+    /// Removes and returns the units that have ended and have no event after `passed`.
     pub fn forget_units(&mut self, passed: Sequence) -> Vec<UnitId> {
         let is_over = |unit: &Unit| unit.retired.is_some_and(|last| last <= passed);
         let forgotten: Vec<_> = self.units.extract_if(|_, unit| is_over(unit)).map(|(unit, _)| unit).collect();
@@ -212,7 +212,7 @@ impl RouteTable {
         routed.map(|routed| self.interest_of(&routed.route, &routed.joins)).unwrap_or_default()
     }
 
-    /// Returns the running types that a reader takes, as `plural.group`, in order.
+    /// Returns the running types on a reader's route, as `plural.group`, in order.
     pub fn types(&self, reader: ReaderId) -> Vec<String> {
         let Some(Routed { route, .. }) = self.routes.get(&reader) else { return Vec::new() };
         let name = |unit| {
@@ -228,7 +228,8 @@ impl RouteTable {
         self.units.get(&unit).map(|unit| Arc::clone(&unit.info))
     }
 
-    /// Adds to records the description of their units. Leaves out records of unknown units, a mistake of the caller.
+    /// Adds to each record the description of its unit. Leaves out records of unknown units, which are a mistake of the
+    /// caller.
     pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
         let mut last: Option<(UnitId, &Arc<UnitInfo>)> = None;
         let mut events = Vec::with_capacity(records.len());

@@ -41,7 +41,7 @@ fn info() -> UnitInfo {
 
 pub(super) type Seen = Arc<Mutex<Vec<String>>>;
 
-/// Takes down what it gets; panics over an object named `poison`, and fails as often as told.
+/// Returns a handler that records its events. It panics on an object named `poison`, and first fails `failures` times.
 pub(super) fn recording(seen: &Seen, failures: usize) -> OpenHandler {
     let seen = Arc::clone(seen);
     let failures = Arc::new(Mutex::new(failures));
@@ -154,7 +154,7 @@ pub(super) fn thread(open: OpenHandler) -> Sink {
 }
 
 #[test]
-fn i4_what_was_released_is_delivered_before_a_stop_and_poison_goes_to_the_dead_letter() {
+fn stop_delivers_released_events_and_dead_letters() {
     run(async {
         let engine = Engine::new();
         let (good, bad, dead) = (Seen::default(), Seen::default(), Seen::default());
@@ -170,7 +170,7 @@ fn i4_what_was_released_is_delivered_before_a_stop_and_poison_goes_to_the_dead_l
         let expected = [expected, vec!["deleted a/20".into(), "added b/21".into()]].concat();
         assert_eq!(*good.lock().unwrap(), expected);
         assert_eq!(*bad.lock().unwrap(), expected);
-        // The dead letter's handler panics over it too: then it is counted.
+        // The dead letter's handler panics on it too, so it is counted as lost.
         let view = steady.view(jiff::Timestamp::now());
         assert_eq!((view.dead_lettered, view.delivered, view.queued, view.position), (1, 11, 0, 12));
         assert!(view.panics >= 3);
@@ -181,8 +181,9 @@ fn i4_what_was_released_is_delivered_before_a_stop_and_poison_goes_to_the_dead_l
     });
 }
 
+/// Rule: H-2.
 #[test]
-fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
+fn stalled_handler_delays_no_other_handler() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
@@ -217,7 +218,7 @@ fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
     });
 }
 
-/// Takes what is named `a`, and nothing else; says when it was closed.
+/// Handler that accepts only events of `a`; it records when it is closed.
 struct Picky(Seen);
 
 impl Handler for Picky {
@@ -233,7 +234,7 @@ impl Handler for Picky {
 }
 
 #[test]
-fn i4_a_handler_still_at_work_at_the_deadline_of_a_stop_flushes_what_it_wrote() {
+fn busy_handler_flushes_at_stop_deadline() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
@@ -246,13 +247,13 @@ fn i4_a_handler_still_at_work_at_the_deadline_of_a_stop_flushes_what_it_wrote() 
         engine.commit(&[added("b", "b", 1)]);
         until(|| view().retried > 0).await;
         let left = engine.stop(Duration::from_millis(100)).await;
-        assert_eq!((left.len(), left[0].events), (1, 1), "what failed is named");
+        assert_eq!((left.len(), left[0].events), (1, 1), "the failed event is reported");
         assert_eq!(*seen.lock().unwrap(), ["closed"]);
         assert_eq!(view().state, HandlerState::Stopped);
     });
 }
 
-/// An actor of a user of the library.
+/// Actor of a library user.
 struct Own(Seen);
 
 impl actix::Actor for Own {
@@ -269,7 +270,7 @@ impl actix::Handler<Notification> for Own {
 }
 
 #[test]
-fn an_own_actor_is_a_handler() {
+fn custom_actor_is_a_handler() {
     use actix::Actor as _;
     run(async {
         let engine = Engine::new();
@@ -287,7 +288,7 @@ fn an_own_actor_is_a_handler() {
 }
 
 #[test]
-fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
+fn panicked_lane_restarts_without_loss() {
     run(async {
         let engine = Engine::new();
         let (seen, other) = (Seen::default(), Seen::default());

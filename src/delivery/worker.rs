@@ -1,9 +1,9 @@
-//! The thread of a handler. Jobs come over a bounded channel, answers go back one by one.
+//! Thread of a handler. It receives jobs over a bounded channel and answers each one.
 //!
-//! A handler that blocks is given one job at a time. One that waits has a runtime on its thread, on which its deliveries are side
-//! by side. A panic ends the handler, not the thread: the next job opens a new one, while other deliveries end with the one they
-//! began with (I7). A thread that hangs is left behind, with its handler, and a new one takes its place; at most
-//! [`LEFT_BEHIND_MAX`] of one handler are alive at a time.
+//! A handler that blocks receives one job at a time. An asynchronous handler has a runtime on its thread, which runs
+//! its deliveries concurrently. A panic ends the handler, not the thread: the next job opens a new handler, while other
+//! deliveries end with the old one (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At
+//! most [`LEFT_BEHIND_MAX`] abandoned threads of one handler exist at a time.
 
 use std::{
     io,
@@ -34,62 +34,64 @@ use crate::{
     supervisor::{child::panic_text, fault::SharedFault},
 };
 
-/// Jobs that may wait for a thread that does one at a time.
+/// Capacity of the queue of a thread that does one job at a time.
 const JOBS_MAX: usize = 2;
-/// Threads of one handler that hang and have been replaced; while there are so many, the next one is waited for.
+/// Maximum number of replaced threads of one handler that still hang. At this limit, a hung thread is not replaced but
+/// waited for.
 pub const LEFT_BEHIND_MAX: usize = 3;
-/// What a handler that waits may take to end what it has open, when nobody asked for its end.
+/// Time for an asynchronous handler to close if it ends without a request.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Opens a handler that blocks. A failure is a failed attempt.
+/// Function that opens a handler that blocks. A failure counts as a failed attempt.
 pub type OpenHandler = Arc<dyn Fn() -> Result<Box<dyn Handler>, HandlerError> + Send + Sync>;
 
-/// Opens a handler that waits, within its runtime. It must not wait for anything; a failure is a failed attempt.
+/// Function that opens an asynchronous handler, within its runtime. It must not wait; a failure counts as a failed
+/// attempt.
 pub type OpenAsync = Arc<dyn Fn() -> Result<Arc<dyn AsyncHandler>, HandlerError> + Send + Sync>;
 
-/// Opens a handler on its thread: at the start, after a panic, and on the thread that replaces one that hangs.
+/// Function that opens a handler on its thread: at the start, after a panic, and on the replacement of a hung thread.
 #[derive(Clone)]
 pub enum Open {
-    /// One that blocks.
+    /// A handler that blocks.
     Blocking(OpenHandler),
-    /// One that waits without blocking.
+    /// A handler that waits without blocking.
     Async {
-        /// Opens it.
+        /// Function that opens it.
         open: OpenAsync,
-        /// Deliveries at a time, at least one.
+        /// Number of concurrent deliveries, at least one.
         concurrency: usize,
-        /// What one attempt may take.
+        /// Timeout of one attempt.
         timeout: Duration,
     },
 }
 
-/// The way to a handler's thread, whichever it is now. A thread ends once it has closed its handler, was replaced, or
-/// all its senders are gone.
+/// Handle of a handler's current thread. A thread ends after it has closed its handler, or was replaced, or all its
+/// senders are dropped.
 #[derive(Clone)]
 pub struct Worker(Arc<Shared>);
 
 struct Shared {
     name: String,
     open: Open,
-    /// How long an attempt may be silent before its thread hangs.
+    /// Time without an answer after which a thread counts as hung.
     patience: Duration,
     threads: Mutex<Threads>,
-    /// What goes wrong with the next batch, in a test.
+    /// Fault of the next batch, for tests.
     fault: SharedFault,
 }
 
-/// The thread that works, if there is one yet, and those that were left behind.
+/// The current thread, if there is one yet, and the abandoned ones.
 #[derive(Default)]
 struct Threads {
     current: Option<Thread>,
     left_behind: Vec<Weak<AtomicBool>>,
 }
 
-/// The way to a thread.
+/// Handle of a thread.
 #[derive(Clone)]
 struct Thread {
     jobs: Jobs,
-    /// Whether it was left behind; it lives as long as the thread.
+    /// Set if it was abandoned; this flag lives as long as the thread.
     left_behind: Arc<AtomicBool>,
 }
 
@@ -104,31 +106,31 @@ enum Job {
     Close(oneshot::Sender<AttemptOutcome>),
 }
 
-/// What is heard of an attempt.
+/// Report on an attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Its end.
+    /// The attempt has ended.
     Answer(AttemptOutcome),
-    /// The thread was silent for so long; it was left behind, and a new one is ready for the batch.
+    /// The thread did not answer for this time. It was abandoned, and a new thread is ready for the batch.
     Replaced(Duration),
-    /// The thread has been silent for so long, and too many hang: it is waited for.
+    /// The thread has not answered for this time, and too many threads hang. The attempt continues to wait.
     Stuck(Duration),
 }
 
 impl Worker {
-    /// Starts the thread, which opens its handler at once. A thread hangs that does not answer for `hung_after`, and where
-    /// attempts have a timeout, for so long after it.
+    /// Starts the thread, which opens its handler at once. The thread counts as hung if it does not answer for
+    /// `hung_after`. If attempts have a timeout, `hung_after` counts from its end.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// Fails if the system cannot start another thread.
     pub fn spawn(name: &str, hung_after: Duration, open: Open) -> io::Result<Self> {
         let worker = Self::reserve(name, hung_after, open);
         worker.0.thread()?;
         Ok(worker)
     }
 
-    /// As [`Worker::spawn`], but the thread starts with the first batch: for a handler that must not be opened before
-    /// the one in whose place it comes is closed.
+    /// Makes a worker whose thread starts with the first batch. Use it for a handler that must not be opened before its
+    /// predecessor is closed. See [`Worker::spawn`].
     pub fn reserve(name: &str, hung_after: Duration, open: Open) -> Self {
         let patience = match open {
             Open::Blocking(_) => hung_after,
@@ -138,7 +140,8 @@ impl Worker {
         Self(Arc::new(Shared { name: name.to_owned(), open, patience, threads, fault }))
     }
 
-    /// Returns how many deliveries it takes at a time.
+    /// Returns its maximum number of concurrent deliveries.
+    #[cfg(test)]
     pub fn concurrency(&self) -> usize {
         match self.0.open {
             Open::Blocking(_) => 1,
@@ -146,12 +149,12 @@ impl Worker {
         }
     }
 
-    /// Returns whether a delivery ends when its [`Attempt`] is dropped.
+    /// Returns true if dropping an [`Attempt`] ends its delivery.
     pub fn can_cancel(&self) -> bool {
         matches!(self.0.open, Open::Async { .. })
     }
 
-    /// Returns how much of an event it can be sent at least.
+    /// Returns the smallest form that it accepts.
     pub fn smallest_form(&self) -> Form {
         match self.0.open {
             Open::Blocking(_) => Form::Whole,
@@ -159,12 +162,12 @@ impl Worker {
         }
     }
 
-    /// Begins to deliver a batch. Hear what becomes of it from [`Attempt::hear`].
+    /// Starts the delivery of a batch. [`Attempt::hear`] reports its result.
     pub fn deliver(&self, batch: Notification, form: Form) -> Attempt<'_> {
         self.submit(|answer| Job::Deliver(batch, form, answer))
     }
 
-    /// Closes the handler and waits for the end of it, however long that takes; the thread ends.
+    /// Closes the handler and waits without a limit until it is closed; the thread ends.
     pub async fn close(&self) -> AttemptOutcome {
         if lock(&self.0.threads).current.is_none() {
             return AttemptOutcome::Delivered;
@@ -172,7 +175,7 @@ impl Worker {
         self.submit(Job::Close).answer.await.unwrap_or_else(|_| ended())
     }
 
-    /// Does harm on the thread of a handler that blocks, with the next batch.
+    /// Causes a fault on the thread of a handler that blocks, with the next batch.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage(&self, harm: Harm) {
         self.0.fault.put(harm);
@@ -202,20 +205,19 @@ impl Worker {
     }
 }
 
-/// A batch that is being delivered.
+/// Delivery of a batch.
 pub struct Attempt<'a> {
     shared: &'a Shared,
-    /// The thread that it was given to.
+    /// Thread of the delivery.
     thread: Option<Thread>,
     answer: oneshot::Receiver<AttemptOutcome>,
-    /// How long to wait for the next thing to say.
+    /// Time until the next report.
     wait: Duration,
     silent: Duration,
 }
 
 impl Attempt<'_> {
-    /// Waits until there is something to say of the attempt, without blocking. After [`Heard::Stuck`] there will be
-    /// more; otherwise it is over.
+    /// Waits for the next report, without blocking. Other reports follow only after [`Heard::Stuck`].
     pub async fn hear(&mut self) -> Heard {
         if let Ok(answer) = timeout(self.wait, &mut self.answer).await {
             return Heard::Answer(answer.unwrap_or_else(|_| ended()));
@@ -231,19 +233,19 @@ impl Attempt<'_> {
     }
 }
 
-/// What becomes of a thread that hangs.
+/// Result of replacing a hung thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replacement {
-    /// There is a new one.
+    /// A new thread was started.
     New,
-    /// Another attempt has seen to it.
+    /// Another attempt has already replaced the thread.
     AlreadyThere,
-    /// Too many hang, or there is no thread to be had.
+    /// Too many threads hang, or the system cannot start another one.
     Impossible,
 }
 
 impl Shared {
-    /// Returns the way to the thread, which is started where there is none.
+    /// Returns the current thread, which is started if there is none.
     fn thread(&self) -> io::Result<Thread> {
         let mut threads = lock(&self.threads);
         match &threads.current {
@@ -252,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// Puts a new thread in the place of one that hangs, if nobody did.
+    /// Replaces a hung thread, if that has not happened yet.
     fn replace(&self, hung: &Thread) -> Replacement {
         let mut threads = lock(&self.threads);
         if !threads.current.as_ref().is_some_and(|current| current.is(hung)) {
@@ -299,7 +301,7 @@ impl Thread {
 }
 
 impl Jobs {
-    /// Hands a job over; gives it back with whether the thread has ended.
+    /// Sends a job. If that fails, returns the job and whether the thread has ended.
     fn try_send(&self, job: Job) -> Result<(), (Job, bool)> {
         match self {
             Self::Blocking(jobs) => jobs.try_send(job).map_err(|refused| {
@@ -333,12 +335,12 @@ impl Blocking {
         let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
         let (mut flushes, started) = (Failures::default(), Instant::now());
         if let AttemptOutcome::Failed(error) = self.guarded(|_| Ok(())) {
-            tracing::warn!(handler, %error, "failed to open the handler, trying again with its first event");
+            tracing::warn!(handler, %error, "failed to open the handler; will retry with its first event");
         }
-        // What still waits for a thread that was left behind is delivered by its successor.
+        // Jobs that still wait for an abandoned thread are delivered by its replacement.
         while !self.left_behind.load(Ordering::Acquire) {
             let tick = self.handler.as_ref().and_then(|handler| handler.tick_interval());
-            // A receiver that is gone has stopped waiting; the work is done all the same.
+            // If the receiver was dropped, its owner no longer waits; the job is done anyway.
             match queue.recv_timeout(tick.unwrap_or(Duration::from_hours(1))) {
                 Ok(Job::Deliver(batch, _, answer)) => {
                     let fault = self.fault.clone();
@@ -359,7 +361,7 @@ impl Blocking {
                     }
                     AttemptOutcome::Delivered => {
                         if let Some(failures) = flushes.worked() {
-                            tracing::info!(handler, failures, "flushes again");
+                            tracing::info!(handler, failures, "the handler flushes again");
                         }
                     }
                     AttemptOutcome::Panicked(_) => {} // logged by the panic hook
@@ -398,7 +400,7 @@ impl Blocking {
     }
 }
 
-/// A handler that waits, on its thread and within its runtime.
+/// An asynchronous handler, on its thread and within its runtime.
 struct Waiting {
     open: OpenAsync,
     handler: Arc<Mutex<Option<Arc<dyn AsyncHandler>>>>,
@@ -409,15 +411,15 @@ struct Waiting {
 impl Waiting {
     async fn work(self, mut queue: mpsc::Receiver<Job>) {
         if let Err(outcome) = self.handler() {
-            tracing::warn!(?outcome, "failed to open the handler, trying again with its first event");
+            tracing::warn!(?outcome, "failed to open the handler; will retry with its first event");
         }
         while let Some(job) = queue.recv().await {
             match job {
-                // What still waits for a thread that was left behind is delivered by its successor.
+                // Jobs that still wait for an abandoned thread are delivered by its replacement.
                 Job::Deliver(_, _, answer) if answer.is_closed() => {}
                 Job::Deliver(batch, form, answer) => self.deliver(batch, form, answer),
                 Job::Close(answer) => {
-                    // A receiver that is gone has stopped waiting.
+                    // If the receiver was dropped, its owner no longer waits.
                     drop(answer.send(self.close().await));
                     return;
                 }
@@ -428,7 +430,7 @@ impl Waiting {
         }
     }
 
-    /// Begins a delivery; it ends with its answer, or when nobody waits for that any more.
+    /// Starts a delivery. It ends with its answer, or when the receiver of the answer is dropped.
     fn deliver(&self, batch: Notification, form: Form, mut answer: oneshot::Sender<AttemptOutcome>) {
         let handler = match self.handler() {
             Ok(handler) => handler,
@@ -453,7 +455,7 @@ impl Waiting {
         }));
     }
 
-    /// Returns the handler, which is opened where it is not.
+    /// Returns the handler, which is opened if necessary.
     fn handler(&self) -> Result<Arc<dyn AsyncHandler>, AttemptOutcome> {
         let mut handler = lock(&self.handler);
         if let Some(handler) = &*handler {
@@ -476,7 +478,7 @@ impl Waiting {
     }
 }
 
-/// Runs code of a handler; a panic in it becomes an [`AttemptOutcome`].
+/// Runs code of a handler; turns a panic into an [`AttemptOutcome`].
 pub(super) fn guard(work: impl FnOnce() -> Result<(), HandlerError>) -> AttemptOutcome {
     outcome(catch_unwind(AssertUnwindSafe(work)))
 }

@@ -1,7 +1,7 @@
-//! The shell of [`DeltaFifo`]: one batch in flight to the indexer, the rest appended meanwhile (D3).
+//! Actor around [`DeltaFifo`]: one batch is in flight to the indexer, further deltas are queued meanwhile.
 //!
-//! The reply to an `Events` message is the reflector's credit: it is held back while more than `fifo_max_bytes`
-//! wait, so the reflector stops reading its socket and the API server feels it (F-32, I5).
+//! The answer to an `Events` message is the reflector's credit for more events. While more than `fifo_max_bytes` wait, the
+//! actor withholds the answer. Then the reflector stops reading its socket, and the API server gets backpressure (F-32, I5).
 
 use std::sync::Arc;
 
@@ -34,14 +34,14 @@ pub struct DeltaFifoActor {
     timings: Arc<Timings>,
     in_flight: bool,
     waiting_for_room: Option<oneshot::Sender<()>>,
-    /// When what is queued, and what is in flight, was received.
+    /// Reception times of the queued deltas, and of those in flight.
     queued_since: Arrivals,
     in_flight_since: Vec<Arrival>,
     epoch: Instant,
 }
 
 impl DeltaFifoActor {
-    /// Makes the actor; `max_bytes` is the bound at which the reflector is held back.
+    /// Returns the actor. The reflector is stopped while more than `max_bytes` are queued.
     pub(crate) fn new(
         fifo: DeltaFifo,
         indexer: Consumer,
@@ -63,7 +63,7 @@ impl DeltaFifoActor {
         }
     }
 
-    /// Sends the next batch unless one is on its way.
+    /// Sends the next batch unless one is in flight.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         if self.in_flight {
             return;
@@ -80,7 +80,7 @@ impl DeltaFifoActor {
         self.in_flight_since = self.queued_since.take_until(self.fifo.len());
         let applied = self.indexer.apply.send(Apply(deltas)).into_actor(self).map(|answer, fifo, ctx| {
             if answer.is_err() {
-                ctx.stop(); // the indexer is gone: the unit is about to be restarted as a whole
+                ctx.stop(); // the indexer has ended, so the whole unit is about to be restarted
                 return;
             }
             fifo.in_flight = false;
@@ -93,12 +93,12 @@ impl DeltaFifoActor {
         ctx.spawn(applied);
     }
 
-    /// Has some of the cache packed anew; what comes meanwhile waits for it as for a batch.
+    /// Requests one step of packing cached objects again. It counts as a batch in flight.
     fn repack(&mut self, ctx: &mut Context<Self>) {
         self.in_flight = true;
         let repacked = self.indexer.repack.send(Repack).into_actor(self).map(|answer, fifo, ctx| {
             let Ok(repacked) = answer else {
-                ctx.stop(); // as above
+                ctx.stop(); // the indexer has ended
                 return;
             };
             fifo.in_flight = false;
@@ -134,7 +134,7 @@ impl Actor for DeltaFifoActor {
     type Context = Context<Self>;
 
     fn started(&mut self, _ctx: &mut Self::Context) {
-        self.publish_status(); // what an actor before left there is gone
+        self.publish_status(); // the values of the previous actor are outdated
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
         testing::object,
     };
 
-    /// An indexer that takes three seconds for each batch.
+    /// Indexer that takes three seconds for each batch.
     struct Slow;
 
     impl Actor for Slow {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn age_runs_from_reception_to_application_of_watched_events() {
+    fn age_runs_from_reception_to_application() {
         let paused = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         System::with_tokio_rt(paused).block_on(async {
             let indexer = Slow.start();
@@ -239,7 +239,7 @@ mod tests {
             let list = ReflectorEvent::Replace { items, spared: Vec::new(), resource_version: "1".into() };
             fifo.send(Events { events: vec![list], received: start }).await.unwrap();
             sleep(Duration::from_secs(1)).await;
-            // It was received a second before it came: the reflector was busy.
+            // The reflector was busy, so the events are sent one second after their reception.
             let events = vec![ReflectorEvent::Updated(object("a", "2")), ReflectorEvent::Added(object("c", "2"))];
             fifo.send(Events { events, received: start }).await.unwrap();
             sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! When what a queue holds was received.
+//! Reception times of the queued deltas.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -7,18 +7,18 @@ use crate::status::Timings;
 /// Deltas that were received together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// On a monotonic clock of the caller.
+    /// Reception time, on a monotonic clock of the caller.
     pub(super) at: Duration,
-    /// At least one.
+    /// Number of deltas, at least one.
     pub(super) deltas: usize,
-    /// A watch brought them, not a list or a resync.
+    /// Set when a watch sent them, and not a list or a resync.
     pub(super) watched: bool,
 }
 
-/// Arrivals of all deltas in a queue, oldest first: one entry for each run of deltas that were received together.
+/// Arrivals of all queued deltas, oldest first. Each entry is a run of deltas that were received together.
 ///
-/// With [`QueueOrder::PerKey`](super::QueueOrder::PerKey) deltas overtake each other: which arrival is whose is then an estimate, as
-/// the oldest ones count as taken first.
+/// With [`QueueOrder::PerKey`](super::QueueOrder::PerKey) deltas overtake each other. The arrival of a delta is then an
+/// estimate, because the oldest arrivals count as taken first.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     runs: VecDeque<Arrival>,
@@ -26,7 +26,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Adds deltas that were pushed.
+    /// Adds the arrival of pushed deltas.
     pub(super) fn push(&mut self, arrival: Arrival) {
         self.deltas += arrival.deltas;
         match self.runs.back_mut() {
@@ -36,7 +36,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes the oldest arrivals, so that those of `left` deltas stay.
+    /// Takes the oldest arrivals, and keeps those of the last `left` deltas.
     pub(super) fn take_until(&mut self, left: usize) -> Vec<Arrival> {
         let mut taken = Vec::new();
         while let Some(excess) = self.deltas.checked_sub(left).filter(|excess| *excess > 0)
@@ -53,13 +53,13 @@ impl Arrivals {
         taken
     }
 
-    /// Returns when the oldest delta was received.
+    /// Returns the reception time of the oldest delta.
     pub(super) fn oldest(&self) -> Option<Duration> {
         self.runs.front().map(|first| first.at)
     }
 }
 
-/// Counts a batch that was applied: its size, and the age of what a watch brought. Lists and resyncs have no age.
+/// Records an applied batch: its size, and the age of the deltas from a watch. Lists and resyncs have no age.
 pub(super) fn observe(applied: Vec<Arrival>, now: Duration, timings: &Timings) {
     let deltas: usize = applied.iter().map(|arrival| arrival.deltas).sum();
     if deltas > 0 {

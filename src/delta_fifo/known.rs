@@ -1,4 +1,4 @@
-//! What the consumer of a queue has, as far as it was popped.
+//! State of the consumer after the popped batches.
 
 use std::hash::BuildHasher;
 
@@ -8,10 +8,10 @@ use hashbrown::{HashTable, hash_table::Entry};
 use super::{Delta, is_same_state};
 use crate::object::{Keep, KeyRef, Object};
 
-/// Entries below which the table does not shrink.
+/// Number of entries below which the table does not shrink.
 const KEPT_ROOM: usize = 1 << 10;
 
-/// The state after what was popped: one pointer an object, found by its key; no key is copied.
+/// The state after the popped batches: one pointer per object, found by its key. Keys are not copied.
 #[derive(Default)]
 pub(super) struct Known {
     table: HashTable<Object>,
@@ -27,7 +27,7 @@ impl Known {
         self.table.iter()
     }
 
-    /// Takes another form of a state that it has.
+    /// Takes another form of a known state.
     pub(super) fn replace(&mut self, form: &Object) {
         let (hash, is_it) = (self.hasher.hash_one(form.key()), |known: &Object| known.has_key(form.key()));
         if let Some(known) = self.table.find_mut(hash, is_it).filter(|known| is_same_state(known, form)) {
@@ -39,9 +39,9 @@ impl Known {
         self.table.len()
     }
 
-    /// Applies a batch, of whose objects no more is kept than `keep` says.
+    /// Applies a batch, and keeps the part of each object that `keep` keeps.
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
-        // every key is looked up before any is changed: reading alone, the processor fetches many objects at once
+        // While it only reads, the processor fetches many objects in parallel. So all keys are looked up before any is changed.
         let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
         let Self { table, hasher } = self;
@@ -82,7 +82,7 @@ mod tests {
     use crate::delta_fifo::{DeltaKind, tests::object};
 
     #[test]
-    fn large_drop_gives_room_back() {
+    fn large_deletion_shrinks_known_table() {
         let objects: Vec<_> = (0..4_000).map(|n| object(&format!("n/{n}"), "u", "1")).collect();
         let mut known: Known = objects.iter().cloned().collect();
         assert!(known.table.capacity() >= 4_000);

@@ -1,15 +1,15 @@
-//! Messages of a queue: what it sends to the indexer, and its end.
+//! Messages of the queue to the indexer, and the message that ends the queue.
 
 use actix::{Message, Recipient};
 
 use super::{Deltas, Repacked};
 
-/// One transaction for the indexer. The answer means: applied, published and released.
+/// One transaction for the indexer. The answer is sent after it was applied, published and released.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Apply(pub Deltas);
 
-/// Requests that some cached objects are packed again.
+/// Request to pack some cached objects again.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Repacked")]
 pub(crate) struct Repack;
@@ -18,11 +18,11 @@ pub(crate) struct Repack;
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) apply: Recipient<Apply>,
-    /// Packs again while there is no transaction.
+    /// Receives a [`Repack`] while no transaction is in flight.
     pub(crate) repack: Recipient<Repack>,
 }
 
-/// Nothing more will be pushed: hand out what is queued, then stop (F-70).
+/// End of the input: the queue hands out the queued deltas, and then stops (F-70).
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drain;

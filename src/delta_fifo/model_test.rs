@@ -1,4 +1,4 @@
-//! Random events, lists, restarts and pops: the queue against a naive one, and what it emits against the server.
+//! Random events, lists, restarts and pops. Compares the queue with a simple one, and its output with the server.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,19 +32,19 @@ type State = BTreeMap<u8, (u32, u32)>;
 enum Pushed {
     Change(Row),
     Bookmark(u32),
-    /// Items, those that opt out, keys that are spared, version.
+    /// Items, items that opt out, spared keys, version.
     List(Vec<Item>, Vec<Item>, Vec<u8>, u32),
-    /// Its round, and the known keys in the order in which they are delivered.
+    /// Number of the round, and the known keys in the order of their delivery.
     Resync(u32, Vec<u8>),
 }
 
 /// Rows, store version and resume version, initial, completes.
 type Batch = (Vec<Row>, Option<u32>, Option<u32>, bool, bool);
 
-/// Rows, store version and resume version, whether a list is among them.
+/// Rows, store version, resume version, and whether a list is among them.
 type Taken = (Vec<Row>, Option<u32>, Option<u32>, bool);
 
-/// One queue of either order, kept as a plain list that is searched again and again.
+/// Model of a queue of either order: a plain list with linear search.
 #[expect(clippy::struct_excessive_bools, reason = "the naive model is naive")]
 #[derive(Default)]
 struct Model {
@@ -220,7 +220,7 @@ impl Model {
             return None;
         }
         let list = self.list_pending.take();
-        let count = list.map_or(self.keyed.len(), |(count, _)| count); // never a thousand here
+        let count = list.map_or(self.keyed.len(), |(count, _)| count); // never a thousand in this test
         let rows = self.keyed.drain(..count).flat_map(|(_, rows)| rows).collect();
         if let Some((_, version)) = list {
             self.reached = version;
@@ -236,7 +236,7 @@ impl Model {
     }
 }
 
-/// What must have happened at least once over all cases.
+/// Cases that must occur at least once.
 #[derive(Default)]
 struct Hits {
     tombstones: AtomicU64,
@@ -257,20 +257,20 @@ struct Hits {
 struct World {
     fifo: DeltaFifo,
     model: Model,
-    /// What the events pushed so far describe.
+    /// State that the pushed events describe.
     described: State,
-    /// What the popped deltas made.
+    /// State after applying the popped deltas.
     replayed: BTreeMap<u8, Object>,
-    /// What the server has; lists come from here.
+    /// State of the server, from which lists are made.
     server: State,
-    /// What of it opts out.
+    /// Objects of the server that opt out.
     opted_out: BTreeSet<u8>,
     clock: u32,
     lists_queued: u32,
-    /// The last resync.
+    /// Number of the last resync.
     round: u32,
     keep: Keep,
-    /// What another unit had cached, until the first list was popped.
+    /// State cached by another unit, until the first list is popped.
     seeds: Option<BTreeMap<u8, Object>>,
     per_key: bool,
 }
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Changes the server's state of `key`; the change may go unseen.
+    /// Changes the server's state of `key`. The watch may miss the change.
     fn change(&mut self, key: u8, dice: u8) -> Row {
         self.clock += 1;
         let version = self.clock;
@@ -327,7 +327,7 @@ impl World {
                 self.server.insert(key, (uid, version));
                 (self.shown(key, dice, DeltaKind::Updated), key, uid, version)
             }
-            // a server may repeat itself: a deletion nobody needs
+            // A server may send a superfluous deletion.
             None if dice.is_multiple_of(5) => (DeltaKind::Deleted, key, 0, version),
             None => {
                 self.server.insert(key, (version, version));
@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    /// Lets an object opt out now and then; returns what that makes of a change to it.
+    /// Lets an object opt out at random. Returns the resulting kind of a change.
     fn shown(&mut self, key: u8, dice: u8, kind: DeltaKind) -> DeltaKind {
         if dice % 7 == 1 {
             self.opted_out.insert(key);
@@ -350,7 +350,7 @@ impl World {
         let was_populated = self.model.populated;
         self.model.push(&pushed);
         if !was_populated && self.model.populated && matches!(pushed, Pushed::Change(_)) {
-            self.seeds = None; // no unit begins with a change
+            self.seeds = None; // no unit starts with a change
         }
         let event = match pushed {
             Pushed::Change((kind, key, uid, rv)) => {
@@ -379,7 +379,7 @@ impl World {
                 self.lists_queued += 1;
                 let opted = opted.iter().map(|&(key, uid, rv)| opted_out(key, uid, rv));
                 let items = items.iter().map(|&(key, uid, rv)| make(key, uid, rv)).chain(opted).collect();
-                // with another version, which says nothing
+                // The version differs, but has no meaning here.
                 let spared = spared.iter().map(|&key| make(key, 1, version)).collect();
                 ReflectorEvent::Replace { items, spared, resource_version: version.to_string().as_str().into() }
             }
@@ -437,8 +437,8 @@ impl World {
         true
     }
 
-    /// The unit is started anew: what was queued is lost, what was popped is known. Or another takes its place, to which
-    /// the same is known, but which is not synced.
+    /// Restarts the unit: queued deltas are lost, popped ones are known. If `replaced`, another unit takes over that has the
+    /// same objects and is not synced.
     fn restart(&mut self, replaced: bool, hits: &Hits) {
         hits.restarts.fetch_add(1, Relaxed);
         self.count(hits);
@@ -462,10 +462,10 @@ impl World {
                 let row = self.change(key, dice);
                 self.push(Pushed::Change(row), hits);
             }
-            // a change that the watch misses
+            // The watch misses this change.
             45..=54 => drop(self.change(key, dice)),
             55..=62 => {
-                // what is spared of a seed keeps the body of the seed: the watch brings the next one
+                // A spared object of a seed keeps its body; the watch brings the next one.
                 let is_sparing = dice.is_multiple_of(3) && self.seeds.is_none();
                 let spared: Vec<u8> = is_sparing.then_some(key).into_iter().collect();
                 let mut items: Vec<_> = self.server.iter().map(|(&key, &(uid, rv))| (key, uid, rv)).collect();
@@ -476,7 +476,7 @@ impl World {
             }
             63..=66 => self.push(Pushed::Bookmark(self.clock), hits),
             67..=69 => {
-                // in the order of the cache, which is none
+                // Any order: that of the cache.
                 let keys = self.fifo.known.iter().map(|object| row(DeltaKind::Replaced, object).1).collect();
                 self.round += 1;
                 let behind = self.model.queued().iter().any(|row| row.0.is_sync());
@@ -536,8 +536,9 @@ fn hit(counts: &[(&str, &AtomicU64)]) {
     }
 }
 
+/// Rules: F-33, G-2, G-3.
 #[test]
-fn stream_order_equals_its_model_and_replays_to_what_the_events_describe() {
+fn stream_order_equals_model_and_replays_correctly() {
     let hits = run(false);
     hit(&[
         ("tombstones", &hits.tombstones),
@@ -555,7 +556,7 @@ fn stream_order_equals_its_model_and_replays_to_what_the_events_describe() {
 }
 
 #[test]
-fn per_key_order_equals_its_model_and_replays_to_what_the_events_describe() {
+fn per_key_order_equals_model_and_replays_correctly() {
     let hits = run(true);
     hit(&[
         ("tombstones", &hits.tombstones),

@@ -1,4 +1,4 @@
-//! The classical order: deltas grouped by key (F-10 … F-17).
+//! Classic order: deltas are grouped by key (F-10 … F-17).
 
 use std::{collections::VecDeque, hash::BuildHasher};
 
@@ -8,10 +8,10 @@ use hashbrown::HashTable;
 use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, List, Popped, bytes_of};
 use crate::object::{KeyRef, Object, ResourceVersion};
 
-/// Keys in the order in which they came, each with its deltas.
+/// Keys in the order of their first queued delta, each with its deltas.
 ///
-/// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds, for each, its place counted
-/// from the first key ever queued; the key itself is read from the delta.
+/// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds the place of each key, counted from
+/// the first key that was ever queued. The key itself is read from the delta.
 #[derive(Default)]
 pub(super) struct PerKeyQueue {
     keys: VecDeque<KeyDeltas>,
@@ -21,11 +21,11 @@ pub(super) struct PerKeyQueue {
     hasher: RandomState,
     len: usize,
     bytes: usize,
-    /// A Replace is queued: it touches this many keys at the head, all that were queued with it.
+    /// Set while a Replace is queued: the number of keys queued at that time, which all leave with it, and its version.
     replace: Option<(usize, ResourceVersion)>,
-    /// Version of the event pushed last, not yet handed out.
+    /// Version of the last pushed event, if it was not handed out yet.
     last: Option<Reached>,
-    /// Version up to which everything was handed out.
+    /// Version up to which all events were handed out.
     version: ResourceVersion,
 }
 
@@ -72,32 +72,32 @@ impl PerKeyQueue {
         Some(index(*place, self.first))
     }
 
-    /// Notes how far the stream has come without a delta.
+    /// Notes a version that the stream reached without a delta.
     pub(super) fn reach_version(&mut self, version: ResourceVersion) {
         self.last = Some(Reached::Version(version));
     }
 
-    /// Notes how far the stream has come with an event that is not queued.
+    /// Notes the version of an event that is not queued.
     pub(super) fn reach(&mut self, object: Object) {
         if !object.resource_version().is_empty() {
             self.last = Some(Reached::Object(object));
         }
     }
 
-    /// Appends a delta that came with a watch.
+    /// Appends a delta of a watch.
     pub(super) fn push(&mut self, delta: Delta) {
         self.reach(delta.object.clone());
         self.append(delta, false);
     }
 
-    /// Appends a delta to its key; two deletions in a row become one (F-11).
+    /// Appends a delta to its key. Two deletions in a row become one (F-11).
     fn append(&mut self, delta: Delta, shared: bool) {
         let bytes = bytes_of(&delta, shared);
         let Some(at) = self.place(delta.object.key()) else { return self.append_key(delta, bytes) };
         let entry = &mut self.keys[at];
         let newest = entry.deltas.last_mut().expect("a queued key has deltas");
         if delta.kind.is_deletion() && newest.kind.is_deletion() {
-            // who is gone for good has not opted out
+            // a deleted object cannot opt out
             if newest.kind == DeltaKind::Tombstone && !matches!(delta.kind, DeltaKind::OptedOut { .. }) {
                 let before = bytes_of(newest, false);
                 *newest = delta;
@@ -122,17 +122,17 @@ impl PerKeyQueue {
         self.len += 1;
     }
 
-    /// Visits every object of the state after everything queued.
+    /// Visits every object in the state after all queued deltas.
     pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&Object)) {
         let newest = self.keys.iter().map(KeyDeltas::newest);
         newest.filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
         known.iter().filter(|object| !self.contains(object.key())).for_each(visit);
     }
 
-    /// Appends a list: the ends of what opts out, its items, then deletions of queued keys it lacks, then of known ones
-    /// (F-13, F-14).
+    /// Appends a list (F-13, F-14). Its deltas are the removals of the items that opt out, the items, deletions of queued keys
+    /// that it lacks, and deletions of known keys that it lacks.
     ///
-    /// Every queued key is either listed or deleted by it: from here on the whole queue leaves as one batch.
+    /// Every queued key is then either listed or deleted. So from now on the whole queue leaves as one batch.
     pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
         let version = list.version.clone();
         let queued = self.keys.iter().map(|entry| &entry.newest().object);
@@ -150,8 +150,8 @@ impl PerKeyQueue {
         self.reach_version(version);
     }
 
-    /// Appends every known object with no change queued (F-16). What an earlier round redelivers is none: each round is
-    /// for handlers of its own (S-11).
+    /// Appends every known object that has no queued change (F-16). Deltas of an earlier resync are no changes, because each
+    /// round is for handlers of its own (S-11).
     pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
         for object in known.iter() {
             let place = self.place(object.key());
@@ -161,7 +161,7 @@ impl PerKeyQueue {
         }
     }
 
-    /// Takes everything a queued Replace touches, or as many keys as one batch holds.
+    /// Takes all keys of a queued Replace, or as many keys as fit into a batch.
     pub(super) fn pop(&mut self) -> Option<Popped> {
         if self.is_empty() {
             return None;
@@ -214,7 +214,7 @@ impl PerKeyQueue {
     }
 }
 
-/// Returns where in the queue a key's place is.
+/// Returns the index in the queue of a key's place.
 fn index(place: u64, first: u64) -> usize {
     usize::try_from(place - first).expect("a queue is shorter than the address space")
 }

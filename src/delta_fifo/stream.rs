@@ -1,11 +1,11 @@
-//! Arrival order across keys (F-20 … F-24, F-40).
+//! Order of arrival across keys (F-20 … F-24, F-40).
 
 use std::collections::{HashSet, VecDeque};
 
 use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, KeyMap, Known, List, Popped, bytes_of};
 use crate::object::{KeyRef, Object, ResourceVersion};
 
-/// One list of deltas in arrival order; a Replace is one element of it.
+/// All deltas in the order of arrival. A Replace is one element.
 #[derive(Debug, Default)]
 pub(super) struct StreamQueue {
     items: VecDeque<Item>,
@@ -20,7 +20,7 @@ enum Item {
     Replace(Box<Replace>),
 }
 
-/// A list: what it deletes, then its items.
+/// A list: its deletions, then its items.
 #[derive(Debug)]
 struct Replace {
     deltas: Vec<Delta>,
@@ -28,7 +28,7 @@ struct Replace {
     bytes: usize,
 }
 
-/// The newest queued delta of every queued key, by first appearance.
+/// Newest queued delta of every queued key, in the order of their first delta.
 #[derive(Default)]
 struct Newest<'a> {
     deltas: Vec<&'a Delta>,
@@ -66,7 +66,7 @@ impl StreamQueue {
         self.items.push_back(Item::Delta(delta));
     }
 
-    /// Appends a bookmark; one behind another replaces it.
+    /// Appends a bookmark. It replaces a bookmark directly before it.
     pub(super) fn push_bookmark(&mut self, version: ResourceVersion) {
         match self.items.back_mut() {
             Some(Item::Bookmark(last)) => *last = version,
@@ -74,15 +74,15 @@ impl StreamQueue {
         }
     }
 
-    /// Visits every object of the state after everything queued.
+    /// Visits every object in the state after all queued deltas.
     pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&Object)) {
         let newest = self.newest();
         newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
         known.iter().filter(|object| newest.get(object.key()).is_none()).for_each(visit);
     }
 
-    /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the ends of what opts out,
-    /// then the items (F-22).
+    /// Appends a list (F-22). Its deltas are deletions of queued keys in the order of their first delta, deletions of known
+    /// keys, removals of the items that opt out, and the items.
     pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
         let newest = self.newest();
         let version = list.version.clone();
@@ -102,8 +102,8 @@ impl StreamQueue {
         self.items.push_back(Item::Replace(Box::new(Replace { deltas, version, bytes })));
     }
 
-    /// Appends every known object with no change queued (F-24). What an earlier round redelivers is none: each round is
-    /// for handlers of its own (S-11).
+    /// Appends every known object that has no queued change (F-24). Deltas of an earlier resync are no changes, because each
+    /// round is for handlers of its own (S-11).
     pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
         let newest = self.newest();
         let unchanged = |key| newest.get(key).is_none_or(|delta| delta.kind.is_sync());
@@ -127,7 +127,7 @@ impl StreamQueue {
         newest
     }
 
-    /// Takes a Replace, or what comes before the next one as far as one batch reaches (F-40).
+    /// Takes a Replace, or the elements before the next one that fit into a batch (F-40).
     pub(super) fn pop(&mut self) -> Option<Popped> {
         if let Item::Replace(_) = self.items.front()? {
             let Some(Item::Replace(replace)) = self.items.pop_front() else { unreachable!("it was just seen") };
@@ -145,7 +145,7 @@ impl StreamQueue {
         Some(Popped { deltas: self.take(len), replace: false })
     }
 
-    /// Counts the elements of the next batch: up to a Replace, a repeated key or the bound.
+    /// Returns the number of elements in the next batch. It ends before a Replace, at a repeated key, or at the size limit.
     fn batch_len(&self) -> usize {
         let mut keys = HashSet::with_hasher(foldhash::fast::RandomState::default());
         if self.items.len() > 1 {
@@ -166,7 +166,7 @@ impl StreamQueue {
 
     fn take(&mut self, count: usize) -> Deltas {
         let mut batch = Deltas { deltas: Vec::with_capacity(count), ..Deltas::default() };
-        // where the stream has come to: the last bookmark, or the delta at this place
+        // Version that the stream has reached: that of the last bookmark, or of the delta at this index.
         let mut bookmark = None;
         let mut versioned = None;
         for item in self.items.drain(..count) {

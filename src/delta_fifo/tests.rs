@@ -10,12 +10,12 @@ use crate::{
     reflector::{Comparison, ReflectorEvent},
 };
 
-/// An object whose JSON says what its identity says.
+/// Returns an object with this identity, also in its JSON.
 pub(crate) fn object(key: &str, uid: &str, version: &str) -> Object {
     object_with(key, uid, version, "")
 }
 
-/// The same, with more members behind `metadata`: `,"spec":{…}`.
+/// Returns such an object with further members after `metadata`: `,"spec":{…}`.
 pub(crate) fn object_with(key: &str, uid: &str, version: &str, more: &str) -> Object {
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
     let json = format!(
@@ -24,7 +24,7 @@ pub(crate) fn object_with(key: &str, uid: &str, version: &str, more: &str) -> Ob
     Object::assemble(Identity { namespace, name, uid, resource_version: version }, &[json.as_bytes()])
 }
 
-/// An object whose uid is its key.
+/// Returns an object with its key as uid.
 fn at(key: &str, version: &str) -> Object {
     object(key, key, version)
 }
@@ -45,8 +45,7 @@ fn fifo(order: QueueOrder, known: &[Object]) -> DeltaFifo {
     DeltaFifo::new(order, known.iter().cloned(), true)
 }
 
-/// `+a1` added, `~a1` updated, `-a1` deleted, `!a1` tombstone, `=a1` replaced, `@a1` sync, `oa1`
-/// opted out.
+/// Returns a text form: `+a1` added, `~a1` updated, `-a1` deleted, `!a1` tombstone, `=a1` replaced, `@a1` sync, `oa1` opted out.
 fn show(deltas: &[Delta]) -> String {
     let sign = |kind| match kind {
         DeltaKind::Added => '+',
@@ -67,7 +66,7 @@ fn pop(fifo: &mut DeltaFifo) -> Option<Deltas> {
     deltas
 }
 
-/// Pops everything: batches separated by ` | `.
+/// Pops everything. The batches in the text are separated by ` | `.
 fn drain(fifo: &mut DeltaFifo) -> String {
     let mut batches = Vec::new();
     while let Some(deltas) = pop(fifo) {
@@ -89,8 +88,9 @@ fn check(order: QueueOrder, known: &[Object], events: Vec<ReflectorEvent>, expec
 use QueueOrder::{PerKey, Stream};
 use ReflectorEvent::{Added, Bookmark, Deleted, Updated};
 
+/// Rule: F-10.
 #[test]
-fn f10_a_key_keeps_its_place_and_goes_to_the_tail_once_popped() {
+fn popped_key_moves_to_tail() {
     check(PerKey, &[], vec![Added(at("a", "1")), Added(at("b", "2")), Updated(at("a", "3"))], "+a1 ~a3 +b2");
     let mut fifo = fifo(PerKey, &[]);
     fifo.push(Added(at("a", "1")));
@@ -101,7 +101,7 @@ fn f10_a_key_keeps_its_place_and_goes_to_the_tail_once_popped() {
 }
 
 #[test]
-fn one_bookmark_behind_another_takes_its_place() {
+fn newer_bookmark_replaces_queued_bookmark() {
     let mut fifo = fifo(Stream, &[]);
     for version in ["5", "6", "7"] {
         fifo.push(Bookmark(version.into()));
@@ -111,15 +111,16 @@ fn one_bookmark_behind_another_takes_its_place() {
 }
 
 #[test]
-fn the_debug_text_counts_objects_and_shows_none() {
+fn debug_text_shows_counts_without_objects() {
     let mut fifo = fifo(PerKey, &[at("a", "1")]);
     fifo.push(Added(at("b", "2")));
     let text = format!("{fifo:?}");
     assert!(text.contains("Known(1 objects)") && text.contains("PerKeyQueue(1 keys, 1 deltas)"), "{text}");
 }
 
+/// Rule: F-11.
 #[test]
-fn f11_only_deletions_merge_and_the_earlier_stays_unless_it_is_a_tombstone() {
+fn only_deletions_merge() {
     let known = [at("a", "1")];
     check(PerKey, &known, vec![Deleted(at("a", "2")), Deleted(at("a", "3"))], "-a2");
     check(PerKey, &known, vec![list(&[], "5"), Deleted(at("a", "6"))], "-a6");
@@ -127,8 +128,9 @@ fn f11_only_deletions_merge_and_the_earlier_stays_unless_it_is_a_tombstone() {
     check(PerKey, &[], vec![Added(at("a", "1")), Added(at("a", "1")), Updated(at("a", "2"))], "+a1 +a1 ~a2");
 }
 
+/// Rule: F-12.
 #[test]
-fn f12_a_deletion_of_an_unknown_key_is_left_out_but_moves_the_version() {
+fn deletion_of_unknown_key_moves_only_version() {
     let mut fifo = fifo(PerKey, &[at("a", "1")]);
     fifo.push(Deleted(at("b", "9")));
     assert_eq!(fifo.len(), 0);
@@ -139,14 +141,16 @@ fn f12_a_deletion_of_an_unknown_key_is_left_out_but_moves_the_version() {
     assert_eq!(drain(&mut fifo), "-a10");
 }
 
+/// Rules: F-13, F-14.
 #[test]
-fn f13_f14_a_list_appends_items_then_deletes_what_only_the_queue_has_then_what_only_the_cache_has() {
+fn list_appends_items_then_deletes_missing_keys() {
     let events = vec![Added(at("q", "2")), Updated(at("b", "3")), list(&[at("b", "4"), at("c", "4")], "5")];
     check(PerKey, &[at("a", "1"), at("b", "1")], events, "+q2 !q2 ~b3 =b4 =c4 !a1");
 }
 
+/// Rules: F-16, F-24.
 #[test]
-fn f16_f24_a_resync_repeats_known_objects_that_are_not_queued() {
+fn resync_repeats_known_objects_that_are_not_queued() {
     for order in [Stream, PerKey] {
         let known = [at("a", "1"), at("b", "1")];
         check(order, &known, vec![Updated(at("a", "2")), resync(1)], "~a2 @b1");
@@ -154,8 +158,9 @@ fn f16_f24_a_resync_repeats_known_objects_that_are_not_queued() {
     }
 }
 
+/// Rule: S-11.
 #[test]
-fn s11_a_round_behind_another_that_is_still_queued_comes_to_the_same_objects() {
+fn queued_rounds_repeat_the_same_objects() {
     let rounds = |order| {
         let mut fifo = fifo(order, &[at("a", "1")]);
         for event in [resync(1), resync(3), Updated(at("a", "2")), resync(4)] {
@@ -173,8 +178,9 @@ fn s11_a_round_behind_another_that_is_still_queued_comes_to_the_same_objects() {
     }
 }
 
+/// Rule: F-17.
 #[test]
-fn f17_all_deltas_of_a_key_leave_together() {
+fn all_deltas_of_a_key_leave_together() {
     let mut fifo = fifo(PerKey, &[]);
     for version in 0..1_500 {
         fifo.push(Updated(at("a", &version.to_string())));
@@ -184,32 +190,37 @@ fn f17_all_deltas_of_a_key_leave_together() {
     assert_eq!(drain(&mut fifo), "+b1");
 }
 
+/// Rules: F-20, F-21.
 #[test]
-fn f20_stream_order_keeps_every_event_in_arrival_order_deletions_of_unknown_keys_included() {
+fn stream_order_keeps_every_event_in_order() {
     let events = vec![Added(at("a", "1")), Deleted(at("x", "2")), Updated(at("b", "3")), Deleted(at("b", "4"))];
     check(Stream, &[], events, "+a1 -x2 ~b3 | -b4");
 }
 
+/// Rule: F-22.
 #[test]
-fn f22_a_list_deletes_first_queued_keys_then_known_ones_then_brings_its_items() {
+fn list_deletes_missing_keys_before_adding_items() {
     let events =
         vec![Added(at("q", "2")), Added(at("p", "3")), Deleted(at("p", "4")), list(&[at("c", "5"), at("b", "5")], "6")];
     check(Stream, &[at("k", "1"), at("j", "1"), at("p", "1")], events, "+q2 +p3 | -p4 | !q2 !j1 !k1 =c5 =b5");
 }
 
+/// Rule: F-22.
 #[test]
-fn f22_a_list_on_top_of_a_queued_list_sees_what_the_first_will_do() {
+fn second_list_accounts_for_queued_list() {
     let events = vec![list(&[at("a", "2"), at("b", "2")], "3"), list(&[at("b", "4")], "5")];
     check(Stream, &[at("k", "1")], events, "!k1 =a2 =b2 | !a2 =b4");
 }
 
+/// Rule: F-23.
 #[test]
-fn f23_a_queued_deletion_of_a_listed_key_stays() {
+fn queued_deletion_of_listed_key_stays() {
     check(Stream, &[at("a", "1")], vec![Deleted(at("a", "2")), list(&[at("a", "3")], "4")], "-a2 | =a3");
 }
 
+/// Rule: F-40.
 #[test]
-fn f40_a_batch_ends_at_a_repeated_key_at_a_list_and_at_a_thousand() {
+fn batch_ends_at_repeated_key_list_or_limit() {
     check(Stream, &[], vec![Added(at("a", "1")), Added(at("b", "2")), Updated(at("a", "3"))], "+a1 +b2 | ~a3");
     check(Stream, &[], vec![Added(at("a", "1")), list(&[at("a", "2")], "2"), Updated(at("a", "3"))], "+a1 | =a2 | ~a3");
     let mut fifo = fifo(Stream, &[]);
@@ -220,8 +231,9 @@ fn f40_a_batch_ends_at_a_repeated_key_at_a_list_and_at_a_thousand() {
     assert_eq!(sizes, [1_000, 1_000, 500]);
 }
 
+/// Rules: F-40, F-51.
 #[test]
-fn d3_a_list_is_never_split() {
+fn list_is_never_split() {
     let items: Vec<Object> = (0..3_000).map(|key| at(&format!("k{key}"), "1")).collect();
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &[at("gone", "0")]);
@@ -232,7 +244,7 @@ fn d3_a_list_is_never_split() {
 }
 
 #[test]
-fn d4_a_list_shares_the_body_of_an_unchanged_object() {
+fn list_shares_body_of_unchanged_object() {
     for order in [Stream, PerKey] {
         let known = [at("a", "1"), at("b", "1"), at("c", "")];
         let mut fifo = fifo(order, &known);
@@ -249,15 +261,16 @@ fn d4_a_list_shares_the_body_of_an_unchanged_object() {
 }
 
 #[test]
-fn d4_objects_without_a_version_are_the_same_only_byte_by_byte() {
+fn unversioned_objects_are_compared_byte_by_byte() {
     let known = object_with("a", "", "", r#","spec":1"#);
     let mut fifo = fifo(Stream, std::slice::from_ref(&known));
     fifo.push(list(&[object_with("a", "", "", r#","spec":2"#)], "1"));
     assert!(!pop(&mut fifo).unwrap().deltas[0].object.ptr_eq(&known));
 }
 
+/// Rules: F-50, F-52.
 #[test]
-fn f50_f52_the_first_list_syncs_once_it_was_processed() {
+fn first_list_syncs_once_processed() {
     for order in [Stream, PerKey] {
         for items in [vec![], vec![at("a", "1")]] {
             let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
@@ -272,8 +285,9 @@ fn f50_f52_the_first_list_syncs_once_it_was_processed() {
     }
 }
 
+/// Rules: F-50, F-52.
 #[test]
-fn f50_a_change_before_any_list_syncs_at_once_and_the_next_batch_says_so() {
+fn change_before_any_list_syncs_at_once() {
     for order in [Stream, PerKey] {
         let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
         fifo.push(Added(at("a", "1")));
@@ -286,8 +300,9 @@ fn f50_a_change_before_any_list_syncs_at_once_and_the_next_batch_says_so() {
     }
 }
 
+/// Rules: F-53, S-12.
 #[test]
-fn f53_only_the_first_list_is_initial_and_none_after_a_restart() {
+fn only_first_list_is_initial() {
     for order in [Stream, PerKey] {
         let mut first = DeltaFifo::new(order, std::iter::empty(), false);
         let mut again = DeltaFifo::new(order, [at("a", "1")].into_iter(), true);
@@ -301,8 +316,9 @@ fn f53_only_the_first_list_is_initial_and_none_after_a_restart() {
     }
 }
 
+/// Rule: F-70.
 #[test]
-fn f70_a_closed_queue_is_drained_and_takes_more() {
+fn closed_queue_drains_and_accepts_more() {
     let mut fifo = fifo(Stream, &[]);
     fifo.push(Added(at("a", "1")));
     fifo.close();
@@ -311,8 +327,9 @@ fn f70_a_closed_queue_is_drained_and_takes_more() {
     assert_eq!(drain(&mut fifo), "+a1 +b2");
 }
 
+/// Rule: I-11.
 #[test]
-fn i11_stream_order_reaches_the_version_of_the_last_element() {
+fn stream_order_reaches_version_of_last_element() {
     let mut fifo = fifo(Stream, &[at("k", "1")]);
     let mut versions = |events: Vec<ReflectorEvent>| {
         for event in events {
@@ -332,8 +349,9 @@ fn i11_stream_order_reaches_the_version_of_the_last_element() {
     assert_eq!(versions(vec![list(&[], "20")]), both("20", "20"));
 }
 
+/// Rule: I-11.
 #[test]
-fn i11_per_key_order_may_be_resumed_only_from_where_the_queue_was_empty() {
+fn per_key_order_resumes_only_from_empty_queue() {
     let mut fifo = fifo(PerKey, &[]);
     for key in 0..1_001 {
         fifo.push(Added(at(&format!("k{key}"), &(key + 1).to_string())));
@@ -349,7 +367,7 @@ fn i11_per_key_order_may_be_resumed_only_from_where_the_queue_was_empty() {
 }
 
 #[test]
-fn i5_queued_bytes_are_those_of_objects_that_nothing_else_holds() {
+fn queued_bytes_exclude_shared_objects() {
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &[at("a", "1"), at("b", "1")]);
         let (own, delta) = (at("c", "2").size_bytes(), size_of::<Delta>());
@@ -357,7 +375,7 @@ fn i5_queued_bytes_are_those_of_objects_that_nothing_else_holds() {
         fifo.push(Added(at("c", "2")));
         assert_eq!(fifo.queued_bytes(), own + delta, "{order:?}");
         assert!(!fifo.is_empty());
-        // the cache holds a, and b of the tombstone; c comes once more
+        // The cache has a, and b of the tombstone; c comes once more.
         fifo.push(list(&[at("a", "1"), at("c", "3")], "5"));
         assert_eq!(fifo.queued_bytes(), 2 * own + 4 * delta, "{order:?}");
         assert_eq!(drain(&mut fifo).split(' ').filter(|word| *word != "|").count(), 4, "{order:?}");
@@ -367,7 +385,7 @@ fn i5_queued_bytes_are_those_of_objects_that_nothing_else_holds() {
 }
 
 #[test]
-fn d7_what_a_list_spares_stays_as_it_is_known() {
+fn spared_objects_stay_known() {
     let known = [at("a", "1"), at("b", "1"), at("c", "1")];
     for order in [Stream, PerKey] {
         let expected = if order == Stream { "~b2 | !c1 =a1" } else { "~b2 =a1 !c1" };
@@ -377,7 +395,7 @@ fn d7_what_a_list_spares_stays_as_it_is_known() {
 }
 
 #[test]
-fn d7_a_list_is_held_against_the_state_after_everything_queued() {
+fn list_is_compared_with_state_after_queue() {
     let known = [at("a", "1"), at("b", "1"), at("c", "1")];
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &known);
@@ -400,7 +418,7 @@ fn d7_a_list_is_held_against_the_state_after_everything_queued() {
 }
 
 #[test]
-fn d7_what_the_consumer_packs_anew_is_asked_for_until_it_is_done_and_shared() {
+fn repacking_is_requested_until_done() {
     for order in [Stream, PerKey] {
         let packer = Arc::new(Packer::new(Compression::Zstd));
         let mut fifo = fifo(order, &[]).keeping(Keep::Packed(Arc::clone(&packer)));
@@ -442,7 +460,7 @@ fn opted_out(key: &str, version: &str) -> Object {
 }
 
 #[test]
-fn what_opts_out_ends_what_is_known_and_is_not_missing_from_a_list() {
+fn opted_out_object_is_removed_and_not_missing() {
     let known = [at("a", "1"), at("b", "1")];
     for order in [Stream, PerKey] {
         check(order, &known, vec![list(&[opted_out("a", "2"), at("b", "1")], "5")], "oa2 =b1");
@@ -464,8 +482,9 @@ fn what_opts_out_ends_what_is_known_and_is_not_missing_from_a_list() {
     check(PerKey, &known, vec![list(&[at("b", "1")], "5"), Added(opted_out("a", "6"))], "=b1 !a1");
 }
 
+/// Rule: F-12.
 #[test]
-fn f12_what_opts_out_and_is_not_known_moves_the_version_alone() {
+fn unknown_opted_out_object_moves_only_version() {
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &[]);
         fifo.push(Added(opted_out("a", "9")));

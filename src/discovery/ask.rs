@@ -1,4 +1,4 @@
-//! The requests of discovery. What the answers mean is decided in `documents` and `catalog`.
+//! Discovery requests. `documents` and `catalog` interpret the answers.
 
 use std::{fmt::Display, time::Duration};
 
@@ -14,22 +14,22 @@ use super::{
 };
 use crate::{client_error::describe, object::ResourceType};
 
-/// How long one answer may take. An aggregated API that is down costs the API server up to 30 s of its own.
+/// Timeout of one answer. If an aggregated API is down, the API server itself waits up to 30 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// How many requests are under way at once.
+/// Maximum number of concurrent requests.
 const REQUESTS_MAX: usize = 8;
 
-/// Form of lists of which only names and counts are read.
+/// `Accept` of lists from which only names and counts are read.
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// Why the server could not be asked: there was no answer, an error as the answer, or one that is not what its path is for.
+/// Reason why discovery failed: no answer, an error answer, or an unexpected document.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
 pub struct DiscoveryError {
     /// HTTP code of the answer, if there was one.
     pub code: Option<u16>,
-    /// The path asked for, and what happened.
+    /// Requested path and description of the failure.
     pub said: String,
 }
 
@@ -56,7 +56,7 @@ struct Item {
     metadata: Metadata,
 }
 
-/// Of an object or a list, what is asked for.
+/// Metadata of an object or a list.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
@@ -65,29 +65,29 @@ struct Metadata {
     remaining_item_count: u64,
 }
 
-/// What the caller may do with a type.
+/// Rights of the caller on a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeAccess {
-    /// Whether it may list.
+    /// Set when list is allowed.
     pub list: bool,
-    /// Whether it may watch.
+    /// Set when watch is allowed.
     pub watch: bool,
-    /// What the server says about it; may be empty.
+    /// Reason given by the server; may be empty.
     pub reason: String,
 }
 
-/// Asks the server what it serves: two requests, or one a group and version where the server is older than 1.26 or refuses
+/// Requests the served types: two requests, or one per group and version if the server is older than 1.26 or refuses
 /// the aggregated form.
 ///
-/// Fails if `/api` or `/apis` fails. A group that fails alone is in [`Catalog::unavailable`].
+/// Fails if `/api` or `/apis` fails. A single failing group is in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
     let mut groups = root(client, "/api").await?;
     groups.extend(root(client, "/apis").await?);
     Ok(Catalog::new(groups))
 }
 
-/// Returns what identifies a cluster: the uid of the namespace `kube-system`. `None` if that may not be seen or does not
-/// exist.
+/// Returns the cluster's identity: the uid of the namespace `kube-system`. `None` if that namespace is not readable or does
+/// not exist.
 pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryError> {
     match get_json::<Item>(client, "/api/v1/namespaces/kube-system", "application/json").await {
         Ok(namespace) => Ok(Some(namespace.metadata.uid).filter(|uid| !uid.is_empty())),
@@ -96,8 +96,8 @@ pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryErr
     }
 }
 
-/// Returns the names of the cluster's namespaces, of which nothing else is asked for. `None` if they may not be listed, or
-/// there is no such type.
+/// Returns the names of the cluster's namespaces, by a metadata-only list. `None` if namespaces cannot be listed, or the
+/// type does not exist.
 pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
     match get_json::<List>(client, "/api/v1/namespaces", METADATA_LIST).await {
         Ok(list) => Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect())),
@@ -106,7 +106,7 @@ pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, Discover
     }
 }
 
-/// Asks whether the caller may list and watch a type, in one namespace or in all. Two requests.
+/// Returns the caller's rights to list and watch a type, in one namespace or in all. Sends two requests.
 pub async fn allowed(
     client: &Client,
     resource: &ResourceType,
@@ -119,8 +119,8 @@ pub async fn allowed(
     Ok(TypeAccess { list: list.0, watch: watch.0, reason })
 }
 
-/// Asks of many types at once whether the caller may list and watch each, in one namespace or in all. Answers in the order
-/// asked, from a bounded number of requests at a time.
+/// Returns the caller's rights for many types, each in one namespace or in all. The answers have the order of `asked`; the
+/// number of concurrent requests is limited.
 pub async fn allowed_each(
     client: &Client,
     asked: &[(ResourceType, Option<String>)],
@@ -129,21 +129,21 @@ pub async fn allowed_each(
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }
 
-/// Counts the objects of many types at once, in one namespace or in all; `None` where they cannot be listed. Answers in the
-/// order asked, from a bounded number of requests at a time.
+/// Counts the objects of many types, each in one namespace or in all; `None` for a type that cannot be listed. The counts
+/// have the order of `asked`; the number of concurrent requests is limited.
 pub async fn count_each(client: &Client, asked: &[(ResourceType, Option<String>)]) -> Vec<Option<u64>> {
     let counts = asked.iter().map(|(resource, namespace)| count(client, resource, namespace.as_deref()));
     stream::iter(counts).buffered(REQUESTS_MAX).collect().await
 }
 
-/// Counts objects from a page of one, of which the server says how many follow.
+/// Counts objects by a page of one object, whose metadata has the number of remaining ones.
 async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>) -> Option<u64> {
     let page: List = get_json(client, &format!("{}?limit=1", resource.path(namespace)), METADATA_LIST).await.ok()?;
     Some(page.items.len() as u64 + page.metadata.remaining_item_count)
 }
 
-/// Asks whether a type can be selected by these fields; returns the server's reason where it cannot. A list that fails for
-/// another reason is no answer. One request, for the metadata of one object.
+/// Checks that these field selectors work for a type; returns the server's reason if they do not. A list that fails for
+/// another reason gives no result. Sends one request, for the metadata of one object.
 pub async fn refused_fields(
     client: &Client,
     resource: &ResourceType,
@@ -162,7 +162,7 @@ pub async fn refused_fields(
     }
 }
 
-/// Asks about one verb; returns the answer and its reason.
+/// Requests an access review for one verb; returns the answer and its reason.
 async fn review(
     client: &Client,
     resource: &ResourceType,
@@ -203,10 +203,10 @@ async fn review(
     Ok((status.allowed, reason))
 }
 
-/// Asks `/api` or `/apis`, and for the versions where the answer only names them.
+/// Requests `/api` or `/apis`, and all versions if the answer only names them.
 async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError> {
     let mut root = root_as(client, path, documents::ACCEPT).await;
-    // a server without the aggregated form should ignore it; some refuse it, others answer with an empty document
+    // a server without the aggregated form should ignore it, but some refuse it, and others answer with an empty document
     let is_unaggregated = match &root {
         Ok(root) => *root == Root::Groups(Vec::new()),
         Err(error) => matches!(error.code, Some(404 | 406 | 415 | 500..)),
@@ -217,7 +217,7 @@ async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError>
     match root {
         Ok(Root::Groups(groups)) => Ok(groups),
         Ok(Root::Names(groups)) => Ok(fill(client, groups).await),
-        // a server of nothing but custom groups, or of nothing but the core group
+        // a server with only custom groups, or with only the core group
         Err(error) if error.code == Some(404) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
@@ -228,7 +228,7 @@ async fn root_as(client: &Client, path: &str, accept: &str) -> Result<Root, Disc
     documents::read_root(&text).map_err(|what| undecodable(path, what))
 }
 
-/// Asks for every version's types.
+/// Requests the types of every version.
 async fn fill(client: &Client, mut groups: Vec<Group>) -> Vec<Group> {
     let mut versions = Vec::new();
     for (group_index, group) in groups.iter().enumerate() {

@@ -1,18 +1,18 @@
-//! What a server serves that nobody can ask: the built-in types, and what can be told of others by their objects.
+//! Catalog without access to a server: the built-in types, and types deduced from objects.
 
 use std::collections::BTreeMap;
 
 use super::{built_in::built_in, catalog::Catalog, pattern::Pattern};
 use crate::object::ResourceType;
 
-/// A type as its objects name it.
+/// A type as given in its objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectType {
     /// API group; empty for the core group.
     pub group: String,
     /// Version within the group.
     pub version: String,
-    /// The kind.
+    /// Kind.
     pub kind: String,
 }
 
@@ -24,23 +24,23 @@ impl ObjectType {
     }
 }
 
-/// The catalog of a server that nobody can ask, and what is assumed of it.
+/// A catalog without access to a server, and the assumptions in it.
 #[derive(Clone, Debug, Default)]
 pub struct Assumed {
-    /// The built-in types, and those of the objects.
+    /// The built-in types, and the types of the objects.
     pub catalog: Catalog,
     /// The types of the objects.
     pub types: BTreeMap<ObjectType, ResourceType>,
-    /// Of these, those that are not built in: their plural and scope are a guess.
+    /// Types of the objects that are not built in: their plural and scope are guesses.
     pub guessed: Vec<ResourceType>,
 }
 
 impl Assumed {
-    /// Makes the catalog of the built-in types and of `types`, each with whether its objects have namespaces.
+    /// Creates a catalog of the built-in types and of `types`; the value is true for namespaced objects.
     ///
-    /// A type that is not built in has the plural that one of `patterns` of its group names, if that differs from the kind
-    /// in nothing but its ending; else the one that English has. Short names of such types are not known. A type has the
-    /// version of its objects, and no other.
+    /// The plural of a type that is not built in comes from one of `patterns` in its group, if that differs from the kind only
+    /// in its ending. Otherwise it is the regular English plural. Short names of such types are unknown. Each type has only
+    /// the version of its objects.
     pub fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
         let mut assumed = Self { catalog: Catalog::of(built_in()), ..Self::default() };
         for (named, namespaced) in types {
@@ -82,7 +82,7 @@ fn plural(of: &ObjectType, patterns: &[&Pattern]) -> String {
     names.find(|name| has_another_ending(name, &singular)).cloned().unwrap_or(regular)
 }
 
-/// Returns whether a word is `singular` but for its last letters: "indices" of "index".
+/// Returns true if two words differ only in their last letters, such as "indices" and "index".
 fn has_another_ending(word: &str, singular: &str) -> bool {
     let common = word.bytes().zip(singular.bytes()).take_while(|(one, other)| one == other).count();
     common + 2 >= singular.len().max(4) && word.len() <= singular.len() + 3
@@ -106,7 +106,7 @@ fn english_plural(word: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What a kind of `acme.io/v1` is taken for where these patterns are configured.
+    /// Returns the guessed type for a kind of `acme.io/v1` with these configured patterns.
     fn guessed(kind: &str, patterns: &[&str]) -> String {
         let patterns: Vec<_> = patterns.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect();
         let types = BTreeMap::from([(ObjectType::new("acme.io/v1", kind), true)]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plural_is_the_one_that_is_configured_else_the_regular_one() {
+    fn plural_is_configured_or_guessed() {
         for (kind, plural) in [
             ("Widget", "widgets"),
             ("Policy", "policies"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_types_are_known_in_the_version_of_their_objects_and_hide_no_name() {
+    fn built_in_types_are_known_in_object_version() {
         let types = [("autoscaling/v1", "HorizontalPodAutoscaler"), ("serving.knative.dev/v1", "Service")];
         let types = types.map(|(version, kind)| (ObjectType::new(version, kind), true));
         let assumed = Assumed::of(&types.into(), &[]);

@@ -1,4 +1,4 @@
-//! The types that a Kubernetes API server serves by itself: for who has no server to ask.
+//! Built-in types of a Kubernetes API server, for use without a server.
 
 use super::catalog::ServedType;
 use crate::object::ResourceType;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_type_stands_here_once_and_a_groups_types_stand_together() {
+    fn built_in_types_are_unique_and_grouped() {
         let types = built_in();
         let names: HashSet<_> = types.iter().map(|served| served.resource.qualified_name()).collect();
         assert_eq!(names.len(), types.len());

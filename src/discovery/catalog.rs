@@ -1,4 +1,4 @@
-//! Every type the server serves, and which of them a pattern means.
+//! Catalog of served types, and resolution of patterns.
 
 use std::{collections::HashSet, fmt};
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::object::ResourceType;
 
-/// What a server serves: a snapshot.
+/// Snapshot of the types that a server serves.
 ///
-/// **Invariant:** the types stand in kubectl's order of preference: the core group first, then the groups as the server
-/// orders them, each with its preferred version first.
+/// **Invariant:** the types are in kubectl's order of preference: the core group first, then the groups in the server's
+/// order, each with its preferred version first.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     types: Vec<ServedType>,
@@ -23,24 +23,24 @@ pub struct Catalog {
 pub struct ServedType {
     /// The type.
     pub resource: ResourceType,
-    /// Singular name, `deployment`; may be empty.
+    /// Singular name, such as `deployment`; may be empty.
     pub singular: String,
-    /// Short names, `deploy`.
+    /// Short names, such as `deploy`.
     pub short_names: Vec<String>,
-    /// What may be done with it, `list`.
+    /// Supported verbs, such as `list`.
     pub verbs: Vec<String>,
-    /// Whether this is the group's preferred version of those that have the type.
+    /// Set for the group's preferred version among those that have the type.
     pub preferred: bool,
 }
 
-/// A version of a group whose types are not known now, or may be outdated.
+/// A version of a group whose types are unknown or possibly outdated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// API group; empty for the core group.
     pub group: String,
     /// Version within the group.
     pub version: String,
-    /// Why.
+    /// Reason.
     pub error: String,
 }
 
@@ -53,45 +53,45 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// What a pattern means.
+/// Result of resolving a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// This type.
+    /// One type.
     Found(ResourceType),
-    /// No type. Its CRD, or a group that is unavailable now, may bring it.
+    /// No type. A CRD, or a group that is unavailable now, may add it.
     Missing {
-        /// The nearest names that are served and can be watched, best first, at most three.
+        /// Similar names of served, watchable types, best first; at most three.
         suggestions: Vec<String>,
-        /// Groups that may hold it and could not be asked.
+        /// Groups that may have the type but did not answer.
         unavailable: Vec<Unavailable>,
     },
-    /// A type that does not offer both list and watch.
+    /// A type without list or without watch.
     Unwatchable {
         /// The type.
         resource: ResourceType,
-        /// What it offers.
+        /// Supported verbs.
         verbs: Vec<String>,
     },
-    /// `*` or `*.GROUP`: these types, each in one version, in order of preference. Never empty.
+    /// Types of `*` or `*.GROUP`, each in one version, in order of preference. Never empty.
     Many(Vec<ResourceType>),
-    /// `*` or `*.GROUP`, and nothing that can be watched.
+    /// No watchable type for `*` or `*.GROUP`.
     Empty {
         /// The group; `None` for `*`.
         group: Option<String>,
-        /// Groups that may hold some and could not be asked.
+        /// Groups that may have such types but did not answer.
         unavailable: Vec<Unavailable>,
     },
-    /// All that the pattern means is excluded by its own entry.
+    /// The entry itself excludes all types of the pattern.
     Excluded {
         /// The first of the types.
         first: ResourceType,
-        /// How many there are.
+        /// Number of types.
         count: usize,
     },
 }
 
 impl Resolution {
-    /// Says why this is not a type that can be watched, in a sentence without its end.
+    /// Returns the reason why there is no watchable type, as a sentence without a period.
     pub fn why_not(&self) -> String {
         match self {
             Self::Missing { suggestions, unavailable } => {
@@ -119,31 +119,32 @@ impl Resolution {
     }
 }
 
-/// Names the groups that could not be asked, behind what else is said.
+/// Lists the groups that did not answer, as a suffix.
 fn not_asked(unavailable: &[Unavailable]) -> String {
-    let said = |unavailable: &Unavailable| format!("; {unavailable} could not be asked: {}", unavailable.error);
+    let said = |unavailable: &Unavailable| format!("; discovery of {unavailable} failed: {}", unavailable.error);
     unavailable.iter().map(said).collect::<Vec<_>>().concat()
 }
 
 impl ServedType {
-    /// Makes a type that nothing more is known of: the singular is its kind in lower case, as nearly always.
+    /// Creates a type with unknown properties; the singular is the kind in lower case, as is nearly always correct.
     pub fn unnamed(resource: ResourceType) -> Self {
         let singular = resource.kind.to_ascii_lowercase();
         Self { resource, singular, short_names: Vec::new(), verbs: Vec::new(), preferred: true }
     }
 
-    /// Makes a type that can be read and watched; else as [`ServedType::unnamed`].
+    /// Creates a type with get, list and watch; see [`ServedType::unnamed`].
     pub fn watchable(resource: ResourceType) -> Self {
         let verbs = ["get", "list", "watch"].map(str::to_owned).to_vec();
         Self { verbs, ..Self::unnamed(resource) }
     }
 
-    /// Returns whether it can be listed and watched.
+    /// Returns true if it supports list and watch.
     pub fn is_watchable(&self) -> bool {
         ["list", "watch"].iter().all(|verb| self.offers(verb))
     }
 
-    fn is_readable(&self) -> bool {
+    /// Returns true if it supports get and list.
+    pub fn is_readable(&self) -> bool {
         ["get", "list"].iter().all(|verb| self.offers(verb))
     }
 
@@ -151,7 +152,7 @@ impl ServedType {
         self.verbs.iter().any(|offered| offered == verb)
     }
 
-    /// How well `name`, in lower case, names this type; smaller is better.
+    /// Returns the quality of `name`, in lower case, as a name of this type; smaller is better.
     fn rank(&self, name: &str) -> Option<u8> {
         let is_short = || self.short_names.iter().any(|short| short.eq_ignore_ascii_case(name));
         match name {
@@ -165,13 +166,13 @@ impl ServedType {
 }
 
 impl Catalog {
-    /// Makes a catalog of types, in order of preference.
+    /// Creates a catalog of types, in order of preference.
     pub(crate) fn of(types: Vec<ServedType>) -> Self {
         Self { types, unavailable: Vec::new() }
     }
 
-    /// Returns the same catalog with this type in it, in this version, whatever version of it there was; it can be
-    /// watched, whoever says otherwise.
+    /// Adds this type in this version, in place of any other version. It counts as watchable, whatever discovery
+    /// reports.
     #[must_use]
     pub fn holding(mut self, resource: &ResourceType) -> Self {
         let is_type = |known: &ResourceType| known.group == resource.group && known.plural == resource.plural;
@@ -210,15 +211,15 @@ impl Catalog {
         &self.types
     }
 
-    /// Returns what could not be asked, or answered with what it knew once.
+    /// Returns the groups that did not answer, or answered with stale data.
     pub fn unavailable(&self) -> &[Unavailable] {
         &self.unavailable
     }
 
-    /// Says what a pattern means, as kubectl would.
+    /// Resolves a pattern as kubectl does.
     ///
-    /// A plural name goes before a short name, that before a singular name, that before a kind. Among types of one name,
-    /// the first that can be watched is taken.
+    /// A plural name takes precedence over a short name, then a singular name, then a kind. Among types with the same name,
+    /// the first watchable one is used.
     pub fn resolve(&self, pattern: &Pattern) -> Resolution {
         let group = match pattern {
             Pattern::Type { rest, .. } => rest.as_deref(),
@@ -241,15 +242,15 @@ impl Catalog {
         }
     }
 
-    /// Finds the type that a pattern means to somebody who only reads; what could not be found comes with the nearest
-    /// names, best first.
+    /// Finds the readable type of a pattern. If there is none, returns the nearest names,
+    /// best first.
     pub fn find_readable(&self, pattern: &Pattern) -> Result<&ServedType, Vec<String>> {
         let found = self.find_among(pattern, ServedType::is_readable);
         found.ok_or_else(|| self.suggest(pattern, ServedType::is_readable))
     }
 
-    /// Returns the types that a pattern means and that can be watched, in order of preference. A wildcard takes each
-    /// type in the first version that can be watched, and of the two kinds of events only one.
+    /// Returns the watchable types of a pattern, in order of preference. A wildcard gives each type in its first watchable
+    /// version, and only one of the two event types.
     pub(super) fn matching(&self, pattern: &Pattern) -> Vec<&ServedType> {
         let fits = |served: &&ServedType| match pattern {
             Pattern::All => true,
@@ -264,10 +265,10 @@ impl Catalog {
         watchable.filter(|served| seen.insert(identity(&served.resource))).collect()
     }
 
-    /// Finds the type that a name means among those that `is_meant` lets through.
+    /// Finds the type of a name among those that pass `is_meant`.
     pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
         let Pattern::Type { name, rest } = pattern else { return None };
-        // as kubectl: version and group first, then all of it as a group
+        // like kubectl: first as version and group, then as a group
         let versioned = rest.as_deref().and_then(|rest| rest.split_once('.'));
         versioned
             .and_then(|(version, group)| self.find(name, Some(group), Some(version), &is_meant))
@@ -287,20 +288,20 @@ impl Catalog {
             .iter()
             .filter(|served| fits(group, &served.resource.group) && fits(version, &served.resource.version))
             .filter(|served| is_meant(served));
-        // of equals the first is taken
+        // of equals, the first is used
         candidates
             .filter_map(|served| Some((served.rank(name)?, !served.is_watchable(), served)))
             .min_by_key(|(rank, unwatchable, _)| (*rank, *unwatchable))
             .map(|(_, _, served)| served)
     }
 
-    /// Returns the nearest names of types that `is_meant` lets through.
+    /// Returns the nearest names of types that pass `is_meant`.
     fn suggest(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Vec<String> {
         let Pattern::Type { name, rest } = pattern else { return Vec::new() };
         let mut near: Vec<(usize, usize, String)> = Vec::new();
         for served in self.types.iter().filter(|served| is_meant(served) && served.preferred) {
             let resource = &served.resource;
-            // short names are too short to be near to anything
+            // short names are too short for a distance
             let names = [&*resource.plural, &*served.singular].into_iter();
             let distance = names.filter(|name| !name.is_empty()).map(|known| strsim::osa_distance(name, known)).min();
             let qualified = resource.qualified_name();
@@ -316,7 +317,7 @@ impl Catalog {
             }
         }
         near.sort();
-        // what is farther than the nearest name is not meant
+        // keep only the names with the smallest distance
         let nearest = near.first().map(|(distance, ..)| *distance);
         near.into_iter().filter(|(distance, ..)| Some(*distance) == nearest).take(3).map(|(.., name)| name).collect()
     }
@@ -335,10 +336,10 @@ fn served_type(group: &str, version: &str, served: Type, preferred: bool) -> Ser
     ServedType { resource, singular, short_names, verbs, preferred }
 }
 
-/// Key shared by types of the same objects: group and plural, of both kinds of events the core group's.
+/// Key shared by all types of the same objects: group and plural. Both event types use the core group.
 pub type TypeIdentity<'a> = (&'a str, &'a str);
 
-/// Returns which objects a type is about, whatever the version: two types with the same identity are one.
+/// Returns the identity of a type's objects, independent of the version: types with the same identity are the same.
 pub fn identity(resource: &ResourceType) -> TypeIdentity<'_> {
     match (&*resource.group, &*resource.plural) {
         ("events.k8s.io", "events") => ("", "events"),

@@ -1,15 +1,15 @@
-//! The discovery documents of API servers, old and new, and what they say.
+//! Discovery documents of old and new API servers.
 //!
-//! Unknown fields are ignored, missing ones are empty: aggregated APIs are not all written with care.
+//! Unknown fields are ignored and missing ones are empty, because some aggregated APIs are sloppy.
 
 use serde::Deserialize;
 
-/// `Accept` of `/api` and `/apis`: the aggregated document, else the legacy one.
+/// `Accept` of `/api` and `/apis`: the aggregated document, or else the legacy one.
 pub(super) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                                  application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,\
                                  application/json";
 
-/// One API group as it is served; versions in order of preference.
+/// One served API group; versions in order of preference.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Group {
     /// Empty for the core group.
@@ -21,7 +21,7 @@ pub(super) struct Group {
 pub(super) struct Version {
     pub(super) name: String,
     pub(super) types: Vec<Type>,
-    /// Why the types are not known, or not for sure.
+    /// Reason why the types are unknown or uncertain.
     pub(super) error: Option<String>,
 }
 
@@ -35,12 +35,12 @@ pub(super) struct Type {
     pub(super) verbs: Vec<String>,
 }
 
-/// What `/api` or `/apis` answers.
+/// Answer of `/api` or `/apis`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Root {
-    /// Everything.
+    /// All types.
     Groups(Vec<Group>),
-    /// The names alone: each version is a further document.
+    /// Names only: each version has a document of its own.
     Names(Vec<Group>),
 }
 
@@ -55,7 +55,7 @@ struct RootJson {
     groups: Option<Vec<GroupJson>>,
 }
 
-/// A group of either document: the aggregated one has its name in the metadata, and the types.
+/// A group of either document. In the aggregated one, its name is in the metadata, and it has types.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct GroupJson {
@@ -112,7 +112,7 @@ struct ResourceListJson {
     resources: Option<Vec<TypeJson>>,
 }
 
-/// Reads the answer of `/api` or `/apis`. The error says what came instead.
+/// Reads the answer of `/api` or `/apis`. The error describes the actual document.
 pub(super) fn read_root(json: &str) -> Result<Root, String> {
     let root: RootJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let read = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().map(GroupJson::read).collect();
@@ -128,7 +128,7 @@ pub(super) fn read_root(json: &str) -> Result<Root, String> {
     }
 }
 
-/// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error says what came instead.
+/// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error describes the actual document.
 pub(super) fn read_types(json: &str) -> Result<Vec<Type>, String> {
     let list: ResourceListJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
     match &*list.kind {
@@ -141,7 +141,7 @@ impl GroupJson {
     fn read(self) -> Group {
         let preferred = self.preferred_version.map(|preferred| preferred.version);
         let mut versions: Vec<Version> = self.versions.into_iter().flatten().map(VersionJson::read).collect();
-        // stable: behind the preferred one the server's own order stays
+        // stable sort: after the preferred version, the server's order remains
         versions.sort_by_key(|version| Some(&version.name) != preferred.as_ref());
         Group { name: if self.name.is_empty() { self.metadata.name } else { self.name }, versions }
     }
@@ -168,7 +168,7 @@ fn types(served: Option<Vec<TypeJson>>) -> Vec<Type> {
 }
 
 impl Type {
-    /// `pods/log` is no type, and what has no kind has no objects.
+    /// Returns true for a type: subresources such as `pods/log` are not types, and entries without kind have no objects.
     fn is_type(&self) -> bool {
         !self.plural.is_empty() && !self.plural.contains('/') && !self.kind.is_empty()
     }

@@ -1,8 +1,8 @@
-//! How people name resource types.
+//! User-given names of resource types.
 
 use std::fmt;
 
-/// What `match` says: a type in kubectl's spelling, or many.
+/// An element of `match`: a type in kubectl's syntax, or many types.
 ///
 /// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind; the kind in any case
 /// - `deployments.apps`: with the group
@@ -18,13 +18,13 @@ pub enum Pattern {
     Type {
         /// Plural, singular, short name or kind, in lower case.
         name: String,
-        /// What follows the first dot: a group, or a version and a group. Which of the two only the server's offer says:
+        /// Text after the first dot: a group, or a version and a group. Only the served types decide between the two:
         /// in `certificates.cert-manager.io` it is the group. `None` without a dot.
         rest: Option<String>,
     },
 }
 
-/// A text that names no resource type.
+/// A text that is not a valid resource type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unexpected resource type {text:?}, expected {expected}")]
 pub struct PatternError {
@@ -33,7 +33,7 @@ pub struct PatternError {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let fail = |expected| Err(PatternError { text: text.to_owned(), expected });
         let (name, rest) = match text.split_once('.') {
@@ -55,7 +55,7 @@ impl Pattern {
         }
     }
 
-    /// Returns whether this may name many types.
+    /// Returns true if it can match many types.
     pub fn is_wildcard(&self) -> bool {
         !matches!(self, Self::Type { .. })
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A DNS label, in any case.
+/// Returns true for a DNS label, in any case.
 fn is_label(text: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     !text.is_empty() && text.bytes().all(inside) && !text.starts_with('-') && !text.ends_with('-')
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_read_in_kubectls_spelling() {
+    fn patterns_follow_kubectl_spelling() {
         let one = |name: &str, rest: Option<&str>| Pattern::Type { name: name.into(), rest: rest.map(Into::into) };
         for (text, expected) in [
             ("pods", one("pods", None)),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_type_is_refused() {
+    fn invalid_patterns_are_refused() {
         for text in [
             "",
             ".",

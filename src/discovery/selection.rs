@@ -1,4 +1,6 @@
-//! Which entry watches which type: patterns held against what is served (D12).
+//! Assignment of types to entries: patterns are matched against the served types.
+//!
+//! Reasons: `docs/decisions/0013-one-owner-per-type.md`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,25 +10,25 @@ use super::{
 };
 use crate::{object::ResourceType, scope::Namespaces};
 
-/// What one entry asks for.
+/// Requested types of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedEntry {
-    /// Its name.
+    /// Name of the entry.
     pub entry: String,
-    /// Its `match`.
+    /// `match` of the entry.
     pub patterns: Vec<Pattern>,
-    /// Its `exclude`.
+    /// `exclude` of the entry.
     pub exclude: Vec<Pattern>,
-    /// Its `namespaces`.
+    /// `namespaces` of the entry.
     pub namespaces: Namespaces,
 }
 
-/// A pattern of an entry.
+/// Position of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternPlace {
     /// Name of the entry.
     pub entry: String,
-    /// Position in the entry's `match` or `exclude`, from 0.
+    /// Index in the entry's `match` or `exclude`.
     pub pattern: usize,
 }
 
@@ -35,51 +37,51 @@ pub struct PatternPlace {
 pub struct Owned {
     /// Name of the entry.
     pub entry: String,
-    /// Position in `match` of the pattern that brought the type, from 0.
+    /// Index in `match` of the pattern that selected the type.
     pub pattern: usize,
-    /// The type, in the version that the pattern means.
+    /// The type, in the version that the pattern selects.
     pub resource: ResourceType,
 }
 
-/// A pattern that brings no type now.
+/// A pattern that currently selects no type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmatched {
     /// Name of the entry.
     pub entry: String,
-    /// Position in `match`, from 0.
+    /// Index in `match`.
     pub pattern: usize,
-    /// What it means instead of a type.
+    /// Reason.
     pub resolution: Resolution,
 }
 
-/// Two patterns that are equally specific and name one type.
+/// Two equally specific patterns for the same type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The type, as the first pattern has it.
+    /// The type, in the version of the first pattern.
     pub resource: ResourceType,
-    /// The pattern that named it first, and keeps it.
+    /// The first pattern; it keeps the type.
     pub first: PatternPlace,
-    /// The other one.
+    /// The second pattern.
     pub second: PatternPlace,
 }
 
-/// Who watches what.
+/// Result of [`select`]: the assignment of types to entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The types to watch: by entry in the order given, then by pattern, then in the catalog's order. A type stands here
-    /// more than once only for entries whose namespaces are disjoint.
+    /// Types to watch, ordered by entry, then by pattern, then as in the catalog. A type occurs more than once only for
+    /// entries with disjoint namespaces.
     pub owned: Vec<Owned>,
-    /// Patterns without a type, in the order given.
+    /// Patterns without a type, in the given order.
     pub unmatched: Vec<Unmatched>,
-    /// Types that a second entry names just as well: the first keeps them.
+    /// Types that a second entry selects equally specifically. The first entry keeps them.
     pub conflicts: Vec<Conflict>,
-    /// Types that two names within one entry mean; the first is enough.
+    /// Types that one entry names twice. The second name has no effect.
     pub repeated: Vec<Conflict>,
-    /// Elements of `exclude` that keep nothing out now.
+    /// Elements of `exclude` that currently exclude nothing.
     pub unused_excludes: Vec<PatternPlace>,
 }
 
-/// How closely a pattern names a type; the greater wins.
+/// Specificity of a pattern; the greater one wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Specificity {
     All,
@@ -87,7 +89,7 @@ enum Specificity {
     Name,
 }
 
-/// A type as one pattern has it.
+/// A type selected by one pattern.
 struct Claim<'a> {
     wanted: usize,
     pattern: usize,
@@ -95,12 +97,12 @@ struct Claim<'a> {
     served: &'a ServedType,
 }
 
-/// Decides which entry watches which type.
+/// Assigns types to entries.
 ///
-/// Of the patterns that hit one type the most specific wins: a name, then `*.GROUP`, then `*`. Of equally specific ones
-/// the first wins, and the others too where their namespaces are disjoint. Versions of a type are one type, and so are
-/// the `events` of the core group and of `events.k8s.io`. A wildcard takes each type once, in the group's preferred
-/// version, if it can be listed and watched. What an entry excludes it does not take, however it names it.
+/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. Among equally specific
+/// ones the first wins; the others also get the type if their namespaces are disjoint. All versions of a type are one type,
+/// and so are the `events` of the core group and of `events.k8s.io`. A wildcard takes each watchable type once, in the
+/// group's preferred version. An entry never gets a type that it excludes.
 pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
     let mut claims: Vec<Claim<'_>> = Vec::new();
@@ -111,7 +113,7 @@ pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     selection
 }
 
-/// Returns what one entry asks for, without what it excludes.
+/// Returns the types that one entry requests, without those that it excludes.
 fn claims_of<'a>(
     catalog: &'a Catalog,
     wanted: usize,
@@ -144,8 +146,8 @@ fn claims_of<'a>(
     claims
 }
 
-/// Returns which of the candidates a pattern of `exclude` means, in whatever version: the one that the same text in
-/// `match` would mean if there were no others, or all of a wildcard.
+/// Returns the candidates that a pattern of `exclude` removes, in any version. A name removes the type that it would select
+/// in `match` if only the candidates existed; a wildcard removes all its types.
 fn excluded_by<'a, 'b: 'a>(
     catalog: &'b Catalog,
     pattern: &Pattern,
@@ -170,7 +172,7 @@ fn excluded_by<'a, 'b: 'a>(
     }
 }
 
-/// Gives every type to the most specific claim.
+/// Assigns every type to the most specific claim.
 fn settle(wanted: &[WantedEntry], claims: &[Claim<'_>], selection: &mut Selection) {
     let mut closest: HashMap<TypeIdentity<'_>, Specificity> = HashMap::new();
     for claim in claims {
@@ -201,14 +203,14 @@ fn settle(wanted: &[WantedEntry], claims: &[Claim<'_>], selection: &mut Selectio
     }
 }
 
-/// Whether two claims on one type can stand beside each other.
+/// Returns true if two claims on one type can coexist.
 fn can_share(wanted: &[WantedEntry], first: &Claim<'_>, second: &Claim<'_>) -> bool {
     let namespaced = first.served.resource.namespaced && second.served.resource.namespaced;
     let [first, second] = [first, second].map(|claim| claim.wanted);
     namespaced && first != second && wanted[first].namespaces.is_disjoint_from(&wanted[second].namespaces)
 }
 
-/// Groups of the API server itself whose names a CRD's group could have.
+/// Groups of the API server itself with names that a CRD's group could have.
 const BUILT_IN: [&str; 18] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -230,10 +232,10 @@ const BUILT_IN: [&str; 18] = [
     "storagemigration.k8s.io",
 ];
 
-/// Returns whether CRDs that come or go can change the selection: there is a `*`, the wildcard of a group that CRDs can
-/// have, a type of such a group, or a name without a type that may come to be one.
+/// Returns true if added or removed CRDs can change the selection. That is so for `*`, the wildcard of a possible CRD
+/// group, a type of such a group, and a name without a type so far.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
-    // a CRD's group has a dot
+    // a CRD's group contains a dot
     let is_custom = |group: &str| group.contains('.') && !BUILT_IN.contains(&group);
     let pattern = |unmatched: &Unmatched| {
         let entry = wanted.iter().find(|wanted| wanted.entry == unmatched.entry)?;

@@ -1,4 +1,5 @@
-//! Documents in the shape real servers give, resolved as kubectl resolves; and the requests against a scripted server.
+//! Tests with documents like those of real servers, resolved as in kubectl, and tests of the requests against a scripted
+//! server.
 
 use std::sync::{Arc, Mutex};
 
@@ -50,7 +51,7 @@ fn groups(json: &str) -> Vec<Group> {
 }
 
 fn catalog() -> Catalog {
-    // the core group comes first, wherever it stands
+    // the core group comes first, whatever its position
     Catalog::new([groups(GROUPS), groups(CORE)].concat())
 }
 
@@ -59,7 +60,7 @@ fn resolve(text: &str) -> Resolution {
 }
 
 #[test]
-fn a_type_is_found_as_kubectl_finds_it() {
+fn type_names_resolve_as_in_kubectl() {
     for (text, expected) in [
         ("pods", "pods.v1."),
         ("pod", "pods.v1."),
@@ -73,19 +74,19 @@ fn a_type_is_found_as_kubectl_finds_it() {
         ("deploy.apps", "deployments.v1.apps"),
         ("Deployment.apps", "deployments.v1.apps"),
         ("deployments.v1.apps", "deployments.v1.apps"),
-        // the core group goes first
+        // the core group takes precedence
         ("events", "events.v1."),
         ("ev", "events.v1."),
         ("events.events.k8s.io", "events.v1.events.k8s.io"),
         ("events.v1.events.k8s.io", "events.v1.events.k8s.io"),
-        // the preferred version goes first, if it has the type
+        // the preferred version takes precedence if it has the type
         ("hpa", "horizontalpodautoscalers.v2.autoscaling"),
         ("hpa.autoscaling", "horizontalpodautoscalers.v2.autoscaling"),
         ("hpa.v1.autoscaling", "horizontalpodautoscalers.v1.autoscaling"),
         ("olds.autoscaling", "olds.v1.autoscaling"),
-        // of one name, what can be watched goes first
+        // among types with the same name, a watchable one takes precedence
         ("gadgets", "gadgets.v1.cert-manager.io"),
-        // two dots need not be version and group
+        // two dots do not always mean version and group
         ("certificates.cert-manager.io", "certificates.v1.cert-manager.io"),
         ("certificates.v1.cert-manager.io", "certificates.v1.cert-manager.io"),
     ] {
@@ -106,7 +107,7 @@ fn a_type_is_found_as_kubectl_finds_it() {
 }
 
 #[test]
-fn what_is_not_served_is_answered_with_the_nearest_names() {
+fn unserved_name_gets_nearest_suggestions() {
     for (text, expected) in [
         ("pdos", &["pods", "pods.cert-manager.io"][..]),
         ("deploymnets.apps", &["deployments.apps"]),
@@ -115,7 +116,7 @@ fn what_is_not_served_is_answered_with_the_nearest_names() {
         ("certificate.v1.certmanager.io", &["certificates.cert-manager.io"]),
         ("daemonset.extensions", &["daemonsets.apps"]),
         ("zebras", &[]),
-        // what cannot be watched is no help
+        // unwatchable types are not suggested
         ("bindngs", &[]),
         ("kindless", &[]),
     ] {
@@ -125,7 +126,7 @@ fn what_is_not_served_is_answered_with_the_nearest_names() {
 }
 
 #[test]
-fn a_group_that_is_down_hides_no_other_and_is_named_where_it_matters() {
+fn unavailable_group_is_named_where_it_matters() {
     assert_eq!(catalog().unavailable().len(), 1);
     for (text, names_it) in [
         ("zebras", true),
@@ -139,16 +140,16 @@ fn a_group_that_is_down_hides_no_other_and_is_named_where_it_matters() {
 }
 
 #[test]
-fn a_type_without_list_or_watch_is_unwatchable() {
+fn type_without_list_or_watch_is_unwatchable() {
     let Resolution::Unwatchable { resource, verbs } = resolve("bindings") else { panic!() };
     assert_eq!((&*resource.plural, verbs), ("bindings", vec!["create".to_owned()]));
     assert!(matches!(resolve("pods.up.metrics.k8s.io"), Resolution::Unwatchable { .. }));
-    // a kind of that name that can be watched would have gone first
+    // a watchable kind of that name would have taken precedence
     assert!(matches!(resolve("podmetrics"), Resolution::Unwatchable { .. }));
 }
 
 #[test]
-fn wildcards_name_what_can_be_watched_in_one_version_each() {
+fn wildcards_match_watchable_types_in_one_version() {
     let many = |text: &str| match resolve(text) {
         Resolution::Many(types) => {
             types.iter().map(|found| format!("{}.{}.{}", found.plural, found.version, found.group)).collect::<Vec<_>>()
@@ -164,15 +165,15 @@ fn wildcards_name_what_can_be_watched_in_one_version_each() {
 }
 
 #[test]
-fn a_wildcard_without_types_waits_and_says_which_group_could_not_be_asked() {
+fn empty_wildcard_waits_and_names_unavailable_group() {
     for (text, why) in [
         ("*.acme.io", "the server serves no type in the group acme.io that can be listed and watched"),
         (
             "*.metrics.k8s.io",
             "the server serves no type in the group metrics.k8s.io that can be listed and watched; \
-             metrics.k8s.io/v1beta1 could not be asked: ",
+             discovery of metrics.k8s.io/v1beta1 failed: ",
         ),
-        // one without watch is there
+        // the group has one type, without watch
         ("*.up.metrics.k8s.io", "the server serves no type in the group up.metrics.k8s.io"),
     ] {
         assert!(resolve(text).why_not().starts_with(why), "{text}: {}", resolve(text).why_not());
@@ -180,7 +181,7 @@ fn a_wildcard_without_types_waits_and_says_which_group_could_not_be_asked() {
 }
 
 #[test]
-fn documents_with_less_or_more_than_expected_are_read() {
+fn incomplete_and_extended_documents_are_read() {
     assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":null,"new":{}}"#), Ok(Root::Groups(vec![])));
     assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#), Ok(Root::Groups(vec![Group::default()])));
     assert_eq!(read_root(r#"{"kind":"APIGroupList"}"#), Ok(Root::Names(vec![])));
@@ -193,7 +194,7 @@ fn documents_with_less_or_more_than_expected_are_read() {
 }
 
 #[test]
-fn of_a_legacy_group_the_preferred_version_goes_first_and_the_rest_keep_their_order() {
+fn preferred_version_of_legacy_group_goes_first() {
     let json = r#"{"kind":"APIGroupList","groups":[{"name":"x.io","versions":[
         {"groupVersion":"x.io/v1","version":"v1"},{"version":"v3"},{"version":"v2"}],"preferredVersion":{"version":"v2"}}]}"#;
     let Ok(Root::Names(groups)) = read_root(json) else { panic!() };
@@ -201,7 +202,7 @@ fn of_a_legacy_group_the_preferred_version_goes_first_and_the_rest_keep_their_or
     assert_eq!(names, ["v2", "v1", "v3"]);
 }
 
-/// Answers each path (with `METHOD` before it) by a table; 404 where it has nothing. Returns the client and what it asked.
+/// Answers each path (after `METHOD`) from a table, otherwise with 404. Returns the client and the list of requests.
 async fn serve(answers: &'static [(&'static str, u16, &'static str)]) -> (kube::Client, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -227,7 +228,7 @@ async fn serve(answers: &'static [(&'static str, u16, &'static str)]) -> (kube::
                 }
                 let request = String::from_utf8_lossy(&buffer[..len]).into_owned();
                 let path = request.split(" HTTP").next().unwrap_or_default().to_owned();
-                // an answer may be bound to what the request says
+                // an answer may depend on the text of the request
                 let (code, body) = answers
                     .iter()
                     .find(|(key, ..)| match key.split_once(" if ") {
@@ -247,7 +248,7 @@ async fn serve(answers: &'static [(&'static str, u16, &'static str)]) -> (kube::
 }
 
 #[tokio::test]
-async fn a_new_server_is_asked_twice() {
+async fn new_server_is_asked_twice() {
     let (client, seen) = serve(&[("GET /api", 200, CORE), ("GET /apis", 200, GROUPS)]).await;
     let catalog = discover(&client).await.unwrap();
     assert!(matches!(catalog.resolve(&Pattern::parse("deploy").unwrap()), Resolution::Found(_)));
@@ -272,7 +273,7 @@ const APPS_TYPES: &str = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVe
 {"name":"deployments","singularName":"deployment","namespaced":true,"kind":"Deployment","verbs":["list","watch"],"shortNames":["deploy"]}]}"#;
 
 #[tokio::test]
-async fn an_old_server_is_asked_for_each_group_and_one_that_fails_hides_no_other() {
+async fn old_server_is_asked_for_each_group() {
     let (client, seen) = serve(&[
         ("GET /api", 200, VERSIONS),
         ("GET /apis", 200, NAMES),
@@ -291,7 +292,7 @@ async fn an_old_server_is_asked_for_each_group_and_one_that_fails_hides_no_other
 }
 
 #[tokio::test]
-async fn an_empty_aggregated_document_is_none() {
+async fn empty_aggregated_document_is_ignored() {
     let (client, _) = serve(&[
         ("GET /api if APIGroupDiscoveryList", 200, r#"{"kind":"APIGroupDiscoveryList","items":[]}"#),
         ("GET /api", 200, VERSIONS),
@@ -303,7 +304,7 @@ async fn an_empty_aggregated_document_is_none() {
 }
 
 #[tokio::test]
-async fn aggregated_form_refused_is_asked_for_unaggregated_at_once() {
+async fn refused_aggregated_form_is_retried_unaggregated() {
     macro_rules! refusing {
         ($code:literal) => {
             &[
@@ -328,7 +329,7 @@ async fn aggregated_form_refused_is_asked_for_unaggregated_at_once() {
 }
 
 #[tokio::test]
-async fn server_that_refuses_both_forms_is_an_error_and_one_without_a_root_serves_the_other() {
+async fn discovery_fails_only_when_both_forms_are_refused() {
     let (client, seen) = serve(&[("GET /api", 503, "down")]).await;
     assert_eq!(discover(&client).await.unwrap_err().code, Some(503));
     assert_eq!(seen.lock().unwrap().len(), 2);
@@ -347,7 +348,7 @@ async fn server_that_refuses_both_forms_is_an_error_and_one_without_a_root_serve
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_or_answers_something_else_is_an_error_with_the_path() {
+async fn discovery_error_names_path() {
     let (client, _) = serve(&[(
         "GET /api",
         401,
@@ -362,7 +363,7 @@ async fn a_server_that_refuses_or_answers_something_else_is_an_error_with_the_pa
 }
 
 #[tokio::test]
-async fn the_cluster_is_known_by_the_uid_of_kube_system() {
+async fn cluster_is_identified_by_kube_system_uid() {
     let (client, _) = serve(&[(
         "GET /api/v1/namespaces/kube-system",
         200,
@@ -375,7 +376,7 @@ async fn the_cluster_is_known_by_the_uid_of_kube_system() {
 }
 
 #[tokio::test]
-async fn access_is_asked_for_by_verb() {
+async fn access_is_reviewed_per_verb() {
     const PATH_LIST: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews if \"verb\":\"list\"";
     const PATH_WATCH: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews if \"verb\":\"watch\"";
     let (client, seen) = serve(&[

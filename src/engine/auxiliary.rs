@@ -1,8 +1,8 @@
-//! Informers that the engine keeps for itself: of namespaces, to follow their labels, and of CRDs, to see types come
-//! and go.
+//! Informers for the engine itself: of namespaces, to follow their labels, and of CRDs, to notice added and removed
+//! types.
 //!
-//! They are ordinary ones, supervised as all are, in metadata mode; their journal is their own, in memory, and its one
-//! reader tells the conductor what was seen. They are in no registry: nobody configured them.
+//! They are ordinary supervised informers in metadata mode. Each has its own journal in memory, whose only reader reports
+//! changes to the conductor. They are in no registry, because no configuration names them.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -20,23 +20,23 @@ use crate::{
     supervisor::{SupervisorConfig, arbiters::Arbiters},
 };
 
-/// Changes that are read at once.
+/// Maximum changes and bytes that are read at once.
 const BATCH: (usize, usize) = (1_000, 1 << 20);
-/// The only unit of its journal.
+/// Only unit of the journal.
 const UNIT: UnitId = UnitId(0);
 
-/// What was seen of one object.
+/// Observation of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sighting {
-    /// Its name.
+    /// Name of the object.
     pub(super) name: String,
-    /// It was deleted.
+    /// Set when the object was deleted.
     pub(super) gone: bool,
-    /// It was there already when the informer started.
+    /// Set when the object existed before the informer started.
     pub(super) initial: bool,
 }
 
-/// What an auxiliary informer is made of.
+/// Parts of an auxiliary informer.
 #[derive(Clone)]
 pub(super) struct Parts {
     pub(super) shared: Shared,
@@ -45,7 +45,7 @@ pub(super) struct Parts {
     pub(super) reflector: ReflectorConfig,
 }
 
-/// A running auxiliary informer.
+/// Auxiliary informer that runs.
 pub(super) struct Auxiliary {
     informer: Arc<Informer>,
     supervisor: Addr<UnitSupervisor>,
@@ -53,8 +53,8 @@ pub(super) struct Auxiliary {
 }
 
 impl Auxiliary {
-    /// Starts one on the current arbiter; `tell` is called with what was seen, also with nothing once the first list
-    /// is there.
+    /// Starts an informer on the current arbiter. `tell` is called with its observations, and with an empty list after the
+    /// first list.
     pub(super) fn start(resource: ResourceType, parts: Parts, tell: impl Fn(Vec<Sighting>) + 'static) -> Self {
         let Parts { shared, arbiters, supervision, reflector } = parts;
         let journal = Journal::in_memory();
@@ -80,12 +80,12 @@ impl Auxiliary {
         Self { informer, supervisor, pump }
     }
 
-    /// Returns whether its first list has come.
+    /// Returns true if the first list is complete.
     pub(super) fn is_synced(&self) -> bool {
         self.informer.status.view().synced
     }
 
-    /// Returns the objects as namespaces, with their labels.
+    /// Returns the objects as namespaces with their labels.
     pub(super) fn namespaces(&self) -> KnownNamespaces {
         let view = self.informer.status.view();
         if !view.synced {
@@ -100,7 +100,7 @@ impl Auxiliary {
         KnownNamespaces::Known(known.collect())
     }
 
-    /// Stops it; returns when its actors have ended.
+    /// Stops the informer; returns when its actors have ended.
     pub(super) async fn stop(self) {
         self.pump.abort();
         let _ended_by_itself = self.supervisor.send(StopUnit).await;
@@ -117,12 +117,12 @@ fn sighting(change: &Change) -> Option<Sighting> {
     Some(Sighting { name: object.name().to_owned(), gone, initial })
 }
 
-/// The type of namespaces.
+/// Returns the type of namespaces.
 pub(super) fn namespaces() -> ResourceType {
     cluster_scoped("", "v1", "Namespace", "namespaces")
 }
 
-/// The type of CRDs.
+/// Returns the type of CRDs.
 pub(super) fn definitions() -> ResourceType {
     cluster_scoped("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
 }

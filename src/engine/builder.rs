@@ -1,4 +1,4 @@
-//! What an engine is made of, and its start.
+//! Builder of an engine, and the start.
 
 use std::{
     sync::{Arc, Mutex},
@@ -44,13 +44,13 @@ use crate::{
     supervisor::{arbiters::Arbiters, fault::SharedFault},
 };
 
-/// How long the handlers of an engine that cannot start may take to close.
+/// Time limit for closing the handlers of an engine that cannot start.
 const FAILED_START_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is said of how a type is watched.
+/// Function that sets the options of a watched type.
 type ResourceOptions = Box<dyn FnOnce(&mut ResourceConfig)>;
 
-/// What an engine is made of; every part may be left out, and may also come later: see [`EngineHandle`].
+/// Builder of an engine. Every part is optional and can also be added later: see [`EngineHandle`].
 pub struct EngineBuilder {
     library: Library,
     watched: Vec<(String, ResourceOptions)>,
@@ -62,65 +62,65 @@ pub struct EngineBuilder {
 impl EngineBuilder {
     pub(super) fn new() -> Self {
         let mut base = Config::default();
-        base.http.listen = None; // nobody asked for a server
+        base.http.listen = None; // no server by default
         let library = Library { base, ..Library::default() };
         Self { library, watched: Vec::new(), access: None, own_handlers: Vec::new(), allow_exec: false }
     }
 
-    /// Takes a configuration, as a file has it. Without one nothing is served over HTTP, and all else has its default.
+    /// Sets the configuration, as in a file. Without one, HTTP is off and all other options have their defaults.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.library.base = config;
         self
     }
 
-    /// Uses this access to the cluster instead of what `[kube]` says.
+    /// Sets the access to the cluster, instead of that of `[kube]`.
     #[must_use]
     pub fn cluster(mut self, access: ClusterAccess) -> Self {
         self.access = Some(access);
         self
     }
 
-    /// Watches a type, in all namespaces; one that the configuration names already is watched as it says.
+    /// Watches a type in all namespaces. If the configuration names the type already, its options apply.
     #[must_use]
     pub fn watch<K: Typed>(self) -> Self {
         self.watch_type(&pattern_of::<K>(), |_| {})
     }
 
-    /// Watches a type by its name, as `match` of a configuration spells it; `options` may say how. Its entry is called
-    /// `pods`, `deployments_apps`: letters, digits and underscores.
+    /// Watches a type by its name, spelled as in `match` of a configuration; `options` can set its options. The name of the
+    /// entry consists of letters, digits and underscores: `pods`, `deployments_apps`.
     #[must_use]
     pub fn watch_type(mut self, pattern: &str, options: impl FnOnce(&mut ResourceConfig) + 'static) -> Self {
         self.watched.push((pattern.to_owned(), Box::new(options)));
         self
     }
 
-    /// Has it noted who changed objects, of all types: see [`Object::changed_by`](crate::object::Object::changed_by). A
-    /// handler of your own needs it for a `when` with `changed_by`, too; those of the configuration see to it themselves.
+    /// Records who changed objects, for all types: see [`Object::changed_by`](crate::object::Object::changed_by). Your own
+    /// handlers need this for a `when` with `changed_by`; handlers of the configuration do not.
     #[must_use]
     pub fn noting_who_changed(mut self) -> Self {
         self.library.notes_who_changed = true;
         self
     }
 
-    /// Adds a handler of your own: an actor that takes [`Notification`]s of everything that is watched. It is asked for
-    /// the next batch when it has answered the last one.
+    /// Adds your own handler: an actor that gets [`Notification`]s of everything that is watched. It gets the next batch
+    /// after its response to the last one.
     #[must_use]
     pub fn handler(mut self, name: &str, options: HandlerDefaults, actor: Recipient<Notification>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Actor(actor)));
         self
     }
 
-    /// Adds a handler that waits without blocking, as those that ask servers do: on a thread of its own, up to
-    /// `concurrency` deliveries at a time, each for no longer than `timeout`.
+    /// Adds a handler that waits without blocking, such as a client of a server. It runs on a separate thread, with up to
+    /// `concurrency` deliveries at a time, each for at most `timeout`.
     #[must_use]
     pub fn async_handler(mut self, name: &str, options: HandlerDefaults, handler: Arc<dyn AsyncHandler>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Async(handler)));
         self
     }
 
-    /// Adds a handler of your own: a function that is called with everything that changes, batch by batch, on a thread of
-    /// its own, where it may block. What it fails is retried as `options` say.
+    /// Adds your own handler: a function that is called with each batch of changes, on a separate thread, where it may block.
+    /// Failed calls are retried as `options` say.
     #[must_use]
     pub fn on_change(
         mut self,
@@ -132,34 +132,34 @@ impl EngineBuilder {
         self
     }
 
-    /// Lets handlers of the configuration run programs, `type = "exec"`: who can change the configuration then runs what
-    /// they like as the user of this process. Without it such a handler is refused.
+    /// Allows handlers of the configuration to run programs, `type = "exec"`. Anyone who can change the configuration can then
+    /// run any program as the user of this process. By default such a handler is refused.
     #[must_use]
     pub fn allow_exec(mut self, allow: bool) -> Self {
         self.allow_exec = allow;
         self
     }
 
-    /// Adds an index to the types of an entry (I-7): a function of yours.
+    /// Adds an index to the types of an entry (I-7): your own function.
     #[must_use]
     pub fn index(mut self, entry: &str, index: IndexFunc) -> Self {
         self.library.indexes.entry(entry.to_owned()).or_default().push(index);
         self
     }
 
-    /// Changes every object of an entry as it comes in, before anyone sees it (F-60).
+    /// Changes every object of an entry when it arrives, before any other stage gets it (F-60).
     #[must_use]
     pub fn transform(mut self, entry: &str, transform: Transform) -> Self {
         self.library.transforms.insert(entry.to_owned(), transform);
         self
     }
 
-    /// Starts everything; returns when handlers and HTTP are up. Call it inside an actix `System`; the API server need
+    /// Starts the engine; returns when handlers and HTTP are up. Call it inside an actix `System`. The API server need
     /// not be reachable yet.
     ///
     /// # Errors
-    /// When there is no access to a cluster, something cannot be watched as asked, a handler cannot be made, or an
-    /// address cannot be bound.
+    /// Fails if there is no access to a cluster, if a type cannot be watched as requested, if a handler cannot be created, or
+    /// if an address cannot be bound.
     pub async fn start(self) -> Result<RunningEngine, EngineError> {
         let Self { mut library, watched, access, own_handlers, allow_exec } = self;
         for (pattern, options) in watched {
@@ -186,7 +186,7 @@ impl EngineBuilder {
         let servers = match listen(&config, state) {
             Ok(servers) => servers,
             Err(error) => {
-                // What was started ends before its runtime does: actix polls an actor once more when it drops it.
+                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops it.
                 delivery.stop(FAILED_START_TIMEOUT, &registry).await;
                 return Err(error);
             }
@@ -227,7 +227,7 @@ impl EngineBuilder {
     }
 }
 
-/// Takes up what an earlier run left; where that cannot be, what was started ends.
+/// Restores the state of an earlier run. If that fails, stops everything that was started.
 async fn take_up(conductor: &Arc<Conductor>, recovered: &Recovered) -> Result<(), EngineError> {
     let Err(error) = conductor.restore(recovered) else { return Ok(()) };
     let delivery = lock(&conductor.delivery).take();
@@ -238,7 +238,7 @@ async fn take_up(conductor: &Arc<Conductor>, recovered: &Recovered) -> Result<()
     Err(EngineError::State(error.to_string()))
 }
 
-/// Opens what outlives a restart, where there is a directory for it.
+/// Opens the stored journal if there is a state directory, or else a journal in memory.
 fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineError> {
     let Some(dir) = &config.state.dir else { return Ok((Journal::in_memory(), None)) };
     let opened = Journal::open(&Store::home(dir), config.state.journal());

@@ -1,19 +1,19 @@
-//! Changes the units of one type.
+//! Changes of the units of one type.
 //!
 //! ```text
-//! readers are told what they shall begin or end with        (moves, while the old units run)
-//! old actors end                                            what was read is applied and journaled
-//! new informers are seeded and shown in the registry        the cache is readable at once, whole
-//! what nobody shows any more is appended as removed         under the old unit's id
+//! readers get events about objects gained or lost           (moves, while the old units run)
+//! old actors end                                            they first apply and journal what they have read
+//! new informers are seeded and shown in the registry        the whole cache is readable at once
+//! objects that no unit shows are appended as removed        under the old unit's id
 //! new supervisors start
 //! ```
 //!
-//! Where a type moves to another entry, readers of both entries are told what differs, readers of the old one alone that
-//! it left, and readers of the new one alone, once it is listed there, what there is.
+//! A type may move to another entry. Readers of both entries then get the differences. Readers of only the old entry get
+//! removals. Readers of only the new entry get the existing objects, after the first list of that entry.
 //!
-//! The last three steps happen between two awaits. Each type has a task of its own, so one that hangs holds up its own type
-//! only. Where a task ends by a panic, the units are what the state says; those that were asked to stop are not sound,
-//! and the next change begins from there.
+//! The last three steps happen between two awaits. Each type has its own task, so a blocked task delays only its own type.
+//! If a task panics, the state still describes the units. Units that were asked to stop are no longer sound, and the next
+//! change begins with them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -47,13 +47,13 @@ use crate::{
     object::Object,
 };
 
-/// How long moves may hold up a change of their units: a unit that restarts cannot answer.
+/// Time limit for moves that delay a change of their units: a unit that restarts cannot answer.
 const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
-/// How often a unit that cannot answer now is asked again.
+/// Interval of requests to a unit that cannot answer now.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Conductor {
-    /// Tells readers what they shall hear of a type's units, and brings those to what is desired.
+    /// Makes the pending moves of a type's units, and then changes the units to the desired ones.
     pub(super) async fn change(self: Arc<Self>, name: TypeName, steps: Steps) {
         let changes = !steps.is_empty();
         self.start_units(&name, |unit| steps.keep.contains(&unit.informer.id));
@@ -70,7 +70,7 @@ impl Conductor {
         self.start_units(&name, |_| true);
     }
 
-    /// Has the units make the moves that wait, in order; gives up at `by`, or when a unit is gone for good.
+    /// Makes the pending moves in order; gives up at `by`, or when a unit has ended for good.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
         let take = |kept: &mut TypeState| std::mem::take(&mut kept.moves);
         let mut moves: VecDeque<(UnitId, Move)> = self.of_type(name, take).unwrap_or_default().into();
@@ -89,7 +89,7 @@ impl Conductor {
             }
             sleep(ASK_AGAIN).await;
         }
-        // What came meanwhile waits behind what is left.
+        // Moves that arrived meanwhile wait behind the rest.
         self.of_type(name, |kept| {
             let later = std::mem::take(&mut kept.moves);
             kept.moves = moves.into_iter().chain(later).collect();
@@ -112,8 +112,8 @@ impl Conductor {
         join_all(ends).await;
     }
 
-    /// Puts new units, seeded, in the place of those that have stopped; returns these, with what is to be said of what
-    /// they leave.
+    /// Replaces the units that have stopped by seeded new units; returns the stopped ones with the objects that they
+    /// leave behind.
     fn replace_units(&self, name: &TypeName, steps: &Steps) -> Vec<Ended> {
         let mut state = self.lock();
         let extras = |entry: &str| self.extras(entry, &state.indexes);
@@ -147,7 +147,7 @@ impl Conductor {
         kept.moves.retain(is_there);
         kept.arrivals.retain(is_there);
         if units.is_empty() {
-            kept.siblings = Arc::default(); // what comes back is synced anew
+            kept.siblings = Arc::default(); // a type that comes back has to sync again
         }
         kept.units = units;
         kept.settled = true;
@@ -164,10 +164,10 @@ impl Conductor {
         ended.collect()
     }
 
-    /// Says what became of the objects of units that have ended; waits for the journal if it takes nothing now.
+    /// Appends the last events about the objects of ended units; waits if the journal accepts no records now.
     ///
-    /// For a crash in between: what the old units leave is said first, then what the new ones begin with is kept, and only
-    /// then do the old ones end.
+    /// The order is safe in a crash: first the events about what the old units leave behind, then the seeds of the new units
+    /// are stored, and only then the old units end.
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
@@ -191,15 +191,14 @@ impl Conductor {
         }
     }
 
-    /// Returns what may be said of the objects of a unit that has ended: the rules by which it let them in may not be those
-    /// of today (D11).
+    /// Applies today's rules to the objects of an ended unit, which may have let them in under other rules.
     fn under_rules_of_today(&self, Ended { unit, moved, left, how }: Ended) -> Ended {
         let config = Arc::clone(&self.lock().known.config);
         let key = lock(&self.library).key.clone();
         let gate = |entry: &str| {
             let gate = options::gate_of_today(&config, entry, &unit.spec, key.as_ref());
             let resource = &unit.spec.resource;
-            gate.inspect_err(|error| error!(%resource, %error, "failed to redact what the unit leaves: left out"))
+            gate.inspect_err(|error| error!(%resource, %error, "cannot redact objects of the ended unit: left out"))
         };
         let own = gate(&unit.spec.entry);
         let left = pass(&own, left);
@@ -211,7 +210,7 @@ impl Conductor {
         Ended { unit, moved, left, how }
     }
 
-    /// Keeps what units begin with that have just been made.
+    /// Stores the seeds of new units.
     async fn keep_seeds(&self, name: &TypeName, steps: &Steps) {
         let journal = &self.shared.journal;
         if !journal.is_stored() {
@@ -225,15 +224,15 @@ impl Conductor {
             let Meta { generation, store_version, resume_version, synced, .. } = unit.informer.meta();
             let reached = Reached { generation, store_version, resume_version, synced };
             while let Err(why) = journal.seed(unit.informer.id, &objects, &reached, Timestamp::now()) {
-                warn!(resource = %unit.spec.resource, %why, "the unit cannot begin before the journal takes what it begins with");
+                warn!(resource = %unit.spec.resource, %why, "the unit starts when the journal accepts its seed");
                 journal.writable().await;
             }
             describe(journal, unit.informer.id, (&unit.spec, unit.first), start.from.units(), true);
         }
     }
 
-    /// Returns what readers are told that do not take an entry: objects which moved there have left, and with them what is
-    /// left.
+    /// Returns the events for readers that do not take an entry: for them, objects that moved to it have left, like the
+    /// objects that no unit shows.
     fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
@@ -249,8 +248,8 @@ impl Conductor {
         gone.into_iter().map(told).collect()
     }
 
-    /// Makes one unit, and makes it known to handlers: before its first append, or they would miss it. `before` is the
-    /// entry of the units that it begins with. Returns also the readers that it has to introduce.
+    /// Creates a unit and registers it with the handlers, which must happen before its first append. `before` is the entry
+    /// of the units from which it is seeded. Also returns the readers that the unit has to introduce.
     fn make_unit(
         &self,
         id: UnitId,
@@ -312,7 +311,7 @@ impl Conductor {
 }
 
 impl TypeState {
-    /// What a reader was to be told by a unit that is gone, its heir of the same entry tells.
+    /// Passes the pending moves of replaced units to the successor of the same entry.
     fn inherit_moves(&mut self, from: &From, heir: UnitId) {
         for (unit, _) in &mut self.moves {
             if from.takes(*unit) {
@@ -321,32 +320,32 @@ impl TypeState {
         }
     }
 
-    /// Has readers introduced by units that are listed now.
+    /// Queues the introductions of readers by units whose first list is complete.
     pub(super) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
         let admitted = self.arrivals.extract_if(.., |(unit, _)| listed(*unit));
         self.moves.extend(admitted);
     }
 
-    /// Has readers introduced by all units: they stop.
+    /// Queues the introductions of readers by all units, before they stop.
     fn admit_all(&mut self) {
         self.moves.append(&mut self.arrivals);
     }
 }
 
-/// A unit that has ended, and what is still to be said of its objects.
+/// Unit that has ended, and the events about its objects that are still due.
 struct Ended {
     unit: Unit,
     moved: Moved,
-    /// Objects that no unit shows any more.
+    /// Objects that no unit shows.
     left: Vec<Object>,
     how: Retirement,
 }
 
-/// Objects that move to another entry, by its name.
+/// Objects that move to another entry, by the name of that entry.
 type Moved = BTreeMap<String, Vec<Object>>;
 
-/// Returns which of a unit's objects are shown by units of other entries from now on.
+/// Returns the objects of a unit that units of other entries will show.
 fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
     let mut moved = Moved::new();
     for object in objects {
@@ -359,13 +358,13 @@ fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
     moved
 }
 
-/// Returns what a gate leaves of objects; nothing where there is none.
+/// Returns objects as a gate lets them pass; without a gate, returns none.
 fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
     let pass = |object| gate.as_ref().ok()?.pass_cached(object);
     objects.into_iter().filter_map(pass).collect()
 }
 
-/// Returns what a unit begins with; `objects` are those of the old ones that it shows.
+/// Returns the seed of a unit; `objects` are those of the old units that it shows.
 fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
     match &start.from {
         From::Nothing { .. } => None,
@@ -380,13 +379,13 @@ fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
 }
 
 impl Unit {
-    /// Waits until the journal takes its last records.
+    /// Waits until the journal accepts the last records of the unit.
     async fn wait(&self, journal: &Journal, why: &NotWritable) {
-        warn!(resource = %self.spec.resource, %why, "the unit cannot end before the journal takes its last records");
+        warn!(resource = %self.spec.resource, %why, "the unit ends when the journal accepts its last records");
         journal.writable().await;
     }
 
-    /// Returns what another one may make of the cache.
+    /// Returns the first list that a successor has to make with this cache.
     fn first_list(&self) -> FirstList {
         match self.informer.seed_to_relist(|_| false) {
             Seed::Relist { first_list, .. } => first_list,

@@ -1,4 +1,4 @@
-//! The conductor: brings what runs to what shall run, whenever one of the two changes.
+//! Conductor: brings the running units in line with the desired ones, whenever either changes.
 //!
 //! ```text
 //! configuration ─┐                                        ┌▶ change of one type's units  (a task each)
@@ -8,8 +8,9 @@
 //! versions ──────┘                  └─ what runs          └▶ rows of what waits
 //! ```
 //!
-//! The plan is kept until one of the [`Facts`](super::facts::Facts) that it is made of changes. One loop, which never waits for any of it: what takes time is a task that changes the [`State`] and pokes the loop.
-//! A panic in the loop is logged, and it goes on over the same state.
+//! The plan is kept until one of its [`Facts`](super::facts::Facts) changes. One loop does all this and never waits. Slow work is
+//! done by tasks, which change the [`State`] and wake the loop. A panic in the loop is logged, and the loop continues with the
+//! same state.
 
 use std::{
     collections::BTreeMap,
@@ -51,14 +52,14 @@ use crate::{
     supervisor::{SupervisorConfig, arbiters::Arbiters, child::exit_of, fault::SharedFault},
 };
 
-/// How often is looked at what tells nobody: the state of units.
+/// Interval of checks of the state of units, which sends no notifications.
 const LOOK: Duration = Duration::from_millis(500);
 /// Period of [`Conductor::tend`].
 const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a panic of the loop.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Conductor of an engine; see the module.
 pub(super) struct Conductor {
     pub(super) access: ClusterAccess,
     pub(super) registry: Arc<Registry>,
@@ -66,7 +67,7 @@ pub(super) struct Conductor {
     pub(super) shared: Shared,
     pub(super) arbiters: Arc<Arbiters>,
     pub(super) supervision: SupervisorConfig,
-    /// `None` once the engine stops.
+    /// `None` when the engine stops.
     pub(super) delivery: Mutex<Option<Delivery>>,
     pub(super) library: Mutex<Library>,
     pub(super) state: Mutex<State>,
@@ -74,25 +75,25 @@ pub(super) struct Conductor {
     pub(super) clock: Instant,
     pub(super) poked: Notify,
     pub(super) rest: Mutex<Rest>,
-    /// How often it has looked at everything.
+    /// Number of times that the loop has looked at everything.
     pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<Fatal>>,
-    /// The state belongs to this cluster, as far as can be told.
+    /// Set when the state is known, or assumed, to belong to this cluster.
     pub(super) bound: AtomicBool,
-    /// What goes wrong with the next look, in a test.
+    /// Fault to inject at the next look, in a test.
     pub(super) fault: SharedFault,
 }
 
-/// Why the engine cannot go on.
+/// Reason why the engine cannot continue.
 #[derive(Clone, Debug)]
 pub(super) enum Fatal {
-    /// A type is not served that has to be.
+    /// Required type is not served.
     Missing(String),
-    /// The state is not this cluster's.
+    /// State of another cluster.
     State(String),
 }
 
-/// The informers that the engine keeps for itself.
+/// Informers for the engine itself.
 #[derive(Default)]
 pub(super) struct Auxiliaries {
     pub(super) namespaces: Option<Auxiliary>,
@@ -100,7 +101,7 @@ pub(super) struct Auxiliaries {
 }
 
 impl Conductor {
-    /// Runs until the task is aborted.
+    /// Runs the loop until the task is aborted.
     pub(super) fn start(self: &Arc<Self>) -> JoinHandle<()> {
         let conductor = Arc::clone(self);
         actix_rt::spawn(async move {
@@ -108,7 +109,7 @@ impl Conductor {
                 let run = Arc::clone(&conductor).run();
                 let guard = AbortOnDrop(actix_rt::spawn(run));
                 let exit = exit_of(guard.wait().await);
-                error!(cause = %exit, "the conductor has ended, starting it again over the same state");
+                error!(cause = %exit, "the conductor has ended; restarting it with the same state");
                 sleep(AFTER_PANIC).await;
             }
         })
@@ -129,7 +130,7 @@ impl Conductor {
         }
     }
 
-    /// Forgets units that every reader has passed, and logs what handlers have lost.
+    /// Forgets units that every reader has passed, and logs lost events of handlers.
     fn tend(&self) {
         self.router.forget_units();
         if let Some(delivery) = &*lock(&self.delivery) {
@@ -137,7 +138,7 @@ impl Conductor {
         }
     }
 
-    /// Has the loop look at everything soon.
+    /// Wakes the loop to look at everything soon.
     pub(super) fn poke(&self) {
         self.poked.notify_one();
     }
@@ -146,12 +147,12 @@ impl Conductor {
         lock(&self.state)
     }
 
-    /// Does something with one type's units; `None` where there is no such type.
+    /// Runs a function on the units of a type; returns `None` if the type is unknown.
     pub(super) fn of_type<T>(&self, name: &TypeName, act: impl FnOnce(&mut TypeState) -> T) -> Option<T> {
         self.lock().types.get_mut(name).map(act)
     }
 
-    /// Returns what the library's user adds to an entry.
+    /// Returns what the program adds to an entry.
     pub(super) fn extras(&self, entry: &str, added: &BTreeMap<String, Vec<IndexFunc>>) -> Extras {
         let mut extras = lock(&self.library).extras(entry);
         extras.indexes.extend(added.get(entry).into_iter().flatten().cloned());
@@ -167,7 +168,7 @@ impl Conductor {
         waits.chain(asks).chain(state.next_to_forget()).fold(latest, Instant::min)
     }
 
-    /// Looks at everything once, and starts what is to be done.
+    /// Looks at everything once, and starts the work that is due.
     fn look(self: &Arc<Self>) {
         self.fault.strike("conductor");
         self.see_namespaces();
@@ -200,7 +201,7 @@ impl Conductor {
         }
     }
 
-    /// Notes which first lists have come, and which types are refused.
+    /// Records which first lists are complete, and which types are refused.
     fn see_units(&self) {
         let mut state = self.lock();
         let State { types, inquiries, .. } = &mut *state;
@@ -227,7 +228,7 @@ impl Conductor {
         }
     }
 
-    /// Starts a change of every type that is to be looked at.
+    /// Starts a change of every type that is due.
     fn reconcile_all(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         state.take_in(plan.types.keys());
@@ -250,7 +251,7 @@ impl Conductor {
                     state.adopt(&name, desired);
                     steps
                 }
-                None => Steps::default(), // it cannot be said: what runs goes on
+                None => Steps::default(), // still unknown: the running units stay
             };
             state.note_versions(&name, desired.as_deref());
             let decided = plan.desired(&name).is_some();
@@ -268,7 +269,7 @@ impl Conductor {
         state.types.retain(|_, kept| kept.busy || !kept.units.is_empty() || kept.settled || kept.due.is_some());
     }
 
-    /// Runs a change as a task; whatever becomes of it, the type is looked at again when needed.
+    /// Runs a change as a task. Whatever its result, the type is looked at again when needed.
     fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps) {
         let (conductor, work) = (Arc::clone(self), Arc::clone(self).change(name.clone(), steps));
         actix_rt::spawn(async move {
@@ -282,7 +283,7 @@ impl Conductor {
                         let cause = exit_of(Err(failed));
                         let failures = kept.failures.get_or_insert_with(|| Backoff::new(conductor.supervision.backoff));
                         let delay = failures.fail(conductor.clock.elapsed(), rand::random());
-                        error!(resource = %name, %cause, ?delay, "failed to change the units of the type, trying again");
+                        error!(resource = %name, %cause, ?delay, "failed to change the units of the type; retrying");
                         kept.not_before = Some(Instant::now() + delay);
                         kept.due = kept.due.max(Some(Occasion::Repair));
                     }
@@ -292,7 +293,7 @@ impl Conductor {
         });
     }
 
-    /// Says that the first discovery is through, once its units are shown: before, nothing can be ready.
+    /// Marks the first discovery as complete once its units are shown: before that, nothing can be ready.
     fn finish_first_discovery(&self, plan: &Plan) {
         if self.registry.is_discovered() {
             return;
@@ -305,7 +306,7 @@ impl Conductor {
         }
     }
 
-    /// Shows the units and what waits. Keep informers that are left out until this returned.
+    /// Shows the units and the waiting patterns. Callers must keep informers that are left out until this returns.
     pub(super) fn show(&self, state: &State) {
         let informers = state.units().into_iter().map(|unit| unit.informer).collect();
         let waiting = state.waiting.iter().map(|((entry, pattern), status)| WaitingPattern {
@@ -316,7 +317,7 @@ impl Conductor {
         self.registry.set(informers, waiting.collect());
     }
 
-    /// Puts what readers are to be told before the units that shall tell it. Units that are gone tell nothing.
+    /// Queues moves of readers at the units that make them. Moves of units that no longer exist are dropped.
     pub(super) fn queue_moves(&self, moves: Vec<(UnitId, Move)>) {
         let mut state = self.lock();
         for (unit, asked) in moves {
@@ -327,7 +328,7 @@ impl Conductor {
         }
     }
 
-    /// Returns what auxiliary informers are made of.
+    /// Returns the parts of auxiliary informers.
     pub(super) fn parts(&self, config: &Config) -> Parts {
         Parts {
             shared: self.shared.clone(),
@@ -338,7 +339,7 @@ impl Conductor {
     }
 }
 
-/// A task that ends with whoever waits for it.
+/// Task that is aborted when the future that waits for it is dropped.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl AbortOnDrop {

@@ -1,12 +1,12 @@
-//! What handlers would be sent, and why not, without a cluster and without sending anything: `deltabus test`, and
-//! `deltabus tail --explain`.
+//! Dry run of a configuration: which events handlers would be sent, and why not, without a cluster. `deltabus test` and
+//! `deltabus tail --explain` use it.
 //!
-//! Nothing is decided here. Two states of an object go through the stages that an engine is made of, with the options
-//! that it would give them, and what comes of it is held against the routes and rules of the handlers, and
-//! written by their formatters.
+//! A dry run makes no decisions of its own. Two states of an object pass through the same stages as in an engine, with the
+//! same options. The routes and rules of the handlers then decide about the resulting changes, and the formatters of the
+//! handlers write them.
 //!
-//! What nobody can know without a cluster is assumed: [`Assumed`] says which types there are, and
-//! an object has what an API server would fill in. Digests are made with a key of their own.
+//! Facts that only a cluster knows are assumed: [`Assumed`] contains the types, and objects get the values that an API
+//! server would fill in. Digests use a key of their own.
 
 mod door;
 mod state;
@@ -42,19 +42,19 @@ use crate::{
 pub use state::{DryState, StateError};
 pub use why_not::WhyNot;
 
-/// What the journal of a dry run is called.
+/// Name of the journal of a dry run.
 const JOURNAL: &str = "dry-run";
-/// The cluster's name where the configuration has none: what an engine without a kubeconfig says.
+/// Default name of the cluster, the same as in an engine without a kubeconfig.
 const CLUSTER: &str = "kubernetes";
 
-/// The handlers of a configuration, made ready to be asked.
+/// Handlers of a configuration, ready for a dry run.
 #[derive(Debug)]
 pub struct DryRun {
     config: Config,
     lanes: BTreeMap<String, DryHandler>,
 }
 
-/// What decides of a handler's events, and writes them.
+/// Filter and formatter of a handler's events.
 #[derive(Debug)]
 struct DryHandler {
     enabled: bool,
@@ -63,41 +63,41 @@ struct DryHandler {
     formatter: Formatter,
 }
 
-/// What becomes of some objects.
+/// Result of a dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DryReport {
-    /// In the order of group, kind, namespace and name.
+    /// Objects in the order of group, kind, namespace and name.
     pub objects: Vec<ObjectReport>,
-    /// Types of these that are not built in: plural and scope were guessed.
+    /// Types that are not built in, whose plural and scope were guessed.
     pub guessed: Vec<ResourceType>,
 }
 
-/// What becomes of one object.
+/// Result for one object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectReport {
-    /// Its kind, namespace and name, for people.
+    /// Kind, namespace and name of the object, for people.
     pub object: String,
-    /// What changed, in the order of events; none where nothing did that anybody could be sent.
+    /// Changes in the order of events; empty if no handler could be sent anything.
     pub changes: Vec<ChangeKind>,
-    /// What each handler is sent, by its name.
+    /// Outcome of each handler, by its name.
     pub handlers: BTreeMap<String, DryOutcome>,
 }
 
-/// What a handler is sent of one object.
+/// Outcome of a handler for one object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DryOutcome {
-    /// The events: each a line, or a text of several where a template makes one.
+    /// Events that are sent, one line each; a template may produce several lines.
     pub sent: Vec<String>,
-    /// Why there are no others.
+    /// Reasons for events that are not sent.
     pub not_sent: Vec<WhyNot>,
 }
 
 impl DryRun {
-    /// Makes the handlers of a configuration ready; rules and conditions of `[redact]` know the cluster by this name, else
-    /// by the one that is configured.
+    /// Prepares the handlers of a configuration. `cluster` is the name of the cluster in rules and in conditions of `[redact]`;
+    /// the default is the configured name.
     ///
     /// # Errors
-    /// A sentence for people, where loading the configuration has let something through.
+    /// Returns a sentence for people if the configuration has an error that loading did not find.
     pub fn new(config: &Config, cluster: Option<&str>) -> Result<Self, String> {
         let cluster = cluster.or(config.cluster.name.as_deref()).unwrap_or(CLUSTER);
         let encoder = Encoder::new(cluster, JOURNAL);
@@ -111,11 +111,11 @@ impl DryRun {
         Ok(Self { config, lanes })
     }
 
-    /// Says what each handler is sent where some objects are in the states `old`, and then in the states `new`: one that is
-    /// in `old` alone is deleted, one that is in `new` alone is added. Namespaces among them are known by their labels.
+    /// Returns what each handler is sent if objects are in the states `old` and then in the states `new`. An object only in
+    /// `old` is deleted, and one only in `new` is added. Namespaces among the objects provide their labels.
     ///
     /// # Errors
-    /// Where one of the two has an object twice.
+    /// Fails if `old` or `new` contains an object twice.
     pub fn run(
         &self,
         mut old: Vec<DryState>,
@@ -152,10 +152,10 @@ impl DryRun {
         Ok(report)
     }
 
-    /// Returns the types that there are, as far as objects and the configuration tell.
+    /// Returns the types, as far as objects and the configuration reveal them.
     fn assumed(&self, sides: [&[DryState]; 2]) -> Assumed {
         let states = || sides.into_iter().flatten();
-        // What one version of a type has in namespaces, all have.
+        // A kind that has a namespace in one version has it in all.
         let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(DryState::group_kind).collect();
         let kinds: BTreeMap<ObjectType, bool> =
             states().map(|state| (state.object_type(), spread.contains(&state.group_kind()))).collect();
@@ -175,8 +175,9 @@ impl DryRun {
         ObjectReport { object, changes: events.iter().flatten().map(kind).collect(), handlers }
     }
 
-    /// Says of a change that an engine has told whether each handler is sent it, with the types that there are; `None`:
-    /// it is. What is said of the state before an update that is not known is what an engine says that does not know it.
+    /// Explains a change that a running engine has reported: returns for each handler the reason why it is not sent the change,
+    /// or `None` if it is sent. `catalog` contains the types of that engine. An update without a previous object gets the same
+    /// answer as in an engine that does not know the previous object.
     pub fn explain(
         &self,
         catalog: &Catalog,
@@ -202,7 +203,7 @@ impl DryRun {
     }
 }
 
-/// Returns the labels of the namespaces that are among the objects, as they are in the end.
+/// Returns the labels of the namespaces among the objects, in their last state.
 fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
     let is_namespace = |pair: &&Pair| pair.key.group.is_empty() && pair.key.kind == "Namespace";
     let labels = |pair: &Pair| Some((pair.key.name.clone(), pair.states().last()?.labels()));
@@ -220,7 +221,7 @@ impl DryHandler {
         })
     }
 
-    /// Returns why a change of a unit of this entry does not go out.
+    /// Returns the reason why a change of a unit of this entry is not sent.
     fn refuses(&self, entry: &str, record: &Record) -> Option<WhyNot> {
         if !self.enabled {
             return Some(WhyNot::Disabled);

@@ -1,7 +1,7 @@
-//! What a plan is made of, and the plan, which is made again only when something of that has changed.
+//! Facts from which a plan is made, and the plan, which is made again only when a fact has changed.
 //!
-//! **Invariant:** a plan is made of [`Facts`] alone, and nobody changes them but through [`Known`], which forgets its
-//! plan then.
+//! **Invariant:** a plan depends on [`Facts`] alone. All changes of facts go through [`Known`], which then forgets its
+//! plan.
 
 use std::{
     collections::BTreeMap,
@@ -20,38 +20,38 @@ use crate::{
     object::ResourceType,
 };
 
-/// All that says which units shall run.
+/// Facts that decide which units should run.
 pub(super) struct Facts {
     pub(super) config: Arc<Config>,
-    /// What the server serves; `None` before its first answer.
+    /// Types that the server serves; `None` before its first answer.
     pub(super) catalog: Option<Arc<Catalog>>,
     pub(super) presence: Presence,
-    /// The namespaces; those that have just gone are among them.
+    /// Namespaces, including those that were deleted a moment ago.
     pub(super) namespaces: KnownNamespaces,
     /// Types that are refused in the whole cluster.
     pub(super) refused: BTreeMap<TypeName, Allowed>,
-    /// The versions in which types are watched, by entry; a reload takes them back.
+    /// Versions in which types are watched, by entry; a reload clears them.
     versions: BTreeMap<TypeName, Versions>,
 }
 
-/// The version in which an entry watches a type.
+/// Version in which each entry watches a type.
 type Versions = BTreeMap<String, ResourceType>;
 
-/// What the facts come to.
+/// Plan that follows from the facts, with its basis.
 pub(super) struct Outlook {
     pub(super) plan: Plan,
     pub(super) selection: Selection,
-    /// CRDs that come or go can change the selection.
+    /// Set when added or removed CRDs can change the selection.
     pub(super) depends_on_crds: bool,
 }
 
 impl Facts {
-    /// Holds the configuration against what the server serves; `None` before it has answered.
+    /// Makes the plan for the configuration and the served types; returns `None` before the server's first answer.
     fn outlook(&self) -> Option<Outlook> {
         let (config, catalog) = (&*self.config, self.catalog.as_deref()?);
         let wanted = config.wanted();
         let mut selection = select(catalog, &wanted);
-        // Before what was deleted is taken out: it may come back.
+        // Computed before deleted types are taken out, because they may come back.
         let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
         selection.owned.retain(|owned| !self.presence.is_deleted(&TypeName::of(&owned.resource)));
         self.stick_to_versions(&mut selection.owned, catalog);
@@ -60,8 +60,8 @@ impl Facts {
         Some(Outlook { plan, selection, depends_on_crds })
     }
 
-    /// Keeps the version in which a type is watched as long as it is served: another preferred one is no reason to list
-    /// everything again.
+    /// Keeps the version in which a type is watched while the server serves it. A new preferred version is no reason to
+    /// list everything again.
     fn stick_to_versions(&self, owned: &mut [Owned], catalog: &Catalog) {
         for owned in owned {
             let versions = self.versions.get(&TypeName::of(&owned.resource));
@@ -74,18 +74,18 @@ impl Facts {
     }
 }
 
-/// The facts as they are known now.
+/// Current facts, and the plan that follows from them.
 pub(super) struct Known {
     facts: Facts,
-    /// What they come to; `None` until somebody asks.
+    /// Outlook on these facts; `None` until it is needed.
     outlook: Option<Arc<Outlook>>,
-    /// How many plans were made.
+    /// Number of plans that were made.
     #[cfg(any(test, feature = "testing"))]
     plans: u64,
 }
 
 impl Known {
-    /// Begins with a configuration; nothing is known of the server.
+    /// Creates the facts for a configuration, without any facts about the server.
     pub(super) fn new(config: Arc<Config>) -> Self {
         let facts = Facts {
             config,
@@ -103,7 +103,7 @@ impl Known {
         }
     }
 
-    /// Returns what the facts come to; `None` before the server has answered.
+    /// Returns the outlook on the facts; `None` before the server's first answer.
     pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
         if self.outlook.is_none() {
             self.outlook = Some(Arc::new(self.facts.outlook()?));
@@ -115,13 +115,13 @@ impl Known {
         self.outlook.clone()
     }
 
-    /// Returns how many plans were made.
+    /// Returns the number of plans that were made.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn plans(&self) -> u64 {
         self.plans
     }
 
-    /// Notes in which versions a type is watched, by these units alone.
+    /// Records the versions in which a type is watched: those of these units.
     pub(super) fn watched<'a>(&mut self, name: &TypeName, units: impl Iterator<Item = &'a UnitSpec>) {
         let versions: Versions = units.map(|unit| (unit.entry.clone(), unit.resource.clone())).collect();
         if self.versions.get(name).map_or(versions.is_empty(), |known| *known == versions) {
@@ -134,7 +134,7 @@ impl Known {
         }
     }
 
-    /// Lets every type be watched in another version, if the server prefers that.
+    /// Allows another version for every type, if the server prefers one.
     pub(super) fn forget_versions(&mut self) {
         self.versions.clear();
     }
@@ -148,7 +148,7 @@ impl Deref for Known {
     }
 }
 
-/// Whoever reaches for a fact to change it has changed it.
+/// Mutable access counts as a change of the facts.
 impl DerefMut for Known {
     fn deref_mut(&mut self) -> &mut Facts {
         self.outlook = None;
@@ -166,7 +166,7 @@ mod tests {
         ResourceType { group, version, kind, plural, namespaced: true }
     }
 
-    /// What a server serves that has apples in these versions, the preferred one first.
+    /// Returns the catalog of a server that serves apples in these versions, the preferred one first.
     fn catalog(versions: &[&str]) -> Arc<Catalog> {
         let served = versions.iter().map(|version| ServedType {
             verbs: vec!["list".to_owned(), "watch".to_owned()],
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_kept_until_a_fact_changes() {
+    fn plan_is_cached_until_a_fact_changes() {
         let changes: [fn(&mut Known); 6] = [
             |known| known.config = Arc::new(Config::clone(&known.config)),
             |known| known.catalog = Some(catalog(&["v2"])),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_stays_in_its_version_while_that_is_served_and_until_a_reload() {
+    fn type_keeps_its_version_until_reload() {
         let mut known = known();
         let units_in_v1 = units(&mut known);
         assert_eq!(units_in_v1[0].resource.version, "v1");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn to_note_the_versions_that_are_known_changes_nothing() {
+    fn noting_known_versions_changes_nothing() {
         let mut known = known();
         let (name, units) = (TypeName::of(&apples("v1")), units(&mut known));
         known.watched(&name, units.iter());

@@ -1,4 +1,4 @@
-//! What can be read from an engine at work, and changed in it.
+//! Reads from a running engine, and changes to it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -38,20 +38,20 @@ use crate::{
     supervisor::fault::{Fault, Harm, Moment},
 };
 
-/// How often is looked whether something has come about.
+/// Interval of checks while waiting for a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a new configuration changed.
+/// Result of applying a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Options that differ and take effect only at the next start: `[http]`, `[kube] context`.
+    /// Options that differ and take effect only after a restart: `[http]`, `[kube] context`.
     pub needs_restart: Vec<&'static str>,
 }
 
-/// Reads from a running engine, and changes it. Clones are handles to the same engine; after its stop changes are errors
-/// and reads find what was there.
+/// Handle for reads from a running engine and for changes to it. Clones are handles to the same engine. After a stop,
+/// changes fail, and reads return the last state.
 ///
-/// Changes are to be made on the thread of the actix `System` that the engine was started in.
+/// Make changes on the thread of the actix `System` in which the engine was started.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(super) conductor: Arc<Conductor>,
@@ -60,12 +60,12 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Returns the cluster's name, as events carry it.
+    /// Returns the name of the cluster, as it appears in events.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// Returns what is watched, and what waits to be.
+    /// Returns the watched types and the waiting patterns.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.conductor.registry
     }
@@ -75,22 +75,21 @@ impl EngineHandle {
         &self.conductor.shared.journal
     }
 
-    /// Returns the handlers' state.
+    /// Returns the state of the handlers.
     pub fn handlers(&self) -> Vec<HandlerView> {
         (self.statuses)()
     }
 
-    /// Returns the configuration that is in force, with what the program added.
+    /// Returns the configuration in effect, including what the program added.
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.conductor.lock().known.config)
     }
 
-    /// Applies another configuration: handlers and types that differ change, all else goes on untouched. What objects
-    /// come into view are `added`, what leaves is `removed`, with cause `reload`. What the program added by itself
-    /// stays. It returns when the handlers are changed; types follow, each as soon as it can.
-    ///
+    /// Applies another configuration: handlers and types that differ change, all others continue. Objects that come into
+    /// view are `added`, and objects that leave are `removed`, with cause `reload`. Additions of the program stay. It returns
+    /// when the handlers are changed. Types follow as soon as they can.
     /// # Errors
-    /// When a handler cannot be made, or the engine was stopped. Nothing has changed then.
+    /// Fails, without any change, if a handler cannot be created or if the engine was stopped.
     pub fn apply(&self, config: Config) -> Result<Applied, EngineError> {
         let applied = self.conductor.reconfigure(|library| {
             library.base = config;
@@ -105,19 +104,19 @@ impl EngineHandle {
         applied
     }
 
-    /// Watches a type from now on; returns the name of its entry, which may be there already.
+    /// Starts watching a type; returns the name of its entry, which may exist already.
     ///
     /// # Errors
-    /// When the engine was stopped.
+    /// Fails if the engine was stopped.
     pub fn watch<K: Typed>(&self) -> Result<String, EngineError> {
         self.watch_type(&super::typed::pattern_of::<K>(), |_| {})
     }
 
-    /// Watches a type by its name, as `match` of a configuration spells it, from now on; `options` may say how. Returns
-    /// the name of its entry, which may be there already. What exists is `added`, cause `reload`.
+    /// Starts watching a type by its name, spelled as in `match` of a configuration; `options` can set its options. Returns
+    /// the name of its entry, which may exist already. Existing objects are `added`, cause `reload`.
     ///
     /// # Errors
-    /// When that is no name of a type, the options are wrong, or the engine was stopped.
+    /// Fails if the name is invalid, if the options are wrong, or if the engine was stopped.
     pub fn watch_type(&self, pattern: &str, options: impl FnOnce(&mut ResourceConfig)) -> Result<String, EngineError> {
         let mut name = String::new();
         self.conductor.reconfigure(|library| {
@@ -127,11 +126,11 @@ impl EngineHandle {
         Ok(name)
     }
 
-    /// Stops watching an entry that the program added: its objects are `removed`, cause `reload` (D-9). Returns whether
-    /// there was one of this name.
+    /// Stops watching an entry that the program added: its objects are `removed`, cause `reload` (D-9). Returns true if
+    /// there was such an entry.
     ///
     /// # Errors
-    /// When the engine was stopped.
+    /// Fails if the engine was stopped.
     pub fn unwatch(&self, entry: &str) -> Result<bool, EngineError> {
         let mut found = false;
         self.conductor.reconfigure(|library| {
@@ -141,12 +140,12 @@ impl EngineHandle {
         Ok(found)
     }
 
-    /// Adds a handler while the engine runs (S-5): with `initial = "send"` it is shown what is cached, cause `replay`, and
-    /// then what changes; nothing is missed, nothing comes twice. Each unit lets it in between two batches: until
-    /// [`EngineHandle::handler_synced`] what appears belongs to what is cached.
+    /// Adds a handler to the running engine (S-5). With `initial = "send"` it gets the cached objects, cause `replay`, and then
+    /// the changes; it misses nothing, and gets nothing twice. Each unit adds it between two batches. Until
+    /// [`EngineHandle::handler_synced`] is true, additions belong to the cached objects.
     ///
     /// # Errors
-    /// When the name is taken, or the engine was stopped (S-6).
+    /// Fails if the name is taken, or if the engine was stopped (S-6).
     pub fn add_handler(
         &self,
         name: &str,
@@ -156,11 +155,11 @@ impl EngineHandle {
         self.add(OwnHandler::new(name, options, OwnSink::Actor(actor)))
     }
 
-    /// Adds a function as a handler while the engine runs: see [`EngineHandle::add_handler`] and
+    /// Adds a function as a handler to the running engine: see [`EngineHandle::add_handler`] and
     /// [`EngineBuilder::on_change`](super::EngineBuilder::on_change).
     ///
     /// # Errors
-    /// When the name is taken, or the engine was stopped (S-6).
+    /// Fails if the name is taken, or if the engine was stopped (S-6).
     pub fn on_change(
         &self,
         name: &str,
@@ -177,49 +176,49 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Removes a handler that the program added: its call in flight ends, what waits is forgotten. A name that is not
-    /// there has no effect (S-7).
+    /// Removes a handler that the program added: its current call ends, and waiting events are dropped. An unknown name has
+    /// no effect (S-7).
     ///
     /// # Errors
-    /// When the engine was stopped.
+    /// Fails if the engine was stopped.
     pub fn remove_handler(&self, name: &str) -> Result<(), EngineError> {
         self.conductor.with_delivery(|delivery| delivery.remove_own(name))
     }
 
-    /// Asks something of a handler, by its name: to pause, to go on, to deliver again what it gave up. Returns how many
-    /// events it will deliver again.
+    /// Pauses a handler, resumes it, or replays the events that it gave up. Returns the number of replayed
+    /// events.
     ///
     /// # Errors
-    /// When there is no handler of this name, or the engine was stopped.
+    /// Fails if there is no handler of this name, or if the engine was stopped.
     pub fn control_handler(&self, name: &str, control: Control) -> Result<u64, EngineError> {
         let answer = self.conductor.with_delivery(|delivery| delivery.board.control(name, control))?;
         answer.map(|(replayed, _)| replayed).ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
-    /// Returns whether a handler has seen the initial state of all that it takes, and has acknowledged it (S-8).
+    /// Returns true if a handler has acknowledged the initial state of everything that it takes (S-8).
     ///
     /// # Errors
-    /// When there is no handler of this name, or the engine was stopped.
+    /// Fails if there is no handler of this name, or if the engine was stopped.
     pub fn handler_synced(&self, name: &str) -> Result<bool, EngineError> {
         let synced = self.conductor.with_delivery(|delivery| delivery.has_synced(name))?;
         synced.ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
-    /// Returns a reader for each type that the entry `[resources.<name>]` matched and that was found so far. Readers
-    /// follow when units are replaced.
+    /// Returns a reader for each type that the entry `[resources.<name>]` matches and that was found so far. Readers
+    /// stay valid when units are replaced.
     pub fn listers(&self, entry: &str) -> Vec<Lister> {
         let of_entry = |watched: &&Arc<WatchedType>| watched.units.iter().any(|informer| informer.entry == entry);
         self.registry().types().iter().filter(of_entry).map(|watched| watched.lister()).collect()
     }
 
-    /// Returns a reader of a type that is watched, by its qualified name: `pods`, `deployments.apps`.
+    /// Returns a reader of a watched type, by its qualified name: `pods`, `deployments.apps`.
     pub fn lister(&self, qualified_name: &str) -> Option<Lister> {
         let types = self.registry().types();
         let found = types.iter().find(|watched| watched.resource.qualified_name() == qualified_name);
         found.map(|watched| watched.lister())
     }
 
-    /// Returns a reader that decodes, of a type that is watched in this version; `None` before it was found.
+    /// Returns a decoding reader of a type that is watched in this version; `None` before the type was found.
     pub fn lister_of<K: Typed + DeserializeOwned>(&self) -> Option<TypedLister<K>> {
         let watched = self.registry().find_type(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT)?;
         Some(TypedLister::new(watched.lister()))
@@ -232,8 +231,8 @@ impl EngineHandle {
         }
     }
 
-    /// Waits as [`EngineHandle::wait_for_sync`], but no longer than `within` and not beyond a stop. Returns for each entry
-    /// whether it is synced; it says nothing of handlers (S-8).
+    /// Waits like [`EngineHandle::wait_for_sync`], but at most for `within`, and not after a stop. Returns true for each
+    /// entry that is synced. The result does not cover handlers (S-8).
     pub async fn wait_for_sync_within(&self, within: Duration) -> BTreeMap<String, bool> {
         let stopped = async {
             while lock(&self.conductor.delivery).is_some() {
@@ -244,7 +243,7 @@ impl EngineHandle {
             _ = timeout(within, self.wait_for_sync()) => {}
             () = stopped => {}
         }
-        // An entry without a row has nothing to wait for, once that is decided.
+        // An entry without a row has nothing to wait for, once its types are known.
         let decided = self.registry().is_discovered() && self.conductor.lock().is_settled();
         let views = self.registry().views();
         let synced = |entry: &String| {
@@ -254,11 +253,11 @@ impl EngineHandle {
         self.config().resources.keys().map(|entry| (entry.clone(), synced(entry))).collect()
     }
 
-    /// Adds indexes to every type of the entry `[resources.<name>]`, each over the objects that are cached already (I-7);
-    /// types that it matches later have them too. When this returns, [`Lister::by_index`] knows them.
+    /// Adds indexes to every type of the entry `[resources.<name>]`, which include the objects already cached (I-7). Types
+    /// that the entry matches later get them too. When this returns, [`Lister::by_index`] can use them.
     ///
     /// # Errors
-    /// When a type has an index of one of the names, or its unit is being restarted. Types before it have them then.
+    /// Fails if a type has an index with one of the names, or if its unit is restarting. Types before it keep the indexes.
     pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
         let supervisors: Vec<_> = {
             let mut state = self.conductor.lock();
@@ -274,7 +273,7 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Does harm to an actor of a unit, counted from 0 in the order of the data.
+    /// Injects a fault into an actor of a unit; actors are counted from 0 in the order of the data.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_unit(&self, plural: &str, actor: usize, harm: Harm, moment: Moment) {
         for unit in self.conductor.lock().units() {
@@ -284,21 +283,21 @@ impl EngineHandle {
         }
     }
 
-    /// How often the conductor has looked at everything, and how many plans it has made for that.
+    /// Returns how many times the conductor has looked at everything, and how many plans it has made.
     #[cfg(any(test, feature = "testing"))]
     pub fn looks_and_plans(&self) -> (u64, u64) {
         let plans = self.conductor.lock().known.plans();
         (self.conductor.looks.load(std::sync::atomic::Ordering::Relaxed), plans)
     }
 
-    /// The conductor panics.
+    /// Makes the conductor panic.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_conductor(&self) {
         self.conductor.fault.put(Harm::Panic);
         self.conductor.poke();
     }
 
-    /// Does harm to a handler.
+    /// Injects a fault into a handler.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
         drop(self.conductor.with_delivery(|delivery| delivery.sabotage_handler(name, spot, harm)));
@@ -306,12 +305,12 @@ impl EngineHandle {
 }
 
 impl Conductor {
-    /// Does something with the handlers.
+    /// Runs a function on the handlers.
     fn with_delivery<T>(&self, act: impl FnOnce(&mut Delivery) -> T) -> Result<T, EngineError> {
         lock(&self.delivery).as_mut().map(act).ok_or(EngineError::Stopped)
     }
 
-    /// Changes what is configured, and has everything follow. All or nothing.
+    /// Changes the configuration and everything that depends on it: all or nothing.
     fn reconfigure(
         &self,
         change: impl FnOnce(&mut Library) -> Result<(), EngineError>,

@@ -1,4 +1,4 @@
-//! Makes handlers of the configuration.
+//! Handlers of the configuration: their creation, changes and removal.
 
 pub(super) mod pace;
 
@@ -43,42 +43,42 @@ use crate::{
     rules::{Rules, RulesOptions},
 };
 
-/// Returns the views of the handlers, as they are now.
+/// Function that returns the current views of the handlers.
 pub(super) type Statuses = Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>;
 
-/// A handler of the library's user.
+/// Handler that a program adds.
 pub struct OwnHandler {
-    /// Its name, as `/v1/handlers` shows it.
+    /// Name of the handler, as in `/v1/handlers`.
     pub name: String,
-    /// Names or globs of `[resources.*]`.
+    /// Names or globs of `[resources.*]` entries.
     pub resources: Vec<String>,
-    /// What it gets, and what may wait for it.
+    /// Events that it gets, and limits of its buffer.
     pub options: HandlerDefaults,
-    /// Where its events end.
+    /// Destination of its events.
     pub sink: OwnSink,
 }
 
 impl OwnHandler {
-    /// Makes a handler that gets the changes of all resources.
+    /// Creates a handler that gets the changes of all resources.
     pub(super) fn new(name: &str, options: HandlerDefaults, sink: OwnSink) -> Self {
         Self { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
     }
 }
 
-/// What a handler of the library's user is.
+/// Destination of the events of a program's handler.
 pub enum OwnSink {
-    /// An actor, asked for the next batch when it has answered the last one.
+    /// Actor that gets the next batch after its response to the last one.
     Actor(Recipient<Notification>),
-    /// Code that may block: it has a thread of its own.
+    /// Code that may block, on a separate thread.
     Closure(OwnClosure),
-    /// Code that waits without blocking, on a thread of its own: several deliveries at a time.
+    /// Code that waits without blocking, on a separate thread, with several deliveries at a time.
     Async(Arc<dyn AsyncHandler>),
 }
 
-/// A handler as a closure; an error is a failed attempt.
+/// Closure as a handler; an error is a failed attempt.
 pub type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
 
-/// What all handlers show.
+/// Status of all handlers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StatusBoard {
     handlers: Arc<Mutex<Vec<Arc<HandlerStatus>>>>,
@@ -90,16 +90,16 @@ impl StatusBoard {
         self.lock().iter().map(|status| status.view(now)).collect()
     }
 
-    /// Asks something of a handler; returns how many events it will deliver again, and how it is now. `None` where
-    /// there is none of that name.
+    /// Pauses, resumes or replays a handler; returns the number of replayed events, and the handler's view. Returns `None` if
+    /// no handler has this name.
     pub(super) fn control(&self, name: &str, control: Control) -> Option<(u64, HandlerView)> {
         let status = self.lock().iter().find(|status| status.name() == name).cloned()?;
         let replayed = status.control(control);
-        tracing::info!(handler = name, ?control, replayed, "as asked");
+        tracing::info!(handler = name, ?control, replayed, "changed the handler on request");
         Some((replayed, status.view(jiff::Timestamp::now())))
     }
 
-    /// Shows a handler, in the place of the one of its name if there is one.
+    /// Adds the status of a handler, or replaces that of the same name.
     fn show(&self, status: Arc<HandlerStatus>) {
         let mut handlers = self.lock();
         match handlers.iter_mut().find(|shown| shown.name() == status.name()) {
@@ -117,27 +117,27 @@ impl StatusBoard {
     }
 }
 
-/// The running end of the stream.
+/// Running handlers, the last stage of the stream.
 pub(super) struct Delivery {
     handlers: Handlers,
     pub(super) board: StatusBoard,
     maker: Maker,
     running: BTreeMap<String, Running>,
-    /// What a handler that is removed has to deliver what waits for it.
+    /// Time limit for a removed handler to deliver its waiting events.
     drain_within: Duration,
 }
 
-/// One handler.
+/// Running handler.
 struct Running {
     status: Arc<HandlerStatus>,
     slot: HandlerSlot,
     #[cfg(any(test, feature = "testing"))]
     sink: Sink,
-    /// What was configured; a handler of the library's user has none.
+    /// Plan from the configuration; a program's handler has none.
     plan: Option<Plan>,
 }
 
-/// What makes a handler what it is: one that has the same is left alone.
+/// Definition of a handler. A handler with an unchanged plan is not touched.
 #[derive(Clone, Debug, PartialEq)]
 struct Plan {
     sink: config::SinkConfig,
@@ -151,8 +151,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Returns what is to run for each handler that is enabled. It still takes what is left of entries that it took
-    /// before and that are no more.
+    /// Returns the plan of each enabled handler. A handler still takes what is left of entries that it took before and that
+    /// no longer exist.
     fn all(config: &Config, running: &BTreeMap<String, Running>) -> BTreeMap<String, Self> {
         let enabled = || config.handlers.iter().filter(|(_, handler)| handler.enabled);
         let is_enabled = |name: &String| enabled().any(|(other, _)| other == name);
@@ -179,7 +179,7 @@ impl Plan {
         enabled().map(plan).collect()
     }
 
-    /// Returns whether the handler can go on as it is: only what it is given differs.
+    /// Returns true if the handler can keep its sink, because only its events differ.
     fn keeps_its_sink(&self, before: &Self) -> bool {
         self.sink == before.sink
             && self.pace == before.pace
@@ -191,7 +191,7 @@ impl Plan {
     }
 }
 
-/// A change that was prepared, and cannot fail any more.
+/// Prepared change that can no longer fail.
 struct Step {
     name: String,
     kind: StepKind,
@@ -205,24 +205,23 @@ enum StepKind {
     Reroute,
 }
 
-/// Where harm is done to a handler.
+/// Part of a handler in which a fault is injected.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// In its actor, at once.
+    /// Actor of the handler, at once.
     Actor,
-    /// On its thread, with the next batch.
+    /// Thread of the handler, with the next batch.
     Thread,
 }
 
 impl Delivery {
-    /// Adds, removes and changes handlers until they are as `config` says; handlers of the library's user stay. Returns
-    /// which units have to introduce or dismiss which reader, in this order; ask again where a unit was not running.
-    /// To be called before the units of a new entry are added. What waits for a handler that is removed is delivered
-    /// within `shutdown_timeout`.
+    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns in order which units have to
+    /// introduce or dismiss which reader; the caller must repeat this for units that were not running. Call it before the
+    /// units of a new entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
     ///
     /// # Errors
-    /// When a new sink cannot be made, or the engine is stopping. Then nothing was changed.
+    /// Fails, without any change, if a new sink cannot be created or if the engine is stopping.
     pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Move)>, EngineError> {
         if self.handlers.is_stopping() {
             return Err(EngineError::Stopping);
@@ -242,10 +241,10 @@ impl Delivery {
         Ok(moves)
     }
 
-    /// Adds a handler of the library's user to the running engine (S-5).
+    /// Adds a program's handler to the running engine (S-5).
     ///
     /// # Errors
-    /// When the name is taken, a glob cannot be read, there is no thread to be had, or the engine is stopping (S-6).
+    /// Fails if the name is taken, a glob is invalid, no thread can be started, or the engine is stopping (S-6).
     pub(super) fn add_own(&mut self, handler: OwnHandler) -> Result<Vec<(UnitId, Move)>, EngineError> {
         if self.handlers.is_stopping() {
             return Err(EngineError::Stopping);
@@ -254,8 +253,8 @@ impl Delivery {
         self.start_handler(self.maker.own(handler, &taken)?)
     }
 
-    /// Removes a handler of the library's user: its call in flight ends, what waits is forgotten. A name that is not
-    /// there has no effect (S-7).
+    /// Removes a program's handler: its current call ends, and waiting events are dropped. An unknown name has no
+    /// effect (S-7).
     pub(super) fn remove_own(&mut self, name: &str) {
         if self.running.get(name).is_some_and(|running| running.plan.is_none()) {
             self.running.remove(name);
@@ -264,8 +263,8 @@ impl Delivery {
         }
     }
 
-    /// Returns whether a handler is done with the initial state of all that it takes (S-8); `None` for a name that is
-    /// not there.
+    /// Returns true if a handler has finished the initial state of everything that it takes (S-8); `None` for an
+    /// unknown name.
     pub(super) fn has_synced(&self, name: &str) -> Option<bool> {
         self.running.get(name).map(|running| running.status.has_synced())
     }
@@ -282,7 +281,7 @@ impl Delivery {
             let sink = match kind {
                 StepKind::Reroute => {
                     let Some((reader, rerouted)) = self.handlers.reroute(&name, route, bounds(&plan.options)) else {
-                        continue; // it has ended by itself
+                        continue; // the handler has ended
                     };
                     moves.extend(moves_of(reader, &rerouted));
                     self.running.get_mut(&name).expect("it is rerouted because it runs").plan = Some(plan);
@@ -307,7 +306,7 @@ impl Delivery {
         Ok(moves)
     }
 
-    /// Starts a handler, in the place of the one of its name if there is one.
+    /// Starts a handler, or replaces the one of the same name.
     fn start_handler(&mut self, made: Made) -> Result<Vec<(UnitId, Move)>, EngineError> {
         let Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan } = made;
         // A handler stays paused when it is replaced.
@@ -361,12 +360,12 @@ impl Delivery {
         self.handlers.router()
     }
 
-    /// Logs what was dropped since the last call.
+    /// Logs events that were dropped since the last call.
     pub(super) fn report_losses(&self) {
         self.handlers.report_losses();
     }
 
-    /// Delivers what is left until the deadline, and closes the handlers.
+    /// Delivers waiting events until the deadline, and closes the handlers.
     pub(super) async fn stop(&self, within: Duration, registry: &Registry) -> StopReport {
         let leftovers = self.handlers.shut_down(Instant::now() + within).await;
         let named = |leftover: Leftover| {
@@ -380,7 +379,7 @@ impl Delivery {
         StopReport { undelivered: leftovers.into_iter().map(named).collect() }
     }
 
-    /// Does harm to a handler.
+    /// Injects a fault into a handler.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
         match self.running.get(name) {
@@ -411,7 +410,7 @@ pub(super) fn start(
         allow_exec,
         hung_after: supervision.hung_after,
     };
-    // Whatever can fail comes before the first actor.
+    // Every step that can fail precedes the first actor.
     let steps = maker.prepare(&BTreeMap::new(), Plan::all(config, &BTreeMap::new()))?;
     let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
     let mut own = Vec::new();
@@ -430,19 +429,19 @@ pub(super) fn start(
     Ok(delivery)
 }
 
-/// Makes what handlers are made of.
+/// Factory of handlers.
 struct Maker {
-    /// The cluster's name.
+    /// Name of the cluster.
     cluster: String,
     encoder: Encoder,
-    /// What handlers of the same format compute once.
+    /// Bodies that handlers of the same format compute once.
     bodies: SharedBodies,
-    /// Whether handlers may run programs.
+    /// Set if handlers may run programs.
     allow_exec: bool,
     hung_after: Duration,
 }
 
-/// A handler that was made, and is not started yet.
+/// Handler that was created but not started.
 struct Made {
     name: String,
     kind: &'static str,
@@ -457,7 +456,7 @@ struct Made {
 }
 
 impl Maker {
-    /// Makes everything that is needed for the handlers to be as planned, and changes nothing.
+    /// Creates everything that the planned handlers need; changes nothing.
     fn prepare(
         &self,
         running: &BTreeMap<String, Running>,
@@ -469,7 +468,7 @@ impl Maker {
             let make = |is_first| self.sink(&name, &plan, is_first).map_err(|error| refused(error.to_string()));
             let kind = match running.get(&name).map(|running| &running.plan) {
                 None => StepKind::Add(make(true)?),
-                Some(None) => return Err(refused("a handler that was added in code has this name".to_owned())),
+                Some(None) => return Err(refused("the program has a handler of this name: use another".to_owned())),
                 Some(Some(before)) if *before == plan => continue,
                 Some(Some(before)) if plan.keeps_its_sink(before) => StepKind::Reroute,
                 Some(Some(_)) => StepKind::Replace(make(false)?),
@@ -480,12 +479,12 @@ impl Maker {
         Ok(steps)
     }
 
-    /// Makes a handler of the library's user.
+    /// Creates a program's handler.
     fn own(&self, handler: OwnHandler, taken: &BTreeSet<String>) -> Result<Made, EngineError> {
         let OwnHandler { name, resources, options, sink } = handler;
         let refused = |error: String| EngineError::Handler { name: name.clone(), error };
         if taken.contains(&name) {
-            return Err(refused("there is a handler of this name; take another one".to_owned()));
+            return Err(refused("a handler of this name exists already: use another name".to_owned()));
         }
         let route = self.route(&resources, &options).map_err(refused)?;
         let pace = Pace::own(&sink, &options);
@@ -505,7 +504,7 @@ impl Maker {
         Ok(Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan })
     }
 
-    /// Makes what says which events a handler gets; the error says what is wrong.
+    /// Returns the route of a handler, which decides its events. The error describes an invalid option.
     fn route<'a>(
         &self,
         resources: impl IntoIterator<Item = &'a String>,
@@ -516,7 +515,7 @@ impl Maker {
         Ok(route.with_rules(rules))
     }
 
-    /// Makes a sink. One that is not the first of its handler is opened once that one is closed.
+    /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
     fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
         let formatter = || {
             let made = formatter(&self.encoder, plan.options.format, plan.template.as_deref());
@@ -531,7 +530,7 @@ impl Maker {
             config::SinkConfig::Webhook(options) => plan.pace.opens(sinks::webhook(options, &plan.pace, formatter()?)?),
             config::SinkConfig::Nats(options) => plan.pace.opens(sinks::nats(options, &self.cluster, formatter()?)?),
             config::SinkConfig::Exec(_) if !self.allow_exec => {
-                return Err(io::Error::other("it runs a program, which has to be allowed: start with --allow-exec"));
+                return Err(io::Error::other("running programs is not allowed by default: start with --allow-exec"));
             }
             config::SinkConfig::Exec(options) => {
                 plan.pace.opens(sinks::exec(options, name, &self.cluster, formatter()?)?)
@@ -556,21 +555,21 @@ impl Maker {
     }
 }
 
-/// Code of the library's user. It is one for all threads that its handler ever has.
+/// Program's closure, shared by all threads that its handler ever has.
 struct Closure(Arc<Mutex<OwnClosure>>);
 
 impl Handler for Closure {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
         match self.0.try_lock() {
             Ok(mut closure) => closure(notification),
-            // It panicked, which was counted; the next call is its own affair.
+            // The closure panicked, and the panic was counted. The next call may still succeed.
             Err(TryLockError::Poisoned(closure)) => closure.into_inner()(notification),
-            Err(TryLockError::WouldBlock) => Err(HandlerError::Failed("a call before has not returned yet".to_owned())),
+            Err(TryLockError::WouldBlock) => Err(HandlerError::Failed("the last call has not returned yet".to_owned())),
         }
     }
 }
 
-/// What another route means for the units at work.
+/// Returns the moves that a changed route requires from running units.
 fn moves_of(reader: ReaderId, rerouted: &Rerouted) -> Vec<(UnitId, Move)> {
     let leave = Move { reader, kind: MoveKind::Leave };
     let join = Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
@@ -587,7 +586,7 @@ fn bounds(options: &HandlerDefaults) -> Bounds {
     }
 }
 
-/// Makes the rules of a handler ready; the error says what is wrong.
+/// Compiles the rules of a handler; the error describes an invalid rule.
 pub(super) fn rules(options: &HandlerDefaults, cluster: &str) -> Result<Rules, String> {
     let changed = options.changed.iter().map(|path| FieldPath::parse(path)).collect::<Result<_, _>>();
     let changed = changed.map_err(|error| format!("`changed`: {error}"))?;
@@ -596,7 +595,7 @@ pub(super) fn rules(options: &HandlerDefaults, cluster: &str) -> Result<Rules, S
     Rules::compile(rules).map_err(|error| format!("`when`: {error}"))
 }
 
-/// Makes what writes the events of a handler.
+/// Returns the formatter of a handler's events.
 pub(super) fn formatter(
     encoder: &Encoder,
     format: config::FormatSettings,
@@ -605,7 +604,7 @@ pub(super) fn formatter(
     Ok(Formatter::new(encoder.clone(), event_format(format, template)?))
 }
 
-/// Says which changes a handler gets, its rules aside.
+/// Returns the changes that a handler gets before its rules are applied.
 pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerDefaults) -> RouteOptions {
     let changes = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
     RouteOptions {

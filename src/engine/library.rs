@@ -1,4 +1,4 @@
-//! What a program adds to the configuration: entries, indexes and transforms of its own.
+//! Additions of a program to the configuration: its own entries, indexes and transforms.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,28 @@ use crate::{
     list_watch::transform::Transform,
 };
 
-/// See the module. It outlives every reload of the files.
+/// Additions of a program; see the module. They survive every reload of the files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Library {
-    /// The configuration without what the program adds.
+    /// Configuration without the additions of the program.
     pub(super) base: Config,
     pub(super) entries: BTreeMap<String, ResourceConfig>,
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
     pub(super) transforms: BTreeMap<String, Transform>,
-    /// It asks who changed objects.
+    /// Set if the program needs to know who changed objects.
     pub(super) notes_who_changed: bool,
-    /// What makes digests, once the configuration was asked for.
+    /// Key of the digests, once the configuration was requested.
     pub(super) key: Option<DigestKey>,
-    /// What rules call `cluster`.
+    /// Value of `cluster` in rules.
     pub(super) cluster: String,
 }
 
 impl Library {
-    /// Adds an entry for one type, and returns its name; where the type has one, that is returned and nothing changes
-    ///
+    /// Adds an entry for one type, and returns its name. If the type already has an entry, returns that name and changes
+    /// nothing.
     ///
     /// # Errors
-    /// Where `pattern` is none.
+    /// Fails if `pattern` is invalid.
     pub(super) fn watch(
         &mut self,
         pattern: &str,
@@ -57,7 +57,7 @@ impl Library {
         Ok(name)
     }
 
-    /// `deployments.apps` → `deployments_apps`, with a number behind it if that is taken.
+    /// Returns a free name for an entry: `deployments.apps` → `deployments_apps`, with a number if that is taken.
     fn free_name(&self, pattern: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
         let mut base: String = pattern.chars().map(plain).collect();
@@ -69,16 +69,16 @@ impl Library {
         std::iter::once(base.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(base)
     }
 
-    /// Notes what rules call `cluster`, in a configuration too that was made before that was known.
+    /// Sets the value of `cluster` in rules, also in a configuration that was made earlier.
     pub(super) fn name_cluster(&mut self, cluster: &str, config: &mut Config) {
         cluster.clone_into(&mut self.cluster);
         cluster.clone_into(&mut config.redact.cluster);
     }
 
-    /// Returns the whole configuration, checked as a file would be, and reads the key that it names. Blocks for that.
+    /// Returns the whole configuration, checked like a file, and reads the key that it names. Blocks while reading.
     ///
     /// # Errors
-    /// What is wrong with it, where a file names an entry as the program does, and a key that cannot be read.
+    /// Fails on errors in the configuration, on a name that both a file and the program use, and on an unreadable key.
     pub(super) fn config(&mut self) -> Result<Config, EngineError> {
         let mut config = self.whole()?;
         let home = config.state.dir.as_deref().map(Store::home);
@@ -96,24 +96,24 @@ impl Library {
         for (name, resource) in &self.entries {
             if config.resources.insert(name.clone(), resource.clone()).is_some() {
                 return Err(EngineError::Configuration(format!(
-                    "[resources.{name}] is the program's own: use another name"
+                    "the program itself has an entry [resources.{name}]: use another name"
                 )));
             }
         }
         if self.entries.is_empty() {
-            return Ok(config); // a program may name what it watches later
+            return Ok(config); // a program may add types later
         }
         Config::from_toml_str(&config.to_toml()).map_err(|errors| EngineError::Configuration(errors.to_string()))
     }
 
-    /// Returns what is added to an entry.
+    /// Returns the additions to an entry.
     pub(super) fn extras(&self, entry: &str) -> Extras {
         let indexes = self.indexes.get(entry).cloned().unwrap_or_default();
         Extras { indexes, transform: self.transforms.get(entry).cloned(), key: self.key.clone() }
     }
 }
 
-/// Returns whether two patterns mean one type, as far as that can be said before discovery: `pods` and `pods.v1.` do.
+/// Returns true if two patterns surely mean one type, even before discovery: `pods` and `pods.v1.` do.
 fn is_same(one: &Pattern, other: &Pattern) -> bool {
     let (Pattern::Type { name, rest }, Pattern::Type { name: other_name, rest: other_rest }) = (one, other) else {
         return one == other;

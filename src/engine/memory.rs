@@ -1,22 +1,22 @@
-//! Gives memory back to the system once a busy time has ended.
+//! Return of memory to the system after a busy time.
 //!
-//! - Free heap: what a list or a burst needs for a moment lies between what stays, and glibc keeps the pages. Measured, a
-//!   seventh of the heap after the first list of 20,000 pods of 9 KB.
-//! - Pages of the program's code. Linux maps 64 KiB around each page that is touched, so that a start maps most of the
-//!   program, of which an engine at rest uses little. The pages stay in the page cache, and return at the first touch.
+//! - Free heap: short-lived memory of a list or a burst is spread between long-lived memory, and glibc keeps its pages.
+//!   Measured: a seventh of the heap after the first list of 20,000 pods of 9 KB.
+//! - Pages of the program's code. Linux maps 64 KiB around each touched page, so that a start maps most of the program. An
+//!   idle engine uses little of it. The pages stay in the page cache, and return at the first touch.
 
 #[cfg(any(target_os = "linux", test))]
 use std::ops::Range;
 use std::time::Duration;
 
-/// So many changes make it worth while at once.
+/// Number of changes after which memory is returned as soon as it is quiet.
 const MUCH: u64 = 1_000;
-/// Without them it is done so often: readers of lists and connections that have gone leave free memory as well.
+/// Interval at which memory is returned even after few changes: ended reads and connections also leave free memory.
 const OFTEN: Duration = Duration::from_secs(30);
-/// Fewer than so many since the last look: it is quiet. Looks are half a second apart.
+/// Number of changes since the last look below which it is quiet. Looks are half a second apart.
 const FEW: u64 = 16;
 
-/// When that is.
+/// Detector of the end of a busy time.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     looked_at: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Looks, `every` so often at most, at how many changes there were; returns whether memory is to be given back now.
+    /// Looks at the number of changes, at most once in `every`; returns true if memory should be returned now.
     pub(super) fn is_due(&mut self, now: Duration, every: Duration, changes: u64) -> bool {
         if now < self.looked_at + every {
             return false;
@@ -42,7 +42,7 @@ impl Rest {
     }
 }
 
-/// Gives it back: takes milliseconds, in which other threads may wait for memory.
+/// Returns free memory to the system. It takes milliseconds, during which other threads may wait for memory.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "calls of glibc and of the system")]
 pub(super) fn give_back() {
@@ -57,7 +57,7 @@ pub(super) fn give_back() {
     }
 }
 
-/// Returns the ranges of code in the mappings of a process, as `proc_pid_maps(5)` has them.
+/// Returns the ranges of code in the mappings of a process, in the format of `proc_pid_maps(5)`.
 #[cfg(any(target_os = "linux", test))]
 fn code_of_programs(maps: &str) -> Vec<Range<usize>> {
     let range = |line: &str| {
@@ -69,7 +69,7 @@ fn code_of_programs(maps: &str) -> Vec<Range<usize>> {
     maps.lines().filter_map(range).collect()
 }
 
-/// Other allocators do it by themselves.
+/// Does nothing: other allocators return memory themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(super) fn give_back() {}
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_found_in_mappings_of_files_alone() {
+    fn code_is_found_only_in_file_mappings() {
         let maps = "1000-3000 r--p 00000000 fe:00 53   /a path/deltabus\n3000-9000 r-xp 00002000 fe:00 53   /a path/deltabus\n\
             9000-a000 rw-p 00009000 fe:00 53   /a path/deltabus\nb000-f000 rw-p 00000000 00:00 0    [heap]\n\
             7f40-7f50 r-xp 00000000 00:00 0    [vdso]\n7f60-7f70 r-xp 00000000 00:00 0 \n\
@@ -92,7 +92,7 @@ mod tests {
     const EVERY: Duration = Duration::from_millis(500);
 
     #[test]
-    fn memory_is_given_back_once_after_each_busy_time_and_not_within_one() {
+    fn memory_is_released_once_after_each_busy_time() {
         let mut rest = Rest::default();
         let mut look = |half_seconds: u32, changes| rest.is_due(EVERY * half_seconds, EVERY, changes);
         assert!(!look(1, 5_000), "it is busy");

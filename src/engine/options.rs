@@ -1,4 +1,4 @@
-//! What the configuration means for each stage.
+//! Options of each stage, from the configuration.
 
 use std::sync::Arc;
 
@@ -25,22 +25,22 @@ use crate::{
     supervisor::SupervisorConfig,
 };
 
-/// client-go's page size, and the default of `[kube] page_size`: left to the reflector's own choice (R-20).
+/// Page size of client-go, and default of `[kube] page_size`: the reflector then chooses itself (R-20).
 const PAGE_SIZE_DEFAULT: u32 = 500;
-/// What `kubectl apply` leaves behind: a whole copy of what was applied.
+/// Annotation of `kubectl apply`: a whole copy of the applied object.
 const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
 
-/// Why values cannot be redacted.
-const NO_KEY: &str = "there is no key to redact values with";
+/// Error if values cannot be redacted.
+const NO_KEY: &str = "no key for redacting values";
 
-/// Names and labels of namespaces or CRDs: they are small.
+/// Queue size of auxiliary informers: names and labels of namespaces or CRDs are small.
 const AUXILIARY_FIFO_BYTES: usize = 16 << 20;
 
 pub(super) fn limits(kube: &config::Kube) -> Limits {
     Limits { max_frame: bytes(kube.max_frame), ..Limits::default() }
 }
 
-/// `[cluster] name`, the kubeconfig context's name, or "kubernetes".
+/// Returns `[cluster] name`, else the name of the kubeconfig's context, else "kubernetes".
 pub(super) fn cluster_name(config: &Config, access: &ClusterAccess) -> String {
     let name = config.cluster.name.as_deref().or_else(|| access.cluster_name());
     name.unwrap_or("kubernetes").to_owned()
@@ -56,7 +56,7 @@ pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig 
     }
 }
 
-/// Open connections of `probe_listen`.
+/// Maximum number of open connections of `probe_listen`.
 const PROBE_CONNECTIONS: usize = 64;
 
 /// Open files that connections leave to the rest of the engine: its store, its handlers, the API server.
@@ -86,7 +86,7 @@ pub(super) fn servers(http: &config::Http) -> Vec<(&'static str, ServeOptions)> 
 }
 
 fn access(http: &config::Http) -> ListenerAccess {
-    // Read for every request: it is in a small file, or in memory.
+    // The secret is read for every request: it is in a small file, or in memory.
     let tokens = http.tokens().filter(|_| http.auth == HttpAuth::Token).map(|(name, secret, scope)| {
         let secret = secret.clone();
         Token::new(name, scope, move || {
@@ -97,7 +97,7 @@ fn access(http: &config::Http) -> ListenerAccess {
     ListenerAccess { tokens: tokens.collect(), allowed_hosts: AllowedHosts::new(http.allowed_hosts.iter().cloned()) }
 }
 
-/// Returns `[http] max_connections`, or fewer where the process may not open so many files.
+/// Returns `[http] max_connections`, or less if the process may not open enough files.
 fn max_connections(http: &config::Http) -> usize {
     let configured = usize::try_from(http.max_connections).unwrap_or(usize::MAX);
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -105,31 +105,31 @@ fn max_connections(http: &config::Http) -> usize {
     let possible = files.saturating_sub(OTHER_FILES + PROBE_CONNECTIONS).max(PROBE_CONNECTIONS);
     if possible < configured && http.listen.is_some() {
         tracing::warn!(
-            "[http] max_connections is {possible} instead of {configured}: the process may open {files} files only; \
+            "[http] max_connections is {possible} instead of {configured}: the process may open only {files} files; \
              raise the limit (ulimit -n)"
         );
     }
     configured.min(possible)
 }
 
-/// What the library's user adds to an entry, beside its options.
+/// Additions of a program to an entry, beside its options.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
     pub(super) indexes: Vec<IndexFunc>,
     pub(super) transform: Option<Transform>,
-    /// What makes digests.
+    /// Key of the digests.
     pub(super) key: Option<DigestKey>,
 }
 
-/// Returns how the bodies of a unit are packed.
+/// Returns the compression of a unit's bodies.
 pub(super) fn compression(spec: &UnitSpec) -> Compression {
     spec.options.options.compression
 }
 
-/// Reads the options of one unit, whose bodies `packer` packs.
+/// Returns the options of one unit, whose bodies `packer` compresses.
 ///
 /// # Errors
-/// A path that cannot be read; loading the configuration has refused those before.
+/// Fails on an invalid path; loading the configuration has refused those before.
 pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> Result<InformerOptions, String> {
     let UnitSpec { resource, options: entry, .. } = spec;
     let gate = gate(spec, &extras)?;
@@ -139,7 +139,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
     let hides_values = is_secrets(resource);
     let mut drop = entry.options.drop.clone();
     if !spec.redaction.rules.is_empty() && !drop.iter().any(|path| path == LAST_APPLIED) {
-        drop.push(LAST_APPLIED.to_owned()); // kubectl keeps there too what must not travel
+        drop.push(LAST_APPLIED.to_owned()); // kubectl also keeps values there that must be redacted
     }
     let paths = drop.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
     let paths = paths.map_err(|error| error.to_string())?;
@@ -177,7 +177,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
     })
 }
 
-/// Says what is let in, and what is made of it: values that must not travel go before anybody sees them (D11).
+/// Returns the gate of a unit, which filters and changes arriving objects. Values are redacted first.
 fn gate(spec: &UnitSpec, extras: &Extras) -> Result<Gate, String> {
     let namespaces = spec.filter.clone().unwrap_or_default();
     let own = extras.transform.clone();
@@ -199,11 +199,11 @@ fn gate(spec: &UnitSpec, extras: &Extras) -> Result<Gate, String> {
     Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached), doubts })
 }
 
-/// Says what is made of objects that a unit of `spec` let in, where the rules of `config` for `entry` are not its own:
-/// what was saved, and what is said when the unit has ended, is under the rules of today (D11).
+/// Returns the gate for objects that a unit of `spec` let in under rules that differ from those of `config` for `entry`.
+/// Saved objects, and the last events of an ended unit, must follow today's rules.
 ///
 /// # Errors
-/// A sentence for people: nothing can be redacted, and so nothing may be shown.
+/// Returns a sentence for people: nothing can be redacted, so nothing may be shown.
 pub(super) fn gate_of_today(
     config: &Config,
     entry: &str,
@@ -219,8 +219,8 @@ pub(super) fn gate_of_today(
     Ok(Gate { of_cached: Some(of_cached), ..Gate::default() })
 }
 
-/// Makes what takes values out of objects that were cached before, and with them what kubectl keeps: where nothing was
-/// redacted, that was not cut.
+/// Returns the transform that redacts objects cached earlier, including the annotation of kubectl: without redaction,
+/// that annotation was not cut.
 fn redact_cached(key: &DigestKey, rules: &[Rule]) -> Result<Transform, String> {
     let path = FieldPath::parse(LAST_APPLIED).map_err(|error| error.to_string())?;
     let last_applied = Rule { path, treatment: Treatment::Drop, base64: false, only: None };
@@ -228,12 +228,12 @@ fn redact_cached(key: &DigestKey, rules: &[Rule]) -> Result<Transform, String> {
     key.transform_of_cached(&rules).map_err(|error| unusable(&error))
 }
 
-/// Says that a condition cannot be used.
+/// Returns the message for a condition that cannot be used.
 fn unusable(error: &RuleError) -> String {
     format!("`where` of [redact] paths: {error}")
 }
 
-/// The options of an informer that the engine keeps for itself.
+/// Returns the options of an informer for the engine itself.
 pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
     InformerOptions {
         reflector,
@@ -249,12 +249,12 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
     }
 }
 
-/// How the units of an entry list and watch.
+/// Returns the options for lists and watches of an entry's units.
 pub(super) fn reflector(config: &Config, entry: &ResourceConfig) -> ReflectorConfig {
     ReflectorConfig { resync_period: entry.options.resync, ..auxiliary_reflector(config) }
 }
 
-/// How an informer lists and watches that the engine keeps for itself.
+/// Returns the options for lists and watches of an informer for the engine itself.
 pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
     let kube = &config.kube;
     ReflectorConfig {
@@ -268,7 +268,7 @@ pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
     }
 }
 
-/// What a reader of the whole type should know.
+/// Returns warnings for readers of the whole type.
 fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String> {
     let entry = &spec.options;
     let mut warnings = Vec::new();
@@ -276,7 +276,7 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
         warnings.push(format!("objects are kept without {}", drop.join(", ")));
     }
     if metadata_only {
-        warnings.push("only metadata is kept of this type".to_owned());
+        warnings.push("only the metadata of this type is kept".to_owned());
     } else if is_secrets(&spec.resource) {
         warnings.push("values are redacted".to_owned());
     }
@@ -303,7 +303,7 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
     warnings
 }
 
-/// Returns the rules that are not those of every Secret.
+/// Returns the rules except those of every Secret.
 fn configured<'a>(rules: &'a [Rule], resource: &ResourceType) -> impl Iterator<Item = &'a Rule> {
     let of_secrets = if is_secrets(resource) { Rule::of_secrets(Treatment::Drop).len() } else { 0 };
     rules.iter().skip(of_secrets)

@@ -1,12 +1,12 @@
-//! Which units shall run: the configuration × what the server serves × its namespaces × what is allowed.
+//! Plan of the units that should run, from the configuration, the served types, the namespaces and the rights.
 //!
-//! How an entry's types become units:
+//! Each type of an entry becomes units as follows:
 //!
 //! - a cluster-scoped type, or all namespaces: one unit over the whole cluster
-//! - names alone: one unit a namespace, which needs the least rights
-//! - all but some names: one unit over the cluster, the server leaves those out
-//! - other globs: one unit over the cluster, filtered where objects come in
-//! - `namespace_selector`, or the whole cluster is refused: one unit a namespace that matches, as they come and go
+//! - names alone: one unit per namespace, which needs the least rights
+//! - all but some names: one unit over the cluster, the server leaves the named ones out
+//! - other globs: one unit over the cluster, filtered when objects arrive
+//! - `namespace_selector`, or the whole cluster is refused: one unit per matching namespace, added and removed with it
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use crate::{
     scope::Namespaces,
 };
 
-/// A resource type, whatever its version: they are the same objects (D12).
+/// Resource type without its version: all versions are the same objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeName {
     /// API group; empty for the core group.
@@ -47,52 +47,52 @@ impl fmt::Display for TypeName {
     }
 }
 
-/// A unit that shall run: one type in one scope, for one entry.
+/// Unit that should run: one type in one scope, for one entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
-    /// Name of its `[resources.*]` entry.
+    /// Name of the `[resources.*]` entry.
     pub entry: String,
-    /// Its type.
+    /// Type of the objects.
     pub resource: ResourceType,
-    /// The one namespace it watches; the whole cluster when `None`.
+    /// Only namespace that it watches; `None` for the whole cluster.
     pub namespace: Option<String>,
-    /// Field selector that has the server leave namespaces out; empty for none.
+    /// Field selector with which the server leaves namespaces out; may be empty.
     pub namespace_fields: String,
-    /// Namespaces that are filtered where objects come in: what the server cannot do.
+    /// Namespaces that are filtered when objects arrive, because the server cannot select them.
     pub filter: Option<Namespaces>,
-    /// The entry.
+    /// Configuration of the entry.
     pub options: Arc<ResourceConfig>,
-    /// How it lists and watches.
+    /// Options for lists and watches.
     pub reflector: ReflectorConfig,
-    /// What is done about values that must not travel, and with which key.
+    /// Redaction of values, and its key.
     pub redaction: Arc<Redaction>,
-    /// Somebody asks who changed its objects.
+    /// Set if a handler or the program needs to know who changed the objects.
     pub notes_who_changed: bool,
 }
 
-/// How far two specs are apart.
+/// Difference between two specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecDifference {
-    /// They are the same unit.
+    /// Both describe the same unit.
     Nothing,
-    /// The same is fetched and kept otherwise: what is cached serves both, and the watch can go on.
+    /// Same objects, kept differently: the cache serves both, and the watch can continue.
     Keeping,
-    /// Other objects are fetched, or other parts of them.
+    /// Other objects, or other parts of them, have to be fetched.
     Fetching,
 }
 
 impl UnitSpec {
-    /// Returns the name of its type.
+    /// Returns the name of the type.
     pub fn type_name(&self) -> TypeName {
         TypeName::of(&self.resource)
     }
 
-    /// Returns whether it watches a namespaced type in the whole cluster: if that is refused, single namespaces may do.
+    /// Returns true if it watches a namespaced type in the whole cluster: if that is refused, single namespaces may work.
     pub fn is_whole_of_namespaces(&self) -> bool {
         self.resource.namespaced && self.namespace.is_none()
     }
 
-    /// Returns whether objects of this namespace are its own; `""` is that of cluster-scoped objects.
+    /// Returns true if it watches objects of this namespace; `""` means cluster-scoped objects.
     pub fn covers(&self, namespace: &str) -> bool {
         if !self.resource.namespaced {
             return true;
@@ -100,7 +100,7 @@ impl UnitSpec {
         self.namespace.as_deref().is_none_or(|own| own == namespace) && self.options.namespaces.matches(namespace)
     }
 
-    /// Returns whether there may be an object that both show.
+    /// Returns true if an object may exist that both show.
     pub fn may_overlap(&self, other: &Self) -> bool {
         match (&self.namespace, &other.namespace) {
             (Some(a), Some(b)) => a == b,
@@ -110,7 +110,7 @@ impl UnitSpec {
         }
     }
 
-    /// Returns whether every namespace of `other` is surely its own.
+    /// Returns true if it surely watches every namespace of `other`.
     pub fn contains(&self, other: &Self) -> bool {
         let (own, others) = (&self.options.namespaces, &other.options.namespaces);
         let wider = !self.resource.namespaced || own.is_all() || own == others;
@@ -121,7 +121,7 @@ impl UnitSpec {
         }
     }
 
-    /// Compares with another spec.
+    /// Compares this spec with another.
     pub fn difference(&self, other: &Self) -> SpecDifference {
         let (a, b) = (&self.options, &other.options);
         let fetching = self.entry == other.entry
@@ -146,73 +146,73 @@ impl UnitSpec {
     }
 }
 
-/// What is known of the cluster's namespaces.
+/// Knowledge about the cluster's namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KnownNamespaces {
-    /// They are not watched, or not listed yet.
+    /// Not watched, or not listed yet.
     #[default]
     Unknown,
-    /// They may not be listed.
+    /// Listing is not allowed.
     Forbidden,
-    /// All of them.
+    /// All namespaces.
     Known(NamespaceLabels),
 }
 
-/// The labels of namespaces, by name.
+/// Labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What is known of a type that may not be listed and watched in the whole cluster: in which namespaces it may be.
+/// Namespaces in which a type that is refused in the whole cluster may be listed and watched, as far as is known.
 pub type Allowed = BTreeMap<String, bool>;
 
-/// What the configuration is held against.
+/// State of the cluster to which the configuration is applied.
 #[derive(Clone, Copy, Debug)]
 pub struct World<'a> {
-    /// The types of each entry.
+    /// Types of each entry.
     pub types: &'a [Owned],
-    /// The namespaces.
+    /// Namespaces of the cluster.
     pub namespaces: &'a KnownNamespaces,
     /// Types that are refused in the whole cluster.
     pub refused: &'a BTreeMap<TypeName, Allowed>,
 }
 
-/// Why a type has no unit, or not all of them.
+/// Reason why a type has no unit, or not all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingReason {
-    /// The namespaces are not known yet; units that run go on.
+    /// The namespaces are not known yet; running units continue.
     Namespaces,
-    /// The namespaces may not be listed, which `namespace_selector` needs.
+    /// Listing namespaces is not allowed, but `namespace_selector` needs it.
     NamespacesForbidden,
     /// No namespace matches now.
     NoNamespace,
 }
 
-/// What one type of one entry becomes.
+/// Units of one type of one entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     /// Name of the `[resources.*]` entry.
     pub entry: String,
-    /// The type.
+    /// Type of the units.
     pub resource: ResourceType,
-    /// Its units, in the order of namespaces.
+    /// Units in the order of namespaces.
     pub units: Vec<UnitSpec>,
-    /// Why it has none.
+    /// Reason for having no units.
     pub waiting: Option<WaitingReason>,
-    /// Namespaces in which it is not known whether the type may be watched.
+    /// Namespaces in which the right to watch the type is unknown.
     pub unasked: BTreeSet<String>,
 }
 
-/// What shall be.
+/// Units that should run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// By type, and there in the order of entries.
+    /// Planned units by type, in the order of entries.
     pub types: BTreeMap<TypeName, Vec<Planned>>,
-    /// The namespaces must be watched.
+    /// Set if the namespaces must be watched.
     pub needs_namespaces: bool,
 }
 
 impl Plan {
-    /// Returns the desired units of a type; `None` where that cannot be said before the namespaces are known: what runs
-    /// shall go on.
+    /// Returns the desired units of a type; `None` if they depend on namespaces that are not known yet. Running units then
+    /// continue.
     pub fn desired(&self, name: &TypeName) -> Option<Vec<UnitSpec>> {
         let planned = self.types.get(name).map_or(&[][..], Vec::as_slice);
         if planned.iter().any(|planned| planned.waiting == Some(WaitingReason::Namespaces)) {
@@ -222,7 +222,7 @@ impl Plan {
     }
 }
 
-/// Plans all units. `reflector` says how an entry lists and watches.
+/// Plans all units. `reflector` returns the options for lists and watches of an entry.
 pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&ResourceConfig) -> ReflectorConfig) -> Plan {
     let mut plan = Plan::default();
     let entries: BTreeMap<&str, Arc<ResourceConfig>> =
@@ -260,7 +260,7 @@ pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&ResourceConfi
     plan
 }
 
-/// How a type is spread over namespaces.
+/// Distribution of a type over namespaces.
 enum Spread {
     Cluster,
     Names(Vec<String>),
@@ -272,7 +272,7 @@ fn spread(options: &ResourceConfig, resource: &ResourceType) -> Spread {
         return Spread::Cluster;
     }
     if !options.namespace_selector.is_empty() {
-        // Loading the configuration has refused what cannot be read.
+        // Loading the configuration has refused invalid selectors.
         return Spread::Selected(LabelSelector::parse(&options.namespace_selector).unwrap_or_default());
     }
     match options.namespaces.names() {
@@ -281,7 +281,7 @@ fn spread(options: &ResourceConfig, resource: &ResourceType) -> Spread {
     }
 }
 
-/// Makes the spec of a unit over the whole cluster: what the server can leave out, it shall.
+/// Returns the spec of a unit over the whole cluster; the server leaves out as much as it can.
 fn in_cluster(
     entry: &str,
     resource: &ResourceType,
@@ -308,7 +308,7 @@ fn in_namespace(whole: &UnitSpec, namespace: &str) -> UnitSpec {
     UnitSpec { namespace: Some(namespace.to_owned()), namespace_fields: String::new(), filter: None, ..whole.clone() }
 }
 
-/// One unit a namespace whose labels match.
+/// Plans one unit for each namespace whose labels match.
 fn where_selected(whole: &UnitSpec, known: &KnownNamespaces, selector: &LabelSelector, planned: Planned) -> Planned {
     let known = match known {
         KnownNamespaces::Unknown => return Planned { waiting: Some(WaitingReason::Namespaces), ..planned },
@@ -323,8 +323,8 @@ fn where_selected(whole: &UnitSpec, known: &KnownNamespaces, selector: &LabelSel
     Planned { units, waiting, ..planned }
 }
 
-/// One unit a namespace in which the type may be watched; the whole cluster, refused as it is, where there is none: it
-/// shows that, and heals by itself.
+/// Plans one unit for each namespace in which the type may be watched. If there is none, plans the whole cluster: the unit
+/// shows the refusal, and recovers by itself.
 fn where_allowed(whole: UnitSpec, known: &KnownNamespaces, allowed: &Allowed, planned: Planned) -> Planned {
     let KnownNamespaces::Known(known) = known else { return Planned { units: vec![whole], ..planned } };
     let (mut units, mut unasked) = (Vec::new(), BTreeSet::new());

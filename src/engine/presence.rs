@@ -1,60 +1,60 @@
-//! Which running types are certainly gone: a type is drained only where that is sure.
+//! Detection of running types that have certainly been removed. A type is drained only if that is sure.
 //!
-//! A type is gone when its group answered twice without it, or when its CRD was seen deleted. A group that could not be
-//! asked says nothing.
+//! A type counts as removed if its group answered twice without it, or if its CRD was seen deleted. A group that did not
+//! answer gives no information.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::TypeName;
 
-/// How often a type must be missing from its group's answer, one after another.
+/// Number of successive answers of its group in which a type must be missing.
 const ABSENT_TIMES: u32 = 2;
 
-/// What the server's answer says of a type.
+/// Information about a type in the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// It is served, in whatever version.
+    /// The server serves it in some version.
     Yes,
-    /// Its group has answered without it.
+    /// The group answered without it.
     No,
-    /// Its group could not be asked.
+    /// The group did not answer.
     Unknown,
 }
 
-/// What is known of types that may be gone.
+/// Knowledge about types that may have been removed.
 #[derive(Clone, Debug, Default)]
 pub struct Presence {
     absent: BTreeMap<TypeName, u32>,
     deleted: BTreeSet<TypeName>,
 }
 
-/// What a look at an answer says of the running types.
+/// Result for the running types.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// Certainly gone.
+    /// Types that were certainly removed.
     pub gone: BTreeSet<TypeName>,
-    /// Missing, and perhaps gone: what runs goes on until another look.
+    /// Types that are missing, but may exist: running units continue until another look.
     pub doubtful: BTreeSet<TypeName>,
 }
 
 impl Presence {
-    /// Notes that a CRD was seen deleted.
+    /// Records that a CRD was seen deleted.
     pub fn definition_deleted(&mut self, name: TypeName) {
         self.deleted.insert(name);
     }
 
-    /// Notes that a CRD was seen.
+    /// Records that a CRD was seen.
     pub fn definition_seen(&mut self, name: &TypeName) {
         self.deleted.remove(name);
         self.absent.remove(name);
     }
 
-    /// Returns whether the type's CRD was seen deleted: an answer that has it is old.
+    /// Returns true if the type's CRD was seen deleted: an answer with the type is outdated.
     pub fn is_deleted(&self, name: &TypeName) -> bool {
         self.deleted.contains(name)
     }
 
-    /// Holds the running types against a new answer.
+    /// Compares the running types with a new answer.
     pub fn look(&mut self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) -> Looked {
         let mut absent = BTreeMap::new();
         for name in running {
@@ -69,7 +69,7 @@ impl Presence {
         self.judge(running, served)
     }
 
-    /// Says of the running types what the last answer said, and the CRDs that were seen since.
+    /// Returns the result for the running types from the last answer, and from the CRDs seen since.
     pub fn judge(&self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) -> Looked {
         let is_gone = |name: &&TypeName| self.deleted.contains(*name) || self.absent.get(*name) == Some(&ABSENT_TIMES);
         let (gone, others): (BTreeSet<_>, BTreeSet<_>) = running.iter().partition(is_gone);
@@ -86,7 +86,7 @@ mod tests {
         TypeName { group: "acme.io".into(), plural: "apples".into() }
     }
 
-    /// What a series of answers says in the end: `y`es, `n`o, `?`; `D` the CRD was deleted, `S` it was seen.
+    /// Checks the result of a series of answers: `y`es, `n`o, `?`; `D` the CRD was deleted, `S` it was seen.
     fn check(answers: &str, expected: &str) {
         let mut presence = Presence::default();
         let mut last = Served::Yes;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_gone_when_its_group_answered_twice_without_it_or_its_crd_was_seen_deleted() {
+    fn type_is_gone_after_two_negative_answers() {
         for (answers, expected) in [
             ("y", "there"),
             ("n", "doubtful"),

@@ -1,8 +1,8 @@
-//! From the units that run to those that shall: what to keep, what to stop, what to start and with which objects.
+//! Steps from the running units to the desired ones: which to keep, to stop and to start, and with which objects.
 //!
-//! A unit is never changed, it is replaced: the new one begins with the cached objects of the old ones of its type and
-//! entry that it shows too; where it has none there, of those of another entry, which the type has left by a reload. What
-//! no new unit shows is retired: its readers are told that it left.
+//! A unit is never changed but replaced. The new unit starts with those cached objects of the old units of its type and
+//! entry that it also shows. If a reload has moved the type from another entry, it starts with the objects of that entry.
+//! Objects that no new unit shows are retired: their readers get removals.
 //!
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
 //! [`distribute`].
@@ -10,123 +10,123 @@
 use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, journal::UnitId};
 
-/// Why units are looked at: it says what the events of the change are called.
+/// Reason for looking at units, which decides the cause of the resulting events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Occasion {
-    /// The first discovery of this engine.
+    /// First discovery of this engine.
     Start,
-    /// Something failed or ended by itself, and is done again.
+    /// Repetition after a failure or an unexpected end.
     Repair,
-    /// A later discovery: a type came or went.
+    /// Later discovery: a type was added or removed.
     Discovery,
-    /// Namespaces, their labels, or rights have changed.
+    /// Change of namespaces, of their labels, or of rights.
     Scope,
-    /// The configuration has changed.
+    /// Change of the configuration.
     Reload,
 }
 
-/// How far a unit's first list has come.
+/// Progress of a unit's first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// It is still to come, and is `initial`.
+    /// The list is still to come, and is `initial`.
     Initial {
         /// See [`From::Nothing`].
         late: bool,
     },
-    /// It is still to come, and is compared with what was cached.
+    /// The list is still to come, and is compared with cached objects.
     Compared(Cause),
-    /// It is there.
+    /// The list is complete.
     Done,
 }
 
-/// A unit that runs, or should.
+/// Unit that runs or should run.
 #[derive(Clone, Debug)]
 pub struct RunningSpec {
-    /// Its number.
+    /// Number of the unit.
     pub id: UnitId,
-    /// What it is.
+    /// Spec of the unit.
     pub spec: UnitSpec,
-    /// How far it has come.
+    /// Progress of its first list.
     pub first: First,
-    /// It was started and nobody has stopped it; one that is not sound is replaced whatever it is.
+    /// Set if it was started and not stopped. A unit that is not sound is always replaced.
     pub sound: bool,
-    /// What it watches exists no more: the CRD or the namespace is gone.
+    /// Set if its CRD or namespace was deleted.
     pub gone: bool,
 }
 
-/// What happens to the objects of a stopped unit that no new unit shows.
+/// Treatment of a stopped unit's objects that no new unit shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// They may live on: `removed`.
+    /// The objects may still exist: `removed`.
     Removed(Cause),
-    /// The server has none of them any more: `deleted`, as tombstones.
+    /// The objects no longer exist on the server: `deleted`, as tombstones.
     Deleted(Cause),
 }
 
-/// What a unit begins with.
+/// Start of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum From {
-    /// Nothing; its first list is `initial`.
+    /// No objects; the first list is `initial`.
     Nothing {
-        /// The type was not there at the engine's first discovery: handlers with `initial = "skip"` hear of its first
-        /// list too.
+        /// Set if the type was missing at the engine's first discovery: handlers with `initial = "skip"` then get its
+        /// first list too.
         late: bool,
     },
-    /// All that this unit has cached, and where its watch was: nothing is asked again.
+    /// Whole cache and watch position of this unit; nothing is requested again.
     Continue(UnitId),
-    /// The objects of these units that it shows; its first list is compared with them.
+    /// Objects of these units that the new one shows; its first list is compared with them.
     Compare {
         /// Units that stop.
         with: Vec<UnitId>,
-        /// The cause of what the list finds.
+        /// Cause of differences that the list finds.
         cause: Cause,
     },
 }
 
-/// A unit to be started.
+/// Unit to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitStart {
-    /// What it is.
+    /// Spec of the unit.
     pub spec: UnitSpec,
-    /// What it begins with.
+    /// Objects with which it starts.
     pub from: From,
 }
 
-/// What is to be done to the units of one type, in this order: stop, retire, start.
+/// Steps for the units of one type, in this order: stop, retire, start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
-    /// Units that go on untouched.
+    /// Units that continue untouched.
     pub keep: Vec<UnitId>,
-    /// Units to stop, and what becomes of objects that are seeded nowhere.
+    /// Units to stop, and the treatment of objects that are seeded nowhere.
     pub stop: Vec<(UnitId, Fate)>,
     /// Units to start.
     pub start: Vec<UnitStart>,
 }
 
 impl Steps {
-    /// Returns whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.stop.is_empty() && self.start.is_empty()
     }
 
-    /// Returns what becomes of the objects of a unit that stops; `None` for others.
+    /// Returns the treatment of a stopping unit's objects; `None` for other units.
     pub fn fate(&self, unit: UnitId) -> Option<Fate> {
         self.stop.iter().find(|(id, _)| *id == unit).map(|(_, fate)| *fate)
     }
 }
 
-/// What is known of a type beside its units.
+/// Knowledge about a type beside its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Why it is looked at.
+    /// Reason for the look.
     pub occasion: Occasion,
-    /// The type was not there at the engine's first discovery.
+    /// Set if the type was missing at the engine's first discovery.
     pub late: bool,
-    /// It has had units, or was found to need none: what appears now is a change.
+    /// Set if the type has had units, or needed none: a unit that appears now is a change.
     pub settled: bool,
 }
 
-/// Says how the units of one type become the desired ones.
+/// Returns the steps that turn the units of one type into the desired ones.
 pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> Steps {
     let mut steps = Steps::default();
     let mut wanted: Vec<&UnitSpec> = desired.iter().collect();
@@ -154,7 +154,7 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     steps
 }
 
-/// What a unit begins with that fetches what this one fetched.
+/// Returns the start of a unit that fetches the same objects as this one.
 fn continuing(old: &RunningSpec) -> From {
     match old.first {
         First::Initial { late } => From::Nothing { late },
@@ -163,7 +163,7 @@ fn continuing(old: &RunningSpec) -> From {
     }
 }
 
-/// What a unit begins with that has no predecessor of its own.
+/// Returns the start of a unit without a predecessor of its own.
 fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> From {
     let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
     let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =
@@ -180,8 +180,8 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> Fr
     From::Compare { with: with.iter().map(|unit| unit.id).collect(), cause }
 }
 
-/// Returns the units of another entry that a type has left to come to the one of `spec`, if it is one entry. Readers that
-/// took both are told what differs. Those that did not are introduced to the new unit, which has to have bodies to show.
+/// Returns the units of another entry from which a type moves to the entry of `spec`, if that is one entry. Readers of both
+/// entries get the differences. Other readers are introduced to the new unit, which needs bodies for that.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
@@ -196,7 +196,7 @@ impl RunningSpec {
 }
 
 impl History {
-    /// Returns whether objects of a unit that was not there before are news.
+    /// Returns true if the objects of a unit that did not exist before are changes.
     fn is_change(self) -> bool {
         self.settled || self.occasion == Occasion::Reload
     }
@@ -206,20 +206,20 @@ fn fate(unit: &RunningSpec, occasion: Occasion) -> Fate {
     match occasion {
         Occasion::Start if unit.gone => Fate::Deleted(Cause::Downtime),
         _ if unit.gone => Fate::Deleted(Cause::Relist),
-        // while nobody looked, the configuration may have changed
+        // the configuration may have changed while no engine ran
         Occasion::Reload | Occasion::Start => Fate::Removed(Cause::Reload),
         _ => Fate::Removed(Cause::Watch),
     }
 }
 
-/// Objects by the unit that cached them.
+/// Cached objects by unit.
 pub type Cached<T> = Vec<(UnitId, Vec<T>)>;
 
-/// Deals the cached objects of stopped units out: one list of seeds a start, in their order, and what is retired, by
-/// the unit that cached it. `namespace` says where an object is.
+/// Distributes the cached objects of stopped units. Returns one list of seeds for each start, in order, and the retired
+/// objects by the unit that cached them. `namespace` returns the namespace of an object.
 ///
-/// Where several starts show an object, the first takes it; where several old units cached it, the later one's state
-/// is taken.
+/// If several starts show an object, the first one takes it. If several old units cached it, the state of the later one
+/// counts.
 pub fn distribute<T>(
     cached: Cached<T>,
     starts: &[UnitStart],
@@ -240,13 +240,13 @@ pub fn distribute<T>(
     (seeds, retired)
 }
 
-/// Returns which of `starts` takes the objects that a unit has cached in a namespace.
+/// Returns the position in `starts` of the unit that takes a unit's cached objects of a namespace.
 pub fn heir(starts: &[UnitStart], unit: UnitId, namespace: &str) -> Option<usize> {
     starts.iter().position(|start| start.from.takes(unit) && start.spec.covers(namespace))
 }
 
 impl From {
-    /// Returns the units whose objects are looked at.
+    /// Returns the units whose objects are used.
     pub fn units(&self) -> &[UnitId] {
         match self {
             Self::Nothing { .. } => &[],
@@ -255,7 +255,7 @@ impl From {
         }
     }
 
-    /// Returns whether objects of this unit are looked at.
+    /// Returns true if objects of this unit are used.
     pub fn takes(&self, unit: UnitId) -> bool {
         match self {
             Self::Nothing { .. } => false,

@@ -1,5 +1,5 @@
-//! The key of all digests of an engine: configured, kept in the state directory, or made for one run; and what is said of
-//! conditions that cannot be evaluated.
+//! Key of all digests of an engine: configured, kept in the state directory, or made for one run. Also logs conditions
+//! that cannot be evaluated.
 
 use std::{
     collections::BTreeSet,
@@ -23,36 +23,36 @@ use crate::{
     secret::{ExposeSecret as _, SecretRef},
 };
 
-/// What the key is called that is kept in the state directory.
+/// Name of the key's file in the state directory.
 const FILE: &str = "hmac.key";
-/// Bytes of a key that is made here; it is written as twice so many hex digits.
+/// Length of a generated key in bytes. The file contains twice as many hex digits.
 const KEY_LEN: usize = 32;
 
-/// See the module. Clones are one key.
+/// Key of the digests; see the module. Clones share one key.
 #[derive(Clone, Debug)]
 pub(super) struct DigestKey {
     key: Key,
-    /// For a key that ends with this run: whether that has been said.
+    /// Present if the key lasts for one run only; set when that was logged.
     lasts_one_run: Option<Arc<AtomicBool>>,
-    /// Entries and paths whose condition could not be evaluated: that is said once.
+    /// Entries and paths with conditions that could not be evaluated; each is logged once.
     doubted: Arc<Mutex<BTreeSet<(String, String)>>>,
 }
 
 impl DigestKey {
-    /// Reads the key that is configured or kept in `state_dir`, where one is made the first time. Without both it is
-    /// `running`, or one made for this run. Reads and writes files: blocks.
+    /// Reads the configured key, or the key in `state_dir`, which is created the first time. Without both, returns the key of
+    /// `running`, or a new one for this run. Reads and writes files: blocks.
     ///
     /// # Errors
-    /// A sentence for people, that says what is wrong with the configured key or with the file.
+    /// Returns a sentence for people about the configured key or the file.
     pub(super) fn load(redact: &Redact, state_dir: Option<&Path>, running: Option<&Self>) -> Result<Self, String> {
         if let Some(secret) = &redact.hmac_key {
             return read(secret).map(Self::lasting).map_err(|error| format!("[redact] hmac_key: {error}"));
         }
-        // Nobody needs a key that only Secrets without digests would have.
+        // A key is needed only for digests.
         if let Some(dir) = state_dir.filter(|_| redact.makes_digests()) {
             let path = dir.join(FILE);
-            let said = |error| format!("[redact] without hmac_key its key is kept in {}: {error}", path.display());
-            let needs = "this user needs the right and the room to write there, or [redact] hmac_key has to name a key";
+            let said = |error| format!("cannot use the [redact] key in {}: {error}", path.display());
+            let needs = "let this user write there, or set [redact] hmac_key";
             return kept(dir).map_err(|error| said(format!("{error}; {needs}")))?.map_or_else(
                 || read(&SecretRef::File(path.clone())).map(Self::lasting).map_err(said),
                 |made| Ok(Self::lasting(made)),
@@ -64,21 +64,21 @@ impl DigestKey {
         }
     }
 
-    /// Makes a key of one that somebody has.
+    /// Creates the key from an existing one.
     pub(super) fn lasting(key: Key) -> Self {
         Self { key, lasts_one_run: None, doubted: Arc::default() }
     }
 
-    /// Returns what tells it from other keys.
+    /// Returns the fingerprint that distinguishes keys.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         self.key.fingerprint()
     }
 
-    /// Returns what takes values out of the objects of an entry as they come in. `doubts` counts conditions that could not
+    /// Returns the transform that redacts the objects of an entry when they arrive. `doubts` counts conditions that could not
     /// be evaluated.
     ///
     /// # Errors
-    /// A condition that cannot be used; loading the configuration has refused those before.
+    /// Fails on an invalid condition; loading the configuration has refused those before.
     pub(super) fn transform(
         &self,
         entry: &str,
@@ -96,37 +96,37 @@ impl DigestKey {
         }))
     }
 
-    /// Returns what does so of objects that were cached before, in which digests may stand already: of them no condition is
-    /// asked.
+    /// Returns the transform for objects that were cached earlier and may already contain digests. It evaluates no
+    /// conditions.
     ///
     /// # Errors
-    /// As [`DigestKey::transform`].
+    /// See [`DigestKey::transform`].
     pub(super) fn transform_of_cached(&self, rules: &[Rule]) -> Result<Transform, RuleError> {
         let redactor = Redactor::new(self.key.clone(), rules)?.for_redacted();
         Ok(Transform::new(move |object| redactor.apply(object, |_| {}).map_err(TransformError::new)))
     }
 
-    /// Says once for an entry's path that its condition could not be evaluated. Why is not said: it may have values in it.
+    /// Logs once for an entry's path that its condition cannot be evaluated, without the reason, which may contain values.
     fn say_doubt(&self, entry: &str, rule: &Rule, object: &Object) {
         let path = rule.path.to_string();
         if lock(&self.doubted).insert((entry.to_owned(), path.clone())) {
             let condition = rule.only.as_ref().map_or("", |only| &only.expression).trim();
             tracing::warn!(
                 entry, path, condition, object = %object.key(),
-                "the condition of a redacted path cannot be evaluated: the value is redacted; has(object.a.b) asks whether \
-                 there is such a member; redactErrors in /v1/resources counts on"
+                "cannot evaluate the condition of a redacted path: the value is redacted; test for members with \
+                 has(object.a.b); redactErrors in /v1/resources counts further errors"
             );
         }
     }
 
-    /// Says once that digests of this run tell nothing of those of another.
+    /// Logs once that digests of different runs cannot be compared.
     pub(super) fn say_how_long_it_lasts(&self) {
         if let Some(said) = &self.lasts_one_run
             && !said.swap(true, Ordering::Relaxed)
         {
             tracing::info!(
-                "values are redacted with a key made for this run: after a restart the same value has another digest; \
-                 [redact] hmac_key names a key that stays"
+                "values are redacted with a key for this run only: after a restart the same value has another digest; \
+                 set [redact] hmac_key to keep the key"
             );
         }
     }
@@ -137,7 +137,7 @@ fn read(secret: &SecretRef) -> Result<Key, String> {
     Key::new(text.expose_secret().as_bytes()).map_err(|error| error.to_string())
 }
 
-/// Makes a key: as text, and ready.
+/// Creates a random key, as text and ready for use.
 fn make() -> (String, Key) {
     let bytes: [u8; KEY_LEN] = rand::random();
     let text = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
@@ -145,7 +145,7 @@ fn make() -> (String, Key) {
     (text, key)
 }
 
-/// Makes a key in the directory unless there is one: whole and on the disk, or not at all. `None` where it was there.
+/// Creates a key in the directory unless it has one; a crash leaves no partial file. Returns `None` if it has one.
 fn kept(dir: &Path) -> io::Result<Option<Key>> {
     let path = dir.join(FILE);
     if path.exists() {
@@ -154,11 +154,11 @@ fn kept(dir: &Path) -> io::Result<Option<Key>> {
     private_dir::make(dir)?;
     let (text, key) = make();
     let unfinished = dir.join(format!("{FILE}.{}", std::process::id()));
-    drop(fs::remove_file(&unfinished)); // of a process of this number that ended before it was done
+    drop(fs::remove_file(&unfinished)); // left behind by a process with the same id
     let mut file = private_dir::file().create_new(true).open(&unfinished)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
-    // A link, no renaming: of two processes one has made the key.
+    // Linking, unlike renaming, fails if another process has created the key.
     let linked = fs::hard_link(&unfinished, &path);
     fs::remove_file(&unfinished)?;
     File::open(dir)?.sync_all()?;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn d11_the_key_is_made_once_in_the_state_directory_for_its_owner_alone() {
+    fn digest_key_is_created_once_for_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let first = load(&Redact::default(), Some(&state));
@@ -187,20 +187,18 @@ mod tests {
         assert_eq!(mode(&path), 0o600);
         assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing else is left behind");
         assert_eq!(load(&Redact::default(), Some(&state)), first);
-        // Given to another replica it is the same key.
+        // Another replica with this file has the same key.
         let configured = Redact { hmac_key: Some(SecretRef::File(path.clone())), ..Redact::default() };
         assert_eq!(load(&configured, None), first);
         fs::write(&path, "short").unwrap();
         let error = DigestKey::load(&Redact::default(), Some(&state), None).unwrap_err();
-        let expected = format!(
-            "[redact] without hmac_key its key is kept in {}: expected a key of at least 16 bytes, found 5",
-            path.display()
-        );
+        let expected =
+            format!("cannot use the [redact] key in {}: expected a key of at least 16 bytes, found 5", path.display());
         assert_eq!(error, expected);
     }
 
     #[test]
-    fn d11_a_key_of_one_run_outlives_reloads() {
+    fn key_of_one_run_survives_reloads() {
         let first = DigestKey::load(&Redact::default(), None, None).unwrap();
         let again = DigestKey::load(&Redact::default(), None, Some(&first)).unwrap();
         assert_eq!(first.fingerprint(), again.fingerprint());
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn d11_a_configured_key_that_cannot_be_had_is_told() {
+    fn unusable_configured_key_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         let redact = Redact { hmac_key: Some(SecretRef::File(file.clone())), ..Redact::default() };

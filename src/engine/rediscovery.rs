@@ -1,10 +1,10 @@
-//! When to ask the server again which types it serves.
+//! Times at which the server is asked again for the types that it serves.
 //!
-//! - until it has answered once: with backoff
-//! - a CRD was seen to come or go: at growing intervals, until the answer agrees with what was seen
-//! - a running type is missing: soon, a second time
-//! - a pattern waits and no CRD can be watched: every ten seconds
-//! - otherwise: every two minutes or so, for aggregated APIs
+//! - before its first answer: with backoff
+//! - after a CRD was seen added or deleted: at growing intervals, until the answer agrees
+//! - if a running type is missing: soon, a second time
+//! - if a pattern waits and CRDs cannot be watched: every ten seconds
+//! - otherwise: about every two minutes, for aggregated APIs
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,39 +13,39 @@ use crate::backoff::{Backoff, BackoffConfig};
 
 /// First and longest interval after a CRD was seen.
 const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How long an answer may disagree with what was seen of a CRD before it is believed.
+/// Time after which an answer counts even if it disagrees with a CRD that was seen.
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
-/// How soon a missing type is looked for a second time.
+/// Delay before the second look for a missing type.
 const DOUBT: Duration = Duration::from_secs(1);
-/// How often a missing type is looked for whose CRD cannot be seen to come.
+/// Interval of looks for a missing type if CRDs cannot be watched.
 const WAITING: Duration = Duration::from_secs(10);
-/// How often is looked in any case, half of it more by chance.
+/// Regular interval, extended at random by up to half.
 const REGULAR: Duration = Duration::from_mins(2);
 
-/// What is to be had from the next answer.
+/// Reasons for an early next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// A running type was missing, which may be a mistake.
+    /// Set if a running type is missing, perhaps by mistake.
     pub doubtful: bool,
-    /// A pattern waits, and no CRD tells when its type comes.
+    /// Set if a pattern waits, and CRDs are not watched.
     pub waiting_blindly: bool,
-    /// `[kube] rediscover = "never"`: what was found at the start is all.
+    /// Set for `[kube] rediscover = "never"`: the types of the start are final.
     pub never_again: bool,
 }
 
-/// The timetable. Times are on one clock.
+/// Timetable of the requests. All times are from one clock.
 #[derive(Debug)]
 pub struct Rediscovery {
     backoff: Backoff,
     answered: bool,
-    /// Types whose CRD was seen to come (`true`) or go, and until when that is believed against the answers.
+    /// Types whose CRD was seen added (`true`) or deleted, and the time until which that outweighs the answers.
     chased: BTreeMap<TypeName, (bool, Duration)>,
     interval: Duration,
     next: Option<Duration>,
 }
 
 impl Rediscovery {
-    /// Begins: the server is to be asked at once.
+    /// Creates the timetable; the first request is due at once.
     pub fn new(backoff: BackoffConfig) -> Self {
         Self {
             backoff: Backoff::new(backoff),
@@ -56,17 +56,17 @@ impl Rediscovery {
         }
     }
 
-    /// Returns when to ask next; `None`: not by itself.
+    /// Returns the time of the next request, or `None` if none is planned.
     pub fn next(&self) -> Option<Duration> {
         self.next
     }
 
-    /// Asks at once: the configuration has changed.
+    /// Schedules a request now, because the configuration has changed.
     pub fn ask_now(&mut self, now: Duration) {
         self.next = Some(now);
     }
 
-    /// A CRD was seen: its type shall be served, or not any more.
+    /// Records that a CRD was seen: its type should now be served, or no longer be served.
     pub fn saw_definition(&mut self, name: TypeName, served: bool, now: Duration) {
         self.chased.insert(name, (served, now + CHASE_LONGEST));
         self.interval = CHASE.0;
@@ -76,14 +76,14 @@ impl Rediscovery {
         }
     }
 
-    /// The server could not be asked. Returns how long to wait; `random` is uniform in [0, 1).
+    /// Records that the server could not be reached. Returns the delay; `random` is uniform in [0, 1).
     pub fn failed(&mut self, now: Duration, random: f64) -> Duration {
         let delay = self.backoff.fail(now, random);
         self.next = Some(now + delay);
         delay
     }
 
-    /// The server has answered; `serves` says what. `random` is uniform in [0, 1).
+    /// Records an answer of the server; `serves` returns true for its types. `random` is uniform in [0, 1).
     pub fn answered(&mut self, serves: impl Fn(&TypeName) -> bool, need: Need, now: Duration, random: f64) {
         self.answered = true;
         self.chased.retain(|name, (served, until)| serves(name) != *served && now < *until);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_be_asked_is_asked_again_with_backoff() {
+    fn unavailable_server_is_asked_again_with_backoff() {
         let mut table = Rediscovery::new(BackoffConfig::default());
         let first = table.failed(seconds(1), 0.0);
         let second = table.failed(seconds(3), 0.0);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_that_was_seen_is_looked_for_at_growing_intervals_until_it_is_there() {
+    fn new_definition_is_looked_for_at_growing_intervals() {
         let mut table = answered_once();
         assert_eq!(table.next(), Some(seconds(121)));
         let mut now = seconds(10);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_never_agrees_is_believed_in_the_end() {
+    fn persistent_disagreement_is_believed_eventually() {
         let mut table = answered_once();
         table.saw_definition(name("apples"), true, seconds(10));
         table.answered(|_| false, Need::default(), seconds(130), 0.0);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_doubtful_or_waited_for_is_asked_for_sooner_and_never_means_never() {
+    fn doubtful_types_are_asked_for_sooner() {
         let next = |need: Need| {
             let mut table = answered_once();
             table.answered(|_| false, need, seconds(0), 0.0);

@@ -1,8 +1,8 @@
-//! Configuration that changes under a running engine: noticing new file content, and what of it takes effect only at
-//! the next start.
+//! Configuration that changes under a running engine: detection of new file content, and options that need a
+//! restart.
 //!
-//! Content is looked at, not modification times or file events: a `ConfigMap` is swapped by a symlink, editors rename,
-//! and a directory gains files.
+//! It compares content instead of modification times or file events: a `ConfigMap` is swapped by a symlink, editors rename
+//! files, and directories get new files.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -15,23 +15,23 @@ use crate::{
     regular_file,
 };
 
-/// The files of a configuration, and which content was looked at last.
+/// Files of a configuration, and their last known content.
 #[derive(Clone, Debug)]
 pub struct ConfigFiles {
     paths: Vec<PathBuf>,
-    /// Content that was loaded, or refused.
+    /// Fingerprint of content that was loaded or refused.
     known: u64,
-    /// Content that is new, if it is still the same at the next look.
+    /// Fingerprint of new content, which counts if it is the same at the next look.
     settling: Option<u64>,
 }
 
 impl ConfigFiles {
-    /// Takes the present content for known. Reads the files: blocks.
+    /// Accepts the present content as known. Reads the files: blocks.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         Self { known: fingerprint(&paths), settling: None, paths }
     }
 
-    /// Returns whether there is new content, the same at this look and the last: nobody is writing it now. Reads the
+    /// Returns true if there is new content that is the same as at the last look, so that no write is in progress. Reads the
     /// files: blocks.
     pub fn has_changed(&mut self) -> bool {
         let found = fingerprint(&self.paths);
@@ -42,15 +42,15 @@ impl ConfigFiles {
         self.settling.replace(found) == Some(found)
     }
 
-    /// Returns whether new content was seen, once: another look says whether it stays.
+    /// Returns true if new content was seen once; another look decides whether it is complete.
     pub fn is_settling(&self) -> bool {
         self.settling.is_some()
     }
 
-    /// Loads what is there now, and takes its content for known, good or bad. Reads the files: blocks.
+    /// Loads the present content, and accepts it as known, even with errors. Reads the files: blocks.
     ///
     /// # Errors
-    /// Every mistake of the files.
+    /// Returns all errors of the files.
     pub fn load(&mut self) -> Result<Loaded, ConfigErrors> {
         self.known = fingerprint(&self.paths);
         self.settling = None;
@@ -58,7 +58,7 @@ impl ConfigFiles {
     }
 }
 
-/// A number for the content of files and directories, and for their names; a file that cannot be read counts as such.
+/// Returns a hash of the content and names of files and directories. Unreadable files have a hash of their own.
 fn fingerprint(paths: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in paths {
@@ -70,7 +70,7 @@ fn fingerprint(paths: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Names the options that differ and take effect only at the next start.
+/// Returns the options that differ and take effect only after a restart.
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let (a, b) = (&old.kube, &new.kube);
     let checks = [
@@ -89,7 +89,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     checks.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
-/// Puts what cannot be applied live back to what is in force.
+/// Resets options that cannot be applied live to their running values.
 pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
     new.cluster.clone_from(&running.cluster);
     new.supervision.clone_from(&running.supervision);
@@ -112,7 +112,7 @@ mod tests {
 
     const PODS: &str = "[resources.pods]\nmatch = [\"pods\"]\n";
 
-    /// Whether new content is noticed by the second look, and not by the first.
+    /// Returns true if the second look notices new content, and the first does not.
     fn notices(files: &mut ConfigFiles) -> bool {
         assert!(!files.has_changed(), "somebody may be writing");
         let changed = files.has_changed();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_noticed_once_it_has_settled_and_once_only() {
+    fn changed_content_is_noticed_once_settled() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.toml");
         fs::write(&path, PODS).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swapped_symlink_a_rename_and_a_file_more_are_noticed() {
+    fn symlink_swap_rename_and_extra_file_are_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for (name, labels) in [("v1", "a=1"), ("v2", "a=2")] {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_applied_live_is_named() {
+    fn options_that_need_restart_are_named() {
         let base = Config::from_toml_str(PODS).unwrap();
         let with = |more: &str| Config::from_toml_str(&format!("{PODS}{more}")).unwrap();
         assert!(needs_restart(&base, &with("[handlers.o]\ntype = \"stdout\"")).is_empty());

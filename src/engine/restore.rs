@@ -1,11 +1,11 @@
-//! What an earlier run left in the state directory: its units, with their caches, begin where they ended (D7).
+//! State of an earlier run in the state directory: its units continue with their caches where they ended.
 //!
-//! A unit that is still wanted as it was goes on under its number: its cache can be read at once, its watch is resumed at the
-//! saved version, and handlers go on where they stood. One that is wanted in another way, or no more, is replaced or retired
-//! as a reload would, once the server has said what it serves.
+//! A unit whose spec is unchanged keeps its number. Its cache is readable at once, its watch resumes at the saved version,
+//! and handlers continue at their positions. A unit that is wanted differently, or no longer, is replaced or retired as in a
+//! reload, after the server has answered which types it serves.
 //!
-//! A crash in the middle of such a change leaves both units. The successor counts if all it begins with is kept
-//! ([`Description::complete`]), else the ones that it was to replace.
+//! A crash during such a change leaves both units. The successor counts if its whole seed is stored
+//! ([`Description::complete`]), else the units that it was to replace.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -29,7 +29,7 @@ use crate::{
     scope::Namespaces,
 };
 
-/// What is kept with a unit, for a later run to make it of.
+/// Stored description of a unit, from which a later run recreates it.
 #[derive(Debug, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -45,13 +45,13 @@ struct Description {
     redaction: Redaction,
     #[serde(default)]
     notes_who_changed: bool,
-    /// Nothing of its first list existed at the very first start.
+    /// Set if no object of its first list existed at the very first start.
     late: bool,
-    /// Its first list is the first of all, not compared with anything.
+    /// Set if its first list is the first of all, and is not compared.
     initial: bool,
-    /// Units whose objects it began with.
+    /// Units from which it got its seed.
     heir_of: Vec<u32>,
-    /// All that it began with is kept.
+    /// Set if its whole seed is stored.
     complete: bool,
 }
 
@@ -73,7 +73,7 @@ impl Description {
         }
     }
 
-    /// Makes the spec of it; how it lists is what the configuration says now, which is no reason to replace it.
+    /// Returns the spec of the unit. Options for lists come from the present configuration, and are no reason to replace it.
     fn spec(&self, config: &Config) -> Result<UnitSpec, String> {
         let filter = self.filter.as_ref().map(|patterns| Namespaces::parse(patterns)).transpose();
         let entry = config.resources.get(&self.entry).unwrap_or(&self.options);
@@ -99,7 +99,7 @@ impl Description {
     }
 }
 
-/// Keeps with a unit what a later run makes it of. `complete`: what it begins with is kept too.
+/// Stores the description of a unit for a later run. `complete` is set if its seed is stored too.
 pub(super) fn describe(
     journal: &Journal,
     unit: UnitId,
@@ -114,16 +114,16 @@ pub(super) fn describe(
     }
 }
 
-/// Why a unit cannot be taken up.
+/// Reason why a unit cannot be restored.
 enum RestoreError {
-    /// The state cannot be read: nothing can.
+    /// The state cannot be read at all.
     Store(StoreError),
-    /// It says nothing that a unit can be made of.
+    /// The description of the unit is invalid.
     Unit(String),
 }
 
 impl Conductor {
-    /// Takes up what an earlier run left. Before anything runs. Reads all objects: blocks.
+    /// Restores the units of an earlier run, before anything runs. Reads all objects: blocks.
     pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), StoreError> {
         let journal = &self.shared.journal;
         let known: BTreeSet<String> = recovered.readers.iter().map(|reader| reader.name.clone()).collect();
@@ -133,7 +133,7 @@ impl Conductor {
             match serde_json::from_value::<Description>(stored.description.clone()) {
                 Ok(description) => described.push((stored, description)),
                 Err(error) => {
-                    error!(unit = stored.id.0, %error, "the state has a unit that cannot be read: its objects are listed anew");
+                    error!(unit = stored.id.0, %error, "cannot read a unit in the state: listing its objects again");
                     journal.retire_unit(stored.id);
                 }
             }
@@ -150,13 +150,13 @@ impl Conductor {
                 Ok(restored) => objects += restored,
                 Err(RestoreError::Store(error)) => return Err(error),
                 Err(RestoreError::Unit(error)) => {
-                    error!(unit = stored.id.0, %error, "the state has a unit that cannot be made: its objects are listed anew");
+                    error!(unit = stored.id.0, %error, "cannot restore a unit in the state: listing its objects again");
                     self.router.remove_unit(stored.id);
                 }
             }
         }
         for name in journal.dormant_readers() {
-            warn!(handler = name, "the handler is not configured any more: what it had not delivered is dropped");
+            warn!(handler = name, "the handler is no longer configured: its undelivered events are dropped");
             journal.forget_reader(&name);
         }
         let mut state = self.lock();
@@ -165,12 +165,12 @@ impl Conductor {
         drop(state);
         if !described.is_empty() {
             let (units, clean) = (described.len(), recovered.clean);
-            info!(units, objects, clean, journal = journal.id(), "took up the state of the last run");
+            info!(units, objects, clean, journal = journal.id(), "restored the state of the last run");
         }
         Ok(())
     }
 
-    /// Returns how many objects it has.
+    /// Restores a unit, and returns the number of its objects.
     fn restore_unit(
         &self,
         stored: &StoredUnit,
@@ -182,7 +182,7 @@ impl Conductor {
         let (id, journal) = (stored.id, &self.shared.journal);
         let spec = description.spec(config).map_err(RestoreError::Unit)?;
         let extras = self.extras(&spec.entry, &self.lock().indexes);
-        // A unit under other rules is replaced once the server has said what it serves; its objects are read before.
+        // A unit with other rules is replaced after the server has answered which types it serves; its objects are read before.
         let gate =
             options::gate_of_today(config, &spec.entry, &spec, extras.key.as_ref()).map_err(RestoreError::Unit)?;
         let packer = journal.packer(id, options::compression(&spec));

@@ -1,4 +1,4 @@
-//! Where a type may be watched that is refused in the whole cluster: the server is asked, and asked again.
+//! Namespaces in which a type may be watched that is refused in the whole cluster. The server is asked repeatedly.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{config::Config, discovery, object::ResourceType};
 
-/// How many questions about rights are under way at a time.
+/// Maximum number of concurrent requests about rights.
 const QUESTIONS: usize = 8;
 
 impl Conductor {
-    /// Asks about rights that are not known, and again about all that were refused some time ago.
+    /// Asks the server about unknown rights, and repeats questions about rights that were refused some time ago.
     pub(super) fn ask_for_rights(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -49,13 +49,13 @@ impl Conductor {
                         asking.conductor.take_rights(&asking.name, answer);
                         asking.failed = false;
                     }
-                    Err(error) => warn!(%resource, %error, "failed to ask what may be watched"),
+                    Err(error) => warn!(%resource, %error, "cannot check the rights to watch the type"),
                 }
             });
         }
     }
 
-    /// Asks about the whole cluster, if `again`, and if that is refused about namespaces. `None`: the cluster is allowed.
+    /// Asks about the whole cluster, if `again`, and if that is refused, about namespaces. `None`: the cluster is allowed.
     async fn rights(
         &self,
         resource: &ResourceType,
@@ -82,7 +82,7 @@ impl Conductor {
         let mut state = self.lock();
         match answer {
             None => {
-                info!(resource = %name, "allowed in the whole cluster now");
+                info!(resource = %name, "the type is now allowed in the whole cluster");
                 state.allow(name);
             }
             Some(allowed) => state.allow_in(name, allowed),
@@ -92,13 +92,13 @@ impl Conductor {
 }
 
 impl State {
-    /// Notes that a type is refused in the whole cluster; all is asked again at `again_at`.
+    /// Records that a type is refused in the whole cluster; everything is asked again at `again_at`.
     pub(super) fn refuse(&mut self, name: &TypeName, again_at: Instant) {
         self.known.refused.insert(name.clone(), Allowed::new());
         self.inquiries.insert(name.clone(), Inquiry { asking: false, again_at, not_before: None });
     }
 
-    /// Notes in which namespaces a type that is refused in the whole cluster is allowed.
+    /// Records the namespaces in which a type is allowed that is refused in the whole cluster.
     pub(super) fn allow_in(&mut self, name: &TypeName, answer: Allowed) {
         let Some(known) = self.known.refused.get(name) else { return };
         if answer.iter().any(|(namespace, allowed)| known.get(namespace) != Some(allowed))
@@ -108,7 +108,7 @@ impl State {
         }
     }
 
-    /// Notes that a type is allowed in the whole cluster.
+    /// Records that a type is allowed in the whole cluster.
     pub(super) fn allow(&mut self, name: &TypeName) {
         self.known.refused.remove(name);
         self.inquiries.remove(name);
@@ -116,11 +116,11 @@ impl State {
 }
 
 impl State {
-    /// Notes whether a type is refused in the whole cluster.
+    /// Records whether a type is refused in the whole cluster.
     pub(super) fn note_refusal(&mut self, name: &TypeName, refused: bool) {
         match (self.inquiries.get(name), refused) {
             (None, true) => {
-                info!(resource = %name, "not allowed in the whole cluster, looking for namespaces in which it is");
+                info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
                 let again_at = ask_again_at(&self.known.config);
                 self.refuse(name, again_at);
                 self.due(name, Occasion::Scope);
@@ -134,7 +134,7 @@ impl State {
     }
 }
 
-/// Whoever asks for rights, however that ends.
+/// Guard of a running request about rights; dropping it marks the end.
 struct AskingRights {
     conductor: Arc<Conductor>,
     name: TypeName,
@@ -160,8 +160,8 @@ impl Drop for AskingRights {
     }
 }
 
-/// Refused rights are asked for again after four times the longest backoff, by default two minutes, and a part more by
-/// chance.
+/// Returns the time at which refused rights are asked for again: four times the longest backoff, by default two minutes,
+/// plus a random part.
 fn ask_again_at(config: &Config) -> Instant {
     let period = config.kube.backoff.max * 4;
     Instant::now() + period.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(Duration::from_millis(100))

@@ -1,4 +1,4 @@
-//! Rows for what has no unit: patterns that name no served type, types whose namespaces are not there.
+//! Rows for types without units: patterns that match no served type, and types without a matching namespace.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,11 +16,11 @@ use crate::{
     status::{UnitState, UnitStatus},
 };
 
-/// The rows by entry, and pattern or type.
+/// Rows by entry, and by pattern or type.
 type Rows = BTreeMap<(String, String), Row>;
 
 impl Conductor {
-    /// Shows every pattern as waiting, before the server has said what it serves.
+    /// Shows every pattern as waiting, before the server's first answer.
     pub(super) fn show_all_waiting(&self) {
         let mut state = self.lock();
         let config = Arc::clone(&state.known.config);
@@ -35,7 +35,7 @@ impl Conductor {
         self.show(&state);
     }
 
-    /// Shows what has no unit and why, and says so once in the log.
+    /// Shows patterns and types without units, with the reason, and logs each once.
     pub(super) fn show_waiting(&self, Outlook { plan, selection, .. }: &Outlook) {
         let mut state = self.lock();
         let mut rows = Rows::new();
@@ -50,7 +50,7 @@ impl Conductor {
             let told = (second.clone(), format!("conflict {}", conflict.resource));
             if state.told.insert(told) {
                 let resource = &conflict.resource;
-                error!(%resource, "watched by [resources.{first}] already, ignored in [resources.{second}]");
+                error!(%resource, "[resources.{first}] already watches the type: ignored in [resources.{second}]");
             }
         }
         let changed = !rows.keys().eq(state.waiting.keys());
@@ -75,13 +75,13 @@ impl Conductor {
             }
             OnMissing::Warn if is_certain(resolution) => {
                 if first {
-                    warn!(entry, %pattern, why, "going on without this type");
+                    warn!(entry, %pattern, why, "continuing without this type");
                 }
                 return;
             }
             _ if !first => {}
             _ if matches!(resolution, Resolution::Unwatchable { .. }) => {
-                warn!(entry, %pattern, why, "this type cannot be watched");
+                warn!(entry, %pattern, why, "the type cannot be watched");
             }
             _ => info!(entry, %pattern, why, "waiting for the type to be served"),
         }
@@ -94,8 +94,8 @@ impl Conductor {
     }
 }
 
-/// Returns whether the answer is the server's last word: what could not be asked may serve the type, which is no reason
-/// to fail or to go on without it.
+/// Returns true if the answer of the server is complete. A group that did not answer may serve the type, which is no
+/// reason to fail or to continue without it.
 fn is_certain(resolution: &Resolution) -> bool {
     match resolution {
         Resolution::Missing { unavailable, .. } | Resolution::Empty { unavailable, .. } => unavailable.is_empty(),
@@ -106,7 +106,7 @@ fn is_certain(resolution: &Resolution) -> bool {
 fn row_of_type(state: &mut State, planned: &Planned, rows: &mut Rows) {
     let Some(waiting) = &planned.waiting else { return };
     let (unit_state, why) = match waiting {
-        // As good as listing: with `waiting` it would count as ready.
+        // It counts as listing: with `waiting` it would count as ready.
         WaitingReason::Namespaces => (UnitState::Listing, "the namespaces are not listed yet"),
         WaitingReason::NamespacesForbidden => {
             (UnitState::Forbidden, "namespace_selector needs the right to list and watch namespaces")
@@ -115,7 +115,7 @@ fn row_of_type(state: &mut State, planned: &Planned, rows: &mut Rows) {
     };
     let key = (planned.entry.clone(), planned.resource.qualified_name());
     if state.told.insert(key.clone()) && *waiting != WaitingReason::Namespaces {
-        warn!(entry = planned.entry, resource = %planned.resource, why, "this type is watched nowhere");
+        warn!(entry = planned.entry, resource = %planned.resource, why, "the type is watched in no namespace");
     }
     let row = match state.waiting.get(&key) {
         Some(row) => Arc::clone(row),

@@ -1,4 +1,4 @@
-//! An engine at work, and its end.
+//! Running engine, and its stop.
 
 use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
 
@@ -26,12 +26,12 @@ use crate::{
     },
 };
 
-/// How often is looked whether no change of units is under way any more.
+/// Interval of checks whether changes of units are still in progress.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long streams may take to read their end.
+/// Time limit for streams to read their end.
 const STREAMS_END: Duration = Duration::from_secs(1);
 
-/// An engine at work, and the means to end it. Dropping it stops nothing: see [`RunningEngine::stop`].
+/// Running engine that can be stopped. Dropping it stops nothing: see [`RunningEngine::stop`].
 pub struct RunningEngine {
     handle: EngineHandle,
     servers: Vec<HttpServer>,
@@ -57,26 +57,26 @@ impl RunningEngine {
         Self { handle, servers, hub, conducting }
     }
 
-    /// Returns a handle that others may keep.
+    /// Returns a handle that can be kept and cloned.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }
 
-    /// Returns where HTTP is served: `[http] listen` first.
+    /// Returns the addresses of the HTTP servers: `[http] listen` first.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(HttpServer::address).collect()
     }
 
-    /// Returns a stream of what happens, as `/v1/events` has it. Bounded by `[subscribe] max_subscribers`, as those are.
+    /// Returns a stream of events, like `/v1/events`. It counts towards `[subscribe] max_subscribers`.
     ///
     /// # Errors
-    /// When there are as many as may be, the engine stops, or the journal cannot be read.
+    /// Fails at the maximum number of subscribers, if the engine stops, or if the journal cannot be read.
     pub async fn subscribe(&self, query: SubscriberQuery, format: StreamFormat) -> Result<Subscriber, SubscribeError> {
         Subscriber::enter(&self.hub, query, format).await
     }
 
-    /// Waits until the engine cannot go on: an entry with `on_missing = "fail"` names a type that is not served, or the
-    /// state belongs to another cluster. The wait can be given up and begun again.
+    /// Waits until the engine cannot continue: an entry with `on_missing = "fail"` names a type that is not served, or the
+    /// state belongs to another cluster. The wait can be cancelled and repeated.
     pub async fn failed(&self) -> EngineError {
         let mut failed = self.conductor.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
@@ -89,8 +89,8 @@ impl RunningEngine {
         }
     }
 
-    /// Stops: no more requests to the API server, what was read is applied, what was applied is delivered, within
-    /// `shutdown_timeout`. What is left is named (I4).
+    /// Stops the engine: ends requests to the API server, applies what was read, and delivers what was applied, within
+    /// `shutdown_timeout`. Returns undelivered events by name (I4).
     pub async fn stop(self) -> StopReport {
         let conductor = &self.handle.conductor;
         let Some(delivery) = lock(&conductor.delivery).take() else { return StopReport::default() };
@@ -108,13 +108,13 @@ impl RunningEngine {
         self.hub.close(Instant::now() + STREAMS_END).await;
         conductor.arbiters.stop();
         if let Err(error) = conductor.shared.journal.close() {
-            tracing::error!(%error, "failed to close the state: the next start takes it up as after a crash");
+            tracing::error!(%error, "failed to close the state: the next start recovers it as after a crash");
         }
         report
     }
 }
 
-/// Stops what lists and watches, once no change of units is under way.
+/// Stops everything that lists and watches, after the current change of units.
 async fn stop_units(conductor: &Conductor) {
     let auxiliaries = {
         let mut kept = lock(&conductor.auxiliaries);

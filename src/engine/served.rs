@@ -1,5 +1,5 @@
-//! Which types the server serves: it is asked, and asked again when CRDs come and go, which informers of the engine's own
-//! see.
+//! Types that the server serves: requests for them, repeated when CRDs are added or deleted. Informers of the engine itself
+//! watch the CRDs.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Conductor {
-    /// Asks which types are served, if it is time; the answer comes by itself.
+    /// Requests the served types if that is due; the answer arrives later.
     pub(super) fn ask_for_types(self: &Arc<Self>) {
         let mut state = self.lock();
         let due = state.rediscovery.next().is_some_and(|at| at <= self.clock.elapsed());
@@ -42,7 +42,7 @@ impl Conductor {
         });
     }
 
-    /// Asks the server, once it is the one that the state belongs to.
+    /// Requests the served types, after checking that the state belongs to this cluster.
     async fn discover(&self) -> Result<Catalog, String> {
         let client = self.access.client().map_err(|error| error.to_string())?;
         let journal = &self.shared.journal;
@@ -54,8 +54,8 @@ impl Conductor {
                 }
             } else {
                 warn!(
-                    "not allowed to get the namespace kube-system: cannot check that [state] dir belongs to this \
-                     cluster; grant what `deltabus rbac` prints"
+                    "cannot check that [state] dir belongs to this cluster: the namespace kube-system may not be read; \
+                     grant the rights that `deltabus rbac` prints"
                 );
             }
             self.bound.store(true, Ordering::Release);
@@ -68,7 +68,7 @@ impl Conductor {
         let delay = state.rediscovery.failed(self.clock.elapsed(), rand::random());
         let again_in = format!("{:.1}s", delay.as_secs_f64());
         let server = self.access.server_url();
-        warn!(server, %error, again_in, "failed to ask the API server for its types");
+        warn!(server, %error, again_in, "cannot get the types of the API server");
         if state.known.catalog.is_none() {
             for row in state.waiting.values() {
                 row.lock().last_error = Some(error.to_owned());
@@ -97,7 +97,7 @@ impl Conductor {
         state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
     }
 
-    /// Takes in what was seen of CRDs.
+    /// Applies observations of CRDs.
     fn see_definitions(&self, seen: &[Sighting]) {
         let mut state = self.lock();
         let Some(catalog) = state.known.catalog.clone() else { return };
@@ -162,7 +162,7 @@ impl Conductor {
     }
 }
 
-/// Whoever asks for types, however that ends.
+/// Guard of a running request for types; dropping it marks the end.
 struct AskingTypes(Arc<Conductor>);
 
 impl Drop for AskingTypes {

@@ -1,4 +1,4 @@
-//! Makes handlers that speak to other systems, of their configuration.
+//! Creates handlers that connect to other systems, from their configuration.
 
 use std::{io, sync::Arc};
 
@@ -10,27 +10,27 @@ use crate::{
     handler::{AsyncHandler, exec::Exec, nats::NatsHandler, webhook::Webhook},
 };
 
-/// Makes a webhook. Several events are one request where its batches may have several.
+/// Creates a webhook. A request contains several events if its batches may.
 pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(pace.batch.max_events > 1, pace.timeout).map_err(|problems| refused(&problems))?;
     let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
     Ok(Arc::new(move || Ok(Arc::clone(&webhook))))
 }
 
-/// Makes a handler for NATS, of the cluster of this name; it connects with its first batch.
+/// Creates a handler for NATS, for the cluster of this name; it connects with its first batch.
 pub(super) fn nats(sink: &NatsSink, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(cluster).map_err(|problems| refused(&problems))?;
     Ok(Arc::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), formatter.clone())))))
 }
 
-/// Makes a handler of this name that runs a program, for the cluster of this name.
+/// Creates a handler of this name that runs a program, for the cluster of this name.
 pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(name, cluster).map_err(|problems| refused(&problems))?;
     let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(options, formatter));
     Ok(Arc::new(move || Ok(Arc::clone(&exec))))
 }
 
-/// Makes a handler for Kafka, of the cluster of this name; it connects with its first batch.
+/// Creates a handler for Kafka, for the cluster of this name; it connects with its first batch.
 #[cfg(feature = "kafka")]
 pub(super) fn kafka(sink: &KafkaSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let is_total = pace.order == crate::config::DeliveryOrder::Total;
@@ -38,13 +38,13 @@ pub(super) fn kafka(sink: &KafkaSink, cluster: &str, pace: &Pace, formatter: For
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
 }
 
-/// Says what is missing.
+/// Fails with the missing features.
 #[cfg(not(feature = "kafka"))]
 pub(super) fn kafka(sink: &KafkaSink, _: &str, _: &Pace, _: Formatter) -> io::Result<OpenAsync> {
     Err(refused(&sink.unready()))
 }
 
-/// Says what a check of the configuration would have: it has let this through.
+/// Returns the error for problems that a check of the configuration should have found.
 fn refused(problems: &[(Vec<String>, String)]) -> io::Error {
     let problem = |(keys, message): &(Vec<String>, _)| format!("{}: {message}", keys.join("."));
     io::Error::other(problems.iter().map(problem).collect::<Vec<_>>().join("; "))

@@ -1,4 +1,4 @@
-//! Makes sources over the kube client, one client an arbiter.
+//! Creates sources with the kube client, one client per arbiter.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -10,14 +10,14 @@ use crate::{
     },
 };
 
-/// Makes kube sources.
+/// Factory of kube sources.
 pub(super) struct KubeSources {
     pub(super) access: ClusterAccess,
     pub(super) limits: Limits,
 }
 
 thread_local! {
-    /// The client of this arbiter: its connections live on the arbiter's runtime.
+    /// Client of this arbiter: its connections belong to the arbiter's runtime.
     static CLIENT: RefCell<Option<(String, kube::Client)>> = const { RefCell::new(None) };
 }
 

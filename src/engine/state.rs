@@ -1,4 +1,4 @@
-//! What the conductor knows: it outlives every run of the conductor, so a panic costs no unit.
+//! State of the conductor. It survives every run of the conductor, so a panic affects no unit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,94 +26,94 @@ use crate::{
     status::{UnitState, UnitStatus},
 };
 
-/// Question to the server in which namespaces a type may be listed and watched.
+/// Question to the server about the namespaces in which a type may be listed and watched.
 pub(super) struct Inquiry {
-    /// The server is being asked.
+    /// Set while a request is in progress.
     pub(super) asking: bool,
-    /// Time at which all is asked again.
+    /// Time at which everything is asked again.
     pub(super) again_at: Instant,
-    /// Nothing is asked before: the last question failed.
+    /// Time before which nothing is asked, because the last request failed.
     pub(super) not_before: Option<Instant>,
 }
 
-/// One unit, from its start until it was replaced.
+/// Unit, from its start until its replacement.
 #[derive(Clone)]
 pub(super) struct Unit {
     pub(super) spec: UnitSpec,
     pub(super) informer: Arc<Informer>,
-    /// `None` until it was started.
+    /// `None` until the unit is started.
     pub(super) supervisor: Option<Addr<UnitSupervisor>>,
     pub(super) first: First,
-    /// It was asked to stop.
+    /// Set when the unit was asked to stop.
     pub(super) stopping: bool,
-    /// It is from an earlier run, and was not started in this one.
+    /// Set if the unit is from an earlier run, and was not started in this one.
     pub(super) saved: bool,
 }
 
-/// The units of one type.
+/// Units of one type.
 #[derive(Default)]
 pub(super) struct TypeState {
     pub(super) units: Vec<Unit>,
-    /// A task changes the units now.
+    /// Set while a task changes the units.
     pub(super) busy: bool,
-    /// They are to be looked at again, and why.
+    /// Reason for the next look at the units, if one is due.
     pub(super) due: Option<Occasion>,
-    /// They are not looked at before: the last change failed.
+    /// Time before which the units are not looked at, because the last change failed.
     pub(super) not_before: Option<Instant>,
     pub(super) failures: Option<Backoff>,
     /// See [`History::late`].
     pub(super) late: bool,
     /// See [`History::settled`].
     pub(super) settled: bool,
-    /// What readers are still to be told by units, in order.
+    /// Moves of readers that units still have to make, in order.
     pub(super) moves: Vec<(UnitId, Move)>,
-    /// What readers are to be told by units once their first list is there, or before they stop.
+    /// Moves of readers that units make after their first list, or before they stop.
     pub(super) arrivals: Vec<(UnitId, Move)>,
-    /// Shared by its units: when the type is synced.
+    /// Shared by the units: decides when the type is synced.
     pub(super) siblings: Arc<Siblings>,
 }
 
-/// Everything the conductor knows.
+/// Everything that the conductor knows.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct State {
-    /// What plans are made of.
+    /// Facts for plans.
     pub(super) known: Known,
-    /// Groups that could not be asked at the first discovery: what they bring is not new.
+    /// Groups that did not answer at the first discovery: their types are not new.
     pub(super) unasked_at_start: BTreeSet<String>,
     pub(super) rediscovery: Rediscovery,
-    /// A discovery is under way.
+    /// Set while a discovery is in progress.
     pub(super) discovering: bool,
     pub(super) looked: Looked,
     pub(super) types: BTreeMap<TypeName, TypeState>,
-    /// What types that appear are told to be: the weightiest occasion since some were taken in.
+    /// Occasion for types that appear: the most important one since the last.
     pub(super) pending: Option<Occasion>,
-    /// The types of the first discovery are taken in: others are late.
+    /// Set when the types of the first discovery are known; later ones are late.
     pub(super) begun: bool,
-    /// What has no unit, by entry and pattern or type.
+    /// Rows without a unit, by entry and pattern or type.
     pub(super) waiting: BTreeMap<(String, String), Row>,
-    /// Of what has none, what was said in the log.
+    /// Rows without a unit that were logged.
     pub(super) told: BTreeSet<(String, String)>,
-    /// Some pattern means no type now.
+    /// Set if a pattern matches no type now.
     pub(super) patterns_wait: bool,
-    /// The CRDs are watched, and listed.
+    /// Set when the CRDs are watched and listed.
     pub(super) definitions_seen: bool,
-    /// Namespaces that are gone, and since when: what was deleted in them may still be on its way.
+    /// Deleted namespaces with the time of deletion: deletions of their objects may still arrive.
     pub(super) lingering: BTreeMap<String, Instant>,
-    /// What is asked about types that are refused in the whole cluster.
+    /// Questions about types that are refused in the whole cluster.
     pub(super) inquiries: BTreeMap<TypeName, Inquiry>,
     pub(super) next_unit: u32,
     /// Indexes added at run time, by entry.
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
 }
 
-/// A row of `/v1/resources` for what has no unit.
+/// Row of `/v1/resources` without a unit.
 pub(super) type Row = Arc<UnitStatus>;
 
-/// How long a deleted namespace is kept.
+/// Time for which a deleted namespace is kept.
 const LINGER: Duration = Duration::from_secs(3);
 
 impl State {
-    /// Begins with a configuration; nothing is known of the server.
+    /// Creates the state for a configuration, without knowledge about the server.
     pub(super) fn new(config: Arc<Config>, rediscovery: Rediscovery) -> Self {
         Self {
             known: Known::new(config),
@@ -135,20 +135,20 @@ impl State {
         }
     }
 
-    /// Says that a type is to be looked at; the weightiest occasion counts.
+    /// Schedules a look at a type; the most important occasion counts.
     pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
         let kept = self.types.entry(name.clone()).or_default();
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Says that a type is to be looked at, if it is one of ours.
+    /// Schedules a look at a type, if the type is known.
     pub(super) fn due_if_known(&mut self, name: &TypeName, occasion: Occasion) {
         if self.types.contains_key(name) {
             self.due(name, occasion);
         }
     }
 
-    /// Says that all types are to be looked at. A reload may change the version in which they are watched.
+    /// Schedules a look at all types. A reload may change the version in which they are watched.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
         if occasion == Occasion::Reload {
             self.known.forget_versions();
@@ -159,11 +159,11 @@ impl State {
         }
     }
 
-    /// Takes in what the namespaces' informer knows. Returns whether that changes anything.
+    /// Applies the observations of the informer of namespaces. Returns true if anything changes.
     pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces, now: Instant) -> bool {
         let seen = match seen {
             KnownNamespaces::Known(seen) => KnownNamespaces::Known(self.with_lingering(seen, now)),
-            // Those that were listed once are better than none.
+            // Namespaces from an earlier list are better than none.
             _ if self.known.namespaces != KnownNamespaces::Unknown => return false,
             seen => seen,
         };
@@ -174,7 +174,7 @@ impl State {
         changed
     }
 
-    /// Adds the namespaces that have just gone.
+    /// Adds the namespaces that were deleted a moment ago.
     fn with_lingering(&mut self, mut seen: NamespaceLabels, now: Instant) -> NamespaceLabels {
         self.lingering.retain(|name, _| !seen.contains_key(name));
         let KnownNamespaces::Known(known) = &self.known.namespaces else { return seen };
@@ -193,7 +193,7 @@ impl State {
         seen
     }
 
-    /// Forgets the namespaces: nobody watches them any more.
+    /// Forgets the namespaces, because they are no longer watched.
     pub(super) fn forget_namespaces(&mut self) {
         self.lingering.clear();
         if self.known.namespaces != KnownNamespaces::Unknown {
@@ -201,12 +201,12 @@ impl State {
         }
     }
 
-    /// Returns when the next namespace that is gone is forgotten.
+    /// Returns the time at which the next deleted namespace is forgotten.
     pub(super) fn next_to_forget(&self) -> Option<Instant> {
         self.lingering.values().min().map(|since| *since + LINGER)
     }
 
-    /// Returns the units of a type as they are reconciled with `desired`.
+    /// Returns the units of a type for reconciliation with `desired`.
     pub(super) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
         let Some(kept) = self.types.get(name) else { return Vec::new() };
         let is_wanted = |namespace: &str| desired.iter().any(|spec| spec.namespace.as_deref() == Some(namespace));
@@ -225,12 +225,12 @@ impl State {
         running.collect()
     }
 
-    /// Returns whether everything runs as it shall, as far as is known.
+    /// Returns true if everything runs as desired, as far as is known.
     pub(super) fn is_settled(&self) -> bool {
         self.pending.is_none() && self.types.values().all(|kept| !kept.busy && kept.due.is_none())
     }
 
-    /// Takes in types that a plan has and that were not there before.
+    /// Adds types of a plan that are new.
     pub(super) fn take_in<'a>(&mut self, names: impl Iterator<Item = &'a TypeName>) {
         let pending = self.pending.take();
         for name in names {
@@ -243,8 +243,8 @@ impl State {
         self.begun = true;
     }
 
-    /// Returns the desired units of a type; `None` where what runs shall go on: the type may be there, or its entry says
-    /// to keep what it showed.
+    /// Returns the desired units of a type; `None` if the running units should continue: the type may still exist, or its
+    /// entry keeps its objects.
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.types.get(name).map_or(&[][..], |kept| &kept.units);
         let keeps = |unit: &Unit| {
@@ -255,7 +255,7 @@ impl State {
         if stays || self.looked.doubtful.contains(name) { None } else { plan.desired(name) }
     }
 
-    /// Notes in which versions a type is watched: as `desired`, or as what runs where that goes on.
+    /// Records the versions in which a type is watched: those of `desired`, or those of the running units if they continue.
     pub(super) fn note_versions(&mut self, name: &TypeName, desired: Option<&[UnitSpec]>) {
         let running = self.types.get(name).map_or(&[][..], |kept| &kept.units).iter().map(|unit| &unit.spec);
         if let Some(desired) = desired {
@@ -265,7 +265,7 @@ impl State {
         }
     }
 
-    /// Lets units that go on have the entry as it is written now.
+    /// Updates the entry of units that continue to its present configuration.
     pub(super) fn adopt(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         for unit in self.types.get_mut(name).into_iter().flat_map(|kept| &mut kept.units) {
             if let Some(spec) = desired.iter().find(|spec| unit.spec.difference(spec) == SpecDifference::Nothing) {
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// Holds the running types against a catalog; `is_new` where the server has just answered with it.
+    /// Compares the running types with a catalog; `is_new` is set for a new answer of the server.
     pub(super) fn look_for_running(&mut self, catalog: &Catalog, is_new: bool) {
         let running = self.types.iter().filter(|(_, kept)| !kept.units.is_empty());
         let running: Vec<TypeName> = running.map(|(name, _)| name.clone()).collect();
@@ -286,7 +286,7 @@ impl State {
         };
     }
 
-    /// Returns whether a unit over the whole cluster gets answers.
+    /// Returns true if a unit over the whole cluster gets answers.
     pub(super) fn is_watched_as_a_whole(&self, name: &TypeName) -> bool {
         let units = self.types.get(name).map_or(&[][..], |kept| &kept.units);
         units.iter().any(|unit| {
@@ -295,13 +295,13 @@ impl State {
         })
     }
 
-    /// Returns what is known of a type beside its units.
+    /// Returns the knowledge about a type beside its units.
     pub(super) fn history(&self, name: &TypeName, occasion: Occasion) -> History {
         let kept = self.types.get(name);
         History { occasion, late: kept.is_some_and(|kept| kept.late), settled: kept.is_some_and(|kept| kept.settled) }
     }
 
-    /// Returns all units, in the order in which they were made.
+    /// Returns all units, in the order of their creation.
     pub(super) fn units(&self) -> Vec<Unit> {
         let mut units: Vec<Unit> = self.types.values().flat_map(|kept| kept.units.iter().cloned()).collect();
         units.sort_by_key(|unit| unit.informer.id);
@@ -309,7 +309,7 @@ impl State {
     }
 }
 
-/// Returns what a catalog says of a type, in whatever version.
+/// Returns the information about a type in a catalog, for any version.
 pub(super) fn served(catalog: &Catalog, name: &TypeName) -> Served {
     let mut types = catalog.types().iter().map(|served| &served.resource);
     if types.any(|resource| resource.group == name.group && resource.plural == name.plural) {

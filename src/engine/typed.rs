@@ -10,13 +10,13 @@ use crate::{
     object::{KeyRef, Object},
 };
 
-/// Returns how `match` of a configuration spells a type: `pods`, `deployments.v1.apps`.
+/// Returns the spelling of a type in `match` of a configuration: `pods`, `deployments.v1.apps`.
 pub(super) fn pattern_of<K: Typed>() -> String {
     let plural = K::URL_PATH_SEGMENT;
     if K::GROUP.is_empty() { plural.to_owned() } else { format!("{plural}.{}.{}", K::VERSION, K::GROUP) }
 }
 
-/// A [`Lister`] that decodes what it reads.
+/// [`Lister`] that decodes objects.
 #[derive(Clone)]
 pub struct TypedLister<K> {
     lister: Lister,
@@ -28,26 +28,26 @@ impl<K: Typed + DeserializeOwned> TypedLister<K> {
         Self { lister, typed: PhantomData }
     }
 
-    /// Returns the object of this name; `namespace` is empty for cluster-scoped ones (L-1).
+    /// Returns the object of this name; `namespace` is empty for cluster-scoped objects (L-1).
     ///
     /// # Errors
-    /// When it is not in the cache, or not of the type.
+    /// Fails if the object is not in the cache, or is not of the type.
     pub fn get(&self, namespace: &str, name: &str) -> Result<K, ReadError> {
         self.lister.get_as(KeyRef { namespace, name })
     }
 
-    /// Returns every object that matches, in no order (L-2).
+    /// Returns every matching object, in no particular order (L-2).
     ///
     /// # Errors
-    /// When one is not of the type.
+    /// Fails if an object is not of the type.
     pub fn list(&self, selector: &Selector) -> Result<Vec<K>, ReadError> {
         self.lister.list_as(selector)
     }
 
-    /// Returns the objects that have `value` in `index`, in no order (I-6).
+    /// Returns the objects with `value` in `index`, in no particular order (I-6).
     ///
     /// # Errors
-    /// When there is no such index, or an object is not of the type.
+    /// Fails if there is no such index, or if an object is not of the type.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<K>, ReadError> {
         let objects = self.lister.by_index(index, value)?;
         let undecodable = |object: &Object, source| ReadError::Undecodable {

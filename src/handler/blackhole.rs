@@ -1,12 +1,12 @@
-//! A handler that counts and drops: for dry runs and measurements.
+//! Handler that counts events and drops them, for dry runs and measurements.
 
 use super::{Handler, HandlerError};
 use crate::notification::Notification;
 
-/// Takes everything. It never blocks, so it needs no thread.
+/// Handler that accepts every event. It never blocks, so it needs no thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Blackhole {
-    /// Events taken.
+    /// Number of events.
     pub events: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `tls` of `[handlers.<name>]`: authorities and certificate of a client.
+//! `tls` of `[handlers.<name>]`: certificate authorities, and the certificate of the client.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::Optional;
 
-/// Whom a connection trusts, and as whom it speaks.
+/// TLS of a client: trusted authorities, and its own certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ClientTls {
-    /// PEM file of the only authorities that are trusted. "": those of the system.
+    /// PEM file of the trusted authorities; no others are trusted. "": those of the system.
     #[serde(with = "Optional")]
     pub ca_file: Option<PathBuf>,
     /// PEM file of the client's certificate. "": none.
@@ -23,7 +23,7 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Returns the client's certificate and its key, where there are both.
+    /// Returns the client's certificate and key, if both are set.
     pub(crate) fn client(&self) -> Option<(&PathBuf, &PathBuf)> {
         self.cert_file.as_ref().zip(self.key_file.as_ref())
     }

@@ -1,8 +1,7 @@
-//! Runs a program for each delivery: the events as lines on its standard input, its exit status as the answer.
+//! Runs a program for each delivery: the events are lines on its standard input, its exit status is the answer.
 //!
-//! A program that lives for one delivery is the only one that can say, by its end, that it has done its work: one that
-//! went on reading would have been handed events that nobody knows the fate of when it dies (I4). Where starting it costs
-//! too much, `batch` makes deliveries larger.
+//! The program runs once per delivery, so that its exit confirms that all its events are processed. If a program that
+//! runs longer dies, the state of its events is unknown (I4). Use a larger `batch` if starting the program is too slow.
 
 use std::{
     collections::BTreeSet,
@@ -27,37 +26,37 @@ use tokio::{
 use super::{AsyncHandler, Form, HandlerError};
 use crate::{cloud_event::Formatter, mutex::lock, notification::Notification};
 
-/// `EX_DATAERR` of sysexits.h: there is something wrong with an event, it would not be taken later either.
+/// `EX_DATAERR` of sysexits.h: an event is invalid, and a retry would not help.
 const REJECTED: i32 = 65;
-/// Bytes that are kept of what a run writes to either output; the rest is read and forgotten.
+/// Bytes kept of each output of a run; the rest is read and discarded.
 const OUTPUT_BYTES: usize = 8 << 10;
-/// Bytes of it that an error tells.
+/// Bytes of standard error that an error message shows.
 const TOLD_BYTES: usize = 512;
-/// Variables of the engine's environment that every program gets.
+/// Environment variables of the engine that every program inherits.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
-/// Name in `env` that stands for all variables.
+/// Name in `env` that means all variables.
 pub const ALL_VARIABLES: &str = "*";
-/// How long the end of its output is waited for once it has ended: children that it left behind may hold it open.
+/// Time to wait for the end of the output after the program has ended. Child processes may keep the output open.
 const OUTPUT_TIME: Duration = Duration::from_secs(1);
 
-/// What is run.
+/// Options of a handler of type `exec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecOptions {
     /// Name of the handler: `DELTABUS_HANDLER` in the program's environment.
     pub name: String,
     /// Name of the cluster: `DELTABUS_CLUSTER`.
     pub cluster: String,
-    /// The program and its arguments. It is looked for in `PATH` where it has no slash; no shell is involved.
+    /// The program and its arguments. A program without a slash is searched in `PATH`. No shell is involved.
     pub command: Vec<String>,
-    /// Further variables of the engine's environment that the program gets; [`ALL_VARIABLES`] passes all.
+    /// Further environment variables that the program inherits; [`ALL_VARIABLES`] means all.
     pub env: Vec<String>,
 }
 
 /// The handler of type `exec`.
 ///
-/// Each delivery is a run: the events are written to standard input, one a line, which is then closed. Status 0 means
-/// delivered, 65 (`EX_DATAERR`) that an event is wrong for good, anything else that it may work later. A run that is given
-/// up is killed, with all processes of its group.
+/// Each delivery is a run: the events are written to standard input, one per line, and standard input is closed. Status
+/// 0 means delivered. Status 65 (`EX_DATAERR`) means that an event is invalid. Any other status is a temporary failure.
+/// A run that is cancelled is killed, with all processes of its group.
 #[derive(Debug)]
 pub struct Exec {
     options: ExecOptions,
@@ -65,7 +64,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Makes a handler; nothing is run before the first delivery.
+    /// Makes a handler. The program first runs with the first delivery.
     pub fn new(options: ExecOptions, formatter: impl Into<Formatter>) -> Self {
         Self { options, formatter: formatter.into() }
     }
@@ -100,14 +99,14 @@ impl Exec {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // who ends without reading all of it says by the status what that means
+                // a program that ends without reading everything reports its result by its status
                 drop(stdin.write_all(&lines).await);
             }
         };
         let work = async {
             tokio::pin!(feed);
             tokio::select! {
-                status = child.wait() => return status, // nobody reads any more, whoever may hold the pipe open
+                status = child.wait() => return status, // the program has ended, even if a child keeps the pipe open
                 () = &mut feed => {}
             }
             child.wait().await
@@ -140,7 +139,7 @@ impl Exec {
         self.verdict(status, &stderr)
     }
 
-    /// Decides what the end of a run means.
+    /// Returns the result of a run.
     fn verdict(&self, status: ExitStatus, stderr: &str) -> Result<(), HandlerError> {
         let told = match stderr.char_indices().nth_back(TOLD_BYTES) {
             Some((at, _)) => &stderr[at..],
@@ -160,7 +159,7 @@ impl Exec {
 }
 
 impl AsyncHandler for Exec {
-    /// Nothing is too large for a program: there is one form of an event.
+    /// Delivers a batch. The form is ignored, because no event is too large for a program.
     fn deliver<'a>(&'a self, batch: &'a Notification, _: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
             let mut lines = Vec::new();
@@ -172,7 +171,7 @@ impl AsyncHandler for Exec {
     }
 }
 
-/// Reads an output to its end; returns the beginning of it, without white space around.
+/// Reads an output to its end; returns its beginning, trimmed.
 async fn read(output: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut output) = output else { return String::new() };
     let (mut kept, mut buffer) = (Vec::new(), [0; 4 << 10]);
@@ -183,17 +182,17 @@ async fn read(output: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&kept).trim().to_owned()
 }
 
-/// The groups of all runs.
+/// Process groups of all running programs.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// Kills all programs that run: for a process that ends without waiting for them.
+/// Kills all running programs. Call this before the process exits without waiting for them.
 pub fn kill_all() {
     for group in lock(&GROUPS).iter().filter_map(|id| Pid::from_raw(*id)) {
         let _ended_before = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// The processes of a run: killed when it is dropped before their end.
+/// Process group of a run. It is killed if this is dropped before the run has ended.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_gets_an_event_a_line_and_who_it_is_for() {
+    async fn run_gets_one_line_per_event() {
         let dir = tempfile::tempdir().unwrap();
         let (lines, about) = (dir.path().join("lines"), dir.path().join("about"));
         let script = format!(
@@ -291,8 +290,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_status_is_the_answer_and_its_errors_are_told() {
-        assert_eq!(deliver(&shell("exit 0"), &["a"]).await, Ok(()), "it need not read");
+    async fn exit_status_decides_outcome_and_stderr_is_reported() {
+        assert_eq!(deliver(&shell("exit 0"), &["a"]).await, Ok(()), "a program need not read its input");
         let failed = deliver(&shell("cat >/dev/null; echo no such host >&2; exit 3"), &["a"]).await;
         assert_eq!(failed, Err(HandlerError::Failed("sh ended with status 3: no such host".to_owned())));
         let rejected = deliver(&shell("exit 65"), &["a"]).await;
@@ -305,28 +304,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_a_pipe_holds_goes_both_ways_at_once() {
+    async fn large_input_and_output_do_not_deadlock() {
         let many: Vec<String> = (0..5_000).map(|number| format!("object-{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert_eq!(deliver(&shell("tee /dev/stderr"), &many).await, Ok(()));
     }
 
     #[tokio::test]
-    async fn a_child_that_is_left_behind_holds_nothing_up() {
+    async fn background_child_does_not_delay_the_run() {
         assert_eq!(deliver(&shell("sleep 60 & exit 0"), &["a"]).await, Ok(()));
     }
 
     #[tokio::test]
-    async fn nor_does_one_that_holds_the_events_unread() {
+    async fn child_holding_unread_input_delays_nothing() {
         let many: Vec<String> = (0..5_000).map(|number| format!("object-{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let exec = shell("exec 3<&0; (sleep 60 <&3) & exit 0");
         let delivered = timeout(Duration::from_secs(30), deliver(&exec, &many)).await;
-        assert_eq!(delivered, Ok(Ok(())), "its end says that it is delivered");
+        assert_eq!(delivered, Ok(Ok(())), "the exit status confirms the delivery");
     }
 
     #[tokio::test]
-    async fn i7_a_run_that_is_given_up_is_killed_with_its_children() {
+    async fn cancelled_run_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let pids = dir.path().join("pids");
         let exec = shell(&format!("sleep 600 & echo $! $$ >{}.new; mv {0}.new {0}; wait", pids.display()));
@@ -335,12 +334,12 @@ mod tests {
             let run = exec.deliver(&events, Form::Whole);
             tokio::pin!(run);
             while !pids.exists() {
-                assert!(timeout(Duration::from_millis(5), &mut run).await.is_err(), "it waits for its child");
+                assert!(timeout(Duration::from_millis(5), &mut run).await.is_err(), "the program waits for its child");
             }
         }
         let text = fs::read_to_string(&pids).unwrap();
         let is_gone = |pid: &str| {
-            // a zombie is gone, its parent has only not looked yet
+            // a zombie has ended, but its parent has not reaped it yet
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
         };

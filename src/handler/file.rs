@@ -1,12 +1,12 @@
-//! Events as JSON lines in files: appended, rotated by size and by name, compressed, pruned.
+//! Events as JSON lines in files. Files are rotated by size or name, compressed, and the oldest removed.
 //!
-//! - One write a batch. A write that fails (a full disk) is undone: the file is cut back to its last whole line before
-//!   the batch is tried again, so a file never holds half an event.
-//! - What a crash left of a last line is cut off when the file is opened again: it was not acknowledged, so it comes
-//!   again. A foreign last line, one that does not begin as an event does, is kept and ended with a line break.
-//! - `%` patterns in the path are filled in with the time of writing, in UTC; another name is another file.
-//! - Past `max_bytes` the file is renamed to `NAME.20261121T064003.123456Z`; `file/rotated.rs` compresses and prunes
-//!   what is rotated, on a thread of its own.
+//! - Each batch is one write. After a failed write (full disk), the file is truncated to its last complete line before
+//!   the batch is retried. So a file never contains part of an event.
+//! - An incomplete last line after a crash is removed when the file is opened. Its event was not acknowledged, so it is
+//!   delivered again. A last line that is not an event is kept and terminated with a line break.
+//! - `%` patterns in the path are replaced by the time of writing, in UTC. A new name is a new file.
+//! - Above `max_bytes` the file is renamed to `NAME.20261121T064003.123456Z`. `file/rotated.rs` compresses and removes
+//!   rotated files on its own thread.
 
 mod rotated;
 #[cfg(test)]
@@ -34,31 +34,31 @@ use crate::{
 };
 use rotated::Rotated;
 
-/// Buffers above this size are given back.
+/// Larger buffers are freed.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
-/// How every line of ours begins.
+/// Beginning of each line that this handler writes.
 const EVENT_START: &[u8] = br#"{"specversion""#;
 
-/// When written lines are synced to the disk.
+/// Time of the sync of written lines to disk.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default(expression = Self::Interval(Duration::from_secs(1))))]
 pub enum FileFsync {
-    /// Before a batch is acknowledged.
+    /// Sync before a batch is acknowledged.
     Always,
-    /// Left to the system.
+    /// Left to the operating system.
     Never,
-    /// Not later than so long after it was acknowledged, and at the end.
+    /// Sync at most this long after a batch was acknowledged, and at the end.
     Interval(Duration),
 }
 
-/// How a closed file is compressed.
+/// Compression of a closed file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Compress")]
 #[serde(rename_all = "kebab-case")]
 pub enum FileCompression {
-    /// Not at all.
+    /// No compression.
     None,
-    /// As `.zst`.
+    /// Zstandard, as `.zst`.
     #[default]
     Zstd,
 }
@@ -67,39 +67,41 @@ pub enum FileCompression {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct FileOptions {
-    /// The file. %Y, %m, %d, %H … (strftime, UTC) stand for the time, so that each day or hour has its own. Required.
+    /// Path of the file. %Y, %m, %d, %H … (strftime, UTC) are replaced by the time, for one file per day or hour.
+    /// Required.
     #[schemars(schema_with = "path_template")]
     pub path: String,
-    /// When a file is closed and a next one begun, apart from what `path` says. Default: never.
+    /// Rotation: when a file is closed and the next one begins, in addition to `path`. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Rotate")]
     pub rotate: Option<Rotate>,
-    /// When what was written is forced to the disk: `always` (every batch), `never` (the system decides), or an interval.
+    /// Time of the sync to disk: `always` (every batch), `never` (left to the system), or an interval.
     #[serde(default, with = "Text::<FileFsync>")]
     pub fsync: FileFsync,
-    /// Permissions of the files, in octal. Who may read the files may enter the directories that deltabus makes for them.
+    /// Permissions of the files, in octal. Users who may read the files may also enter the directories that deltabus
+    /// creates.
     #[serde(default, with = "Text::<Permissions>")]
     pub permissions: Permissions,
 }
 
-/// Permissions of a file: nine bits, the owner's reading and writing among them.
+/// Permissions of a file: nine bits. The owner can always read and write.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default)]
 pub struct Permissions(#[educe(Default = 0o640)] pub u32);
 
-/// When a file is closed, and what becomes of it.
+/// Rotation of files.
 #[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 pub struct Rotate {
-    /// A file is closed before it grows beyond this.
+    /// Maximum size of a file; it is closed before it exceeds this.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 256 << 20)]
     pub max_bytes: u64,
-    /// Closed files that are kept; the oldest goes first. 0 = all.
+    /// Number of closed files to keep; the oldest are removed first. 0 = all.
     #[educe(Default = 30)]
     pub keep: u32,
-    /// How a closed file is compressed.
+    /// Compression of closed files.
     pub compress: FileCompression,
 }
 
@@ -107,7 +109,7 @@ fn path_template(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::PathTemplate, Some("[^/]$"), &["/var/lib/deltabus/%Y-%m-%d.jsonl"])
 }
 
-/// The handler.
+/// The handler of type `file`.
 pub struct FileHandler {
     options: FileOptions,
     formatter: Formatter,
@@ -117,36 +119,36 @@ pub struct FileHandler {
     buffer: Vec<u8>,
 }
 
-/// The file being written.
+/// The file that is being written.
 struct Open {
     file: File,
     path: PathBuf,
-    /// Bytes of whole lines.
+    /// Size of all complete lines, in bytes.
     len: u64,
-    /// It can be cut: it is no pipe and no device.
+    /// Set if the file can be truncated, so it is not a pipe or a device.
     regular: bool,
-    /// Something was written since the last sync.
+    /// Set if it was written after the last sync.
     dirty: bool,
-    /// A write failed and could not be undone.
+    /// Set if a failed write could not be undone.
     torn: bool,
 }
 
 impl FileHandler {
-    /// Makes the handler and opens its file, so that a path that cannot be written is known at the start.
+    /// Makes the handler and opens its file, so that an invalid path is reported at the start.
     pub fn new(options: FileOptions, formatter: impl Into<Formatter>) -> Result<Self, HandlerError> {
         Self::with_clock(options, formatter, Timestamp::now)
     }
 
-    /// Opens the file once, and fails where it never can be: it is a directory, or this user may not write it. What may
-    /// pass, such as a full disk, is left to the retries of the handler.
+    /// Opens the file once. Fails if it can never be opened: it is a directory, or this user may not write it.
+    /// Temporary problems, such as a full disk, are left to the retries of the handler.
     ///
     /// # Errors
-    /// What the system said.
+    /// Returns the error of the system.
     pub fn check(options: &FileOptions) -> io::Result<()> {
         use io::ErrorKind as Kind;
         let Ok(path) = path_at(&options.path, Timestamp::now()) else { return Ok(()) };
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
-            return Ok(()); // a pipe waits for its reader
+            return Ok(()); // opening a pipe waits for its reader
         }
         match Open::at(path.clone(), options.permissions.0) {
             Err(error)
@@ -179,7 +181,7 @@ impl FileHandler {
         Ok(handler)
     }
 
-    /// Opens a file, warns of one that others can read or change, and looks for what is rotated beside it.
+    /// Opens a file, warns if others can read or change it, and starts the work on its rotated files.
     fn open_at(&mut self, path: &Path) -> Result<Open, HandlerError> {
         let permissions = self.options.permissions.0;
         let open = Open::at(path.to_owned(), permissions).map_err(|error| failed("open", path, &error))?;
@@ -196,14 +198,14 @@ impl FileHandler {
         path_at(&self.options.path, (self.clock)())
     }
 
-    /// Makes sure that the right file is open and has room for `bytes` more.
+    /// Opens the right file, if necessary, and makes room for `bytes` more.
     fn prepare(&mut self, bytes: u64) -> Result<&mut Open, HandlerError> {
         let path = self.path_now()?;
         if self.open.as_ref().is_some_and(|open| open.path != path || open.torn) {
             self.finish()?;
         }
         if self.open.as_ref().is_some_and(|open| !open.is_untouched()) {
-            tracing::warn!(path = %path.display(), "somebody moved, removed or changed the file, opening it anew");
+            tracing::warn!(path = %path.display(), "the file was moved, removed or changed; reopening it");
             self.open = None;
         }
         if let (Some(open), Some(max)) = (&self.open, self.options.rotate.as_ref().map(|rotate| rotate.max_bytes))
@@ -222,7 +224,7 @@ impl FileHandler {
         Ok(self.open.insert(open))
     }
 
-    /// Lets go of the current file, synced.
+    /// Syncs and closes the current file.
     fn finish(&mut self) -> Result<(), HandlerError> {
         if let Some(open) = &mut self.open
             && self.options.fsync != FileFsync::Never
@@ -234,8 +236,8 @@ impl FileHandler {
     }
 }
 
-/// What a thread says that hung and has come back: its successor writes the file now.
-const REPLACED: &str = "another thread has taken this one's place";
+/// Error of a thread that hung, was replaced, and continues. Its replacement now writes the file.
+const REPLACED: &str = "this thread hung and was replaced";
 
 impl Handler for FileHandler {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
@@ -269,7 +271,7 @@ impl Handler for FileHandler {
         }
     }
 
-    /// Syncs the file, whatever the policy, and waits for what is being compressed.
+    /// Syncs the file, whatever the policy, and waits for running compressions.
     fn close(&mut self) -> Result<(), HandlerError> {
         let synced = self.tick();
         self.open = None;
@@ -296,12 +298,12 @@ impl Open {
         Ok(Self { file, path, len, regular, dirty: false, torn: false })
     }
 
-    /// Returns whether the file at the path is still as it was left.
+    /// Returns true if the file at the path is unchanged since the last write.
     fn is_untouched(&self) -> bool {
         !self.regular || std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() == self.len)
     }
 
-    /// Appends whole lines, or nothing.
+    /// Appends all lines, or nothing.
     fn append(&mut self, lines: &[u8], sync: bool) -> io::Result<()> {
         let written = self.file.write_all(lines).and_then(|()| if sync { self.sync_data() } else { Ok(()) });
         match written {
@@ -311,7 +313,7 @@ impl Open {
                 Ok(())
             }
             Err(error) => {
-                // Whoever hung and was replaced would cut off what its successor wrote.
+                // A replaced thread must not truncate the file, as its replacement may have written to it.
                 self.torn = self.regular && (is_left_behind() || self.file.set_len(self.len).is_err());
                 Err(error)
             }
@@ -331,12 +333,12 @@ impl Open {
     }
 }
 
-/// Whoever may read the files may enter their directory.
+/// Returns the permissions of a directory: users who may read the files may enter it.
 fn of_directories(permissions: u32) -> u32 {
     permissions | (permissions & 0o444) >> 2
 }
 
-/// Makes the file end with a whole line, and returns its length then.
+/// Makes the file end with a complete line, and returns its length.
 fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     let start = last_line_start(file, len)?;
     if start == len {
@@ -348,7 +350,7 @@ fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     file.read_exact(&mut head[..have])?;
     if head[..have] == EVENT_START[..have] {
         if is_left_behind() {
-            return Err(io::Error::other(REPLACED)); // the half event is what its successor is just writing
+            return Err(io::Error::other(REPLACED)); // the incomplete line is being written by the replacement
         }
         tracing::warn!(path = %path.display(), bytes = len - start, "cut off half an event that a crash had left");
         file.set_len(start)?;
@@ -358,7 +360,7 @@ fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     Ok(len + 1)
 }
 
-/// Returns where the text behind the last line break begins.
+/// Returns the position after the last line break.
 fn last_line_start(file: &mut File, len: u64) -> io::Result<u64> {
     let mut chunk = vec![0; 64 << 10];
     let mut end = len;
@@ -375,7 +377,7 @@ fn last_line_start(file: &mut File, len: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Fills the time into a path.
+/// Inserts the time in a path.
 fn path_at(pattern: &str, time: Timestamp) -> Result<PathBuf, HandlerError> {
     if !pattern.contains('%') {
         return Ok(PathBuf::from(pattern));

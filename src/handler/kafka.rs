@@ -1,17 +1,19 @@
-//! Events as messages of Kafka, keyed so that a compacted topic equals the cluster's state.
+//! Events as Kafka messages, keyed so that a compacted topic equals the cluster's state.
 //!
 //! # Order
 //!
-//! The messages of a batch are of different objects and sent at once. The next message of an object is in a batch that
-//! begins when this one is acknowledged. One key is one partition, within which the client keeps the order of what it was given,
-//! whatever becomes of connections: it repeats a message until it is stored, and where it is `idempotent` a broker
-//! knows the repetition again. An attempt that ends without an answer leaves its messages with the client, and the next
-//! attempt waits for the same ones (`kafka/sent.rs`).
+//! The messages of a batch belong to different objects and are sent concurrently. The next message of an object is in a
+//! later batch, which starts when this one is acknowledged. Each key belongs to one partition, and the client keeps the
+//! order within a partition when connections fail. It repeats a message until it is stored. If it is `idempotent`, a
+//! broker recognizes the repetition. An attempt that ends without an answer leaves its messages with the client, and
+//! the next attempt waits for the same ones (`kafka/sent.rs`).
 //!
-//! So nothing is stored twice but by a stop amid a delivery: the next run sends again what was not acknowledged.
+//! So a message is stored twice only after a stop during a delivery. The next run then sends the unacknowledged
+//! messages again.
 //!
-//! The client is librdkafka. It brings an OpenSSL of its own, for minutes of compiling: the handler is there with the
-//! feature `kafka` alone. What makes messages of events ([`message`], [`template`]) is always there, as are the options.
+//! The client is librdkafka, which includes its own OpenSSL and takes minutes to compile. Therefore this handler
+//! requires the feature `kafka`. The encoding of messages ([`message`], [`template`]) and the options are always
+//! compiled.
 
 #[cfg(feature = "kafka")]
 mod client;

@@ -1,4 +1,4 @@
-//! Flag of a thread that hung and was replaced. Its sink must not undo what its successor writes.
+//! Flag of a thread that hung and was replaced. Its sink must not undo writes of the replacement.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ pub(crate) fn set(flag: Arc<AtomicBool>) {
     FLAG.set(Some(flag));
 }
 
-/// Returns whether the current thread belongs to a handler that hung and was replaced.
+/// Returns true if the current thread belongs to a handler that hung and was replaced.
 pub(crate) fn is_left_behind() -> bool {
     FLAG.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)))
 }

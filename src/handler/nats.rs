@@ -1,29 +1,29 @@
-//! Events as messages of NATS, stored in a stream of `JetStream` or sent as they come.
+//! Events as NATS messages, stored in a `JetStream` stream or only sent.
 //!
 //! # Order
 //!
-//! Messages of one object are sent one after the other, each when the one before it is acknowledged; messages of
-//! different objects all at once. A connection that breaks fails the attempt. What had been sent may be stored, and the
-//! next attempt sends it again: the server drops it by its `Nats-Msg-Id`, the event's id, within the stream's
-//! `duplicate_window`.
+//! Messages of one object are sent one after the other, each after the previous one is acknowledged. Messages of
+//! different objects are sent concurrently. A broken connection fails the attempt. Its messages may have been stored,
+//! and the next attempt sends them again. Within the stream's `duplicate_window`, the server drops such a copy by its
+//! `Nats-Msg-Id`, which is the event's id.
 //!
-//! # Stored once, outside of the window too
+//! # Stored once, also outside the window
 //!
-//! With [`ExpectLast::PerSubject`] a message says which sequence it expects to be the last one of its subject, and the
-//! server stores it on that condition only. What the handler does not know (after a start, or because its bounded
-//! memory has forgotten it) it asks for, and for a new object it supposes an empty subject. If the supposition is wrong,
-//! or the last sequence is unknown, it looks at what is stored:
+//! With [`ExpectLast::PerSubject`], a message has the expected last sequence of its subject. The server stores the
+//! message only if this matches. The handler reads an unknown sequence from the server, for example after a start or if
+//! its bounded memory has evicted it. For a new object it expects an empty subject. If the sequence does not match or
+//! is unknown, the handler checks the stored messages:
 //!
-//! 1. The last message of the subject has the event's id: it is delivered.
-//! 2. The last message was stored before the event happened (by more than a minute, for clocks that differ): the event
-//!    is not stored. The handler adopts the sequence and sends.
-//! 3. Else it goes through the messages of the subject since the event happened. If one has the event's id, the event is
-//!    delivered; if none has, as 2.
+//! 1. The last message of the subject has the event's id: the event is delivered.
+//! 2. The last message was stored before the event happened (by more than a minute, as clocks may differ): the event is
+//!    not stored. The handler takes over the sequence and sends the message.
+//! 3. Otherwise, the handler searches the messages of the subject since the event happened. If one has the event's id,
+//!    the event is delivered; otherwise see 2.
 //!
-//! So a change is stored once as long as its message is kept, whatever the window, and however often the engine
-//! restarts. It takes subjects that tell objects apart, a stream that keeps messages until they expire, and clocks that
-//! differ by less than a minute. Two writers under one subject do not lose anything, and do not store a change twice;
-//! the order between their messages is that of their arrival.
+//! Therefore, a change is stored once as long as its message is kept, regardless of the window and of restarts. This
+//! requires one subject per object, a stream that keeps messages until they expire, and clocks that differ by less than
+//! a minute. Two writers to one subject lose no message and store no change twice. Their messages are in order of
+//! arrival.
 
 mod auth;
 mod last;
@@ -59,21 +59,21 @@ use stored::Memory;
 pub(crate) use options::ask_for_tls;
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions};
 
-/// What the headers of a message take at most, but for objects of uncommonly long names.
+/// Maximum size of a message's headers, except for objects with very long names.
 const HEADERS_LEN: usize = 8 << 10;
 
-/// The handler. It connects with the first batch: a server that is not there is a failed attempt like any other.
+/// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
 pub struct NatsHandler {
     options: NatsOptions,
     writer: Writer,
     memory: Memory,
     link: Mutex<Option<Arc<Link>>>,
-    /// The stream, once it was looked at, and the largest message that it takes.
+    /// The stream after it was checked, and its maximum message size.
     stream: Mutex<Option<(Stream<()>, Option<usize>)>>,
 }
 
 impl NatsHandler {
-    /// Makes the handler; does nothing else.
+    /// Makes the handler; it does not connect yet.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Self {
         let writer = Writer {
             formatter: formatter.into(),
@@ -85,7 +85,8 @@ impl NatsHandler {
         Self { options, writer, memory: Memory::new(), link: Mutex::new(None), stream: Mutex::new(None) }
     }
 
-    /// One connection for the handler's life: what an abandoned one still had to send could overtake a new one.
+    /// Returns the handler's connection. It is never replaced: unsent messages of an old connection could overtake
+    /// those of a new one.
     async fn link(&self) -> Result<Arc<Link>, HandlerError> {
         let mut link = self.link.lock().await;
         if let Some(link) = &*link {
@@ -96,7 +97,7 @@ impl NatsHandler {
         Ok(made)
     }
 
-    /// Returns the stream after looking at it, once until something fails.
+    /// Returns the stream. It is checked once, and again after each failure.
     async fn stream(&self, link: &Link, options: &JetStreamOptions) -> Result<(Stream<()>, usize), HandlerError> {
         let mut known = self.stream.lock().await;
         if known.is_none() {
@@ -105,11 +106,11 @@ impl NatsHandler {
             let stream = stream.map_err(|error| HandlerError::Failed(format!("stream {}: {error}", options.stream)))?;
             *known = Some((stream, max));
         }
-        let (stream, max) = known.as_ref().expect("looked at just now");
+        let (stream, max) = known.as_ref().expect("it was just set");
         Ok((stream.clone(), max.unwrap_or(usize::MAX)))
     }
 
-    /// Makes the stream or checks it; returns the largest message that it takes, if it has a limit of its own.
+    /// Creates or checks the stream; returns its maximum message size, if it has its own limit.
     async fn look_at_stream(&self, link: &Link, options: &JetStreamOptions) -> Result<Option<usize>, HandlerError> {
         let name = &options.stream;
         let wildcard = self.options.subject.wildcard();
@@ -118,13 +119,14 @@ impl NatsHandler {
             Err(error) => match error.kind() {
                 GetStreamErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::STREAM_NOT_FOUND => {
                     if !options.create {
-                        let advice = "make it, or set create = true";
-                        return Err(HandlerError::Failed(format!("there is no stream {name}: {advice}")));
+                        let advice = "create it, or set create = true";
+                        return Err(HandlerError::Failed(format!("stream {name} does not exist: {advice}")));
                     }
                     let made = link.context.create_stream(stream::wanted(options, &wildcard)).await;
-                    let made = made
-                        .map_err(|error| HandlerError::Failed(format!("failed to make the stream {name}: {error}")))?;
-                    tracing::info!(stream = %name, "made the stream");
+                    let made = made.map_err(|error| {
+                        HandlerError::Failed(format!("failed to create the stream {name}: {error}"))
+                    })?;
+                    tracing::info!(stream = %name, "created the stream");
                     made.cached_info().config.clone()
                 }
                 GetStreamErrorKind::JetStream(answer)
@@ -133,18 +135,18 @@ impl NatsHandler {
                         ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
                     ) =>
                 {
-                    let advice = "enable it, or leave out [handlers.*.jetstream]";
-                    return Err(HandlerError::Failed(format!("this account has no JetStream: {advice}")));
+                    let advice = "enable it, or remove [handlers.*.jetstream]";
+                    return Err(HandlerError::Failed(format!("JetStream is not enabled for this account: {advice}")));
                 }
                 _ => {
-                    let advice = "is JetStream enabled, and may the user ask for streams?";
-                    return Err(HandlerError::Failed(format!("failed to look at stream {name}: {error}; {advice}")));
+                    let advice = "check that JetStream is enabled, and that the user may read streams";
+                    return Err(HandlerError::Failed(format!("failed to read stream {name}: {error}; {advice}")));
                 }
             },
         };
         let harmless = stream::check(&config, options, &wildcard).map_err(HandlerError::Failed)?;
         for difference in harmless {
-            tracing::warn!(stream = %name, difference, "the stream is not as configured, and will do");
+            tracing::warn!(stream = %name, difference, "the stream differs from the configuration, but can be used");
         }
         Ok(usize::try_from(config.max_message_size).ok().filter(|max| *max > 0))
     }
@@ -174,7 +176,7 @@ impl NatsHandler {
         }
     }
 
-    /// Sends without a stream: `Ok` means that the server has read it, whoever listens.
+    /// Sends without a stream. `Ok` means that the server has read the message; it may have no subscriber.
     async fn send_only(
         &self,
         link: &Link,
@@ -191,7 +193,7 @@ impl NatsHandler {
             sent.map_err(|error| HandlerError::Failed(format!("failed to send: {error}")))?;
         }
         link.round_trip().await?;
-        // Refusals came before the answer.
+        // Refusals arrive before this answer.
         let refused = watch.all_refused();
         let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
         if !subjects.iter().all(|subject| is_refused(&subject)) {
@@ -206,7 +208,7 @@ impl NatsHandler {
     /// Returns the message of an event.
     ///
     /// # Errors
-    /// `TooLarge`, and what the writer finds.
+    /// `TooLarge`, and errors of the writer.
     fn message(
         &self,
         event: &Event,
@@ -217,13 +219,13 @@ impl NatsHandler {
         let message = self.writer.message(event, trace, form)?;
         if message.len > max {
             let (subject, len) = (message.subject, message.len);
-            let problem = format!("the message to {subject} has {len} bytes: NATS takes {max}");
+            let problem = format!("the message to {subject} has {len} bytes: the limit is {max}");
             return Err(HandlerError::TooLarge(problem));
         }
         Ok(message)
     }
 
-    /// Looks at what may be too large before anything of the batch is sent, to send nothing twice for its sake.
+    /// Checks for messages that are too large before any message is sent, so that a retry sends nothing twice.
     fn check_large(&self, batch: &Notification, form: Form, max: usize) -> Result<(), HandlerError> {
         for event in batch.events() {
             if self.writer.formatter.len_about(event, form).saturating_add(HEADERS_LEN) > max {
@@ -239,7 +241,7 @@ impl AsyncHandler for NatsHandler {
         Box::pin(async move {
             let sent = self.send(batch, form).await;
             if let Err(HandlerError::Failed(_)) = &sent {
-                *self.stream.lock().await = None; // it may be gone, or another one: it is looked at again
+                *self.stream.lock().await = None; // it may have been deleted or replaced: check it again
             }
             sent
         })

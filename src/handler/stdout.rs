@@ -1,4 +1,4 @@
-//! Events on stdout: JSON lines for machines, coloured one-liners for a person at a terminal.
+//! Events on stdout: JSON lines for programs, short coloured lines for terminals.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -13,25 +13,26 @@ use self::line::Line;
 use super::{Handler, HandlerError};
 use crate::{cloud_event::Formatter, notification::Notification};
 
-/// Buffers above this size are given back.
+/// Larger buffers are freed.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
 
-/// How events look.
+/// Layout of events.
 #[derive(Clone, Debug)]
 pub enum Look {
-    /// One `CloudEvents` JSON object a line, or what the handler's `format` makes of it.
+    /// One line per event: a `CloudEvents` JSON object, or the handler's `format`.
     Lines,
-    /// `12:04:31 ~ prod/pod/web  v48211`: for people. A template's text is shown as it is.
+    /// `12:04:31 ~ prod/pod/web  v48211`: for people. The output of a template is shown unchanged.
     Short {
-        /// With colours.
+        /// Set to use colours.
         colour: bool,
-        /// Of the time shown.
+        /// Time zone of the shown time.
         zone: TimeZone,
     },
 }
 
 impl Look {
-    /// Returns what suits this process's stdout: short on a terminal, with colours unless `NO_COLOR` or `TERM=dumb`.
+    /// Returns the look for this process's stdout: short on a terminal, with colours unless `NO_COLOR` or `TERM=dumb`
+    /// is set.
     pub fn of_stdout() -> Self {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
@@ -44,39 +45,39 @@ impl Look {
 
 static REDIRECTED: OnceLock<fn() -> Box<dyn Write + Send>> = OnceLock::new();
 
-/// Lets every handler made from now on write through `writer`, for a program that draws on the same terminal. The first
-/// call counts.
+/// Makes all later handlers write through `writer`, for a program that draws on the same terminal. Only the first call
+/// has an effect.
 pub fn redirect(writer: fn() -> Box<dyn Write + Send>) {
     REDIRECTED.get_or_init(|| writer);
 }
 
-/// Writes to stdout, or wherever it is told: one write a batch.
+/// Handler that writes to stdout, or to another writer: one write per batch.
 ///
-/// When nobody reads any more (a broken pipe) it ends, and the engine goes on.
+/// On a broken pipe it ends, but the engine keeps running.
 pub struct Stdout {
     out: Box<dyn Write + Send>,
     look: Look,
     formatter: Formatter,
     buffer: Vec<u8>,
-    /// A write failed within a line: what comes next begins a new one.
+    /// Set if a write failed within a line, so that the next output starts a new line.
     torn: bool,
 }
 
 impl Stdout {
-    /// Makes a handler on this process's stdout, or on what [`redirect`] put in its place.
+    /// Makes a handler for this process's stdout, or for the writer set by [`redirect`].
     pub fn new(formatter: impl Into<Formatter>) -> Self {
         let out = REDIRECTED.get().map_or_else(|| Box::new(io::stdout()) as Box<dyn Write + Send>, |writer| writer());
         Self::to(out, Look::of_stdout(), formatter)
     }
 
-    /// Makes a handler on any writer.
+    /// Makes a handler for any writer.
     pub fn to(out: Box<dyn Write + Send>, look: Look, formatter: impl Into<Formatter>) -> Self {
         Self { out, look, formatter: formatter.into(), buffer: Vec::new(), torn: false }
     }
 }
 
 impl Stdout {
-    /// Writes the buffer, and notes whether the last line is whole: stdout may be a file, and its disk full.
+    /// Writes the buffer, and records if the last line is complete. Stdout may be a file on a full disk.
     fn write(&mut self) -> io::Result<()> {
         let mut rest = &self.buffer[..];
         while !rest.is_empty() {
@@ -111,7 +112,7 @@ impl Handler for Stdout {
         let written = self.write();
         self.buffer.shrink_to(BUFFER_KEPT_MAX);
         written.map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => HandlerError::Closed("nobody reads stdout any more".to_owned()),
+            io::ErrorKind::BrokenPipe => HandlerError::Closed("the reader of stdout has closed it".to_owned()),
             _ => HandlerError::Failed(format!("failed to write to stdout: {error}")),
         })
     }
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// A file on a disk with room for so many bytes.
+    /// A file on a disk with room for this number of bytes.
     #[derive(Clone)]
     struct Small(Arc<Mutex<(Vec<u8>, usize)>>);
 
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_one_short_line_an_event() {
+    fn terminal_gets_one_short_line_per_event() {
         let lines = shown(Look::Short { colour: false, zone: TimeZone::UTC }, changes());
         let expected = [
             "12:04:31 + ns/pod/web  initial",
@@ -236,21 +237,21 @@ mod tests {
     }
 
     #[test]
-    fn machines_get_json_lines() {
+    fn non_terminal_gets_json_lines() {
         let lines = shown(Look::Lines, changes());
         assert_eq!(lines.lines().count(), 7);
         assert!(lines.ends_with('\n') && lines.lines().all(|line| line.starts_with(r#"{"specversion":"1.0","#)));
     }
 
     #[test]
-    fn a_broken_pipe_ends_the_handler() {
+    fn broken_pipe_ends_handler() {
         let mut handler = Stdout::to(Box::new(Broken), Look::Lines, Encoder::new("c", "j"));
         let error = handler.deliver(&notification(changes())).unwrap_err();
-        assert_eq!(error, HandlerError::Closed("nobody reads stdout any more".into()));
+        assert_eq!(error, HandlerError::Closed("the reader of stdout has closed it".into()));
     }
 
     #[test]
-    fn i4_half_a_line_on_a_full_disk_spoils_no_event_that_comes_later() {
+    fn partial_line_spoils_no_later_event() {
         let whole = shown(Look::Lines, changes());
         let first = whole.find('\n').unwrap() + 1;
         for (room, spoiled) in [(0, 0), (100, 1), (first - 1, 0), (first, 0), (first + 7, 1)] {

@@ -1,7 +1,7 @@
-//! Sends events to an HTTP server: one a request, or batches of them, as `CloudEvents` 1.0 over HTTP.
+//! Sends events to an HTTP server, one per request or in batches, as `CloudEvents` 1.0 over HTTP.
 //!
-//! `webhook/response.rs` decides what an answer means, `webhook/signing.rs` says who sends, `webhook/tls.rs` whom is
-//! trusted; what these are made of is read again when its file changes (`webhook/fresh.rs`).
+//! `webhook/response.rs` evaluates answers, `webhook/signing.rs` authenticates the sender, `webhook/tls.rs` configures
+//! TLS. Files of secrets and certificates are read again when they change (`webhook/fresh.rs`).
 
 mod fresh;
 mod response;
@@ -48,46 +48,47 @@ use crate::{
     trace::TraceContext,
 };
 
-/// Bytes of an answer that are read, and so the longest answer after which a connection is used again.
+/// Number of bytes read of an answer. After a longer answer the connection is not reused.
 const ANSWER_BYTES: usize = 4 << 10;
-/// Bytes of an answer that an error tells.
+/// Number of bytes of an answer that an error shows.
 const TOLD_BYTES: usize = 512;
-/// How long the rest of an answer is waited for, once its status is there.
+/// Time to wait for the rest of an answer after its status.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// A connection idle for so long is closed: sooner than servers usually do it, as a request must not meet that.
+/// Idle time after which a connection is closed. It is shorter than usual for servers, so that no request meets a
+/// closing connection.
 const IDLE: Duration = Duration::from_secs(30);
-/// How often an HTTP/2 connection with requests on it is asked whether it lives, and how long it may take to answer.
+/// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
 const PING: Duration = Duration::from_secs(10);
 
-/// What a webhook is made of.
+/// Options of a webhook.
 #[derive(Clone, Debug)]
 pub struct WebhookOptions {
-    /// Where events are sent; `http` or `https`, without user and password.
+    /// Target of the events; `http` or `https`, without user and password.
     pub url: PlainOrSecret,
     /// `POST`, `PUT` or `PATCH`.
     pub method: Method,
-    /// How one event travels.
+    /// Content mode of an event.
     pub mode: ContentMode,
-    /// Several events are one request, a JSON array; else each is a request of its own.
+    /// Send several events in one request, as a JSON array; otherwise each event is one request.
     pub batched: bool,
     /// Further headers of every request.
     pub headers: Vec<(HeaderName, PlainOrSecret)>,
-    /// The header in which the event's id travels; of a batch, a hash of their ids.
+    /// Header for the event's id; for a batch, a hash of its ids.
     pub idempotency_header: Option<HeaderName>,
-    /// Statuses that end an event early; all others but 2xx are retried.
+    /// Statuses that reject an event at once; all others except 2xx are retried.
     pub reject: Vec<StatusCode>,
-    /// How the receiver knows the sender.
+    /// Authentication of the sender.
     pub auth: Option<Auth>,
-    /// Whom an `https` connection trusts.
+    /// TLS of an `https` connection.
     pub tls: TlsOptions,
-    /// How long a request may take, from connecting to the status of the answer.
+    /// Timeout of a request, from connecting to the status of the answer.
     pub timeout: Duration,
 }
 
 type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// The handler of type `webhook`. HTTP/1.1, or HTTP/2 where the server offers it in TLS; connections are used again. It
-/// knows no proxy and follows no redirect.
+/// The handler of type `webhook`. It uses HTTP/1.1, or HTTP/2 if the server offers it in TLS, and reuses connections.
+/// It uses no proxy and follows no redirect.
 pub struct Webhook {
     options: WebhookOptions,
     formatter: Formatter,
@@ -96,26 +97,27 @@ pub struct Webhook {
     credentials: Option<Fresh<Credentials>>,
 }
 
-/// What is to be sent.
+/// Request to send.
 struct Message {
     content_type: &'static str,
     headers: HeaderMap,
     body: Vec<u8>,
-    /// The same for every attempt at the same events.
+    /// Key that is the same for every attempt with the same events.
     key: String,
-    /// What `webhook-id` says.
+    /// Value of `webhook-id`.
     id: String,
 }
 
 impl Webhook {
-    /// Makes a handler. Reads the files and secrets that the options name: blocks.
+    /// Makes a handler. Blocks while it reads the files and secrets of the options.
     ///
     /// # Errors
-    /// When one of them is missing or wrong, or the options contradict each other: a sentence for the user.
+    /// Fails if one of them is missing or invalid, or the options contradict each other. The error is a sentence for
+    /// the user.
     pub fn new(options: WebhookOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
         if options.batched && options.mode == ContentMode::Binary {
             return Err(
-                "batches are JSON arrays, which mode = \"binary\" has none of: expected mode = \"structured\", \
+                "batches are JSON arrays, which mode = \"binary\" does not support: expected mode = \"structured\", \
                         or no `batch`"
                     .to_owned(),
             );
@@ -199,7 +201,8 @@ impl Webhook {
 }
 
 impl AsyncHandler for Webhook {
-    /// Without batches, each event is a request; the first that fails ends it, and all of them count as not delivered.
+    /// Delivers a batch. Without batching, each event is a request. The first failed request ends the batch, and all
+    /// its events count as not delivered.
     fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
             match batch.events() {
@@ -216,8 +219,8 @@ impl AsyncHandler for Webhook {
     }
 }
 
-/// Reads the beginning of a body, to its end if it is short: then the connection can be used again. A body that fails or
-/// lingers is cut, as the status holds all the same.
+/// Reads the beginning of a body. A short body is read to its end, so that the connection can be reused. If the body
+/// fails or is slow, the rest is ignored, because the status is already known.
 async fn beginning(mut body: Incoming) -> Vec<u8> {
     let mut text = Vec::new();
     let read = async {
@@ -231,9 +234,9 @@ async fn beginning(mut body: Incoming) -> Vec<u8> {
     text
 }
 
-/// Makes a header of an attribute.
+/// Makes the header value of an attribute.
 fn attribute(value: &str) -> HeaderValue {
-    HeaderValue::try_from(header_value(value)).expect("what is percent-encoded fits a header")
+    HeaderValue::try_from(header_value(value)).expect("percent-encoded text is a valid header value")
 }
 
 fn client(options: &TlsOptions) -> Result<Client, (&'static str, String)> {

@@ -1,11 +1,11 @@
-//! The shell of [`Indexer`](super::Indexer): one batch at a time, through an `IndexerWriter`.
+//! Actor around [`Indexer`](super::Indexer): it applies one batch at a time, through an `IndexerWriter`.
 //!
-//! The indexer outlives its actor: it lies in an `IndexerSlot` of the unit, is leased by the actor and put back
-//! when the actor ends, panics included, so the cache stays readable while a unit restarts (D5). A transaction that
-//! was journaled but not published when the actor ended is done again by the next one.
+//! The indexer outlives its actor. It is stored in an `IndexerSlot` of the unit. The actor leases it, and returns it when it
+//! ends, even by a panic. So the cache stays readable while a unit restarts. If an actor ended between append and
+//! publish, the next one applies the transaction again.
 //!
-//! While the journal takes nothing, the actor keeps its transaction and answers everything but the batch: without its
-//! answer the FIFO sends no other, fills up, and the socket is not read (`on_full = "stop_reading"`).
+//! While the journal takes no appends, the actor keeps its transaction and answers all other messages. Without an answer to
+//! the batch, the FIFO sends no further one, fills up, and the socket is not read (`on_full = "stop_reading"`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,39 +27,39 @@ use crate::{
     supervisor::child::Heartbeat,
 };
 
-/// Replaced values live until the next publish; after so long at rest there is one more.
+/// Idle time after which the actor publishes once more, because replaced values live until the next publish.
 const IDLE_PUBLISH_AFTER: Duration = Duration::from_millis(250);
 
-/// Adds indexes over what the cache holds (I-7). The answer means: readers can use them.
+/// Adds indexes over the content of the cache (I-7). After the answer, readers can use them.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), AddIndexersError>")]
 pub struct AddIndexers(pub Vec<IndexFunc>);
 
-/// Why indexes were not added.
+/// Reason why indexes were not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddIndexersError {
-    /// One of the names is taken; none was added.
+    /// One of the names exists already; none was added.
     #[error(transparent)]
     Exists(#[from] IndexExists),
-    /// The unit is being restarted, or was stopped: try again, or do not.
-    #[error("the indexer is not running now")]
+    /// The unit is restarting: retry. Or it was stopped: do not retry.
+    #[error("the indexer is not running")]
     NotRunning,
 }
 
-/// Lets a reader of the journal in or out, between two batches (S-5, S-7). The answer means: what it sees because of
-/// that is released. To a late reader a cache without bodies has nothing to show, and it joins silently.
+/// Starts or ends the view of a journal reader on the unit, between two batches (S-5, S-7). After the answer, the resulting
+/// records are released. A cache without bodies has no objects to show: a late reader then joins without records.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<(), MoveError>")]
 pub struct MoveReader(pub Move);
 
-/// Why a reader was not moved; nothing was appended.
+/// Reason why a reader was not moved. Nothing was appended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
-    /// Another actor has taken the unit over, or the journal takes nothing now: try again.
+    /// Another actor owns the unit now, or the journal takes no appends: retry.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The unit is being started or restarted: try again. Or it was stopped: do not.
-    #[error("the indexer is not running now")]
+    /// The unit is starting or restarting: retry. Or it was stopped: do not retry.
+    #[error("the indexer is not running")]
     NotRunning,
 }
 
@@ -75,17 +75,17 @@ pub struct IndexerActor {
 }
 
 impl IndexerActor {
-    /// Makes the actor of the unit that `writer` writes for.
+    /// Returns the actor of the unit that `writer` writes for.
     pub(crate) fn new(writer: IndexerWriter) -> Self {
         Self { writer, idle: None }
     }
 
-    /// Writes a transaction. One that the journal does not take now is given back.
+    /// Writes a transaction. Returns it as an error if the journal takes no appends now.
     fn apply(&mut self, transaction: Arc<Transaction>, ctx: &mut Context<Self>) -> Result<(), Arc<Transaction>> {
         match self.writer.write(&transaction) {
             Ok(()) => self.publish_when_idle(ctx),
             Err(AppendError::Fenced(fenced)) => {
-                error!(error = %fenced, "stopped writing: another actor has taken this unit over");
+                error!(error = %fenced, "stopped writing: another actor owns this unit now");
                 ctx.stop();
             }
             Err(AppendError::NotWritable(why)) => {
@@ -96,7 +96,7 @@ impl IndexerActor {
         Ok(())
     }
 
-    /// Applies a transaction when the journal takes it.
+    /// Applies a transaction once the journal takes appends.
     fn apply_later(&self, transaction: Arc<Transaction>) -> ResponseActFuture<Self, ()> {
         let journal = self.writer.journal().clone();
         let writable = async move { journal.writable().await }.into_actor(self);

@@ -1,4 +1,4 @@
-//! What an index is of: a function from an object to the values it is found by (I-1).
+//! Index functions: each maps an object to the values by which it is found (I-1).
 
 use std::{
     borrow::Cow,
@@ -12,10 +12,10 @@ use crate::object::{FieldPath, Object, Plucker};
 /// Name of the index that every cache has.
 pub const NAMESPACE_INDEX: &str = "namespace";
 
-/// A named index function: zero or more values an object (I-1).
+/// A named index function. It returns zero or more values per object (I-1).
 ///
-/// **Contract:** the values depend on the object alone. They are computed again from the old state when an object
-/// changes (I-2), so a function that answers differently the second time leaves wrong entries behind.
+/// **Contract:** the values depend on the object alone. They are computed again from the previous object when it changes
+/// (I-2). If they differ the second time, wrong entries stay in the index.
 #[derive(Clone)]
 pub struct IndexFunc {
     name: Arc<str>,
@@ -32,19 +32,19 @@ enum Kind {
 
 type CustomFunc = dyn Fn(&Object) -> Vec<String> + Send + Sync;
 
-/// An index that cannot be made of its name.
+/// Error: the name does not define an index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unexpected index {0:?}, expected `namespace`, `metadata.uid`, `owner`, `labels['app']` or a field path")]
 pub struct IndexNameError(String);
 
 impl IndexFunc {
-    /// Makes the index `namespace`; objects without a namespace have no value in it.
+    /// Returns the index `namespace`. Objects without a namespace have no value in it.
     pub fn namespace() -> Self {
         Self { name: NAMESPACE_INDEX.into(), kind: Kind::Namespace }
     }
 
-    /// Makes an index of what the configuration names: `namespace`, `metadata.uid`, `owner` (the uids of the owner
-    /// references), `labels['app']` or any path with its scalars. The text is the index's name.
+    /// Returns an index by its name in the configuration: `namespace`, `metadata.uid`, `owner` (uids of the owner references),
+    /// `labels['app']`, or any path to scalars.
     pub fn parse(text: &str) -> Result<Self, IndexNameError> {
         let kind = match text {
             NAMESPACE_INDEX | "metadata.namespace" => Kind::Namespace,
@@ -54,27 +54,27 @@ impl IndexFunc {
         Ok(Self { name: text.into(), kind })
     }
 
-    /// Makes an index of a function. A panic in it means "no values", is counted, and goes no further (I-8).
+    /// Returns an index with a custom function. If the function panics, the panic is counted and the object has no values (I-8).
     pub fn custom(name: &str, func: impl Fn(&Object) -> Vec<String> + Send + Sync + 'static) -> Self {
         Self { name: name.into(), kind: Kind::Custom(Arc::new(func)) }
     }
 
-    /// Returns the name it is asked by.
+    /// Returns the name for queries.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns whether the values depend on the object's key alone, so that no update changes them.
+    /// Returns true if the values depend on the object's key alone, so that no update changes them.
     pub(crate) fn is_of_key(&self) -> bool {
         matches!(self.kind, Kind::Namespace)
     }
 
-    /// Returns the values of `object`, sorted and distinct; `None` when the function panicked (I-8).
+    /// Returns the values of `object`, sorted and distinct; `None` if the function panicked (I-8).
     pub(crate) fn values<'a>(&self, object: &'a Object) -> Option<Values<'a>> {
         self.values_with(object, |path| object.pluck(path))
     }
 
-    /// Returns the values of `object`; `pluck` finds those at the path, if it is one.
+    /// Returns the values of `object`. For an index of a path, `pluck` returns the values at that path.
     fn values_with<'a>(&self, object: &'a Object, pluck: impl FnOnce(&FieldPath) -> Vec<String>) -> Option<Values<'a>> {
         let one = |value: &'a str| if value.is_empty() { Vec::new() } else { vec![Cow::Borrowed(value)] };
         let texts = match &self.kind {
@@ -90,10 +90,10 @@ impl IndexFunc {
     }
 }
 
-/// The values of one object in one index, sorted and distinct.
+/// Values of one object in one index, sorted and distinct.
 pub(crate) type Values<'a> = Vec<Cow<'a, str>>;
 
-/// The indexes of one cache; the place of one is its id. All paths among them are read in one pass over an object.
+/// Indexes of one cache; the id of an index is its position. One pass over an object reads the values of all paths.
 #[derive(Clone, Debug, Default)]
 pub struct IndexSet {
     funcs: Arc<[IndexFunc]>,
@@ -102,7 +102,7 @@ pub struct IndexSet {
 }
 
 impl IndexSet {
-    /// Makes a set of indexes whose names are distinct.
+    /// Returns a set of indexes with distinct names.
     pub(crate) fn new(funcs: Vec<IndexFunc>) -> Self {
         let path_of = |func: &IndexFunc| match &func.kind {
             Kind::Path(path) => Some(FieldPath::clone(path)),
@@ -118,7 +118,7 @@ impl IndexSet {
         &self.funcs
     }
 
-    /// Returns whether the values depend on keys alone, so that no update changes any.
+    /// Returns true if all values depend on keys alone, so that no update changes them.
     pub(crate) fn is_of_keys(&self) -> bool {
         self.of_keys
     }
@@ -151,8 +151,9 @@ mod tests {
         assert_eq!(values, expected, "{index}");
     }
 
+    /// Rule: I-1.
     #[test]
-    fn i1_an_index_has_zero_or_more_values_an_object() {
+    fn index_has_zero_or_more_values_per_object() {
         check("namespace", &["ns"]);
         check("metadata.uid", &["u1"]);
         check("owner", &[]);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_path_is_refused() {
+    fn invalid_index_name_is_refused() {
         for wrong in ["", ".spec", "spec.", "spec[0]", "labels['a", "a b"] {
             let error = IndexFunc::parse(wrong).expect_err(wrong).to_string();
             assert!(error.contains("expected `namespace`"), "{error}");
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn all_indexes_of_a_set_have_the_values_each_has_alone() {
+    fn index_set_equals_its_indexes_alone() {
         let more = r#","spec":{"nodeName":"n1","ports":[{"port":80},{"port":81}]}"#;
         let object = object_with("ns/web", "u1", "7", more);
         let names = ["namespace", "spec.ports[*].port", "metadata.uid", "spec.nodeName", "status.phase"];
@@ -194,8 +195,9 @@ mod tests {
         assert_eq!(alone[1].as_deref(), Some(&["80".into(), "81".into()][..]));
     }
 
+    /// Rule: I-8.
     #[test]
-    fn i8_a_panic_is_no_values() {
+    fn panicking_index_function_gives_no_values() {
         let object = object_with("ns/web", "u1", "7", "");
         let bad = IndexFunc::custom("bad", |_| panic!("on purpose"));
         assert_eq!((bad.values(&object), format!("{bad:?}").as_str()), (None, "IndexFunc(bad)"));

@@ -1,16 +1,16 @@
-//! Which objects have one value in one index.
+//! Set of the objects with one value in one index.
 
 use std::sync::Arc;
 
-/// The most hashes a flat posting holds, and about the most a piece of a larger one holds.
+/// Maximum number of hashes in a flat posting, and about the maximum in one piece of a larger posting.
 const PIECE_LEN_MAX: usize = 512;
-/// The most pieces are 2 to this.
+/// Binary logarithm of the maximum number of pieces.
 const PIECE_BITS_MAX: u32 = 16;
 
-/// The key hashes of the objects that have one value in one index, sorted and distinct.
+/// Key hashes of the objects with one value in one index, sorted and distinct.
 ///
-/// A large one lies in pieces by the first bits of the hash. A copy shares the pieces, so one change in a namespace of
-/// 100,000 objects copies one piece and some two hundred pointers, and changes within one batch copy nothing again.
+/// A large posting is split into pieces by the first bits of the hash. Copies share the pieces. So one change in a namespace
+/// of 100,000 objects copies one piece and some two hundred pointers. Further changes in the same batch copy nothing again.
 #[derive(Clone, Debug)]
 pub(super) struct Posting {
     pub(super) index: u32,
@@ -75,7 +75,7 @@ impl Posting {
         }
     }
 
-    /// Makes the pieces smaller where they hold too much on average.
+    /// Splits the pieces if they are too large on average.
     fn split(&mut self) {
         let bits = match &self.hashes {
             Hashes::Flat(_) => 0,
@@ -93,7 +93,7 @@ impl Posting {
     }
 }
 
-/// Returns the piece a hash belongs to; pieces in order hold hashes in order.
+/// Returns the piece of a hash. The order of the pieces is the order of the hashes.
 fn piece_of(hash: u32, bits: u32) -> usize {
     usize::try_from(hash >> (u32::BITS - bits)).expect("there are at most 2^16 pieces")
 }
@@ -101,7 +101,7 @@ fn piece_of(hash: u32, bits: u32) -> usize {
 fn insert_sorted(hashes: &mut Vec<u32>, hash: u32) -> bool {
     let Err(at) = hashes.binary_search(&hash) else { return false };
     if hashes.is_empty() {
-        hashes.reserve_exact(1); // an index of distinct values has one object a posting
+        hashes.reserve_exact(1); // in an index of distinct values each posting has one object
     }
     hashes.insert(at, hash);
     true
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_posting_is_a_sorted_set_at_every_size() {
+    fn posting_is_sorted_set_at_every_size() {
         let hash = |n: u32| n.wrapping_mul(0x9E37_79B9);
         let mut posting = Posting::new(0, "ns");
         let mut model = std::collections::BTreeSet::new();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_posting_lies_in_small_pieces_and_a_copy_shares_those_that_do_not_change() {
+    fn large_posting_copies_share_unchanged_pieces() {
         fn pieces(posting: &Posting) -> &[Arc<Vec<u32>>] {
             match &posting.hashes {
                 Hashes::Flat(_) => &[],
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_first_bits_make_large_pieces_and_no_harm() {
+    fn equal_leading_bits_only_enlarge_pieces() {
         let mut posting = Posting::new(0, "ns");
         (0..3_000).for_each(|hash| posting.insert(hash));
         assert!(posting.iter().eq(0..3_000));

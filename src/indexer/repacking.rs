@@ -1,22 +1,22 @@
-//! Packs what a cache holds anew once a dictionary is on its way out (D7), some at a time.
+//! Repacking of cached objects whose dictionary is being retired, in steps.
 
 use std::sync::Arc;
 
 use crate::object::{Object, codec::Dictionary};
 
-/// Objects looked at a step: some milliseconds.
+/// Number of objects per step, which takes some milliseconds.
 const OBJECTS_A_STEP: usize = 256;
 
-/// What is left to do.
+/// Progress of the repacking.
 #[derive(Debug, Default)]
 pub(super) struct Repacking {
-    /// What it is done for.
+    /// Number of retirements for which it runs.
     retirements: u64,
     left: Vec<Object>,
 }
 
 impl Repacking {
-    /// Begins for another retirement: with those objects that its dictionary packs.
+    /// Starts over when there is a new retirement, with the objects that its dictionary packs.
     pub(super) fn begin(
         &mut self,
         retirements: u64,
@@ -37,12 +37,12 @@ impl Repacking {
         }
     }
 
-    /// Takes what the next step looks at, and whether that is the last of it.
+    /// Returns the objects of the next step. After the last step also returns the number of retirements.
     pub(super) fn next_step(&mut self) -> (Vec<Object>, Option<u64>) {
         let step = self.left.split_off(self.left.len().saturating_sub(OBJECTS_A_STEP));
         let done = self.left.is_empty().then_some(self.retirements);
         if done.is_some() {
-            self.left = Vec::new(); // its room too
+            self.left = Vec::new(); // frees its memory too
         }
         (step, done)
     }

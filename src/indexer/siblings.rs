@@ -1,4 +1,4 @@
-//! The units of one type together: the type is synced once, when the last of them is.
+//! The units of one type together. The type is synced once, when the last of them is.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +10,10 @@ use std::{
 
 use crate::{journal::UnitId, mutex::lock};
 
-/// What the units of one type know of each other. It outlives them: units that take the place of others join the same.
+/// Shared state of the units of one type. It outlives them: a unit that replaces another one joins it too.
 ///
-/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all the units that ever join,
-/// by the one that completes them, and behind the first list of each: who appends it holds the lock meanwhile.
+/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all units that ever join. The unit
+/// that completes them appends it, behind the first list of each. It holds the lock during the append.
 #[derive(Debug, Default)]
 pub struct Siblings {
     state: Mutex<State>,
@@ -33,13 +33,13 @@ struct Member {
 }
 
 impl State {
-    /// Returns the sum of the objects, if there is a unit, all are synced, and nobody has said so.
+    /// Returns the sum of the objects, if there is a unit, all are synced, and the type was not announced as synced.
     fn total(&self) -> Option<u64> {
         let complete = !self.units.is_empty() && self.units.values().all(|member| member.synced);
         (complete && !self.announced).then(|| self.units.values().map(|member| member.objects).sum())
     }
 
-    /// Returns the same as it will be with `unit` synced.
+    /// Returns the sum of the objects, with `unit` synced, if the type is then synced and was not announced.
     fn total_with(&self, unit: UnitId, objects: u64) -> Option<u64> {
         let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member);
         if self.announced {
@@ -50,16 +50,16 @@ impl State {
 }
 
 impl Siblings {
-    /// Adds a unit; one that is seeded may be synced already.
+    /// Adds a unit. A seeded unit may be synced already.
     pub fn join(&self, unit: UnitId, synced: bool, objects: u64) {
         lock(&self.state).units.insert(unit, Member { synced, objects });
     }
 
-    /// Lets `append` write a batch with which `unit` is synced and has so many objects; `append` is given the objects of
-    /// all units if the type is synced with it. The unit is synced once `append` has succeeded.
+    /// Writes, with `append`, the batch that makes `unit` synced; `objects` is its number of objects. If the type is synced
+    /// with it, `append` gets the number of objects of all units. The unit is synced once `append` has succeeded.
     ///
     /// # Errors
-    /// Those of `append`.
+    /// Returns the error of `append`.
     pub fn sync<T, E>(
         &self,
         unit: UnitId,
@@ -68,17 +68,17 @@ impl Siblings {
     ) -> Result<T, E> {
         let mut state = lock(&self.state);
         let total = state.total_with(unit, objects);
-        let appended = append(total)?; // nor is it synced if this panics
+        let appended = append(total)?; // if this panics, the unit is not synced
         state.units.insert(unit, Member { synced: true, objects });
         self.announced(&mut state, total);
         Ok(appended)
     }
 
-    /// Takes a unit out that has ended for good, and lets `append` write its last records; it is given the objects of
-    /// the others if they had waited for this one alone.
+    /// Removes an ended unit, and writes its last records with `append`. If the type is synced without the unit, `append` gets
+    /// the number of objects of the other units.
     ///
     /// # Errors
-    /// Those of `append`.
+    /// Returns the error of `append`.
     pub fn leave<T, E>(&self, unit: UnitId, append: impl FnOnce(Option<u64>) -> Result<T, E>) -> Result<T, E> {
         let mut state = lock(&self.state);
         state.units.remove(&unit);
@@ -90,8 +90,9 @@ impl Siblings {
         appended
     }
 
-    /// Notes how many objects a unit has. Costs nothing once the type is synced.
+    /// Notes the number of objects of a unit. Takes no lock once the type is synced.
     pub fn note(&self, unit: UnitId, objects: u64) {
+        // `Relaxed` is enough: the flag never returns to false, and an outdated false only costs a lock.
         if !self.settled.load(Ordering::Relaxed)
             && let Some(member) = lock(&self.state).units.get_mut(&unit)
         {
@@ -99,7 +100,7 @@ impl Siblings {
         }
     }
 
-    /// Returns whether the type was said to be synced.
+    /// Returns true if the type was announced as synced.
     pub fn has_synced(&self) -> bool {
         lock(&self.state).announced
     }
@@ -134,8 +135,9 @@ mod tests {
         siblings
     }
 
+    /// Rule: F-50.
     #[test]
-    fn f50_the_last_unit_to_sync_says_so_for_all_and_nobody_says_it_again() {
+    fn last_unit_to_sync_reports_for_all() {
         let siblings = three();
         assert_eq!((sync(&siblings, B, 2), sync(&siblings, A, 3)), (None, None));
         siblings.note(B, 5);
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_whose_append_was_refused_is_not_synced() {
+    fn unit_with_refused_append_is_not_synced() {
         let siblings = three();
         sync(&siblings, A, 1);
         sync(&siblings, B, 1);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_panics_while_it_appends_has_not_synced_for_others() {
+    fn panic_during_append_syncs_no_unit() {
         let siblings = three();
         let panics = std::panic::AssertUnwindSafe(|| siblings.sync(A, 1, |_| -> Result<(), ()> { panic!("injected") }));
         assert!(std::panic::catch_unwind(panics).is_err());
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_goes_unsynced_does_not_keep_the_others_waiting() {
+    fn unsynced_unit_that_leaves_unblocks_others() {
         let siblings = three();
         assert_eq!((sync(&siblings, A, 1), sync(&siblings, B, 2)), (None, None));
         assert_eq!(leave(&siblings, C), Some(3));
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_says_it_where_no_unit_is_left_or_none_had_to_sync() {
+    fn no_sync_is_reported_without_waiting_units() {
         let siblings = Siblings::default();
         siblings.join(A, false, 0);
         assert_eq!(leave(&siblings, A), None);

@@ -1,24 +1,24 @@
-//! The place of a unit's indexer while no actor has it.
+//! Owner of a unit's indexer while no actor uses it.
 
 use std::sync::{Arc, Mutex};
 
 use super::{Indexer, Transaction};
 use crate::mutex::lock;
 
-/// Place of a unit's indexer while no actor leases it.
+/// Slot for a unit's indexer, where it is stored while no actor leases it.
 pub(crate) struct IndexerSlot {
     content: Mutex<Option<Indexer>>,
-    /// Set from before the append until after the release; a taker-over finds it here when the actor hangs.
+    /// Set from before the append until after the release. If the actor hangs, its replacement finds the transaction here.
     in_flight: Mutex<Option<Arc<Transaction>>>,
 }
 
 impl IndexerSlot {
-    /// Makes a slot that holds `indexer`.
+    /// Returns a slot with `indexer`.
     pub(crate) fn new(indexer: Indexer) -> Arc<Self> {
         Arc::new(Self { content: Mutex::new(Some(indexer)), in_flight: Mutex::default() })
     }
 
-    /// Takes the indexer out; `None` while an actor has it (a hung one never gives it back).
+    /// Takes the indexer out; `None` while an actor has it. A hung actor never returns it.
     pub(crate) fn lease(self: &Arc<Self>) -> Option<IndexerLease> {
         let indexer = lock(&self.content).take()?;
         Some(IndexerLease { slot: Arc::clone(self), indexer: Some(indexer) })
@@ -30,7 +30,7 @@ impl IndexerSlot {
     }
 }
 
-/// The indexer, until this is dropped.
+/// Lease of the indexer, which returns to its slot when the lease is dropped.
 pub(crate) struct IndexerLease {
     pub(super) slot: Arc<IndexerSlot>,
     indexer: Option<Indexer>,
@@ -43,7 +43,7 @@ impl IndexerLease {
         self.indexer.as_ref().expect(LEASED)
     }
 
-    /// Borrows what was leased.
+    /// Returns the leased indexer.
     pub(crate) fn indexer(&mut self) -> &mut Indexer {
         self.indexer.as_mut().expect(LEASED)
     }

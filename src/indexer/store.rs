@@ -1,22 +1,23 @@
-//! Storage of the cache: one evmap map of objects and index postings, published as a whole (D5, I-9, D-12).
+//! Storage of the cache: one evmap map with objects and index postings, published as a whole (I-9, D-12).
 //!
 //! [`EvmapStore`] is the write half and the only code that names evmap. [`StoreReader`] reads the version published last,
 //! without a lock. Objects and postings share one map, because two maps could not be published at once.
 //!
-//! evmap keeps two copies of the map. Readers use one copy, the writer brings the other up to date, and a publish swaps
-//! them. A key of the map takes 49 bytes in each copy, and the map never gives that memory back. So the key is the
-//! first 17 bits of a 32-bit hash, and evmap's bag of values for that key holds everything that shares them.
-//! Each value carries its hash. Values that share the whole hash are told apart on reading: of a million objects some
-//! hundred pairs do.
+//! evmap keeps two copies of the map. Readers use one copy, the writer updates the other, and a publish swaps them. A key of
+//! the map takes 49 bytes in each copy, and the map never frees that memory. So the key is only the first 17 bits of a 32-bit
+//! hash. All values whose hashes start with these bits are in one bag of evmap. Each value carries its full hash. Values with
+//! the same full hash are compared by name when they are read: of a million objects, some hundred pairs have the same hash.
 //!
 //! Costs and duties:
-//! - A reader inside [`ReadStore::read`] blocks the second next publish. Queries copy pointers out and return; slow work
-//!   (selectors, decoding) comes after. Never publish on a thread that is inside `read`: it would wait for itself. A
-//!   reader that loses its CPU inside `read` delays the writer by that time slice, 4 to 16 ms on a crowded machine.
+//! - A reader inside [`ReadStore::read`] blocks the second next publish. So a query only copies pointers; slow work
+//!   (selectors, decoding) comes after it. Never publish on a thread that is inside `read`: it would wait for itself. A reader
+//!   that loses its CPU inside `read` delays the writer by that time slice, 4 to 16 ms on a loaded machine.
 //! - Replaced values live until the next publish. Call [`EvmapStore::publish_idle`] once when a busy time ends.
 //! - **Dropping the store empties every reader**, for good. The store is `Send`: the owner of the unit keeps it while the
-//!   actor that writes it is replaced, and calls [`EvmapStore::discard`] before the next actor continues. If a hung
-//!   actor never gives the store back, [`ReaderFactory::lead_to`] redirects its readers to another store.
+//!   actor that writes it is replaced, and calls [`EvmapStore::discard`] before the next actor continues. If a hung actor
+//!   never returns the store, [`ReaderFactory::lead_to`] redirects its readers to another store.
+//!
+//! Reasons: `docs/decisions/0007-one-snapshot.md` and `docs/decisions/0008-evmap.md`.
 
 use std::{
     cell::OnceCell,
@@ -37,33 +38,34 @@ use crate::{
     object::{KeyRef, Object, ResourceVersion},
 };
 
-/// Bits of a hash that are a key of the map: at most 131,072 keys. Of a million objects eight share one.
+/// Number of hash bits that form a key of the map. There are at most 131,072 keys; with a million objects, eight share a key
+/// on average.
 const BAG_BITS: u32 = 17;
-/// Staged changes that a large batch leaves room for.
+/// Number of staged changes for which memory is kept after a large batch.
 const KEPT_ROOM: usize = 1 << 12;
 
-/// What belongs to one published version beside objects and postings.
+/// Metadata of one published version.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Counts versions; with `store_version` it names one.
+    /// Number of the version. Together with `store_version` it identifies one.
     pub generation: u64,
-    /// Version of the last write applied (I-11); unset before the first.
+    /// Version of the last applied write (I-11); unset before the first.
     pub store_version: ResourceVersion,
-    /// A watch may be resumed here; unset where it cannot.
+    /// Version from which a watch can be resumed; unset if it cannot.
     pub resume_version: ResourceVersion,
-    /// The initial state is complete.
+    /// Set when the initial state is complete.
     pub synced: bool,
-    /// Objects in the cache.
+    /// Number of objects in the cache.
     pub objects: u64,
-    /// Their size in memory, [`Object::size_bytes`] each.
+    /// Size of the objects in memory, as the sum of [`Object::size_bytes`].
     pub bytes: u64,
-    /// The place in the journal up to which the unit's records are in it; zero before the first.
+    /// Journal position up to which the cache contains the unit's records; zero before the first.
     pub place: u64,
-    /// When it was published, in microseconds since the Unix epoch.
+    /// Time of the publish, in microseconds since the Unix epoch.
     pub published_micros: i64,
-    /// Index functions that panicked (I-8), since the store was made.
+    /// Number of panics in index functions since the store was created (I-8).
     pub index_failures: u64,
-    /// The indexes; the place of one is its id.
+    /// Indexes; the id of an index is its position.
     pub indexes: IndexSet,
 }
 
@@ -75,38 +77,38 @@ impl Meta {
     }
 }
 
-/// An index name is in use (I-7).
+/// Error: the index name is in use (I-7).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("index {0:?} exists")]
+#[error("index {0:?} already exists")]
 pub struct IndexExists(pub String);
 
-/// The read half of a cache: `Clone` and `Send` but not `Sync`; one a thread.
+/// Read half of a cache. It is `Clone` and `Send`, but not `Sync`: use one per thread.
 pub trait ReadStore: Clone + Send + 'static {
-    /// Answers from one published version (I-9). Once the store was dropped it is an empty, unsynced one.
+    /// Calls `query` with one published version (I-9). Once the store was dropped, that version is empty and not synced.
     ///
-    /// `query` must be short, and must not publish: see the module's documentation.
+    /// `query` must be short, and must not publish: see the module documentation.
     fn read<T>(&self, query: impl FnOnce(&dyn Snapshot) -> T) -> T;
 }
 
-/// One published version.
+/// A published version.
 pub trait Snapshot {
-    /// Returns what belongs to the version.
+    /// Returns the metadata of the version.
     fn meta(&self) -> &Meta;
-    /// Returns the object of `key`.
+    /// Returns the object with this key.
     fn get(&self, key: KeyRef<'_>) -> Option<&Object>;
     /// Returns the objects of several keys, in their order.
     fn get_all(&self, keys: &mut dyn Iterator<Item = KeyRef<'_>>) -> Vec<Option<&Object>> {
         keys.map(|key| self.get(key)).collect()
     }
-    /// Visits every object once, in no order.
+    /// Visits every object once, in any order.
     fn for_each(&self, visit: &mut dyn FnMut(&Object));
-    /// Visits every object that has `value` in the index, once, in no order.
+    /// Visits every object that has `value` in the index once, in any order.
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object));
-    /// Visits every value with an object in the index, in no order. Looks at the whole map.
+    /// Visits every value of the index that has an object, in any order. Scans the whole map.
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str));
 }
 
-/// Identity of a value of the map, and what its hash is made of.
+/// Name of a value of the map. The hash of the value is computed from it.
 #[derive(Clone, Copy)]
 enum Name<'a> {
     Object(KeyRef<'a>),
@@ -123,7 +125,7 @@ impl Name<'_> {
     }
 }
 
-/// Value of the map with the hash of its name, in 16 bytes.
+/// Value of the map with the hash of its name. It takes 16 bytes.
 #[derive(Clone)]
 enum Slot {
     Object(u32, Object),
@@ -160,7 +162,7 @@ impl Slot {
     }
 }
 
-// evmap needs these to find the value that is to be removed from a bag
+// evmap uses this to find the value to remove in a bag.
 impl PartialEq for Slot {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -179,7 +181,7 @@ impl Hash for Slot {
     }
 }
 
-/// Spreads bits that are a hash already: hashbrown takes the place from the last bits and compares the first seven.
+/// Extends a 32-bit hash to 64 bits: hashbrown takes the slot from the last bits, and compares the first seven.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 47 | u64::from(hash)
 }
@@ -209,10 +211,10 @@ type MapRef<'a> = evmap::refs::MapReadRef<'a, u32, Slot, Arc<Meta>, BuildHasherD
 #[expect(unsafe_code, reason = "evmap requires a promise that equality and hashes are stable")]
 fn make_map(meta: Arc<Meta>) -> WriteHandle {
     let hasher = BuildHasherDefault::<Spread>::default();
-    // SAFETY: evmap frees a value once both copies of the map have removed it, so both must remove the same one. `Spread`
-    // has no seed: equal input gives an equal hash. A `u32` and its clones compare and hash by value. A `Slot` compares by
-    // the address of an allocation that its clones share and keep alive, and hashes by a number stored beside it. No code
-    // changes either of them in the map.
+    // SAFETY: evmap frees a value once both copies of the map have removed it. So both must remove the same value, which needs
+    // stable equality and hashes. `Spread` has no seed: equal input gives an equal hash. A `u32` and its clones compare and
+    // hash by value. A `Slot` compares by the address of an allocation, which its clones share and keep alive. It hashes by a
+    // number stored beside it. No code changes either of them in the map.
     unsafe { evmap::Options::default().with_meta(meta).with_hasher(hasher).assert_stable() }.0
 }
 
@@ -220,7 +222,7 @@ fn bag_of(hash: u32) -> u32 {
     hash >> (u32::BITS - BAG_BITS)
 }
 
-/// Returns every value of the map that has `hash`.
+/// Returns all values of the map with this hash.
 fn sharing<'m>(map: &'m MapRef<'_>, hash: u32) -> impl Iterator<Item = &'m Slot> {
     map.get(&bag_of(hash)).into_iter().flatten().filter(move |slot| slot.name_hash() == hash)
 }
@@ -229,12 +231,12 @@ fn find<'m>(map: &'m MapRef<'_>, hash: u32, name: Name<'_>) -> Option<&'m Slot> 
     map.get(&bag_of(hash))?.iter().find(|slot| slot.is_of(hash, name))
 }
 
-/// Returns whether `object` has `value` in `index`.
+/// Returns true if `object` has `value` in `index`.
 fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// Staged change of one value. Where both sides are `None` it changes nothing, and no name finds it again.
+/// Staged change of one value. If both sides are `None`, it changes nothing, and is not found by name.
 struct Staged {
     hash: u32,
     published: Option<Slot>,
@@ -247,40 +249,40 @@ impl Staged {
     }
 }
 
-/// The write half over evmap: see the module. Changes are staged, seen by [`EvmapStore::get`] and by no reader, and become
-/// visible together by one [`EvmapStore::publish`].
+/// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get`] sees staged changes, readers do not.
+/// One [`EvmapStore::publish`] shows all of them at once.
 ///
-/// evmap can neither read nor drop changes that are not published. So staged changes are kept beside the map, one for
-/// each object and each posting, however often a batch touches it.
+/// evmap can neither read nor discard unpublished changes. So staged changes are kept beside the map: one per object and one
+/// per posting, even if a batch changes it several times.
 pub struct EvmapStore<H = FixedState> {
     writer: WriteHandle,
     staged: HashTable<Staged>,
     meta: Meta,
     published: Arc<Meta>,
-    /// Most objects since the bags were last fitted.
+    /// Maximum number of objects since the memory of the bags was last reduced.
     objects_max: u64,
     successor: Successor<H>,
     pub(super) hasher: H,
 }
 
-/// Where the readers of a store go on once it is replaced; shared by all of them.
+/// Factory of the store that replaces this one. All readers of the store share it.
 type Successor<H> = Arc<OnceLock<ReaderFactory<H>>>;
 
-/// A hasher of keys; its seed keeps names chosen by others from colliding.
+/// Hasher of keys. Its seed keeps attackers from choosing names with equal hashes.
 pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
 impl<H: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for H {}
 
 impl EvmapStore {
-    /// Makes an empty store with `indexes` and, before them, the index of namespaces; `seed` shall be random for each
-    /// process. Of indexes of one name the first stays.
+    /// Returns an empty store with the index of namespaces, followed by `indexes`. `seed` must be random for each process. If
+    /// several indexes have one name, only the first is added.
     pub fn new(seed: u64, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
         Self::with_hasher(FixedState::with_seed(seed), indexes)
     }
 }
 
 impl<H: KeyHasher> EvmapStore<H> {
-    /// Makes an empty store that finds keys by `hasher`.
+    /// Returns an empty store that hashes keys with `hasher`.
     pub(crate) fn with_hasher(hasher: H, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
         let mut distinct = vec![IndexFunc::namespace()];
         for index in indexes {
@@ -296,7 +298,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         Self { writer, staged, meta, published, objects_max: 0, successor, hasher }
     }
 
-    /// Returns something that makes readers on any thread.
+    /// Returns a factory that makes readers on any thread.
     pub fn reader_factory(&self) -> ReaderFactory<H> {
         ReaderFactory {
             handle: Arc::new(Mutex::new(ReadHandle::clone(&self.writer))),
@@ -305,7 +307,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Returns the staged state of one value, to be changed.
+    /// Returns the staged state of one value, for changes.
     fn stage_slot(&mut self, hash: u32, name: Name<'_>) -> &mut Option<Slot> {
         let make = || {
             let published = self.writer.enter().and_then(|map| find(&map, hash, name).cloned());
@@ -315,7 +317,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         &mut entry.or_insert_with(make).into_mut().now
     }
 
-    /// Stages a change of one posting; an empty one goes (I-3).
+    /// Stages a change of one posting. An empty posting is removed (I-3).
     fn stage_posting(&mut self, index: u32, value: &str, change: impl FnOnce(&mut Posting)) {
         let name = Name::Posting(index, value);
         let hash = name.hash_with(&self.hasher);
@@ -330,12 +332,12 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Returns the staged changes of everything that has `hash`.
+    /// Returns the staged changes of all values with this hash.
     fn staged(&self, hash: u32) -> impl Iterator<Item = &Staged> {
         self.staged.iter_hash(spread(hash)).filter(move |staged| staged.hash == hash)
     }
 
-    /// Returns the staged state of the objects among `published` and among `staged`.
+    /// Returns the current objects, with their hashes: the staged ones, and those of `published` that have no staged change.
     fn objects<'s>(
         &'s self,
         published: impl Iterator<Item = &'s Slot>,
@@ -348,7 +350,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         slots.filter_map(|slot| Some((slot.name_hash(), slot.object()?)))
     }
 
-    /// Returns whether another object whose key has the hash of `key` has `value` in `index`.
+    /// Returns true if another object whose key has the same hash has `value` in `index`.
     fn is_shared(&self, hash: u32, key: KeyRef<'_>, index: &IndexFunc, value: &str) -> bool {
         let map = self.writer.enter();
         let published = map.iter().flat_map(|map| sharing(map, hash));
@@ -356,7 +358,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         objects.any(|(_, object)| object.key() != key && has_value(index, object, value))
     }
 
-    /// Brings the postings from the values of `old` to those of `new`, for the indexes from the id `first` on (I-2).
+    /// Updates the postings from the values of `old` to those of `new`, for all indexes with an id from `first` on (I-2).
     fn reindex(&mut self, hash: u32, old: Option<&Object>, new: Option<&Object>, first: u32) {
         let indexes = self.meta.indexes.clone();
         if indexes.is_of_keys() && old.is_some() && new.is_some() {
@@ -382,15 +384,16 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Replaces the staged state of one key, which is handed over with what its indexes are read of, and keeps the account.
+    /// Stages the state of one key, and updates the counters. `state` has the object, and the form from which its index values
+    /// are read.
     fn stage(&mut self, key: KeyRef<'_>, state: Option<(&Object, &Object)>) {
         if let Some((hash, old)) = self.stage_object(key, state.map(|(object, _)| object)) {
             self.reindex(hash, old.as_ref(), state.map(|(_, read)| read), 0);
         }
     }
 
-    /// Replaces the staged object of one key, its indexes left as they are, and keeps the account. Returns its hash and
-    /// what was there; none where it was there before.
+    /// Stages the object of one key without changing its indexes, and updates the counters. Returns the hash and the previous
+    /// object; `None` if nothing has changed.
     fn stage_object(&mut self, key: KeyRef<'_>, new: Option<&Object>) -> Option<(u32, Option<Object>)> {
         let name = Name::Object(key);
         let hash = name.hash_with(&self.hasher);
@@ -406,7 +409,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         Some((hash, old))
     }
 
-    /// Returns the hash of every published object and posting, and the room that their bags have.
+    /// Returns the hashes of all published objects and postings, and the capacity of their bags.
     #[cfg(test)]
     pub(super) fn entries(&self) -> (Vec<u32>, usize) {
         let map = self.writer.enter().expect("it was published");
@@ -414,7 +417,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         (hashes, map.values().map(evmap::refs::Values::capacity).sum())
     }
 
-    /// Counts the hashes that several published objects or postings share.
+    /// Returns the number of hashes that several published objects or postings share.
     #[cfg(test)]
     pub(super) fn collisions(&self) -> usize {
         let (mut hashes, _) = self.entries();
@@ -424,7 +427,8 @@ impl<H: KeyHasher> EvmapStore<H> {
 }
 
 impl<H: KeyHasher> EvmapStore<H> {
-    /// Returns the staged state of `key`.
+    /// Returns the staged state of a key.
+    #[cfg(any(test, feature = "testing"))]
     pub fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.get_all(std::iter::once(key)).pop()?
     }
@@ -440,12 +444,12 @@ impl<H: KeyHasher> EvmapStore<H> {
                 None => find(map.as_ref()?, hash, name)?.object(),
             }
         };
-        // reading alone, the processor fetches many objects at once: so the first is cloned after the last was found
+        // While it only reads, the processor fetches many objects in parallel. So no object is cloned before all are found.
         let found: Vec<_> = keys.map(find).collect();
         found.into_iter().map(Option::<&_>::cloned).collect()
     }
 
-    /// Returns the staged meta.
+    /// Returns the staged metadata.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -455,12 +459,12 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.put_as(object, object);
     }
 
-    /// Stages `object` as the state of its key; what its indexes are of is read of `read`, the same state in another form.
+    /// Stages `object` as the state of its key. The index values are read from `read`, another form of the same state.
     pub fn put_as(&mut self, object: &Object, read: &Object) {
         self.stage(object.key(), Some((object, read)));
     }
 
-    /// Stages another form of the state of its key: what its indexes are of is the same.
+    /// Stages another form of the current state of its key, which has the same index values.
     pub fn replace(&mut self, object: &Object) {
         self.stage_object(object.key(), Some(object));
     }
@@ -470,13 +474,13 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.stage(key, None);
     }
 
-    /// Stages how far the store has come.
+    /// Stages the versions that the store has reached.
     pub fn reach(&mut self, reached: Reached) {
         let Reached { generation, store_version, resume_version, synced } = reached;
         self.meta = Meta { generation, store_version, resume_version, synced, ..std::mem::take(&mut self.meta) };
     }
 
-    /// Stages the place in the journal up to which the unit's records are staged; one before the last has no effect.
+    /// Stages the journal position up to which the unit's records are staged. A lower position than the last one has no effect.
     pub fn reach_place(&mut self, place: u64) {
         self.meta.place = self.meta.place.max(place);
     }
@@ -504,7 +508,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         Ok(())
     }
 
-    /// Shows what is staged to readers. Waits for readers that are inside a version older than the one shown now.
+    /// Shows staged changes to readers. Waits for readers inside a version that is older than the one shown now.
     pub fn publish(&mut self, at_micros: i64) {
         for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
             if let Some(slot) = published {
@@ -526,44 +530,45 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.writer.publish();
     }
 
-    /// Lets go of values replaced before the last publish. Waits as `publish` does, changes nothing readers see.
+    /// Frees the values that were replaced before the last publish. Waits like `publish`. Readers see no change.
     pub fn publish_idle(&mut self) {
         self.writer.publish();
     }
 
-    /// Forgets what is staged.
+    /// Discards staged changes.
     pub fn discard(&mut self) {
         self.staged.clear();
         self.meta = Meta::clone(&self.published);
     }
 
-    /// Makes a reader; takes a lock for a moment.
+    /// Returns a reader. Takes a lock for a short time.
     pub fn reader(&self) -> StoreReader<H> {
         self.reader_factory().reader()
     }
 }
 
-/// Reads what an [`EvmapStore`] publishes: `Clone` and `Send`, not `Sync`. Cloning takes a lock for a moment.
+/// Reader of an [`EvmapStore`]. It is `Clone` and `Send`, but not `Sync`. Cloning takes a lock for a short time.
 #[derive(Clone)]
 pub struct StoreReader<H = FixedState> {
     handle: ReadHandle,
     hasher: H,
     successor: Successor<H>,
-    /// The reader of the successor, made when it is first needed.
+    /// Reader of the successor, created on first use.
     moved: OnceCell<Box<Self>>,
 }
 
-/// Makes readers on any thread; `Clone`, `Send` and `Sync`. It takes a lock: ask once a thread, not once a read.
+/// Factory of readers on any thread. It is `Clone`, `Send` and `Sync`. It takes a lock: use it once per thread, not once per
+/// read.
 #[derive(Clone)]
 pub struct ReaderFactory<H = FixedState> {
-    /// evmap 11 exports a factory of handles and has no way to make one.
+    /// A mutex makes the handle `Sync`: evmap 11 exports a factory type, but no way to create one.
     handle: Arc<Mutex<ReadHandle>>,
     hasher: H,
     successor: Successor<H>,
 }
 
 impl<H: KeyHasher> ReaderFactory<H> {
-    /// Makes a reader.
+    /// Returns a reader.
     pub fn reader(&self) -> StoreReader<H> {
         StoreReader {
             handle: lock(&self.handle).clone(),
@@ -573,20 +578,21 @@ impl<H: KeyHasher> ReaderFactory<H> {
         }
     }
 
-    /// Sends every reader of this store, also those made long ago, on to another one, for good.
+    /// Redirects every reader of this store, existing ones included, to another store, for good.
     pub fn lead_to(&self, successor: Self) {
         let _led_on_before = self.successor.set(successor);
     }
 }
 
 impl<H: KeyHasher> StoreReader<H> {
-    /// Holds the version published last, or that of the successor; `None` once both are dropped.
+    /// Returns the version published last, or that of the successor, and holds it open. Returns `None` once both stores are
+    /// dropped.
     pub(super) fn enter(&self) -> Option<Published<'_, H>> {
         match self.moved() {
             Some(moved) => moved.enter(),
             None => match self.handle.enter() {
                 Some(map) => Some(Published { map, hasher: &self.hasher }),
-                // replaced and dropped since the look above
+                // The store was replaced and dropped since the check above.
                 None => self.moved()?.enter(),
             },
         }
@@ -607,7 +613,7 @@ impl<H: KeyHasher> ReadStore for StoreReader<H> {
     }
 }
 
-/// A version, held open.
+/// A version that is held open.
 pub(super) struct Published<'a, H = FixedState> {
     map: MapRef<'a>,
     hasher: &'a H,
@@ -636,7 +642,7 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
             let mut sharing = sharing(&self.map, hash).filter_map(Slot::object);
             match (sharing.next(), sharing.next()) {
                 (Some(object), None) => visit(object),
-                // several share the hash: only the index function says which of them have the value
+                // Several objects share the hash, so the index function decides which of them have the value.
                 (first, second) => {
                     let all = first.into_iter().chain(second).chain(sharing);
                     all.filter(|object| has_value(func, object, value)).for_each(&mut *visit);
@@ -651,7 +657,7 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
     }
 }
 
-/// What is left when the write half is gone.
+/// Empty version that readers see once the write half was dropped.
 struct Dropped(Meta);
 
 impl Snapshot for Dropped {
@@ -675,7 +681,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_of_the_map_takes_49_bytes() {
+    fn map_key_takes_49_bytes() {
         type Bag = evmap::refs::Values<Slot, BuildHasherDefault<Spread>>;
         assert_eq!((size_of::<Slot>(), size_of::<(u32, Bag)>()), (16, 48), "and hashbrown's control byte");
     }

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Eight hashes for everything: objects and postings share slots all the time.
+/// Hasher with eight hashes for everything, so that objects and postings often collide.
 #[derive(Clone, Default)]
 pub(crate) struct BadHasher(foldhash::quality::FixedState);
 
@@ -104,15 +104,17 @@ fn b(version: &str) -> Object {
     object("n/b", "b", version)
 }
 
+/// Rules: F-2, C-2.
 #[test]
-fn c2_what_is_cached_is_updated_and_what_is_not_is_added_whatever_the_watch_says() {
+fn cache_decides_between_added_and_updated() {
     plain(vec![(Added, a("2"))], "a1>a2 Watch");
     plain(vec![(Updated, b("2"))], "+b2 Watch");
     plain(vec![(Replaced, a("2")), (Replaced, b("2"))], "a1>a2 Relist, +b2 Relist");
 }
 
+/// Rule: D-17.
 #[test]
-fn d7_what_a_list_finds_before_the_server_was_heard_is_called_downtime_and_later_a_relist() {
+fn first_list_after_seed_has_downtime_cause() {
     let bookmark = || Deltas { resume_version: Some("9".into()), ..Deltas::default() };
     let nothing = || batch(vec![]);
     for (before, cause) in [
@@ -130,7 +132,7 @@ fn d7_what_a_list_finds_before_the_server_was_heard_is_called_downtime_and_later
             apply(&mut indexer, deltas);
         }
         assert_eq!(absence.lasts(), cause == "Downtime", "{told:?}");
-        // the actors are started again, and another indexer takes over
+        // The actors are restarted, and another indexer takes over.
         let store = indexer.store;
         let mut indexer = Indexer::new(store, IndexerOptions::default()).with_absence(absence.clone());
         let list = batch(vec![(Tombstone, a("1")), (Replaced, b("2"))]);
@@ -141,7 +143,7 @@ fn d7_what_a_list_finds_before_the_server_was_heard_is_called_downtime_and_later
 }
 
 #[test]
-fn d7_what_a_watch_brings_that_is_not_newer_than_the_server_was_is_downtime_for_who_does_not_want_it() {
+fn watched_change_of_downtime_has_downtime_cause() {
     for (is_named, asked, expected) in [
         (false, Some("5"), "a1>a2 Watch, +b5 Watch, -a4 Watch, +c6 Watch"),
         (true, None, "a1>a2 Watch, +b5 Watch, -a4 Watch, +c6 Watch"),
@@ -164,20 +166,22 @@ fn d7_what_a_watch_brings_that_is_not_newer_than_the_server_was_is_downtime_for_
     }
 }
 
+/// Rule: C-3.
 #[test]
-fn c3_a_deletion_carries_the_final_state_or_says_that_it_is_a_tombstone() {
+fn deletion_carries_final_state_or_is_tombstone() {
     plain(vec![(Deleted, a("9"))], "-a9 Watch");
     plain(vec![(Tombstone, a("1"))], "!a1 Relist");
 }
 
+/// Rules: C-11, S-4, D-8.
 #[test]
-fn s4_an_equal_version_is_unchanged_and_keeps_the_cached_body() {
+fn equal_version_is_unchanged_and_keeps_cached_body() {
     plain(vec![(Replaced, a("1"))], "=a1 Relist");
     plain(vec![(Sync { round: 7 }, a("1"))], "=a1 Resync { round: 7 }");
     plain(vec![(Updated, a("1"))], "=a1 Watch");
 }
 
-/// A cache that holds `n/a` and `n/b` of another unit, before its first list.
+/// Returns an indexer before its first list, whose cache has `n/a` and `n/b` of another unit.
 fn seeded(options: IndexerOptions, first_list: FirstList) -> Indexer {
     let mut store = EvmapStore::new(1, []);
     for object in [a("1"), b("1")] {
@@ -202,7 +206,7 @@ fn stub() -> Keep {
 }
 
 #[test]
-fn a_first_list_over_a_seed_has_its_cause_and_replaces_bodies_and_no_later_list_does() {
+fn first_list_over_seed_replaces_bodies_with_cause() {
     let reload = FirstList { cause: Cause::Reload, ..FirstList::default() };
     for (selective, gone) in [(false, "!a1"), (true, "xa1")] {
         let mut indexer = seeded(IndexerOptions { selective, ..<_>::default() }, reload);
@@ -217,7 +221,7 @@ fn a_first_list_over_a_seed_has_its_cause_and_replaces_bodies_and_no_later_list_
 }
 
 #[test]
-fn d3_what_a_watch_says_in_the_batch_of_a_first_list_was_said_by_the_watch() {
+fn watch_events_batched_with_list_keep_watch_cause() {
     let reload = FirstList { cause: Cause::Reload, ..FirstList::default() };
     let deltas = vec![(Replaced, a("1")), (Updated, a("2")), (Deleted, b("3"))];
     let transaction = apply(&mut seeded(IndexerOptions::default(), reload), first(deltas));
@@ -225,7 +229,7 @@ fn d3_what_a_watch_says_in_the_batch_of_a_first_list_was_said_by_the_watch() {
 }
 
 #[test]
-fn where_the_seed_was_stubs_they_are_not_shown_as_the_state_before() {
+fn seed_stubs_are_not_shown_as_old() {
     let reload = FirstList { cause: Cause::Reload, bodies: false, complete: true };
     let mut indexer = seeded(IndexerOptions::default(), reload);
     let transaction = apply(&mut indexer, first(vec![(Replaced, a("2")), (Replaced, b("1"))]));
@@ -235,7 +239,7 @@ fn where_the_seed_was_stubs_they_are_not_shown_as_the_state_before() {
 }
 
 #[test]
-fn a_cache_of_stubs_shows_events_whole_and_keeps_what_tells_them_apart() {
+fn stub_cache_emits_whole_events() {
     let options = IndexerOptions { keep: stub(), ..<_>::default() };
     let mut indexer = seeded(options.clone(), FirstList::default());
     let whole = object_with("n/a", "a", "2", r#","spec":"big""#);
@@ -256,7 +260,7 @@ fn a_cache_of_stubs_shows_events_whole_and_keeps_what_tells_them_apart() {
 }
 
 #[test]
-fn d13_the_change_that_completes_a_unit_says_what_all_units_have_or_nothing() {
+fn completing_change_reports_total_of_all_units() {
     let mut transaction = apply(&mut indexer(<_>::default(), &[]), first(vec![(Replaced, a("1"))]));
     assert!(transaction.completes_initial());
     transaction.set_total(Some(7));
@@ -267,8 +271,9 @@ fn d13_the_change_that_completes_a_unit_says_what_all_units_have_or_nothing() {
     assert_eq!(transaction.changes.len(), 1, "nothing else is left out");
 }
 
+/// Rules: K-3, D-7.
 #[test]
-fn d7_another_uid_is_a_deletion_found_late_and_an_addition() {
+fn new_uid_is_tombstone_and_addition() {
     let again = || object("n/a", "other", "5");
     plain(vec![(Updated, again())], "!a1 Watch, +a5 Watch");
     plain(vec![(Deleted, again())], "!a1 Watch");
@@ -278,29 +283,33 @@ fn d7_another_uid_is_a_deletion_found_late_and_an_addition() {
     plain(vec![(Updated, object("n/a", "", "5"))], "a1>a5 Watch");
 }
 
+/// Rules: G-7, D-10.
 #[test]
-fn d10_a_deletion_of_what_was_never_cached_is_left_out_and_counted() {
+fn deletion_of_uncached_object_is_suppressed() {
     let mut indexer = indexer(<_>::default(), &[]);
     let transaction = apply(&mut indexer, batch(vec![(Deleted, a("1")), (Tombstone, b("1"))]));
-    assert_eq!((show(&transaction.changes), transaction.suppressed), (String::new(), 2));
+    assert_eq!(show(&transaction.changes), "");
 }
 
+/// Rule: H-1.
 #[test]
-fn a_unit_with_a_selector_shows_what_left_it_as_removed_with_the_last_state_shown() {
+fn selective_unit_shows_departed_object_as_removed() {
     let selective = IndexerOptions { selective: true, ..<_>::default() };
     check(selective.clone(), vec![(Deleted, a("9"))], "xa1 Watch");
     check(selective.clone(), vec![(Tombstone, a("1"))], "xa1 Relist");
     check(selective, vec![(Updated, object("n/a", "other", "5"))], "!a1 Watch, +a5 Watch");
 }
 
+/// Rule: C-6.
 #[test]
-fn c6_one_batch_may_touch_a_key_several_times() {
+fn one_batch_may_touch_a_key_several_times() {
     let deltas = vec![(Updated, a("2")), (Deleted, a("3")), (Deleted, a("3")), (Added, a("4")), (Replaced, a("4"))];
     plain(deltas, "a1>a2 Watch, -a3 Watch, +a4 Watch, =a4 Relist");
 }
 
+/// Rules: F-53, D-13.
 #[test]
-fn f53_the_first_list_is_initial_and_ends_with_synced_once() {
+fn first_list_is_initial_and_ends_with_synced() {
     let mut indexer = Indexer::new(EvmapStore::new(1, []), <_>::default());
     let first = |version: &str| Deltas {
         store_version: Some("5".into()),
@@ -316,8 +325,9 @@ fn f53_the_first_list_is_initial_and_ends_with_synced_once() {
     assert_eq!(show(&apply(&mut indexer, first("1")).changes), "=a1 Initial, =b1 Initial");
 }
 
+/// Rules: A-5, R-62, I-11, C-11.
 #[test]
-fn i11_the_store_version_is_that_of_the_last_write() {
+fn store_version_is_that_of_last_write() {
     let mut indexer = indexer(<_>::default(), &[]);
     let mut version = |deltas: Deltas| {
         apply(&mut indexer, deltas);
@@ -353,8 +363,9 @@ fn values(reader: &impl ReadStore, index: &str) -> Vec<String> {
     values
 }
 
+/// Rule: I-3.
 #[test]
-fn i3_a_value_without_objects_is_gone() {
+fn index_value_without_objects_disappears() {
     let mut indexer = indexer(<_>::default(), &[a("1"), object("m/c", "c", "1")]);
     let reader = indexer.store().reader();
     assert_eq!(values(&reader, "namespace"), ["m", "n"]);
@@ -362,8 +373,9 @@ fn i3_a_value_without_objects_is_gone() {
     assert_eq!((values(&reader, "namespace"), keys(&reader, "namespace", "m")), (vec!["n".into()], vec![]));
 }
 
+/// Rules: I-4, C-10.
 #[test]
-fn i4_readers_see_nothing_before_the_publish_and_all_of_it_after() {
+fn readers_see_whole_batch_after_publish() {
     let mut indexer = indexer(<_>::default(), &[a("1")]);
     let reader = indexer.store().reader();
     let transaction = indexer.plan(batch(vec![(Deleted, a("2")), (Added, b("3"))]));
@@ -374,8 +386,9 @@ fn i4_readers_see_nothing_before_the_publish_and_all_of_it_after() {
     assert_eq!(keys(&reader, "namespace", "n"), ["n/b"]);
 }
 
+/// Rule: I-2.
 #[test]
-fn i2_indexes_with_equal_values_and_hashes_are_told_apart_and_leave_nothing() {
+fn colliding_indexes_stay_separate_and_leave_nothing() {
     let by_name = |object: &crate::object::Object| vec![object.name().to_owned()];
     for n in 0..64 {
         let funcs = ["one", "two"].map(|name| IndexFunc::custom(name, by_name));
@@ -392,21 +405,21 @@ fn i2_indexes_with_equal_values_and_hashes_are_told_apart_and_leave_nothing() {
 }
 
 #[test]
-fn keys_and_values_have_hashes_of_their_own() {
+fn keys_and_values_have_distinct_hashes() {
     let objects: Vec<_> = (0..500).map(|n| object(&format!("n{}/{n}", n % 50), "u", "1")).collect();
     let indexer = indexer(<_>::default(), &objects);
     assert_eq!((indexer.store().entries().0.len(), indexer.store().collisions()), (500 + 50, 0));
 }
 
 #[test]
-fn what_ends_with_its_unit_is_told_in_the_order_of_keys() {
+fn retirement_is_reported_in_key_order() {
     let objects = || vec![b("2"), a("1")];
     assert_eq!(show(&retirement(objects(), Retirement::Removed(Cause::Reload))), "xa1 Reload, xb2 Reload");
     assert_eq!(show(&retirement(objects(), Retirement::Deleted(Cause::Relist))), "!a1 Relist, !b2 Relist");
 }
 
 #[test]
-fn what_is_discarded_is_as_if_it_had_never_been_committed() {
+fn discarded_transaction_leaves_no_trace() {
     let mut indexer = indexer(<_>::default(), &[a("1")]);
     let before = indexer.store().meta().clone();
     let transaction = indexer.plan(batch(vec![(Deleted, a("2")), (Added, b("3"))]));
@@ -421,7 +434,7 @@ fn what_is_discarded_is_as_if_it_had_never_been_committed() {
 }
 
 #[test]
-fn every_transaction_and_every_late_index_is_a_version_of_its_own() {
+fn transaction_and_late_index_each_advance_generation() {
     let mut indexer = indexer(<_>::default(), &[]);
     let generation = |indexer: &Indexer| indexer.store().reader().read(|snapshot| snapshot.meta().generation);
     let first = generation(&indexer);
@@ -431,8 +444,9 @@ fn every_transaction_and_every_late_index_is_a_version_of_its_own() {
     assert_eq!(generation(&indexer), first + 2);
 }
 
+/// Rule: I-7.
 #[test]
-fn i7_an_index_added_late_has_every_object_and_a_known_name_adds_nothing() {
+fn late_index_has_every_object() {
     let object = |key: &str, node: &str| object_with(key, key, "1", &format!(r#","spec":{{"nodeName":"{node}"}}"#));
     let mut indexer = indexer(<_>::default(), &[object("n/a", "x"), object("n/b", "y"), object("n/c", "x")]);
     let reader = indexer.store().reader();
@@ -447,8 +461,9 @@ fn i7_an_index_added_late_has_every_object_and_a_known_name_adds_nothing() {
     assert_eq!(keys(&reader, "spec.nodeName", "x"), ["n/c"]);
 }
 
+/// Rule: I-7.
 #[test]
-fn i7_a_late_index_is_of_what_is_staged() {
+fn late_index_covers_staged_changes() {
     let mut store = EvmapStore::new(1, []);
     store.put(&object("n/a", "x", "1"));
     store.put(&object("n/b", "y", "1"));
@@ -460,8 +475,9 @@ fn i7_a_late_index_is_of_what_is_staged() {
     assert_eq!(values(&store.reader(), "metadata.uid"), ["z"]);
 }
 
+/// Rule: I-8.
 #[test]
-fn i8_an_index_function_that_panics_gives_no_values_and_is_counted() {
+fn panicking_index_function_is_counted_and_skipped() {
     let func = |object: &crate::object::Object| {
         assert!(object.name() != "a", "on purpose");
         vec!["all".to_owned()]
@@ -474,7 +490,7 @@ fn i8_an_index_function_that_panics_gives_no_values_and_is_counted() {
 }
 
 #[test]
-fn d5_a_store_that_is_dropped_leaves_readers_an_empty_version() {
+fn dropped_store_leaves_readers_empty_version() {
     let indexer = indexer(<_>::default(), &[a("1")]);
     let (reader, factory) = (indexer.store().reader(), indexer.store().reader_factory());
     let store = indexer.store;
@@ -485,7 +501,7 @@ fn d5_a_store_that_is_dropped_leaves_readers_an_empty_version() {
 }
 
 #[test]
-fn d5_readers_of_a_store_that_was_replaced_go_on_in_its_successor() {
+fn readers_of_replaced_store_follow_successor() {
     let (old, new) = (indexer(<_>::default(), &[a("1")]), indexer(<_>::default(), &[a("2"), b("2")]));
     let (reader, factory) = (old.store().reader(), old.store().reader_factory());
     let count = |reader: &super::store::StoreReader| reader.read(|snapshot| snapshot.meta().objects);
@@ -496,7 +512,7 @@ fn d5_readers_of_a_store_that_was_replaced_go_on_in_its_successor() {
 }
 
 #[test]
-fn d5_an_idle_publish_lets_replaced_objects_go() {
+fn idle_publish_releases_replaced_objects() {
     let mut indexer = indexer(<_>::default(), &[]);
     let old = a("1");
     apply(&mut indexer, batch(vec![(Added, old.clone())]));
@@ -507,9 +523,8 @@ fn d5_an_idle_publish_lets_replaced_objects_go() {
     assert_eq!(old.holders(), 1);
 }
 
-/// Rule: D-5
 #[test]
-fn large_drop_gives_room_back() {
+fn large_deletion_shrinks_store() {
     let mut store = EvmapStore::with_hasher(BadHasher::default(), []);
     let objects: Vec<_> = (0..2_000).map(|n| object(&format!("n/{n}"), "u", "1")).collect();
     for object in &objects {
@@ -527,7 +542,7 @@ fn large_drop_gives_room_back() {
     assert!(hashes.len() == 11 && room < 64, "{room}");
 }
 
-/// Readers on other threads while every object moves between index values: what an index says is true of the object.
+/// Reads on other threads while every object moves between index values. Checks that the index always matches the objects.
 fn torn_pairs(hasher: impl KeyHasher) -> (u64, u64) {
     let node = |object: &crate::object::Object| {
         vec![format!("node-{}", object.resource_version().parse::<u64>().unwrap() % 5)]
@@ -573,15 +588,16 @@ fn torn_pairs(hasher: impl KeyHasher) -> (u64, u64) {
     (version, reads.load(Relaxed))
 }
 
+/// Rule: I-9.
 #[test]
-fn i9_concurrent_readers_never_see_an_index_and_an_object_that_disagree() {
+fn concurrent_readers_never_see_torn_index() {
     for (written, read) in [torn_pairs(foldhash::quality::FixedState::with_seed(3)), torn_pairs(BadHasher::default())] {
         println!("{written} writes, {read} reads of whole versions");
     }
 }
 
 #[test]
-fn d7_what_a_dictionary_on_its_way_out_has_packed_is_packed_anew_step_by_step_and_nobody_sees_it() {
+fn retired_dictionary_is_repacked_stepwise_and_invisibly() {
     let packer = Arc::new(Packer::new(Compression::Zstd));
     let reads = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&reads);
@@ -640,8 +656,9 @@ fn d7_what_a_dictionary_on_its_way_out_has_packed_is_packed_anew_step_by_step_an
 const OPTED_OUT: DeltaKind = DeltaKind::OptedOut { listed: false };
 const LISTED_OPTED_OUT: DeltaKind = DeltaKind::OptedOut { listed: true };
 
+/// Rule: H-1.
 #[test]
-fn what_opts_out_is_removed_with_the_last_state_shown_and_comes_back_as_added() {
+fn opted_out_object_is_removed_and_added_back() {
     plain(vec![(OPTED_OUT, a("2"))], "xa1 Watch");
     plain(vec![(LISTED_OPTED_OUT, a("2"))], "xa1 Relist");
     plain(vec![(OPTED_OUT, a("2")), (Deleted, a("3"))], "xa1 Watch");
@@ -651,20 +668,22 @@ fn what_opts_out_is_removed_with_the_last_state_shown_and_comes_back_as_added() 
     check(selective, vec![(OPTED_OUT, a("2"))], "xa1 Watch");
     let stubs = Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod")));
     check(IndexerOptions { keep: stubs, ..IndexerOptions::default() }, vec![(OPTED_OUT, a("2"))], "xa1 Watch");
-    // of the name there is another object now, which was never shown
+    // The name now belongs to another object, which was never shown.
     plain(vec![(LISTED_OPTED_OUT, object("n/a", "other", "2"))], "!a1 Relist");
 }
 
+/// Rule: I-11.
 #[test]
-fn i11_what_opts_out_moves_the_version_of_the_store_and_is_not_counted_as_suppressed() {
+fn opt_out_of_uncached_object_moves_version() {
     let mut indexer = indexer(IndexerOptions::default(), &[a("1")]);
     let transaction = apply(&mut indexer, batch(vec![(OPTED_OUT, b("9"))]));
-    assert_eq!((transaction.reached.store_version.as_str(), transaction.suppressed), ("9", 0));
+    assert_eq!((transaction.reached.store_version.as_str(), transaction.changes.len()), ("9", 0));
     assert_eq!(indexer.objects().len(), 1);
 }
 
+/// Rule: S-4.
 #[test]
-fn an_update_of_what_is_ignored_is_stored_and_is_the_old_of_the_next() {
+fn ignored_update_is_stored_as_next_old() {
     let ignored = IgnoredPaths::new(&[FieldPath::parse("status").unwrap()]);
     let options = IndexerOptions { ignored: Some(Arc::new(ignored)), ..IndexerOptions::default() };
     let of = |version: &str, body: &str| object_with("n/a", "a", version, body);

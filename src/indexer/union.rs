@@ -1,5 +1,5 @@
-//! The caches of one type's units, read as one (I-9, L-1): several namespaces may be a unit each, and units may be
-//! replaced while somebody holds a reader.
+//! Union of the caches of one type (I-9, L-1). Each namespace may have its own unit, and units may be replaced while a reader
+//! exists.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -19,23 +19,24 @@ use super::{
 };
 use crate::object::{KeyRef, Object};
 
-/// The caches of one type, as its units come and go. Shared by all its readers, which follow.
+/// The current caches of one type. All readers share it, and follow changes.
 #[derive(Default)]
 pub struct Caches {
     factories: ArcSwap<Vec<ReaderFactory>>,
-    /// Counts changes of them.
+    /// Number of changes to `factories`.
     changes: AtomicU64,
 }
 
 impl Caches {
-    /// Replaces the caches; reads that begin from now on are of these. Keep the old ones until this returned.
+    /// Replaces the caches. Later reads use the new ones. Keep the old caches until this call returns.
     pub fn set(&self, factories: Vec<ReaderFactory>) {
         self.factories.store(Arc::new(factories));
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes a reader; takes a lock for each cache.
+    /// Returns a reader. Takes a lock for each cache.
     pub fn reader(self: &Arc<Self>) -> UnionReader {
+        // The counter is read first: a later change of the caches is then noticed by the next read.
         let changes = self.changes.load(Ordering::Acquire);
         let readers = RefCell::new(self.readers());
         UnionReader { caches: Arc::clone(self), changes: Cell::new(changes), readers }
@@ -52,10 +53,11 @@ impl fmt::Debug for Caches {
     }
 }
 
-/// Reads all caches of one type as one: `Clone` and `Send`, not `Sync`.
+/// Reads all caches of one type as one. It is `Clone` and `Send`, but not `Sync`.
 ///
-/// A read is of one version of each cache, not of one moment: units have a stream each, and nothing orders them. Of one
-/// cache it is as a [`StoreReader`]'s. An index is there if every cache has it.
+/// A read uses one version of each cache. These versions are not from the same moment: each unit has its own stream, without
+/// an order between them. Reads of a single cache behave like those of a [`StoreReader`]. An index exists if every cache has
+/// it.
 #[derive(Clone)]
 pub struct UnionReader {
     caches: Arc<Caches>,
@@ -68,7 +70,7 @@ impl UnionReader {
         self.caches.changes.load(Ordering::Acquire) != self.changes.get()
     }
 
-    /// Follows the caches, unless this is a read within a read.
+    /// Switches to the current caches, unless this is a read within a read.
     fn follow(&self) {
         if let Ok(mut readers) = self.readers.try_borrow_mut() {
             self.changes.set(self.caches.changes.load(Ordering::Acquire));
@@ -95,7 +97,7 @@ impl ReadStore for UnionReader {
                 return query(&Union { parts, merged: OnceCell::new() });
             }
         }
-        // replaced and dropped since the look above
+        // A cache was replaced and dropped since the check above.
         self.caches.reader().read(query)
     }
 }
@@ -106,10 +108,10 @@ struct Union<'a> {
     merged: OnceCell<Merged>,
 }
 
-/// What the metas of the parts say together.
+/// Combined metadata of the parts.
 struct Merged {
     meta: Meta,
-    /// For each part, where the indexes of `meta` are in it.
+    /// Ids that the indexes of `meta` have in each part.
     ids: Vec<Vec<u32>>,
 }
 
@@ -125,7 +127,7 @@ impl Union<'_> {
         })
     }
 
-    /// Returns the parts, each with its id of an index of the merged meta.
+    /// Returns the parts, each with its own id of a merged index.
     fn with_index(&self, index: u32) -> impl Iterator<Item = (&Published<'_>, u32)> {
         let ids = self.merged().ids.iter().map(move |ids| ids.get(index as usize).copied());
         self.parts.iter().zip(ids).filter_map(|(part, id)| Some((part, id?)))
@@ -162,7 +164,7 @@ impl Snapshot for Union<'_> {
     }
 }
 
-/// Returns the indexes that every part has; as a rule all have the same.
+/// Returns the indexes that every part has. Usually all parts have the same ones.
 fn common_indexes(metas: &[&Meta]) -> IndexSet {
     let Some((first, others)) = metas.split_first() else { return IndexSet::default() };
     let has = |meta: &Meta, name: &str| meta.index_id(name).is_some();
@@ -173,7 +175,7 @@ fn common_indexes(metas: &[&Meta]) -> IndexSet {
     if indexes.len() == all { first.indexes.clone() } else { IndexSet::new(indexes) }
 }
 
-/// Adds up what can be, and takes the newest version: a write that has it can be read here.
+/// Adds up the counts, and takes the newest version, so that a client can see when its write is readable.
 fn merge(metas: &[&Meta], indexes: IndexSet) -> Meta {
     let mut merged = Meta { synced: !metas.is_empty(), indexes, ..Meta::default() };
     for meta in metas {
@@ -203,7 +205,7 @@ mod tests {
         object::{Object, ResourceType},
     };
 
-    /// A store of these keys, with more indexes by name.
+    /// Returns a store with these keys, and with `indexes` by name.
     fn store(keys: &[&str], version: &str, synced: bool, indexes: &[&str]) -> EvmapStore {
         let by_name = |o: &Object| vec![o.name().to_owned()];
         let mut store = EvmapStore::new(1, indexes.iter().map(|name| IndexFunc::custom(name, by_name)));
@@ -242,8 +244,9 @@ mod tests {
         keys.iter().map(|&key| key.to_owned()).collect()
     }
 
+    /// Rules: I-6, L-1.
     #[test]
-    fn l1_i6_several_caches_read_as_one() {
+    fn several_caches_read_as_one() {
         let stores = [
             store(&["a/x", "a/y"], "9", true, &["one", "two"]),
             store(&["b/x"], "10", true, &["two"]),
@@ -266,8 +269,9 @@ mod tests {
         assert_eq!(lister.version().resource_version.as_str(), "10", "the greatest by A-1");
     }
 
+    /// Rule: I-8.
     #[test]
-    fn i8_index_functions_that_panicked_add_up() {
+    fn panicked_index_functions_add_up() {
         let stores = ["a/x", "b/x"].map(|key| {
             let mut store = EvmapStore::new(1, [IndexFunc::custom("bad", |_| panic!("on purpose"))]);
             store.put(&object(key, key, "1"));
@@ -279,8 +283,9 @@ mod tests {
         assert_eq!(format!("{caches:?}"), "Caches(2)");
     }
 
+    /// Rule: F-50.
     #[test]
-    fn f50_a_type_is_synced_if_each_cache_is() {
+    fn type_is_synced_when_every_cache_is() {
         let synced = |stores: &[&EvmapStore]| pods(caches(stores).reader()).has_synced();
         let (yes, no) = (store(&[], "1", true, &[]), store(&[], "", false, &[]));
         assert!(synced(&[&yes]) && synced(&[&yes, &yes]));
@@ -292,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_follows_where_units_are_replaced() {
+    fn reader_follows_replaced_units() {
         let (old, new) = (store(&["a/x"], "1", true, &[]), store(&["a/x", "a/y"], "2", true, &[]));
         let all = caches(&[&old]);
         let (lister, second) = (pods(all.reader()), store(&["b/z"], "3", true, &[]));
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn d5_caches_that_are_dropped_and_not_replaced_read_as_empty() {
+    fn dropped_caches_read_as_empty() {
         let (one, other) = (store(&["a/x"], "1", true, &[]), store(&["b/y"], "2", true, &[]));
         let (both, single) = (pods(caches(&[&one, &other]).reader()), pods(caches(&[&one]).reader()));
         assert_eq!((both.len(), single.len()), (2, 1));
@@ -319,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_within_a_read_keeps_to_what_is_held() {
+    fn nested_read_keeps_outer_snapshot() {
         let (old, new) = (store(&["a/x"], "1", true, &[]), store(&["a/x", "a/y"], "2", true, &[]));
         let all = caches(&[&old]);
         let lister = pods(all.reader());
@@ -331,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn d5_no_read_finds_nothing_while_units_are_replaced_and_dropped() {
+    fn reads_never_miss_objects_during_unit_replacement() {
         let mut current = store(&["a/x"], "1", true, &[]);
         let all = caches(&[&current]);
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -346,7 +351,7 @@ mod tests {
                 }
             })
         });
-        // A loaded machine may start the readers late: go on until each has read while units were replaced.
+        // A loaded machine may start the readers late. So the loop continues until each has read while units were replaced.
         let is_read = || reads.iter().all(|reads| reads.load(Ordering::Relaxed) > 100);
         let is_wrong = || threads.iter().any(std::thread::JoinHandle::is_finished);
         let mut round = 0;
@@ -358,7 +363,7 @@ mod tests {
                 factories.push(second.reader_factory());
             }
             all.set(factories);
-            current = next; // the one before is dropped here
+            current = next; // the previous store is dropped here
             all.set(vec![current.reader_factory()]);
             round += 1;
         }

@@ -1,4 +1,4 @@
-//! The view of a unit as far as its cache shows in it.
+//! The part of a unit's view that its cache fills in.
 
 use super::store::Meta;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     status::{EventCounts, UnitView},
 };
 
-/// Counts changes that were applied.
+/// Counts applied changes.
 pub(super) fn count(events: &mut EventCounts, changes: &[Change]) {
     for change in changes {
         match change {
@@ -23,7 +23,7 @@ pub(super) fn count(events: &mut EventCounts, changes: &[Change]) {
     }
 }
 
-/// Writes what the cache holds into the view of its unit.
+/// Writes figures of the cache into the view of its unit.
 pub(crate) fn show(view: &mut UnitView, meta: &Meta) {
     view.synced = meta.synced;
     view.objects = meta.objects;

@@ -1,4 +1,4 @@
-//! The path of a batch into journal and cache: append → publish → release, in this order and nowhere else (D7, I3).
+//! Path of a batch into journal and cache, always in the order append → publish → release (I3).
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::{
     supervisor::fault::{Fault, Moment},
 };
 
-/// Brings the cache to where the journal is, after an actor that ended between append and release.
+/// Brings the cache to the state of the journal, after an actor ended between append and release.
 pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId, status: &UnitStatus) {
     let in_flight = lease.slot.in_flight();
-    lease.indexer().discard(); // what may be half staged
+    lease.indexer().discard(); // changes that may be half staged
     finish(lease.indexer(), in_flight.as_deref(), journal.outstanding(unit), status);
     lease.set_in_flight(None);
     if let Some(ticket) = journal.outstanding(unit) {
@@ -25,8 +25,8 @@ pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId,
     }
 }
 
-/// Applies and publishes a transaction whose records lie in the journal, unreleased; does nothing without a ticket.
-/// Whoever calls it releases the ticket then.
+/// Applies and publishes a transaction that is in the journal but not released. Does nothing without a ticket. The caller then
+/// releases the ticket.
 pub(crate) fn finish(
     indexer: &mut Indexer,
     in_flight: Option<&Transaction>,
@@ -52,7 +52,7 @@ pub(super) fn now_micros() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
-/// Writes the batches of one unit in one epoch; a later epoch fences it off the journal.
+/// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses its appends.
 pub(crate) struct IndexerWriter {
     lease: IndexerLease,
     journal: Journal,
@@ -60,12 +60,12 @@ pub(crate) struct IndexerWriter {
     epoch: u64,
     siblings: Arc<Siblings>,
     status: Arc<UnitStatus>,
-    /// Fault that a test has put into the next batch.
+    /// Fault that a test has injected into the next batch.
     fault: Fault,
 }
 
 impl IndexerWriter {
-    /// Makes the writer of a unit in one epoch.
+    /// Returns the writer of a unit in one epoch.
     pub(crate) fn new(
         lease: IndexerLease,
         journal: Journal,
@@ -93,7 +93,7 @@ impl IndexerWriter {
         transaction
     }
 
-    /// Appends, publishes and releases a transaction. After an error nothing has happened.
+    /// Appends, publishes and releases a transaction. After an error nothing was changed.
     pub(super) fn write(&mut self, transaction: &Arc<Transaction>) -> Result<(), AppendError> {
         let mut span = self.status.begin_batch(transaction.changes.len());
         let (transaction, ticket) = self.append(Arc::clone(transaction))?;
@@ -112,7 +112,7 @@ impl IndexerWriter {
         Ok(())
     }
 
-    /// Appends a transaction. The one that completes the unit says whether it completes its type.
+    /// Appends a transaction. If it completes the unit, its `Synced` is kept only if it also completes the type.
     fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), AppendError> {
         let append = |transaction: Arc<Transaction>| {
             self.lease.set_in_flight(Some(Arc::clone(&transaction)));
@@ -132,7 +132,7 @@ impl IndexerWriter {
         })
     }
 
-    /// Shows a reader that comes what there is, or one that goes that it is gone, each object once and by its key.
+    /// Appends one record per cached object for a reader that joins or leaves, in the order of keys.
     pub(super) fn move_reader(&self, Move { reader, kind }: Move) -> Result<(), AppendError> {
         let indexer = self.lease.get();
         let now = Timestamp::now();
@@ -152,14 +152,14 @@ impl IndexerWriter {
         }
     }
 
-    /// Packs some of the cache again.
+    /// Packs some cached objects again.
     pub(super) fn repack(&mut self) -> Repacked {
         let repacked = self.lease.indexer().repack();
         view::show(&mut self.status.lock(), self.lease.get().store().meta());
         repacked
     }
 
-    /// Puts in a fault of a test; one that is due at once happens now.
+    /// Injects a fault of a test. A fault for [`Moment::Now`] happens at once.
     pub(super) fn harm(&mut self, fault: Fault) {
         self.fault.put(fault);
         self.strike(Moment::Now);

@@ -1,7 +1,7 @@
-//! The supervisor of one unit, the shell of `Supervisor`: boots its actors on an arbiter, asks for heartbeats, reports exits.
+//! Supervisor of one unit, the shell of `Supervisor`: starts its actors on an arbiter, sends heartbeats and reports exits.
 //!
-//! It lives on the system's arbiter, so it survives whatever happens to the unit's. actix's own `Supervisor` is not
-//! used: it restarts without delay, keeps the same instance, and does not restart after a panic.
+//! It runs on the system's arbiter, so it survives every failure of the unit's arbiter. It replaces actix's own `Supervisor`,
+//! which restarts without delay, keeps the same instance, and does not restart after a panic.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use crate::supervisor::{
     view::NextRestart,
 };
 
-/// Time in which a unit stops, before it is left behind.
+/// Time limit for a unit to stop before it is abandoned.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Supervises one [`Informer`].
+/// Supervisor of one [`Informer`].
 pub(crate) struct UnitSupervisor {
     informer: Arc<Informer>,
     shared: Shared,
@@ -35,12 +35,12 @@ pub(crate) struct UnitSupervisor {
     timer: Option<SpawnHandle>,
     pub(super) running: Option<Running>,
     pub(super) stop_waiters: Vec<oneshot::Sender<()>>,
-    /// Faults that wait for actors that are up, in a test.
+    /// Faults for actors that are not up yet, in a test.
     pub(super) faults: [Fault; 3],
 }
 
 impl UnitSupervisor {
-    /// Makes a supervisor; the unit starts with the actor.
+    /// Creates a supervisor; the unit starts with the actor.
     pub(crate) fn new(
         informer: Arc<Informer>,
         shared: Shared,
@@ -62,7 +62,7 @@ impl UnitSupervisor {
         }
     }
 
-    /// One step of the core, and what it decided.
+    /// Passes an input to the core, and carries out its decision.
     pub(super) fn step(&mut self, input: SupervisorInput, ctx: &mut Context<Self>) {
         let verdict = self.core.step(input, self.clock.elapsed(), rand::random());
         if let Some(timer) = self.timer.take() {
@@ -84,7 +84,7 @@ impl UnitSupervisor {
             Decision::Done { abandoned } => {
                 report_abandoned(&self.informer.resource, &abandoned);
                 if !abandoned.is_empty() {
-                    // What it appended was accepted, and holds everything behind it up (I4).
+                    // The appended records of the actor were accepted, and all later records wait behind them (I4).
                     self.informer.take_over(self.core.generation().0 + 1, &self.shared.journal);
                 }
                 for waiter in self.stop_waiters.drain(..) {
@@ -105,7 +105,7 @@ impl UnitSupervisor {
         let launch = move || informer.launch(generation.0, &shared).map_err(|error| Exit::Failed(error.to_string()));
         let booted = self.arbiters.run(self.seat, launch);
         ctx.spawn(booted.into_actor(self).map(move |booted, supervisor, ctx| match booted {
-            // It hung until it was given up on; what it started ends with its thread.
+            // The start was blocked until it was given up. Actors that it started end with their thread.
             _ if generation != supervisor.core.generation() => {}
             Ok(actors) => supervisor.watch(generation, actors, ctx),
             Err(exit) => supervisor.failed_to_boot(generation, &exit, ctx),
@@ -136,12 +136,12 @@ impl UnitSupervisor {
         self.strike();
     }
 
-    /// Returns the actors of this generation, unless they have been replaced or were never up.
+    /// Returns the actors of this generation, unless they were replaced or never came up.
     fn running(&self, generation: Generation) -> Option<&Running> {
         self.running.as_ref().filter(|running| running.generation() == generation)
     }
 
-    /// Puts faults into the actors of this generation once they are up: a cache that is brought up to the journal counts
+    /// Injects faults into the actors of this generation once they are up. A cache that catches up with the journal counts
     /// events before that.
     pub(super) fn strike(&mut self) {
         let mut faults = std::mem::take(&mut self.faults);
@@ -153,7 +153,7 @@ impl UnitSupervisor {
 
     fn exited(&mut self, generation: Generation, actor: ActorIndex, exit: Exit, ctx: &mut Context<Self>) {
         if generation != self.core.generation() {
-            return; // an actor that was left behind
+            return; // an abandoned actor
         }
         let expected = self.running.as_ref().is_some_and(Running::is_stopping);
         let resource = &*self.informer.resource;
@@ -161,7 +161,7 @@ impl UnitSupervisor {
             error!(%resource, actor = STAGES[actor], cause = %exit, "actor ended");
             self.informer.status.lock().last_error = Some(format!("{} {exit}", STAGES[actor]));
         } else if !expected {
-            warn!(%resource, actor = STAGES[actor], "actor stopped unasked");
+            warn!(%resource, actor = STAGES[actor], "actor stopped unexpectedly");
         }
         if let Some(running) = self.running.as_mut().filter(|running| running.generation() == generation) {
             running.ended(actor);

@@ -11,19 +11,19 @@ use crate::{
     supervisor::SupervisorInput,
 };
 
-/// Does harm to one actor of the unit, counted from 0 in the order of the data.
+/// Injects a fault into one actor of the unit; actors are counted from 0 in the order of the data.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Sabotage(pub ActorIndex, pub Fault);
 
-/// Stops the unit: the reflector first, then what is queued is applied, then the rest. Answers when all have ended.
+/// Stops the unit: the reflector, then the queue after its items are applied, then the indexer. Answers when all have ended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct StopUnit;
 
 impl UnitSupervisor {
-    /// Forwards a message to the indexer, if that is running.
+    /// Forwards a message to the indexer, if it is running.
     fn ask_indexer<M, T, E>(&self, message: M, not_running: E) -> ResponseFuture<Result<T, E>>
     where
         M: Message<Result = Result<T, E>> + Send + 'static,

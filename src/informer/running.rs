@@ -1,4 +1,4 @@
-//! The actors of one generation of a unit: how they are reached, and in which order they stop.
+//! Actors of one generation of a unit: their addresses, and the order in which they stop.
 
 use actix::{Addr, Recipient};
 use tokio::task::JoinHandle;
@@ -15,7 +15,7 @@ use crate::{
 /// Names of the stages, in the order in which a supervisor counts its actors.
 pub(super) const STAGES: [&str; 3] = ["reflector", "DeltaFIFO", "indexer"];
 
-/// The running actors of a unit. Their exits are the supervisor's to await.
+/// Running actors of a unit. The supervisor awaits their exits.
 #[derive(Debug)]
 pub struct Actors {
     /// First stage.
@@ -24,11 +24,11 @@ pub struct Actors {
     pub fifo: Addr<DeltaFifoActor>,
     /// Third stage.
     pub indexer: Addr<IndexerActor>,
-    /// One for each stage, in the same order; a panic shows as a `JoinError`.
+    /// One handle for each stage, in the same order; a panic is a `JoinError`.
     pub exits: [JoinHandle<()>; 3],
 }
 
-/// The addresses of one generation, and which of its actors live.
+/// Addresses of one generation, and the actors that are alive.
 pub(super) struct Running {
     generation: Generation,
     reflector: Addr<ReflectorActor>,
@@ -40,7 +40,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Takes the addresses of actors that have just started; returns what ends with each of them.
+    /// Stores the addresses of actors that have just started; returns the tasks that end with them.
     pub(super) fn new(generation: Generation, actors: Actors) -> (Self, [JoinHandle<()>; 3]) {
         let Actors { reflector, fifo, indexer, exits } = actors;
         let heartbeats = [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()];
@@ -64,13 +64,13 @@ impl Running {
         self.stopping
     }
 
-    /// Begins to stop the actors, one after the other.
+    /// Starts to stop the actors, one after the other.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.stop_next();
     }
 
-    /// Notes that an actor has ended; the next one follows if all are to stop.
+    /// Records that an actor has ended; in a stop, asks the next one to end.
     pub(super) fn ended(&mut self, actor: ActorIndex) {
         self.alive[actor] = false;
         if self.stopping {
@@ -78,7 +78,7 @@ impl Running {
         }
     }
 
-    /// Asks the first stage that still lives to end: a later one follows when it has, so all that was read is applied.
+    /// Asks the first stage that is alive to end. Later stages follow when it has ended, so everything read is applied.
     fn stop_next(&self) {
         let asked = match self.alive {
             [true, ..] => self.reflector.try_send(Stop).is_ok(),
@@ -91,7 +91,7 @@ impl Running {
         }
     }
 
-    /// Puts the faults of a test into the actors.
+    /// Injects the faults of a test into the actors.
     pub(super) fn harm(&self, faults: &mut [Fault; 3]) {
         for (heartbeat, fault) in self.heartbeats.iter().zip(faults) {
             if let Some(fault) = fault.take() {
@@ -101,7 +101,7 @@ impl Running {
     }
 }
 
-/// Logs actors that were left behind.
+/// Logs actors that were abandoned.
 pub(super) fn report_abandoned(resource: &ResourceType, abandoned: &[ActorIndex]) {
     for &actor in abandoned {
         error!(%resource, actor = STAGES[actor], "left a hung actor behind; its thread is lost until it returns");

@@ -1,4 +1,4 @@
-//! Whole units over a [`FakeApiServer`]: how they begin, take each other's place and end, and what the journal says.
+//! Whole units over a [`FakeApiServer`]: how they start, replace each other and end, and what they append to the journal.
 
 use std::{
     cell::RefCell,
@@ -43,7 +43,7 @@ use crate::{
     testing::{FakeApiServer, Request, expired, object_with_uid, status},
 };
 
-/// A server for each unit, by its id.
+/// One server for each unit, by its id.
 #[derive(Default)]
 struct Sources(Mutex<BTreeMap<UnitId, FakeApiServer>>);
 
@@ -54,7 +54,7 @@ impl SourceFactory for Sources {
     }
 }
 
-/// An engine without engine: units, a journal, and one reader that wants everything.
+/// Units and a journal without an engine, with one reader of everything.
 struct Bench {
     sources: Arc<Sources>,
     shared: Shared,
@@ -81,14 +81,14 @@ fn config_maps() -> Arc<ResourceType> {
     })
 }
 
-/// All changes of all units, of those that it has to join once it has.
+/// Returns the options of a reader of all units, which may have to join them first.
 fn everything(joins: bool) -> ReaderOptions {
     let units = (0..8).map(|unit| (UnitId(unit), UnitInterest { joins, resync_every: 1 })).collect();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
     ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL, filter: None }, name: None }
 }
 
-/// Says `+a101 Watch`, as the tests of the indexer do, with the unit before it where that is not 0.
+/// Formats a record as `+a101 Watch`, like the tests of the indexer; a unit other than 0 precedes it.
 fn brief(record: &Record) -> String {
     let unit = if record.unit.0 == 0 { String::new() } else { format!("{}:", record.unit.0) };
     let change = crate::indexer::testing::show(std::slice::from_ref(&record.change));
@@ -141,7 +141,7 @@ impl Bench {
         self.supervise(self.make(id, server, options, seed))
     }
 
-    /// Waits until the supervisor knows its actors: a reader that sees the unit already can be moved, which does nothing.
+    /// Waits until the supervisor knows its actors. Moving a reader that already sees the unit has no effect.
     async fn running(&self, supervisor: &actix::Addr<UnitSupervisor>) {
         let join = MoveReader(Move { reader: self.reader, kind: MoveKind::Join(None) });
         while supervisor.send(join).await.unwrap().is_err() {
@@ -163,7 +163,7 @@ impl Bench {
         self.records().iter().map(brief).collect()
     }
 
-    /// Waits until the journal has said `expected` and nothing else since the last time.
+    /// Waits until the journal has got the `expected` records, and no others, since the last call.
     #[track_caller]
     fn says(&self, expected: &str) -> impl Future<Output = ()> {
         let expected = expected.to_owned();
@@ -199,7 +199,7 @@ fn names(unit: &Informer) -> String {
 }
 
 #[test]
-fn unit_counts_lists_watches_and_events_in_histograms() {
+fn unit_counts_lists_watches_and_events() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let (unit, supervisor) = bench.start(0, &server, options(), None);
@@ -223,7 +223,7 @@ fn unit_counts_lists_watches_and_events_in_histograms() {
 }
 
 #[test]
-fn a_unit_that_resumes_another_is_synced_at_once_and_goes_on_without_a_list_or_an_event() {
+fn resuming_unit_continues_without_list_or_events() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let old = bench.ran(&server, options()).await;
@@ -269,17 +269,17 @@ async fn relisted(selective: bool, expected: &str) {
 }
 
 #[test]
-fn a_unit_that_relists_compares_the_first_list_with_its_seed() {
+fn relisting_unit_compares_first_list_with_seed() {
     run(relisted(false, "1:!a101 Reload, 1:b102>b105 Reload, 1:=c103 Reload, 1:+d106 Reload"));
 }
 
 #[test]
-fn what_a_selective_unit_does_not_find_of_its_seed_is_removed() {
+fn selective_unit_removes_seed_objects_not_found() {
     run(relisted(true, "1:xa101 Reload, 1:b102>b105 Reload, 1:=c103 Reload, 1:+d106 Reload"));
 }
 
 #[test]
-fn the_body_of_an_unchanged_object_is_the_new_one_also_after_a_crash_before_the_first_list() {
+fn unchanged_object_gets_new_body_after_crash() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let cut = Transform::of_values(|value| {
@@ -306,7 +306,7 @@ fn the_body_of_an_unchanged_object_is_the_new_one_also_after_a_crash_before_the_
 }
 
 #[test]
-fn i3_a_first_list_over_a_seed_is_done_again_or_finished_wherever_its_indexer_ends() {
+fn interrupted_first_list_over_seed_is_completed() {
     for moment in [Moment::BeforeAppend, Moment::BeforePublish, Moment::BeforeRelease] {
         for harm in [Harm::Panic, Harm::Hang(Duration::from_secs(8))] {
             run(async {
@@ -331,7 +331,7 @@ fn i3_a_first_list_over_a_seed_is_done_again_or_finished_wherever_its_indexer_en
 }
 
 #[test]
-fn a_namespace_that_comes_in_is_added_with_the_cause_of_its_seed() {
+fn new_namespace_is_added_with_seed_cause() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let first_list = FirstList { cause: Cause::Relist, ..FirstList::default() };
@@ -344,7 +344,7 @@ fn a_namespace_that_comes_in_is_added_with_the_cause_of_its_seed() {
 }
 
 #[test]
-fn a_unit_that_ends_unsynced_hands_its_first_list_on() {
+fn unsynced_unit_hands_on_its_first_list() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let first_list = FirstList { cause: Cause::Relist, bodies: false, complete: true };
@@ -358,7 +358,7 @@ fn a_unit_that_ends_unsynced_hands_its_first_list_on() {
 }
 
 #[test]
-fn the_last_records_of_a_unit_come_by_key_and_nothing_of_it_comes_after_them() {
+fn last_records_of_unit_come_by_key() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
         let unit = bench.ran(&server, options()).await;
@@ -374,8 +374,9 @@ fn the_last_records_of_a_unit_come_by_key_and_nothing_of_it_comes_after_them() {
     assert_eq!(crate::indexer::testing::show(&left), "xz1 Watch");
 }
 
+/// Rule: S-12.
 #[test]
-fn d13_units_of_one_type_are_synced_once_with_all_their_objects() {
+fn units_of_one_type_sync_once_together() {
     run(async {
         let bench = Bench::new();
         let servers = [["a", "b"], ["c", "d"]].map(|names| FakeApiServer::with_objects(&names));
@@ -395,7 +396,7 @@ fn d13_units_of_one_type_are_synced_once_with_all_their_objects() {
 }
 
 #[test]
-fn d13_the_type_is_synced_when_the_only_unit_that_is_not_is_retired() {
+fn retired_unsynced_unit_completes_type_sync() {
     run(async {
         let bench = Bench::new();
         let server = FakeApiServer::with_objects(&["a"]);
@@ -410,7 +411,7 @@ fn d13_the_type_is_synced_when_the_only_unit_that_is_not_is_retired() {
 }
 
 #[test]
-fn a_cache_without_bodies_keeps_stubs_and_shows_no_state_before() {
+fn stub_cache_shows_no_old_state() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let (unit, supervisor) = bench.start(0, &server, stubs(), None);
@@ -443,7 +444,7 @@ fn a_cache_without_bodies_keeps_stubs_and_shows_no_state_before() {
 }
 
 #[test]
-fn bodies_come_back_where_a_cache_of_stubs_is_replaced_by_a_whole_one() {
+fn full_bodies_return_after_stub_cache() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let old = bench.ran(&server, stubs()).await;
@@ -457,8 +458,9 @@ fn bodies_come_back_where_a_cache_of_stubs_is_replaced_by_a_whole_one() {
     });
 }
 
+/// Rules: R-23, F-61.
 #[test]
-fn f61_r23_a_list_with_an_object_that_cannot_be_transformed_fails_and_is_tried_again() {
+fn failed_transform_fails_list_and_is_retried() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let fails = Arc::new(AtomicBool::new(true));
@@ -485,7 +487,7 @@ fn f61_r23_a_list_with_an_object_that_cannot_be_transformed_fails_and_is_tried_a
 }
 
 #[test]
-fn namespaces_that_are_not_shown_move_the_version_and_show_nothing() {
+fn hidden_namespaces_move_only_the_version() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let gate = Gate { namespaces: Namespaces::parse(&["team-*"]).unwrap(), ..Gate::default() };
@@ -498,8 +500,9 @@ fn namespaces_that_are_not_shown_move_the_version_and_show_nothing() {
     });
 }
 
+/// Rule: S-11.
 #[test]
-fn s11_rounds_of_resync_go_on_over_a_restart() {
+fn resync_rounds_continue_after_restart() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let reflector = ReflectorConfig { resync_period: Duration::from_millis(30), ..options().reflector };
@@ -524,7 +527,7 @@ fn s11_rounds_of_resync_go_on_over_a_restart() {
 }
 
 #[test]
-fn a_unit_that_is_not_allowed_says_what_to_grant() {
+fn forbidden_unit_names_missing_right() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         (0..1_000).for_each(|_| server.fail_list(status(403)));
@@ -544,11 +547,12 @@ fn a_unit_that_is_not_allowed_says_what_to_grant() {
     });
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_a_unit_that_does_not_run_moves_nobody() {
+fn stopped_unit_moves_no_reader() {
     run(async {
         let bench = Bench::new();
-        // there is no server for it, so it cannot start
+        // it has no server, so it cannot start
         let unit = Informer::new(UnitId(7), "things", config_maps(), options(), Arc::default(), None);
         let (_, supervisor) = bench.supervise(Arc::new(unit));
         let join = MoveReader(Move { reader: bench.reader, kind: MoveKind::Join(None) });
@@ -557,7 +561,7 @@ fn s5_a_unit_that_does_not_run_moves_nobody() {
     });
 }
 
-/// A reader that joined late: what it saw, applied to nothing.
+/// Reader that joined late, with the state that follows from its records.
 struct Late {
     reader: ReaderId,
     state: BTreeMap<String, String>,
@@ -565,7 +569,7 @@ struct Late {
 }
 
 impl Late {
-    /// Reads on; every record must fit what it has seen before: nothing missed, nothing doubled.
+    /// Reads the next records; each must fit the earlier ones, so that nothing is missing or doubled.
     fn read(&mut self, journal: &Journal) {
         // a batch ends where an object is created again
         while let Some(last) = self.read_batch(journal) {
@@ -601,7 +605,7 @@ async fn moved(supervisor: &actix::Addr<UnitSupervisor>, reader: ReaderId, kind:
     }
 }
 
-/// Changes objects of a few names on a thread of its own, until told to stop.
+/// Changes objects of a few names on a separate thread, until it is stopped.
 fn writer(server: &FakeApiServer) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
     let (server, stop) = (server.clone(), Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
@@ -622,8 +626,9 @@ fn writer(server: &FakeApiServer) -> (Arc<AtomicBool>, std::thread::JoinHandle<(
     (stop, thread)
 }
 
+/// Rules: S-5, S-7.
 #[test]
-fn s5_s7_readers_that_come_and_go_while_much_changes_miss_nothing_and_see_nothing_twice() {
+fn moving_readers_miss_and_repeat_nothing() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["o1", "o2", "o3"]));
         let (unit, supervisor) = bench.start(0, &server, options(), None);
@@ -635,7 +640,7 @@ fn s5_s7_readers_that_come_and_go_while_much_changes_miss_nothing_and_see_nothin
             let reader = journal.open_reader(From::Next, everything(true)).unwrap();
             moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await;
             if round % 3 == 0 {
-                moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await; // as one whose answer was lost
+                moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await; // as after a lost answer
             }
             readers.push(Late { reader, state: BTreeMap::new(), left: false });
             if round % 4 == 1 {
@@ -662,7 +667,7 @@ fn s5_s7_readers_that_come_and_go_while_much_changes_miss_nothing_and_see_nothin
             now == state
         })
         .await;
-        // what is cached may not be released yet
+        // the last changes may not be released yet
         until("released", || unit.status.view().resource_version == unit.meta().store_version.as_str()).await;
         for late in &mut readers {
             late.read(journal);
@@ -674,8 +679,9 @@ fn s5_s7_readers_that_come_and_go_while_much_changes_miss_nothing_and_see_nothin
     });
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_a_late_reader_sees_each_object_once_by_key_or_nothing_of_what_is_there() {
+fn late_reader_gets_each_object_once_by_key() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
         let journal = &bench.shared.journal;
@@ -711,7 +717,7 @@ fn s5_a_late_reader_sees_each_object_once_by_key_or_nothing_of_what_is_there() {
 }
 
 #[test]
-fn d7_what_a_dictionary_on_its_way_out_has_packed_is_packed_anew_at_rest_without_an_event() {
+fn retired_dictionary_is_repacked_at_rest_without_events() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let packer = Arc::new(Packer::new(Compression::Zstd));

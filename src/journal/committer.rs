@@ -1,5 +1,5 @@
-//! The thread that makes written records durable, saves the state of readers, removes what is not needed, and brings the store
-//! back after an error.
+//! The committer thread. It makes written records durable, saves the state of readers, removes unneeded records, and reopens
+//! the store after an error.
 
 mod pass;
 mod room;
@@ -28,11 +28,11 @@ use crate::{
     mutex::lock,
 };
 
-/// Least time between two saves of readers. Saving never takes more than a tenth of the time.
+/// Minimum time between two saves of readers. Saving takes at most about a tenth of the time.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
-/// Greatest lag of the seal.
+/// Maximum lag of the seal.
 const SEAL_EVERY: Duration = Duration::from_secs(1);
-/// Delays after which a failed store is opened again.
+/// Delays before a failed store is opened again.
 const REPAIR: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(200),
     factor: 2.0,
@@ -41,7 +41,7 @@ const REPAIR: BackoffConfig = BackoffConfig {
     reset_after: Duration::from_mins(2),
 };
 
-/// Handle of the thread. To drop it ends the thread, and waits for that.
+/// Handle of the committer thread. Dropping it ends the thread, and waits for that.
 #[derive(Debug)]
 pub(super) struct Committer {
     inner: Arc<Inner>,
@@ -67,21 +67,21 @@ impl Drop for Committer {
         }
         let ended = self.thread.take().map(JoinHandle::join);
         if let Some(Err(_)) = ended {
-            error!("the journal's committer has ended in a panic");
+            error!("the journal committer panicked");
         }
     }
 }
 
-/// Work and its due times.
+/// Work of the committer, with its due times.
 struct Work<'a> {
     inner: &'a Inner,
     disk: &'a Disk,
-    /// Calls that are not done yet.
+    /// Calls that are not handled yet.
     calls: u8,
     sync_at: Instant,
     save_at: Instant,
     repair_at: Instant,
-    /// Due time of the seal; `None`: it is up to date.
+    /// Due time of the seal; `None` while it is up to date.
     seal_at: Option<Instant>,
     room: Room,
     backoff: Backoff,
@@ -115,15 +115,15 @@ impl<'a> Work<'a> {
                 self.put_repair_off();
             }
             self.calls |= called;
-            // A panic is an error of the store: it is seen, and what can be done again is.
+            // A panic counts as an error of the store: it is reported, and the repair does the work again.
             let done = catch_unwind(AssertUnwindSafe(|| self.step()));
             let failed = match done {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => self.disk.fail(&error),
-                Err(panic) => self.disk.fail(&format!("the committer has panicked: {}", said(&*panic))),
+                Err(panic) => self.disk.fail(&format!("the committer panicked: {}", said(&*panic))),
             };
             if self.is_called(calls::REPAIR) {
-                warn!(error = %failed, "the state still fails");
+                warn!(error = %failed, "the state still cannot be written; retrying");
             }
             self.room.pass = None;
             self.calls |= calls::REPAIR;
@@ -140,7 +140,7 @@ impl<'a> Work<'a> {
         self.repair_at = now() + delay;
     }
 
-    /// Returns the time until something is due without a call.
+    /// Returns the time until work is due, unless a call comes first.
     fn due_in(&self) -> Duration {
         if self.is_called(calls::REPAIR) {
             return self.repair_at.saturating_duration_since(now());
@@ -152,7 +152,7 @@ impl<'a> Work<'a> {
         due.saturating_duration_since(now())
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     fn step(&mut self) -> Result<(), StoreError> {
         let now = now();
         if self.is_called(calls::REPAIR) {
@@ -171,9 +171,9 @@ impl<'a> Work<'a> {
         }
         if self.seal_at.is_some_and(|at| at <= now) {
             self.seal_at = None;
-            // The seal before stays, which asks for less: nothing fails for it.
+            // A seal that was not written is no error: the last one stays, and it promises less.
             if let Err(error) = self.disk.store.seal() {
-                debug!(%error, "failed to write the seal of the state");
+                debug!(%error, "cannot write the seal of the state");
             }
         }
         self.make_room()
@@ -189,7 +189,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Opens the store again, and writes again what may have been lost.
+    /// Opens the store again, and writes again everything that may have been lost.
     fn repair(&mut self) -> Result<(), StoreError> {
         let _gate = self.disk.shut();
         self.disk.bell.clear(calls::REPAIR);
@@ -231,5 +231,5 @@ fn micros() -> i64 {
 /// Returns the message of a panic.
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it does not say why")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

@@ -1,25 +1,27 @@
-//! Rules for a compaction of the state: which records of a reader go, and what the others say then (D7).
+//! Rules for compacting the state: which records of a reader are removed, and how the remaining ones change.
 //!
-//! Of each object, in the order of its records:
+//! For each object, in the order of its records:
 //!
-//! | waits | follows | stays |
+//! | waiting | next | result |
 //! |---|---|---|
 //! | Added | Updated | Added with the new state |
 //! | Updated | Updated | Updated: first `old`, last state |
 //! | Updated, Unchanged | Deleted, Removed | Deleted, Removed |
 //! | Updated to another uid | Deleted, Removed | both: no other record shows that uid |
 //! | Added | Deleted, Removed | both: a deletion is never cancelled (I2) |
-//! | gone, Added | gone, of the same uid | the last one |
-//! | Added, Updated | Unchanged, of the same version | what waited |
+//! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one |
+//! | Added, Updated | Unchanged, same version | the waiting one |
 //! | Unchanged | Unchanged, Updated | the later one |
 //!
-//! Anything else stays as it is, and so does a [`ChangeKind::Synced`]. A coalesced record takes the position of its last part. An
-//! Added of the initial state keeps its position, before the `Synced` that waits behind it (S-8). Records that the reader
-//! holds in memory may be delivered already, and are not coalesced. Nor is an Added that the last run may have delivered: an
-//! object is added once, and a position has one event.
+//! All other records are kept, and so is a [`ChangeKind::Synced`]. A coalesced record takes the position of its last part. An
+//! Added of the initial state keeps its position, before the `Synced` that waits behind it (S-8).
 //!
-//! Objects are told apart within their unit, since its dictionaries pack their bodies. Names and uids are hashes here: a
-//! million waiting objects take some 80 MB during a compaction.
+//! Records that the reader holds in memory are not coalesced, because they may be delivered already. The same holds for an
+//! Added that the last run may have delivered. Otherwise an object could be added twice, or one position could have two
+//! events.
+//!
+//! Records are compared within their unit, because bodies are packed with dictionaries of the unit. Names and uids are kept as
+//! hashes: a compaction over a million waiting objects takes some 80 MB.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,10 +30,10 @@ use roaring::RoaringTreemap;
 use super::ChangeKind;
 use crate::change::Cause;
 
-/// A hash of unit, namespace and name: wide enough that no two objects share one.
+/// Hash of unit, namespace and name. It is wide enough that collisions need not be handled.
 pub(super) type LaneHash = [u64; 2];
 
-/// A record, as far as it is compared.
+/// Part of a record that is needed for the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) lane: LaneHash,
@@ -39,37 +41,37 @@ pub(super) struct Row {
     pub(super) tail: Tail,
 }
 
-/// The last record of an object, or the one that follows.
+/// The last record of an object so far, or the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) place: u64,
-    /// Position of the record that its object is from: behind its own for what kept its place when it was coalesced.
+    /// Position of the record that the object comes from. It is above `place` if the record was coalesced and kept its position.
     pub(super) last: u64,
-    /// A hash of the uid.
+    /// Hash of the uid.
     pub(super) uid: u64,
-    /// A hash of uid and version.
+    /// Hash of uid and version.
     pub(super) state: u64,
     pub(super) kind: ChangeKind,
-    /// It belongs to the reader's initial state.
+    /// Set when the record belongs to the reader's initial state.
     pub(super) keeps_its_place: bool,
-    /// An update that gave the object another uid, or may have.
+    /// Set for an update that changed the uid of the object, or may have.
     pub(super) recreated: bool,
 }
 
-/// Returns whether a record belongs to a reader's initial state. `is_addressed`: it was appended for that reader alone.
+/// Returns true if a record belongs to a reader's initial state. `is_addressed` is set if it was appended for that reader alone.
 pub(super) fn keeps_its_place(kind: ChangeKind, cause: Option<Cause>, is_addressed: bool) -> bool {
     let begins = is_addressed || matches!(cause, Some(Cause::Initial | Cause::Replay));
     kind == ChangeKind::Added && begins
 }
 
-/// Content of a record that stays: the positions of the records that it is made of. Its time is that of its own position.
+/// Sources of a record that is kept, as positions. Its time is that of the record at its own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
-    /// Kind and cause.
+    /// Source of kind and cause.
     pub(super) shape: u64,
-    /// The object.
+    /// Source of the object.
     pub(super) object: u64,
-    /// The state before, for an update.
+    /// Source of the previous object, for an update.
     pub(super) old: u64,
 }
 
@@ -79,12 +81,12 @@ impl Draft {
     }
 }
 
-/// Outcome for some records.
+/// Outcome of a step for some records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     /// Records to write, by position.
     pub(super) drafts: BTreeMap<u64, Draft>,
-    /// Records coalesced into others, earlier ones included.
+    /// Records that were coalesced into others; may include records of earlier steps.
     pub(super) superseded: RoaringTreemap,
 }
 
@@ -99,42 +101,42 @@ impl Plan {
     }
 }
 
-/// The end of an object that was added again behind it.
+/// The deletion or removal that preceded a re-add of the object.
 #[derive(Clone, Copy, Debug)]
 struct End {
     place: u64,
     is_deletion: bool,
 }
 
-/// Effect of a record on the last one of its object.
+/// Effect of a record on the last record of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
-    /// It stands beside it.
+    /// Both records stay.
     Beside,
-    /// It alone stays.
+    /// The new record replaces the waiting one.
     Replace,
-    /// Both become an Added at the place of the new one.
+    /// Both become an Added at the position of the new one.
     Move,
-    /// Both become an Updated at the place of the new one.
+    /// Both become an Updated at the position of the new one.
     Join,
-    /// The one that waits gets the object of the new one.
+    /// The waiting record gets the object of the new one.
     Refresh,
-    /// There is nothing to add.
+    /// The new record is dropped: it adds nothing.
     Nothing,
 }
 
-/// The last records of all objects that wait for one reader. A table for the time of a pass.
+/// Last records of all objects that wait for one reader. The table exists during one pass.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     tails: HashMap<LaneHash, Tail>,
-    /// The deletion that preceded a re-add, of tails that are one.
+    /// The deletion or removal before each tail that is a re-add.
     ends: HashMap<LaneHash, End>,
-    /// The last `Synced` that waits.
+    /// Position of the last waiting `Synced`.
     synced: u64,
 }
 
 impl Lanes {
-    /// Notes a record that stayed earlier. Call it in the order of positions.
+    /// Notes a record that an earlier step kept. Call it in the order of positions.
     pub(super) fn note(&mut self, row: &Row) {
         if row.tail.kind == ChangeKind::Synced {
             self.synced = self.synced.max(row.tail.place);
@@ -143,14 +145,14 @@ impl Lanes {
         }
     }
 
-    /// Plans the records that follow, in the order of their positions. `may_merge` tells which are in the state alone.
-    /// Those up to `shown` may have been delivered.
+    /// Plans the next records, in the order of their positions. `may_merge` returns true for records that are only in the
+    /// state. Records up to `shown` may have been delivered.
     pub(super) fn plan(&mut self, rows: &[Row], may_merge: impl Fn(u64) -> bool, shown: u64) -> Plan {
         let mut plan = Plan::default();
         for row in rows {
             plan.drafts.insert(row.tail.place, Draft::of(row.tail.place));
             match self.tails.get(&row.lane).copied().filter(|_| row.tail.kind != ChangeKind::Synced) {
-                // what is replayed may be older than what waits by now
+                // A replayed record may be older than the waiting one.
                 Some(tail) if tail.last >= row.tail.place => {}
                 Some(tail) if may_merge(tail.place) && may_merge(row.tail.place) => {
                     let merge = if tail.kind == ChangeKind::Added && tail.place <= shown && !is_gone(row.tail.kind) {
@@ -205,7 +207,7 @@ impl Lanes {
         }
     }
 
-    /// The table above.
+    /// Applies the table in the module documentation.
     fn merge(&self, tail: &Tail, row: &Row) -> Merge {
         use ChangeKind::{Added, Deleted, Removed, Unchanged, Updated};
         if tail.uid != row.tail.uid {
@@ -217,7 +219,7 @@ impl Lanes {
             (Updated, Updated) => Merge::Join,
             (Updated, Deleted | Removed) if tail.recreated => Merge::Beside,
             (Updated | Unchanged, Deleted | Removed) | (Unchanged, Unchanged | Updated) => Merge::Replace,
-            // a reload may show another object under the same version
+            // After a reload the same version may have another body.
             (Added | Updated, Unchanged) if tail.state == row.tail.state && row.cause == Some(Cause::Reload) => {
                 Merge::Refresh
             }

@@ -1,4 +1,4 @@
-//! The disk side of a journal with a store: the store, whether it takes writes, and calls of the committer.
+//! Disk side of a journal with a store: the store, the obstacles to writes, and the calls of the committer.
 
 use std::{
     collections::BTreeMap,
@@ -24,27 +24,27 @@ use crate::{
     mutex::lock,
 };
 
-/// Upper bounds for the duration of an fsync, in seconds.
+/// Upper bounds of the histogram of fsync durations, in seconds.
 const SYNC_BOUNDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
-/// Moment at which written records become durable.
+/// Policy for when written records become durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsync {
-    /// As often as the disk allows; only what is durable is handed out.
+    /// Synced as often as the disk allows. Only durable records are handed out.
     #[default]
     Group,
-    /// At this interval. What was handed out since may be lost with the machine.
+    /// Synced at this interval. Records that were handed out since the last fsync are lost if the machine fails.
     Interval(Duration),
 }
 
-/// What happens when the directory is as large as it may be.
+/// Policy when the state directory reaches its size limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// The API server is not read until handlers have taken what waits for them.
+    /// The engine stops reading from the API server until handlers have taken their waiting records.
     #[default]
     StopReading,
-    /// The oldest changes are dropped, counted and named.
+    /// The oldest changes are dropped. They are counted and named.
     Drop,
 }
 
@@ -53,14 +53,14 @@ pub enum OnFull {
 pub struct JournalOptions {
     /// See [`Fsync`].
     pub fsync: Fsync,
-    /// Time that records are kept for which no reader waits.
+    /// Time for which records are kept that no reader needs.
     pub retention: Duration,
-    /// Approximate limit of the state on disk, in bytes. At this limit records are removed early, and those that wait for
-    /// readers are coalesced.
+    /// Approximate size limit of the state on disk, in bytes. At the limit, records are removed early, and records that wait
+    /// for readers are coalesced.
     pub max_bytes: u64,
     /// See [`OnFull`].
     pub on_full: OnFull,
-    /// Bytes of bodies that may be written and not durable. Beyond it appends wait for the disk.
+    /// Maximum size of the bodies that are written and not durable, in bytes. Beyond it appends wait for the disk.
     pub unsynced_max_bytes: usize,
 }
 
@@ -76,77 +76,77 @@ impl Default for JournalOptions {
     }
 }
 
-/// Reason why a journal takes no appends now.
+/// Reason why a journal takes no appends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotWritable {
-    /// The store failed. It is tried again with growing delays.
+    /// The store failed. It is opened again, with growing delays.
     #[error("stopped reading: {0}")]
     Failed(String),
-    /// The state has `max_bytes`, readers wait for what is in it, and coalescing that has not made room.
+    /// The state has reached `max_bytes`, readers need its records, and coalescing them has not made room.
     #[error(
-        "stopped reading: the state has {bytes} bytes of `[state] max_bytes` = {max_bytes}, although what waits for \
-         handlers is merged; the slowest is {slowest:?}: let it catch up, remove it, or raise `max_bytes`"
+        "stopped reading: the state is full ({bytes} bytes, `[state] max_bytes` = {max_bytes}), and coalescing made no \
+         room; the slowest handler is {slowest:?}: let it catch up, remove it, or raise `max_bytes`"
     )]
     Full {
-        /// Its size.
+        /// Size of the state.
         bytes: u64,
-        /// Its limit.
+        /// Size limit.
         max_bytes: u64,
-        /// The reader that waits for the oldest record.
+        /// Reader that waits for the oldest record.
         slowest: String,
     },
-    /// More was written than the disk makes durable.
-    #[error("waiting for the disk: {bytes} bytes are written and not durable yet")]
+    /// More records are written than the disk has made durable.
+    #[error("waiting for the disk: {bytes} written bytes are not durable yet")]
     Behind {
-        /// Bytes that are not durable.
+        /// Size of the bodies that are not durable, in bytes.
         bytes: usize,
     },
-    /// The journal was closed.
+    /// The journal is closed.
     #[error("the journal is closed")]
     Closed,
 }
 
-/// A journal could not be opened.
+/// Reason why a journal could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenJournalError {
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its thread could not be started.
-    #[error("failed to start the thread that commits the journal: {0}")]
+    /// The committer thread could not be started.
+    #[error("cannot start the thread that commits the journal: {0}")]
     Thread(#[from] std::io::Error),
 }
 
 /// Figures about a journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JournalHealth {
-    /// There is a store.
+    /// Set when the journal has a store.
     pub stored: bool,
-    /// Reason why it takes no appends; `None` where it does.
+    /// Reason why the journal takes no appends; `None` if it does.
     pub not_writable: Option<NotWritable>,
-    /// Approximate bytes on disk.
+    /// Approximate size on disk, in bytes.
     pub disk_bytes: u64,
-    /// The first record kept.
+    /// First record that is kept.
     pub first: Sequence,
-    /// The first record needed.
+    /// First record that is needed.
     pub needed: Sequence,
-    /// The released watermark.
+    /// Released watermark.
     pub released: Sequence,
-    /// The durable watermark.
+    /// Durable watermark.
     pub durable: Sequence,
-    /// The last record appended.
+    /// Last appended record.
     pub last: Sequence,
-    /// Count of fsyncs.
+    /// Number of fsyncs.
     pub syncs: u64,
     /// Duration of the last fsync.
     pub last_sync: Duration,
-    /// Duration of each fsync, in seconds.
+    /// Durations of all fsyncs, in seconds.
     pub sync_duration: HistogramSnapshot,
-    /// Count of failures of the store.
+    /// Number of failures of the store.
     pub failures: u64,
 }
 
-/// Reasons why no appends are taken, each on its own. The first that is present is shown.
+/// Reasons why no appends are taken, independent of each other. The first one present is reported.
 #[derive(Debug, Default)]
 pub(super) struct Obstacles {
     closed: bool,
@@ -162,19 +162,19 @@ impl Obstacles {
     }
 }
 
-/// Work that the committer is called for: bits.
+/// Calls of the committer, as bits.
 pub(super) mod calls {
-    /// Something was written.
+    /// Records were written.
     pub(in crate::journal) const SYNC: u8 = 1;
-    /// A reader has something to save.
+    /// The state of a reader changed.
     pub(in crate::journal) const SAVE: u8 = 1 << 1;
     /// The store has failed.
     pub(in crate::journal) const REPAIR: u8 = 1 << 2;
-    /// The committer shall end.
+    /// The committer must end.
     pub(in crate::journal) const END: u8 = 1 << 3;
 }
 
-/// Calls of the committer. One that was made before needs no lock held long, and wakes nothing.
+/// Pending calls of the committer. A call that is already pending wakes no thread.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     calls: Mutex<u8>,
@@ -194,7 +194,7 @@ impl Bell {
         *lock(&self.calls) &= !call;
     }
 
-    /// Waits for a call that is not in `known`, up to `at_most`. Takes all calls.
+    /// Waits up to `at_most` for a call that is not in `known`. Takes all calls.
     pub(super) fn wait(&self, known: u8, at_most: Duration) -> u8 {
         let is_known = |calls: &mut u8| *calls & !known == 0;
         let waited = self.rung.wait_timeout_while(lock(&self.calls), at_most, is_known);
@@ -206,15 +206,15 @@ impl Bell {
 pub(super) struct Disk {
     pub(super) store: Store,
     pub(super) options: JournalOptions,
-    /// Held for reading while something is appended, for writing while that must not be.
+    /// Held for reading during an append, and for writing where appends must be kept out.
     gate: RwLock<()>,
-    /// Held while states of readers are taken and saved: the last taken is the last saved. It holds a failed step of a
-    /// compaction, which may be written or not, and is written again before anything else is saved.
+    /// Held while states of readers are taken and saved, so that the last state taken is the last one saved. Holds a failed
+    /// step of a compaction. The step may be on disk or not, and is written again before any other state is saved.
     pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
     obstacles: watch::Sender<Obstacles>,
     pub(super) bell: Bell,
-    /// Figures that are known here; the others are added when they are asked for.
+    /// Figures that are counted here; [`Disk::health`] adds the others.
     pub(super) figures: Mutex<JournalHealth>,
     pub(super) sync_duration: Histogram,
     pub(super) retention: Mutex<Retention>,
@@ -253,7 +253,7 @@ impl Disk {
         }
     }
 
-    /// Lets an append pass, until the guard is dropped.
+    /// Lets an append through. Until the guard is dropped, [`Disk::shut`] waits.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, NotWritable> {
         match self.not_writable() {
             Some(why) => Err(why),
@@ -261,7 +261,7 @@ impl Disk {
         }
     }
 
-    /// Waits until no append is under way, and lets none pass until the guard is dropped.
+    /// Waits for running appends, and keeps new ones out until the guard is dropped.
     pub(super) fn shut(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -291,7 +291,7 @@ impl Disk {
         self.obstacles.send_modify(|obstacles| obstacles.closed = true);
     }
 
-    /// Notes that the store has failed, and calls for repair.
+    /// Notes that the store has failed, and calls for a repair.
     pub(super) fn fail(&self, what: &impl fmt::Display) -> NotWritable {
         if self.obstacles.borrow().closed {
             return NotWritable::Closed;
@@ -304,13 +304,13 @@ impl Disk {
         });
         if is_new {
             lock(&self.figures).failures += 1;
-            error!(dir = %self.store.dir().display(), error = %what, "the state cannot be written, stopped reading");
+            error!(dir = %self.store.dir().display(), error = %what, "the state cannot be written; stopped reading");
         }
         self.bell.ring(calls::REPAIR);
         why
     }
 
-    /// Notes an error of a call that may fail: the store is written again later.
+    /// Notes the error of a call that reports none to its caller. The repair writes the data again.
     pub(super) fn note<T>(&self, done: Result<T, StoreError>) {
         if let Err(error) = done {
             self.fail(&error);
@@ -330,13 +330,13 @@ impl Disk {
         info!(dir = %self.store.dir().display(), "the state can be written again");
     }
 
-    /// Notes whether the state is full.
+    /// Notes that the state is full, or has room again.
     pub(super) fn set_full(&self, full: Option<NotWritable>) {
         self.obstacles.send_if_modified(|obstacles| {
             let (is_news, is_full) = (obstacles.full.is_some() != full.is_some(), full.is_some());
             match &full {
                 Some(why) if is_news => error!(error = %why, "the state is full"),
-                None if is_news => info!("there is room in the state again"),
+                None if is_news => info!("the state has room again"),
                 _ => {}
             }
             obstacles.full = full;
@@ -344,7 +344,8 @@ impl Disk {
         });
     }
 
-    /// Notes the bytes that are not durable yet. Above the limit nothing is taken until half of it is left.
+    /// Notes the size of the bodies that are not durable. Once above the limit, no appends are taken until half of the limit
+    /// is reached.
     pub(super) fn set_unsynced(&self, bytes: usize) {
         let max = self.options.unsynced_max_bytes;
         self.obstacles.send_if_modified(|obstacles| {

@@ -1,34 +1,34 @@
-//! Filters of readers: each record of a reader's interest is judged by itself, before it is coalesced.
+//! Filters of readers. Each record of a reader's interest is judged by itself, before it is coalesced.
 //!
-//! To judge a record costs microseconds, so a reader does it when it reads, outside of the journal's lock. Records are judged
-//! earlier where they are coalesced: by the append, for a reader in memory that has fallen behind, and by a compaction of the
-//! state. A refused record counts as acknowledged.
+//! Judging a record takes microseconds, so a reader does it when it reads, outside of the journal's lock. Records that are
+//! about to be coalesced are judged earlier. For a reader in memory that has fallen behind, the append judges them; in the
+//! state, the compaction does. A refused record counts as acknowledged.
 
 use std::{fmt, sync::Arc};
 
 use super::{Record, Sequence};
 
-/// Judge of the records of a reader's interest.
+/// Filter for the records of a reader's interest.
 ///
 /// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged
 /// again after a restart or a crash.
 pub trait ReaderFilter: fmt::Debug + Send + Sync {
-    /// Judges one record, as it was appended.
+    /// Judges one record in the form in which it was appended.
     fn judge(&self, record: &Record) -> Judgement;
 }
 
 /// Judgement of a record by a [`ReaderFilter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The reader gets it.
+    /// The reader gets the record.
     Wanted,
-    /// The reader does not get it.
+    /// The reader does not get the record.
     Refused,
-    /// The filter failed with this error, and the reader does not get it.
+    /// The filter failed with this error. The reader does not get the record.
     Failed(String),
 }
 
-/// A shared [`ReaderFilter`]; two are equal if they are the same one.
+/// A shared [`ReaderFilter`]. Two are equal if they share the same filter.
 #[derive(Clone, Debug)]
 pub struct RecordFilter(Arc<dyn ReaderFilter>);
 
@@ -63,9 +63,9 @@ impl Eq for RecordFilter {}
 /// Errors of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterFailures {
-    /// Their count.
+    /// Number of errors.
     pub count: u64,
-    /// The object of the last one, and the error.
+    /// Object and text of the last error.
     pub last: Option<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct Unjudged {
 }
 
 impl Unjudged {
-    /// Judges them. Call it without a lock.
+    /// Judges the records. Call it without holding a lock.
     pub fn judge(&self) -> Judged {
         let mut judged = Judged::default();
         for record in &self.records {
@@ -97,19 +97,19 @@ impl Unjudged {
     }
 }
 
-/// Judgements of some records, each list in the order of positions.
+/// Judgements of some records. Both lists are in the order of positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// The wanted ones.
+    /// Positions of the wanted records.
     pub wanted: Vec<Sequence>,
-    /// The refused ones.
+    /// Positions of the refused records.
     pub refused: Vec<Sequence>,
-    /// Of these, those on which the filter failed.
+    /// Errors of the filter. The records concerned are among the refused ones.
     pub failures: FilterFailures,
 }
 
 impl Judged {
-    /// Returns whether a record is refused.
+    /// Returns true if a record is refused.
     pub fn refuses(&self, place: Sequence) -> bool {
         self.refused.binary_search(&place).is_ok()
     }

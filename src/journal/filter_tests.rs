@@ -1,4 +1,4 @@
-//! What a filter refuses: done with, counted, and judged before anything is merged (D8).
+//! Refused records: they are acknowledged, counted, and judged before records are coalesced.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{testing::*, *};
 use crate::change::Reached;
 
-/// Refuses odd versions, cannot say anything of the seventh, and remembers what it was asked.
+/// Filter that refuses odd versions, fails for version 7, and remembers the judged records.
 #[derive(Debug, Default)]
 struct Even(Mutex<Vec<String>>);
 
@@ -46,7 +46,7 @@ fn read(journal: &Journal, reader: ReaderId) -> Vec<String> {
 }
 
 #[test]
-fn d8_what_is_refused_is_done_with_once_it_is_read_and_counted() {
+fn refused_record_is_acknowledged_when_read() {
     let (journal, even) = (Journal::in_memory(), std::sync::Arc::default());
     let reader = open(&journal, 100, &even);
     commit(&journal, &[added("a", "a", 1), updated("a", "a", 1, 2), updated("a", "a", 2, 3), synced(1)]);
@@ -63,7 +63,7 @@ fn d8_what_is_refused_is_done_with_once_it_is_read_and_counted() {
 }
 
 #[test]
-fn d8_each_change_is_judged_as_it_was_before_it_is_merged() {
+fn changes_are_filtered_before_merging() {
     let (journal, even) = (Journal::in_memory(), std::sync::Arc::default());
     let reader = open(&journal, 1, &even);
     commit(&journal, &[added("x", "x", 2), added("y", "y", 4)]);
@@ -81,7 +81,7 @@ fn d8_each_change_is_judged_as_it_was_before_it_is_merged() {
 }
 
 #[test]
-fn d8_another_filter_judges_what_waits_and_was_not_judged() {
+fn new_filter_judges_unjudged_waiting_records() {
     let (journal, even) = (Journal::in_memory(), std::sync::Arc::default());
     let reader = open(&journal, 100, &even);
     commit(&journal, &[added("a", "a", 1), added("b", "b", 2)]);
@@ -95,7 +95,7 @@ fn d8_another_filter_judges_what_waits_and_was_not_judged() {
 }
 
 #[test]
-fn d8_what_was_read_and_comes_again_is_not_judged_again() {
+fn reread_record_is_not_judged_again() {
     let (journal, even) = (Journal::in_memory(), std::sync::Arc::default());
     let reader = open(&journal, 100, &even);
     commit(&journal, &[added("a", "a", 1), added("b", "b", 2)]);
@@ -106,7 +106,7 @@ fn d8_what_was_read_and_comes_again_is_not_judged_again() {
 }
 
 #[test]
-fn d8_who_has_fallen_behind_keeps_only_what_is_wanted() {
+fn lagging_reader_keeps_only_wanted_records() {
     let (journal, even) = (Journal::in_memory(), std::sync::Arc::default());
     let reader = open(&journal, 10_000, &even);
     let changes: Vec<_> = (0..5_000).map(|version| deleted("a", "a", version * 2 + 1)).collect();

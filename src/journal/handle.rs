@@ -1,4 +1,4 @@
-//! The handle of a journal: one short lock a call, and what touches the disk outside of it.
+//! Handle of a journal. Each call takes one short lock; disk access happens outside of it.
 
 mod append;
 mod readers;
@@ -21,11 +21,11 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// The journal of an engine: shared by indexers, which append, and readers.
+/// The journal of an engine. Indexers append to it, and readers read from it.
 ///
-/// One short lock per call, which is per batch. Without a store, only [`Journal::readable`] waits. With one, the methods that
-/// say so may block on the disk, except on its `fsync`s, which a thread of its own makes. It ends with [`Journal::close`] or
-/// with the last handle.
+/// Each call takes one short lock; appends and reads are one call per batch. Without a store, only [`Journal::readable`] waits.
+/// With a store, methods may block on the disk where their documentation says so. Appends and reads never wait for an `fsync`:
+/// the committer thread makes them. The journal ends with [`Journal::close`] or when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Journal {
     shared: Arc<Shared>,
@@ -38,7 +38,7 @@ struct Shared {
 }
 
 impl Journal {
-    /// Makes an empty journal in memory, with a random id of 12 hex digits.
+    /// Returns an empty journal in memory, with a random id of 12 hex digits.
     pub fn in_memory() -> Self {
         let id = format!("{:012x}", rand::random::<u64>() >> 16);
         Self::of(Inner::new(&id, Sequence(0), MemoryJournal::default(), None), None)
@@ -48,12 +48,13 @@ impl Journal {
         Self { shared: Arc::new(Shared { inner, committer: Mutex::new(committer) }) }
     }
 
-    /// Opens the journal in `dir`, which is made if absent, and returns it with what it holds from the last run. Blocks
-    /// on the disk.
+    /// Opens the journal in `dir`, which is created if absent. Returns the journal and the state of the last run. Blocks on
+    /// the disk.
     ///
-    /// Units and readers resume by their names: [`Journal::add_unit`] of a unit of the last run reports only what changed,
-    /// and [`Journal::open_reader`] finds a reader's position. A unit that no longer exists is to be retired, a reader to be
-    /// [forgotten](Journal::forget_reader): both hold records back until then.
+    /// Units and readers resume where they were. A unit of the last run that is [added](Journal::add_unit) again reports
+    /// only what has changed. [`Journal::open_reader`] finds the position of a reader by its name. The caller must retire
+    /// units and [forget](Journal::forget_reader) readers that no longer exist. Until then no record that they need is
+    /// removed.
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
         let mut core = MemoryJournal::restored(disk.durability(), &recovered);
@@ -70,46 +71,46 @@ impl Journal {
         Ok((Self::of(inner, Some(committer)), recovered))
     }
 
-    /// Makes durable what was appended so far, so that it can be handed out before the process ends. Blocks on the disk. Has
-    /// no effect without a store.
+    /// Makes all earlier appends durable, so that they can be handed out before the process ends. Blocks on the disk. Has no
+    /// effect without a store.
     pub fn flush(&self) -> Result<(), StoreError> {
         self.disk().map_or(Ok(()), |disk| self.inner().sync(disk))
     }
 
-    /// Makes everything durable, saves the readers' positions, and marks the end as clean. Appends are refused from now on,
-    /// and named readers keep their positions. After an error the next run finds the store as after a crash. Blocks on the
-    /// disk. Has no effect without a store.
+    /// Makes everything durable, saves the positions of the readers, and marks the run as cleanly ended. From now on appends
+    /// are refused; named readers keep their positions. After an error, the next run recovers the store as after a crash.
+    /// Blocks on the disk. Has no effect without a store.
     pub fn close(&self) -> Result<(), StoreError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         disk.close();
-        drop(lock(&self.shared.committer).take()); // waits for its end
+        drop(lock(&self.shared.committer).take()); // waits until the thread has ended
         let _gate = disk.shut();
         self.inner().sync(disk)?;
         self.inner().save(disk)?;
         disk.store.close()
     }
 
-    /// Returns the id: sequences are comparable within it.
+    /// Returns the journal id. Sequences are comparable only within one id.
     pub fn id(&self) -> &str {
         &self.inner().id
     }
 
-    /// Returns the last position of earlier runs: records after it were appended by this one.
+    /// Returns the last position of earlier runs. Later records were appended by this run.
     pub fn earlier(&self) -> Sequence {
         self.inner().earlier
     }
 
-    /// Returns whether it outlives the process.
+    /// Returns true if the journal is stored on disk.
     pub fn is_stored(&self) -> bool {
         self.disk().is_some()
     }
 
-    /// Binds the state to a cluster, the first time; fails for any other from then on. Blocks on the disk.
+    /// Binds the state to a cluster on the first call. Later calls fail if the cluster is another one. Blocks on the disk.
     pub fn bind(&self, cluster_uid: &str) -> Result<(), StoreError> {
         self.disk().map_or(Ok(()), |disk| disk.store.bind(cluster_uid))
     }
 
-    /// Waits until appends are taken; returns at once where they are.
+    /// Waits until the journal takes appends. Returns at once if it already does.
     pub async fn writable(&self) {
         if let Some(disk) = self.disk() {
             disk.writable().await;

@@ -1,4 +1,4 @@
-//! State of a journal that its handles share with the committer.
+//! State of a journal that the handles share with the committer.
 
 mod saving;
 
@@ -16,7 +16,7 @@ use crate::mutex::lock;
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) id: Box<str>,
-    /// The last position of earlier runs.
+    /// Last position of earlier runs.
     pub(super) earlier: Sequence,
     pub(super) core: Mutex<MemoryJournal>,
     pub(super) wakers: Mutex<HashMap<ReaderId, Arc<Notify>>>,
@@ -36,7 +36,7 @@ impl Inner {
         self.disk.as_ref()
     }
 
-    /// Does something with a reader; nothing where it is closed.
+    /// Calls `act` with a reader. Returns the default value if the reader is closed.
     pub(super) fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut JournalReader) -> R) -> R {
         self.core().reader(reader).map(act).unwrap_or_default()
     }
@@ -45,7 +45,7 @@ impl Inner {
         if readers.is_empty() {
             return;
         }
-        // A woken reader asks for this lock first, and to wake a thread takes long: it is not held meanwhile.
+        // Waking a thread takes long, and a woken reader takes this lock first. So the lock is not held while readers are woken.
         let wakers = lock(&self.wakers);
         let woken: Vec<_> = readers.iter().filter_map(|reader| wakers.get(reader)).cloned().collect();
         drop(wakers);

@@ -1,4 +1,4 @@
-//! A compaction judges what waits a part at a time: who commits does not wait for all of it (D8).
+//! A compaction judges waiting records in parts, so commits do not wait for all of them.
 
 use std::{
     sync::{
@@ -17,11 +17,11 @@ use crate::{
     object::{Identity, Object, packer::Compression},
 };
 
-/// So many wait in memory, and none of them was judged.
+/// Number of records that wait in memory, all of them unjudged.
 const WAITING: u64 = 1_000;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Wants everything. Says which record it judges, and goes on when it is told to.
+/// Filter that wants everything. It reports each record, and waits for permission to continue.
 #[derive(Debug)]
 struct Told {
     judged: AtomicU64,
@@ -33,7 +33,7 @@ impl ReaderFilter for Told {
     fn judge(&self, _: &Record) -> Judgement {
         let number = self.judged.fetch_add(1, Ordering::Relaxed) + 1;
         if self.says.lock().unwrap().send(number).is_ok() {
-            self.goes_on.lock().unwrap().recv().ok(); // whoever has heard enough is gone
+            self.goes_on.lock().unwrap().recv().ok(); // an error means that the test wants no more reports
         }
         Judgement::Wanted
     }
@@ -45,7 +45,7 @@ fn commit(journal: &Journal, changes: &[Change]) -> Sequence {
     ticket.last
 }
 
-/// A change that takes a quarter of the room.
+/// Returns a change that takes a quarter of the room.
 fn large(version: u64) -> Change {
     let (name, uid, resource_version, filling) = ("large", "large", version.to_string(), noise(MAX_BYTES / 4));
     let json =
@@ -55,7 +55,7 @@ fn large(version: u64) -> Change {
 }
 
 #[test]
-fn d8_what_is_committed_while_a_compaction_judges_is_durable_before_all_is_judged() {
+fn commit_is_durable_while_compaction_judges() {
     let dir = tempfile::TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: MAX_BYTES as u64, ..JournalOptions::default() };
     let (journal, _) = Journal::open(dir.path(), options).unwrap();
@@ -72,7 +72,7 @@ fn d8_what_is_committed_while_a_compaction_judges_is_durable_before_all_is_judge
     while journal.released() < waiting {
         std::thread::yield_now();
     }
-    // the state fills up, until the first is judged
+    // The state fills up until the first record is judged.
     let mut sizes = 1..;
     let first = loop {
         match said.recv_timeout(Duration::from_millis(20)) {
@@ -89,6 +89,6 @@ fn d8_what_is_committed_while_a_compaction_judges_is_durable_before_all_is_judge
         judged = said.recv().unwrap();
     }
     assert!(judged < WAITING, "all were judged first");
-    drop((said, tell)); // what is left is judged without a word
+    drop((said, tell)); // the remaining records are judged without reports
     journal.close().unwrap();
 }

@@ -1,11 +1,13 @@
-//! The core of the journal: what was appended and is not visible yet, and the readers.
+//! Core of the journal: appends that are not visible yet, and the readers.
 //!
-//! A batch that becomes visible is handed to the readers that want it, and kept nowhere else in memory: records that wait for
-//! one reader are never held for others (I5, I7). Joins and leaves are batches too, so each takes effect in its turn.
+//! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy in memory. So a
+//! record that waits for one reader takes no room for others (I5, I7). Joins and leaves are batches too, and take effect in
+//! their order.
 //!
-//! With a store, the caller writes what is appended. It reports what is [written](MemoryJournal::written) and what is
-//! [durable](MemoryJournal::synced), and reads what a slow reader [waits for](super::reader::JournalReader::to_load). Visible
-//! is what was released and is durable; with [`Durability::Interval`], what was released and is written.
+//! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
+//! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow
+//! readers. A batch is visible once it is released and durable; with [`Durability::Interval`], once it is released and
+//! written.
 
 mod readers;
 mod units;
@@ -23,59 +25,59 @@ use super::{
 };
 use crate::change::{Cause, Change, Reached};
 
-/// The pure core of [`Journal`](super::Journal), whose methods say what these do.
+/// Pure core of [`Journal`](super::Journal). The documentation of its methods is there.
 #[derive(Debug)]
 pub(crate) struct MemoryJournal {
-    /// Position of the next record. The first is 1.
+    /// Position of the next record. The first record has position 1.
     next: u64,
-    /// The released watermark: everything up to here is visible.
+    /// Released watermark: all records up to here are visible.
     mark: u64,
     /// Batches above the watermark, in append order.
     pending: VecDeque<Batch>,
     units: Units,
-    /// Position at which the initial state of a type was complete.
+    /// Position at which the initial state of each type was complete.
     synced: HashMap<Lane, Sequence>,
     discovered: bool,
     readers: BTreeMap<ReaderId, JournalReader>,
     next_reader: u32,
-    /// Above the ids of all units.
+    /// An id above those of all units.
     pub(super) next_unit: u32,
     durability: Durability,
     /// Batches that are not durable, in append order.
     unsynced: VecDeque<Unsynced>,
-    /// Bytes of their bodies.
+    /// Size of the bodies in `unsynced`.
     pub(super) unsynced_bytes: usize,
     /// Readers of the last run that were not opened again.
     pub(super) dormant: BTreeMap<Box<str>, StoredReader>,
-    /// The first position whose record may be kept.
+    /// First position whose record may be kept.
     kept_from: u64,
 }
 
-/// When a released batch becomes visible.
+/// Moment at which a released batch becomes visible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// At once: there is no store.
+    /// Visible at once: there is no store.
     #[default]
     Memory,
-    /// Once it is written.
+    /// Visible once it is written.
     Interval,
-    /// Once it is durable.
+    /// Visible once it is durable.
     Group,
 }
 
-/// An append to a store that could be lost with the machine. It has records.
+/// Append that is not durable: a failure of the machine could lose it. It has at least one record.
 #[derive(Clone, Debug)]
 pub(super) struct Unsynced {
     pub(super) unit: UnitId,
     pub(super) ticket: Ticket,
     pub(super) records: Arc<Vec<Record>>,
-    /// Name of the only reader that it is for.
+    /// Name of the only reader that the records are for.
     pub(super) only: Option<Box<str>>,
     pub(super) reached: Option<Reached>,
     written: bool,
 }
 
-/// The records of one append.
+/// Batch of one append.
 #[derive(Debug)]
 struct Batch {
     unit: UnitId,
@@ -86,23 +88,23 @@ struct Batch {
     written: bool,
 }
 
-/// Effect of a batch when its turn comes.
+/// Effect of a batch when it becomes visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// Readers that see its unit are shown it.
+    /// Readers that see the unit get the records.
     Show,
-    /// It is for one reader alone, and begins or ends what that sees of the unit.
+    /// One reader gets the records, and starts or stops seeing the unit.
     Cross {
         reader: ReaderId,
         crossing: Crossing,
-        /// The unit's last resync before.
+        /// Number of the unit's last resync before the batch.
         round: u32,
-        /// The reader's interest in the resyncs after it.
+        /// The reader's interest in resyncs after the batch.
         resync_every: u32,
     },
-    /// It is the unit's first state, and for no reader.
+    /// First state of the unit. No reader gets the records.
     Seed,
-    /// It ends what all readers see of the unit.
+    /// All readers stop seeing the unit.
     Retire,
 }
 
@@ -128,9 +130,10 @@ impl Default for MemoryJournal {
 }
 
 impl MemoryJournal {
-    /// Makes the core of a journal with a store, as the last run left it. Everything written counts as released.
+    /// Returns the core of a journal with a store in the state of the last run. Everything written counts as released.
     pub(crate) fn restored(durability: Durability, recovered: &Recovered) -> Self {
-        // A reader's position may lie behind what is lost: it has decided about these records.
+        // A reader's position may be above the last record that survived. The reader has judged these records, so their
+        // positions are not used again.
         let positions = recovered.readers.iter().map(|reader| reader.position.0);
         let last = positions.fold(recovered.last.0, u64::max);
         let dormant = recovered.readers.iter().map(|reader| (reader.name.as_str().into(), reader.clone()));
@@ -160,7 +163,7 @@ impl MemoryJournal {
         self.durability != Durability::Memory
     }
 
-    /// Appends invisible records. With a store they are to be [written](Self::written), or [taken back](Self::take_back).
+    /// Appends invisible records. With a store, the caller must then call [`Self::written`] or [`Self::take_back`].
     pub(crate) fn append(
         &mut self,
         unit: UnitId,
@@ -172,13 +175,13 @@ impl MemoryJournal {
         Ok(self.push(unit, changes, now_micros, Turn::Show))
     }
 
-    /// Appends the first state of a unit, which no reader sees. It is to be written like an append.
+    /// Appends the first state of a unit, which no reader sees. The caller must write it like an append.
     pub(crate) fn seed(&mut self, unit: UnitId, changes: &[Change], now_micros: i64) -> Ticket {
         self.push(unit, changes, now_micros, Turn::Seed)
     }
 
-    /// Appends released records for one reader. In its turn, the reader begins or ceases to see the unit. `None` where it
-    /// is closed. It is to be written like an append.
+    /// Appends released records for one reader. When they become visible, the reader starts or stops seeing the unit. Returns
+    /// `None` if the reader is closed. The caller must write it like an append.
     pub(crate) fn cross(
         &mut self,
         (reader, crossing): (ReaderId, Crossing),
@@ -214,7 +217,7 @@ impl MemoryJournal {
                 Turn::Seed => Some(NOBODY.into()),
                 _ => None,
             };
-            // at an interval many wait for it
+            // With an interval many records wait here, so they are kept packed.
             let records = match self.durability {
                 Durability::Interval => Arc::new(records.iter().map(Record::packed).collect()),
                 _ => Arc::clone(&records),
@@ -229,14 +232,14 @@ impl MemoryJournal {
         ticket
     }
 
-    /// Returns whether a join or a leave of that reader and unit waits for its turn.
+    /// Returns true if a join or leave of this reader and unit is not visible yet.
     pub(crate) fn is_crossing(&self, reader: ReaderId, unit: UnitId) -> bool {
         let waits = |batch: &Batch| matches!(batch.turn, Turn::Cross { reader: of, .. } if of == reader);
         self.pending.iter().any(|batch| batch.unit == unit && waits(batch))
     }
 
-    /// Notes that the store has an append, which brings the unit to `reached`. Returns the readers that have something new.
-    /// Takes the append back, and fails, when the unit was taken over meanwhile.
+    /// Notes that the store has written an append, which brings the unit to `reached`. Returns the readers to wake. If the
+    /// unit was taken over in the meantime, takes the append back and fails.
     pub(crate) fn written(
         &mut self,
         (unit, epoch): (UnitId, u64),
@@ -256,7 +259,7 @@ impl MemoryJournal {
         Ok(self.raise())
     }
 
-    /// Takes back an append that the store refused. Returns the readers that have something new: it stood before that.
+    /// Takes back an append that the store refused. Returns the readers to wake: later batches may become visible without it.
     pub(crate) fn take_back(&mut self, ticket: Ticket) -> Vec<ReaderId> {
         if let Some(at) = self.unsynced.iter().position(|batch| batch.ticket == ticket) {
             let batch = self.unsynced.remove(at).expect("it was just found");
@@ -266,13 +269,13 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns the position up to which everything is written; `None` where all of it is durable. A sync of the store that
-    /// begins after this makes it durable.
+    /// Returns the position up to which everything is written; `None` if all of it is durable. A sync of the store that starts
+    /// after this call makes it durable.
     pub(crate) fn to_sync(&self) -> Option<Sequence> {
         self.unsynced.iter().take_while(|batch| batch.written).last().map(|batch| batch.ticket.last)
     }
 
-    /// Raises the durable watermark. Returns the readers that have something new.
+    /// Raises the durable watermark. Returns the readers to wake.
     pub(crate) fn synced(&mut self, to: Sequence) -> Vec<ReaderId> {
         while let Some(batch) = self.unsynced.pop_front_if(|batch| batch.ticket.last <= to) {
             self.unsynced_bytes -= bytes(&batch.records);
@@ -280,17 +283,17 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns what is written and not durable, to be written again after an error of the disk.
+    /// Returns the appends that are written and not durable. They are written again after an error of the disk.
     pub(super) fn unsynced(&self) -> Vec<Unsynced> {
         self.unsynced.iter().filter(|batch| batch.written).cloned().collect()
     }
 
-    /// Returns the durable watermark; without a store, the last position.
+    /// Returns the durable watermark. Without a store this is the last position.
     pub(crate) fn durable(&self) -> Sequence {
         Sequence(self.unsynced.front().map_or(self.next, |batch| batch.ticket.first.0) - 1)
     }
 
-    /// Makes a ticket's records visible once all older ones are. Returns the readers that have something new.
+    /// Makes the records of a ticket visible once all older ones are. Returns the readers to wake.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<ReaderId> {
         if let Some(batch) = self.pending.iter_mut().find(|batch| batch.ticket == ticket && batch.turn == Turn::Show) {
             batch.released = true;
@@ -298,7 +301,7 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns the oldest outstanding append of a unit; one that is being written may yet be taken back.
+    /// Returns the oldest outstanding append of a unit. Skips one that is still being written, because it may be taken back.
     pub(crate) fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
         let is_outstanding = |batch: &&Batch| batch.unit == unit && batch.written && !batch.released;
         self.pending.iter().find(is_outstanding).map(|batch| batch.ticket)
@@ -313,7 +316,7 @@ impl MemoryJournal {
         Sequence(self.next - 1)
     }
 
-    /// Makes visible what was released and has nothing outstanding before it. Returns the readers that have something new.
+    /// Makes released batches visible if nothing before them is outstanding. Returns the readers to wake.
     pub(crate) fn raise(&mut self) -> Vec<ReaderId> {
         let mut woken = Vec::new();
         let (durability, durable) = (self.durability, self.durable());
@@ -351,7 +354,7 @@ impl MemoryJournal {
         }
         for record in &*batch.records {
             match record.change {
-                // a later round may have been noted while this one waited for its turn
+                // A later round may have been noted before this batch became visible.
                 Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = unit.round.max(round),
                 Change::Synced { .. } => drop(self.synced.entry(unit.origin.lane).or_insert(record.sequence)),
                 _ => {}
@@ -372,7 +375,7 @@ fn bytes(records: &[Record]) -> usize {
 
 #[cfg(test)]
 impl MemoryJournal {
-    /// As [`MemoryJournal::cross`], without a store.
+    /// Calls [`MemoryJournal::cross`] for a join, without a store.
     pub(super) fn join(
         &mut self,
         reader: ReaderId,
@@ -385,7 +388,7 @@ impl MemoryJournal {
         Ok(self.raise())
     }
 
-    /// As [`MemoryJournal::cross`], without a store.
+    /// Calls [`MemoryJournal::cross`] for a leave, without a store.
     pub(super) fn leave(
         &mut self,
         reader: ReaderId,
@@ -398,7 +401,7 @@ impl MemoryJournal {
         Ok(self.raise())
     }
 
-    /// Asserts what must hold between any two calls.
+    /// Asserts the invariants between two calls.
     pub(crate) fn check(&self) {
         let is_due = |batch: &Batch| {
             let is_durable = self.durability != Durability::Group || batch.ticket.last <= self.durable();
@@ -420,7 +423,6 @@ impl MemoryJournal {
     }
 }
 
-/// A reader that is open.
 #[cfg(test)]
 impl std::ops::Index<ReaderId> for MemoryJournal {
     type Output = JournalReader;

@@ -1,4 +1,4 @@
-//! The journal against a naive model: random appends, releases, crashes and slow readers of every policy.
+//! Compares the journal with a simple model: random appends, releases, crashes, and slow readers with all policies.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,14 +9,14 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::{memory::MemoryJournal, testing::*, *};
 
-/// Units at work at a time; each may be succeeded by another of its type.
+/// Number of units at a time; each may be replaced by another unit of its type.
 const UNITS: u32 = 3;
-/// The first list of this one is wanted by readers that want no initial objects.
+/// Unit whose first list is also wanted by readers that want no initial objects.
 const LATE: u32 = 2;
-/// The cache of this one holds no bodies.
+/// Unit whose cache holds no bodies.
 const UNCACHED: u32 = 1;
 const READERS: usize = 8;
-/// Readers from this one on have a filter.
+/// First reader with a filter.
 const FILTERED: usize = 6;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -53,15 +53,15 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The caches of a few units, as far as the journal hears of them.
+/// Caches of a few units, as the journal sees them.
 #[derive(Clone, Default)]
 struct World {
     objects: BTreeMap<(u32, usize), (String, u64)>,
     removed: BTreeMap<(u32, usize), (String, u64)>,
     synced: BTreeSet<u32>,
-    /// Uids that took the place of another one in an update: nobody began with them.
+    /// Uids that replaced another uid in an update, so they have no Added.
     replacing: BTreeSet<String>,
-    /// What a version was refreshed from: both say the same to who is told of changes.
+    /// Refreshed version → the version before. Readers of changes treat both as equal.
     refreshed: BTreeMap<u64, u64>,
     version: u64,
 }
@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// Returns the state whose version was told, of one that was refreshed since.
+/// Returns the last delivered version of a state that may have been refreshed since.
 fn told(refreshed: &BTreeMap<u64, u64>, (uid, mut version): (String, u64)) -> (String, u64) {
     while let Some(before) = refreshed.get(&version) {
         version = *before;
@@ -126,10 +126,10 @@ fn told(refreshed: &BTreeMap<u64, u64>, (uid, mut version): (String, u64)) -> (S
     (uid, version)
 }
 
-/// An object that nothing was said of: whose it is, behind which place, and its uid and version.
+/// Object that a reader joined without a record: unit and name, position of the join, uid and version.
 type Assumed = ((u32, String), u64, (String, u64));
 
-/// What a consumer of one reader knows.
+/// Knowledge of the consumer of one reader.
 #[derive(Default)]
 struct Consumer {
     shown: HashMap<(u32, String), (String, u64)>,
@@ -137,24 +137,24 @@ struct Consumer {
     in_flight: Vec<Record>,
     again: Vec<u64>,
     last: u64,
-    /// What it was silently introduced to, and where.
+    /// Objects of units that it joined without records.
     assumed: Vec<Assumed>,
-    /// Names of which something was lost: nothing is promised of them.
+    /// Objects with a lost record. Nothing is guaranteed for them.
     lossy: BTreeSet<(u32, String)>,
     accounted: BTreeSet<u64>,
-    /// Uids of objects of which it has acknowledged something.
+    /// Uids of objects with an acknowledged record.
     handled: BTreeSet<String>,
-    /// The units it sees, as the journal's order has it, and the round of resync it counts from.
+    /// Units that it sees, in the order of the journal, and the resync round from which it counts.
     sees: BTreeMap<u32, u32>,
-    /// The units it shall be introduced to.
+    /// Units that it must still join.
     awaits: BTreeSet<u32>,
-    /// What it begins with: uids, by unit.
+    /// Uids that it gets with its join, by unit.
     begins_with: BTreeMap<u32, Vec<(usize, String)>>,
-    /// What it shall be shown or told the loss of.
+    /// Records that it must get, or whose loss must be reported.
     wanted: BTreeSet<u64>,
-    /// What is of its interest, and its filter refuses.
+    /// Records of its interest that its filter refuses.
     refused: BTreeSet<u64>,
-    /// Of each object, where what it shall be shown stood, and what it was shown last.
+    /// Positions of the wanted records of each object; `told` has the position of the last one shown.
     asked_for: HashMap<(u32, String), BTreeSet<u64>>,
     told: HashMap<(u32, String), u64>,
 }
@@ -172,19 +172,19 @@ impl Consumer {
         }
     }
 
-    /// Checks that something that was asked for is behind a record.
+    /// Checks that a shown record results from at least one wanted record.
     fn justify(&mut self, record: &Record, unit: u32) {
         let Some(object) = record.object() else { return };
         let (key, until) = ((unit, object.name().to_owned()), record.sequence.0);
         let from = self.told.get(&key).map_or(0, |last| last + 1);
         let asked_for = self.asked_for.get(&key).is_some_and(|places| places.range(from..=until).next().is_some());
-        assert!(asked_for, "D8: {} was refused, and is shown", brief(record));
+        assert!(asked_for, "{} was refused, and is shown", brief(record));
         self.told.insert(key, until);
     }
 }
 
 impl Consumer {
-    /// Checks I2 and I3 of one record that was never shown before.
+    /// Checks I2 and I3 for one record that was not shown before.
     fn take(&mut self, record: &Record, unit: u32, refreshed: &BTreeMap<u64, u64>, strict: bool) {
         let sequence = record.sequence.0;
         if self.again.first() == Some(&sequence) {
@@ -235,7 +235,7 @@ impl Consumer {
     }
 }
 
-/// How often something was tried that matters; the test fails if one never was.
+/// Number of times that each important case occurred. The test fails if one never did.
 #[derive(Debug, Default)]
 struct Hits {
     coalesced: u64,
@@ -259,13 +259,13 @@ struct Hits {
 
 struct Run {
     journal: MemoryJournal,
-    /// Which unit is at work in the place of each, and which place each unit had.
+    /// Active unit at each index; `places` has the index of each unit.
     at_work: [UnitId; UNITS as usize],
     places: HashMap<UnitId, u32>,
     rounds: [u32; UNITS as usize],
     retired: Vec<(UnitId, Sequence)>,
     world: World,
-    /// The world as each unit's outstanding append found it.
+    /// State of the world before each unit's outstanding append.
     before: BTreeMap<u32, (World, Ticket)>,
     readers: Vec<(ReaderId, Consumer, Interest, WhenFull)>,
     epoch: u64,
@@ -298,7 +298,7 @@ impl Run {
             ),
             (Bounds { max_events: 5, max_bytes: size * 6, when_full: WhenFull::DropOldest }, every(3)),
             (Bounds { max_events: 5, max_bytes: 1 << 20, when_full: WhenFull::DropNewest }, every(2)),
-            // Never reads.
+            // This reader never reads.
             (Bounds { max_events: 6, max_bytes: size * 4, when_full: WhenFull::Coalesce }, every(0)),
             (Bounds { max_events: 3, max_bytes: size * 6, when_full: WhenFull::Coalesce }, filtered(2)),
             (Bounds { max_events: 4, max_bytes: 1 << 20, when_full: WhenFull::DropOldest }, filtered(0)),
@@ -326,7 +326,7 @@ impl Run {
         }
     }
 
-    /// Appends, and notes who shall see it.
+    /// Appends changes, and notes the readers that must see them.
     fn append(&mut self, unit: u32, changes: &[Change]) -> Ticket {
         let ticket = self.journal.append(self.at_work[unit as usize], self.epoch, changes, 1).unwrap();
         assert_eq!(ticket.last.0 + 1 - ticket.first.0, changes.len() as u64);
@@ -339,7 +339,7 @@ impl Run {
                 let wanted = match change {
                     Change::Added { cause: Cause::Initial, .. } if unit == LATE => {
                         self.hits.late += u64::from(!interest.changes.has(ChangeSet::INITIAL));
-                        true // every reader wants what is added
+                        true // every reader wants added objects
                     }
                     Change::Unchanged { cause: Cause::Resync { round }, .. } => {
                         every > 0 && (round - base).is_multiple_of(every)
@@ -360,7 +360,7 @@ impl Run {
         ticket
     }
 
-    /// A join or a leave, between two batches of the unit.
+    /// Makes a reader join or leave, between two batches of the unit.
     fn cross(&mut self, reader: usize, unit: u32, leaves: bool, silent: bool) {
         self.release(unit);
         let all = self.world.objects.iter().filter(|((of, _), _)| *of == unit);
@@ -432,7 +432,7 @@ impl Run {
         }
     }
 
-    /// Tells a reader of all units; to those that it does not see, it has to be introduced.
+    /// Makes a reader interested in all units. It must join those that it does not see.
     fn take_interest(&mut self, reader: usize) {
         let (id, consumer, interest, _) = &mut self.readers[reader];
         let UnitInterest { resync_every, .. } = *interest.units.values().next().unwrap();
@@ -445,7 +445,7 @@ impl Run {
         self.journal.set_interest(*id, interest);
     }
 
-    /// Another unit of the type goes on with the cache.
+    /// Replaces a unit by another one of its type, which continues with the cache.
     fn succeed(&mut self, unit: u32) {
         self.release(unit);
         let next = UnitId(u32::try_from(self.places.len()).unwrap());
@@ -473,7 +473,7 @@ impl Run {
                 }
             }
             Op::Append { unit, .. } => {
-                // A crash between append and release: the next actor finds the ticket and releases it.
+                // After a crash between append and release, the next actor finds the ticket and releases it.
                 let found = self.journal.outstanding(self.at_work[*unit as usize]).expect("it was appended");
                 assert_eq!(found, self.before[unit].1);
                 self.hits.crashed += 1;
@@ -534,7 +534,7 @@ impl Run {
         }
     }
 
-    /// S-8: who has synced has handled all that he begins with.
+    /// Checks S-8: a synced reader has acknowledged all objects that it starts with.
     fn check_synced(&mut self) {
         for (id, consumer, interest, when_full) in &self.readers {
             if !self.journal.has_synced(*id) {
@@ -570,7 +570,7 @@ impl Run {
     fn read(&mut self, reader: usize, events: usize, bytes: usize) {
         self.collect_losses();
         let (id, consumer, interest, when_full) = &mut self.readers[reader];
-        // A consumer that does not hear of deletions cannot tell lives apart.
+        // A consumer without deletions cannot distinguish objects of one name.
         let is_full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
         let strict = *when_full == WhenFull::Coalesce && is_full;
         let mut batch = self.journal[*id].read(events, bytes);
@@ -613,7 +613,7 @@ impl Run {
         }
     }
 
-    /// Releases and reads everything; then what was shown is what there is.
+    /// Releases and reads everything, and compares the shown state with the world.
     fn finish(mut self, totals: &Mutex<Hits>) {
         for unit in 0..UNITS {
             self.release(unit);
@@ -625,7 +625,7 @@ impl Run {
                     if self.journal.stats(self.readers[reader].0).queued == 0 {
                         break;
                     }
-                    continue; // all of it was refused
+                    continue; // all records were refused
                 }
                 self.ack(reader, u8::try_from(self.readers[reader].1.in_flight.len() - 1).unwrap_or(0));
             }
@@ -636,7 +636,7 @@ impl Run {
         for (id, consumer, interest, when_full) in &self.readers {
             let stats = self.journal.stats(*id);
             assert_eq!(stats.wanted, (consumer.wanted.len() + consumer.refused.len()) as u64);
-            assert_eq!(stats.filtered, consumer.refused.len() as u64, "D8: each is judged by itself, and once");
+            assert_eq!(stats.filtered, consumer.refused.len() as u64, "each is judged by itself, and once");
             self.hits.filtered += stats.filtered;
             self.hits.filtered_and_merged += if stats.filtered > 0 { stats.coalesced } else { 0 };
             assert_eq!((stats.queued, stats.in_flight), (0, 0));
@@ -653,8 +653,8 @@ impl Run {
             for (key, places) in &consumer.asked_for {
                 let (last, told) = (places.last().copied().unwrap_or_default(), consumer.told.get(key));
                 let is_told = told.is_some_and(|told| *told >= last) || last == 0 || consumer.lossy.contains(key);
-                // a body that the cache has now may be shown at the place of what waited
-                assert!(is_told || stats.coalesced > 0, "D8: {key:?} was asked for at {last}, told at {told:?}");
+                // The waiting record may be shown with the current body of the cache.
+                assert!(is_told || stats.coalesced > 0, "{key:?} was asked for at {last}, told at {told:?}");
             }
             let full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
             for (unit, (number, name)) in (0..UNITS).flat_map(|unit| NAMES.iter().enumerate().map(move |n| (unit, n))) {
@@ -689,9 +689,12 @@ impl Run {
     }
 }
 
-/// I1, I2, I3, I5, I6, and that rules see each change before it is merged (D8), for readers of every policy. `PROPTEST_CASES` sets the number of cases.
+/// Checks I1, I2, I3, I5 and I6 for readers with all policies. Also checks that rules see each change before it is coalesced.
+/// `PROPTEST_CASES` sets the number of cases.
+///
+/// Rules: G-5, D-11.
 #[test]
-fn any_history_is_shown_in_order_completely_and_within_bounds() {
+fn any_history_is_shown_in_order_and_bounded() {
     let totals = Mutex::new(Hits::default());
     TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })
         .run(&proptest::collection::vec(op(), 200..260), |ops| {

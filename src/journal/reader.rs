@@ -1,7 +1,7 @@
 //! One reader of the journal: the records that it wants, and those that it has not acknowledged.
 //!
-//! Records wait whole in a [`Queue`] while they are within the reader's bounds. What is beyond them is coalesced in a
-//! [`Backlog`] until that is empty, or dropped. With a store, a [`Spill`] keeps only the positions of what is beyond.
+//! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits they are dropped, or coalesced in a
+//! [`Backlog`] until that is empty again. With a store, a [`Spill`] keeps only the positions of further records.
 
 mod ack;
 pub(super) mod backlog;
@@ -30,33 +30,33 @@ use super::{
 };
 use crate::change::{Cause, Change};
 
-/// While this many records wait in memory, new ones wait packed, so that they take no more than the cache does. They are
-/// also judged at once, so that few are to be judged together before they are coalesced.
+/// Once this many records wait in memory, new ones are kept packed, so that they share memory with the cache. They are also
+/// judged at once, so that few records are left to judge when they are coalesced.
 const MANY: usize = 512;
 
-/// One reader.
+/// State of one reader.
 ///
-/// Its records, oldest first: `in_flight`, `again`, those of the `backlog` or the `queue`, then the `spill`.
-/// **Invariants:** nothing of `in_flight` and `again` is coalesced; while there is a backlog the queue is empty; with a
-/// spill there is no backlog, and all that is in memory is wanted.
+/// Its records, oldest first, are in `in_flight`, `again`, the `backlog` or the `queue`, and the `spill`.
+/// **Invariants:** Records in `in_flight` and `again` are not coalesced. While there is a backlog, the queue is empty. With a
+/// spill there is no backlog, and all records in memory are wanted.
 #[derive(Debug, Default)]
 pub(crate) struct JournalReader {
     bounds: Bounds,
     changes: ChangeSet,
     filter: Option<RecordFilter>,
     units: HashMap<UnitId, Sight>,
-    /// Positions up to which objects of a lane belong to the reader's initial state (S-8).
+    /// Position for each lane up to which Added records belong to the reader's initial state (S-8).
     marks: HashMap<Lane, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,
-    /// Set from the first record that was dropped until nothing waits: all that waits is judged.
+    /// Set when a record was dropped; reset when nothing waits. While it is set, all waiting records are judged.
     overflowed: bool,
     /// Present in a journal with a store.
     spill: Option<Spill>,
     again: VecDeque<WaitingRecord>,
-    /// In the order of their positions.
+    /// Sorted by position.
     in_flight: VecDeque<WaitingRecord>,
-    /// Records given up, to be replayed, of a reader without a name.
+    /// Given-up records of a reader without a name, for a replay.
     given_up: BTreeMap<Sequence, WaitingRecord>,
     abandoned: bool,
     tally: Tally,
@@ -68,7 +68,7 @@ impl JournalReader {
         Self { bounds, ..Self::default() }
     }
 
-    /// Makes the reader of a journal with a store that resumes from `state`. Without a name it ends with the process.
+    /// Returns a reader that resumes from `state`, for a journal with a store.
     pub(super) fn stored(bounds: Bounds, mut state: StoredReader, units: &Units) -> Self {
         let is_known = |unit: &UnitId| units.get(unit).is_some_and(|unit| !unit.retired);
         let joined = std::mem::take(&mut state.joined).into_iter().filter(is_known);
@@ -88,7 +88,7 @@ impl JournalReader {
                 self.overflowed = true;
                 waiting.extend(std::iter::from_fn(|| backlog.pop_front()));
             }
-            // only a backlog needs the records that are not wanted
+            // only a backlog needs unwanted records
             waiting.into_iter().filter(|waiting| waiting.wanted).for_each(|waiting| self.queue.push(waiting));
         }
         if let Some(backlog) = &mut self.backlog {
@@ -97,7 +97,7 @@ impl JournalReader {
         self.settle();
     }
 
-    /// Returns whether it drops records beyond its bounds in place of coalescing them.
+    /// Returns true if records beyond the limits are dropped and not coalesced.
     fn drops(&self) -> bool {
         self.bounds.when_full != WhenFull::Coalesce
     }
@@ -106,7 +106,7 @@ impl JournalReader {
         self.bounds.max_events.max(1)
     }
 
-    /// Takes a record of a unit that it sees.
+    /// Adds a record of a unit that the reader sees.
     fn take(&mut self, record: &Record, origin: RecordOrigin, wanted: bool) {
         self.tally.stats.wanted += u64::from(wanted);
         if let Some(spill) = self.spill.as_mut().filter(|spill| !spill.positions.is_empty()) {
@@ -136,13 +136,13 @@ impl JournalReader {
         }
     }
 
-    /// Returns whether a record that is not wanted tells something of what waits, should that be coalesced.
+    /// Returns true if an unwanted record must be kept, because it would change the waiting records when they are coalesced.
     fn matters(&self, record: &Record) -> bool {
         let is_news = !matches!(record.change, Change::Unchanged { cause, .. } if cause != Cause::Reload);
         is_news && !self.queue.waiting.is_empty() && !self.drops() && self.spill.is_none()
     }
 
-    /// Brings what waits within the bounds.
+    /// Brings the waiting records within the limits.
     fn settle(&mut self) {
         if let Some(spill) = &mut self.spill {
             while self.queue.is_over(&self.bounds) {
@@ -175,7 +175,7 @@ impl JournalReader {
         }
     }
 
-    /// Moves everything from the queue to a backlog.
+    /// Moves all records from the queue to a backlog.
     fn coalesce(&mut self) {
         let mut backlog = Backlog::default();
         for WaitingRecord { record, origin, wanted, judged } in std::mem::take(&mut self.queue).waiting {
@@ -202,7 +202,7 @@ impl JournalReader {
                 break;
             }
             let mut waiting = self.pop().expect("it was just seen");
-            waiting.judged |= self.filter.is_none(); // it is handed out as it is, whatever a reload brings
+            waiting.judged |= self.filter.is_none(); // it is handed out without a filter, even if a reload brings one
             let sequence = waiting.sequence();
             self.kept.shown = self.kept.shown.max(sequence.0);
             batch.push(waiting.record.clone());
@@ -241,7 +241,7 @@ impl JournalReader {
         }
     }
 
-    /// Returns the record of the last error of the filter, and the error.
+    /// Returns the last error of the filter, with the name of the object.
     pub(crate) fn last_filter_error(&self) -> Option<String> {
         self.tally.failures.last.clone()
     }
@@ -264,7 +264,7 @@ impl JournalReader {
         oldest.or_else(|| self.spill.as_ref()?.since_micros())
     }
 
-    /// Names what is not acknowledged and waits in memory, oldest first, up to `limit` events.
+    /// Returns the names of unacknowledged records in memory, oldest first, up to `limit`.
     pub(crate) fn undelivered(&self, limit: usize) -> Vec<EventName> {
         let read = self.in_flight.iter().chain(&self.again).map(|waiting| &waiting.record);
         let queue = self.queue.waiting.iter().filter(|waiting| waiting.wanted).map(|waiting| &waiting.record);
@@ -282,7 +282,7 @@ impl JournalReader {
             + self.backlog.as_ref().map_or(0, Backlog::len)
     }
 
-    /// Asserts what must hold between any two calls.
+    /// Asserts the invariants between two calls.
     pub(super) fn check(&self) {
         assert!(self.in_flight.len() <= self.in_flight_max() || !self.again.is_empty() || self.spill.is_some());
         self.queue.check(&self.bounds);

@@ -1,4 +1,4 @@
-//! Records that a reader wants of those that it has not seen: after a restart, or when it begins in the past.
+//! Selection of the records that a reader wants and has not seen, after a restart or when it starts in the past.
 
 use super::{
     ChangeKind, ChangeSet, Interest, Sequence, UnitId,
@@ -7,9 +7,9 @@ use super::{
 };
 use crate::change::Cause;
 
-/// Judge of records by their heads, for one reader.
+/// Selects records for one reader by their heads.
 ///
-/// Joins and leaves take effect at their records: only these are addressed to one reader. Resyncs are not repeated.
+/// Joins and leaves take effect at their records, the only ones that are addressed to one reader. Resyncs are not repeated.
 #[derive(Debug)]
 pub(crate) struct Judge {
     pub(super) state: StoredReader,
@@ -18,7 +18,8 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// Makes the judge of a reader that resumes from `state`. One that `begins` there sees all of its interest.
+    /// Returns the judge of a reader that resumes from `state`. If the reader is new (`begins`), it sees all units of its
+    /// interest.
     pub(super) fn new(mut state: StoredReader, units: Units, interest: &Interest, begins: bool) -> Self {
         if begins {
             let seen = interest.units.iter().filter(|(_, unit)| !unit.joins);
@@ -27,12 +28,12 @@ impl Judge {
         Self { state, changes: interest.changes, units }
     }
 
-    /// Returns the position up to which everything is decided.
+    /// Returns the position up to which all records are judged.
     pub(crate) fn position(&self) -> Sequence {
         self.state.position
     }
 
-    /// Decides on the next record.
+    /// Judges the next record.
     pub(crate) fn visit(&mut self, head: &Head<'_>) {
         let Some(unit) = self.units.get(&head.unit) else { return };
         let joined = &mut self.state.joined;
@@ -46,7 +47,7 @@ impl Judge {
                 joined.remove(&head.unit);
                 true
             }
-            // It is about the type, whichever of its units reports it last.
+            // A `Synced` concerns the whole type, not only the unit that reports it.
             None if head.kind == ChangeKind::Synced => {
                 let is_of_type = |of: &UnitId| self.units.get(of).is_some_and(|of| of.origin.lane == unit.origin.lane);
                 joined.iter().any(is_of_type)
@@ -59,7 +60,7 @@ impl Judge {
         }
     }
 
-    /// Notes that everything up to a position is decided.
+    /// Notes that all records up to a position are judged.
     #[must_use]
     pub(crate) fn up_to(mut self, place: Sequence) -> Self {
         self.state.position = place;

@@ -1,21 +1,21 @@
-//! Time that records are kept for which no reader waits.
+//! Retention of records that no reader needs.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::Sequence;
 
-/// Moments remembered of the time that records are kept.
+/// Number of points in time that are remembered within the retention.
 const MOMENTS: u32 = 64;
-/// Of a state that is too large, one in this many parts of what is not needed is removed at a time.
+/// Divisor: if the state is too large, this fraction of the unneeded records is removed at a time.
 const PARTS: u64 = 8;
 
-/// The last record at some moments, which tells the records that are old.
+/// The last record at some points in time. It shows which records are older than the retention.
 #[derive(Debug)]
 pub(super) struct Retention {
     keep: Duration,
-    /// Microseconds since the Unix epoch, and the last record then; oldest first.
+    /// Time in microseconds since the Unix epoch, and the last record at that time; oldest first.
     moments: VecDeque<(i64, Sequence)>,
-    /// The time until which a group of records was given up, and the first of them, oldest first. A replay needs them.
+    /// Groups of given-up records, oldest first: end time of the group, and its first record. A replay needs these records.
     given_up: VecDeque<(i64, Sequence)>,
 }
 
@@ -28,7 +28,7 @@ impl Retention {
         i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// Notes the last record at a time. Clocks that go back make records live longer.
+    /// Notes the last record at a time. If the clock is set back, records are kept longer.
     pub(super) fn note(&mut self, now_micros: i64, last: Sequence) {
         let step = self.step_micros();
         if self.moments.back().is_none_or(|(at, _)| now_micros.saturating_sub(*at) >= step) {
@@ -36,7 +36,7 @@ impl Retention {
         }
     }
 
-    /// Notes that records from `first` on were given up at that time: they are kept as if they were new.
+    /// Notes that records from `first` on were given up at that time. From then on they are kept as long as new records.
     pub(super) fn note_given_up(&mut self, now_micros: i64, first: Sequence) {
         match self.given_up.back_mut().filter(|(until, _)| now_micros <= *until) {
             Some((_, known)) => *known = first.min(*known),
@@ -44,12 +44,12 @@ impl Retention {
         }
     }
 
-    /// Returns the first record that is not old and was not given up lately, as far as that is known.
+    /// Returns the first record to keep. All records before it are known to be old, and none of them was given up recently.
     pub(super) fn keep_from(&mut self, now_micros: i64) -> Sequence {
         let keep = i64::try_from(self.keep.as_micros()).unwrap_or(i64::MAX);
         let is_old = |(at, _): &(i64, Sequence)| now_micros.saturating_sub(*at) > keep;
         let mut from = Sequence(0);
-        // The newest of the old ones stays: it still says which records are old.
+        // The newest of the old moments stays: it still marks the limit of the old records.
         while self.moments.get(1).is_some_and(is_old) {
             self.moments.pop_front();
         }
@@ -61,8 +61,7 @@ impl Retention {
     }
 }
 
-/// Returns the first record that stays where the state has too many bytes, of which those from `first` to `needed` are not
-/// needed.
+/// Returns the first record to keep if the state is too large. The records from `first` to `needed` are not needed.
 pub(super) fn make_room(first: Sequence, needed: Sequence) -> Sequence {
     let spare = needed.0.saturating_sub(first.0);
     Sequence(first.0 + spare.div_ceil(PARTS))
@@ -75,7 +74,7 @@ mod tests {
     const SECOND: i64 = 1_000_000;
 
     #[test]
-    fn records_are_old_when_something_later_was_the_last_one_so_long_ago() {
+    fn record_age_counts_from_its_group_end() {
         let mut retention = Retention::new(Duration::from_secs(64));
         retention.note(0, Sequence(10));
         retention.note(SECOND / 2, Sequence(11));
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn given_up_records_are_old_only_after_the_give_up() {
+    fn given_up_records_age_from_give_up() {
         let mut retention = Retention::new(Duration::from_secs(64));
         retention.note(0, Sequence(10));
         retention.note(2 * SECOND, Sequence(20));
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_removes_nothing_early() {
+    fn backward_clock_removes_nothing_early() {
         let mut retention = Retention::new(Duration::from_secs(64));
         retention.note(100 * SECOND, Sequence(10));
         assert_eq!(retention.keep_from(0), Sequence(0));
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_in_parts_and_never_beyond_what_is_needed() {
+    fn room_is_made_in_parts_up_to_need() {
         assert_eq!(make_room(Sequence(1), Sequence(81)), Sequence(11));
         assert_eq!(make_room(Sequence(80), Sequence(81)), Sequence(81));
         assert_eq!(make_room(Sequence(81), Sequence(81)), Sequence(81));

@@ -1,4 +1,4 @@
-//! A state that is full, over a real directory: what waits for slow readers is merged, and nothing is lost by that.
+//! A full state in a real directory: records of slow readers are coalesced, and nothing is lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ fn with_unit(journal: Journal) -> Journal {
     journal
 }
 
-/// Opens it once nobody works on it any more who was at it when it was closed.
+/// Opens the journal once all threads of the closed one have ended.
 async fn open_when_free(dir: &Path, options: JournalOptions) -> Journal {
     loop {
         match Journal::open(dir, options) {
@@ -53,7 +53,7 @@ fn reader_with(journal: &Journal, name: &str, filter: Option<RecordFilter>) -> R
     journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: Some(name.to_owned()) }).unwrap()
 }
 
-/// Text that does not compress.
+/// Returns text that does not compress.
 pub(super) fn noise(bytes: usize) -> String {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let letter = || {
@@ -65,13 +65,13 @@ pub(super) fn noise(bytes: usize) -> String {
     std::iter::repeat_with(letter).take(bytes).collect()
 }
 
-/// The objects of a cluster, which change all the time.
+/// Objects of a cluster, which change all the time.
 #[derive(Default)]
 struct Cluster {
     /// Name → uid and version.
     states: BTreeMap<String, (String, u64)>,
     version: u64,
-    /// Uids.
+    /// Uids of deleted objects.
     deleted: BTreeSet<String>,
     largest: u64,
 }
@@ -79,7 +79,7 @@ struct Cluster {
 impl Cluster {
     fn object(name: &str, uid: &str, version: u64) -> Object {
         static FILLING: LazyLock<String> = LazyLock::new(|| noise(64 << 10));
-        // The letter beyond ASCII is there for debug builds: they check 64 KiB for ASCII slowly, and for UTF-8 fast.
+        // The non-ASCII letter keeps debug builds fast: they check 64 KiB slowly for ASCII, and fast for UTF-8.
         let head = format!(r#"{{"metadata":{{"name":"{name}","uid":"{uid}","resourceVersion":"{version}"}},"data":"é"#);
         let identity = Identity { namespace: "ns", name, uid, resource_version: &version.to_string() };
         Object::assemble(identity, &[head.as_bytes(), FILLING.as_bytes(), br#""}"#])
@@ -113,7 +113,7 @@ impl Cluster {
         changes
     }
 
-    /// Appends rounds of changes, as an indexer does: again when that is taken.
+    /// Appends rounds of changes like an indexer: it retries once the journal is writable.
     async fn churn(&mut self, journal: &Journal, rounds: std::ops::Range<u64>) {
         let mut pace = tokio::time::interval(Duration::from_millis(20));
         for round in rounds {
@@ -123,33 +123,33 @@ impl Cluster {
                 match journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
                     Ok(ticket) => break journal.release(ticket),
                     Err(AppendError::NotWritable(NotWritable::Full { .. } | NotWritable::Behind { .. })) => {
-                        journal.writable().await; // a slow disk
+                        journal.writable().await; // the disk is slow
                     }
                     Err(error) => panic!("{error}"),
                 }
             }
             self.largest = self.largest.max(journal.health().disk_bytes);
             if journal.health().disk_bytes > MAX_BYTES / 2 * 3 {
-                below_the_bound(journal).await; // a disk that is slow today
+                below_the_bound(journal).await; // the disk is too slow in this run
             }
         }
     }
 }
 
-/// Waits until merging has made room.
+/// Waits until coalescing has made room.
 async fn below_the_bound(journal: &Journal) {
     while journal.health().disk_bytes > MAX_BYTES {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// What a reader was shown.
+/// Records that a reader was shown.
 #[derive(Default)]
 struct Shown {
     states: BTreeMap<String, (String, u64)>,
     deleted: BTreeSet<String>,
     events: u64,
-    /// What a crash repeats may repeat its kind.
+    /// Set when a crash may have repeated records of the same kind.
     repeats: bool,
 }
 
@@ -190,9 +190,9 @@ impl Shown {
     }
 }
 
-/// Of more than four times as much as the state may have.
+/// Appends more than four times the size limit of the state.
 #[tokio::test(flavor = "multi_thread")]
-async fn d7_a_dead_handler_and_many_updates_of_few_objects_stay_near_max_bytes_and_reading_goes_on() {
+async fn dead_handler_keeps_state_near_max_bytes() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: MAX_BYTES, ..JournalOptions::default() };
     let journal = open(dir.path(), options);
@@ -211,7 +211,7 @@ async fn d7_a_dead_handler_and_many_updates_of_few_objects_stay_near_max_bytes_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn d7_a_restart_amid_merging_loses_no_last_state_and_no_deletion() {
+async fn restart_during_merging_loses_no_final_state() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: MAX_BYTES, ..JournalOptions::default() };
     let mut cluster = Cluster::default();
@@ -220,12 +220,12 @@ async fn d7_a_restart_amid_merging_loses_no_last_state_and_no_deletion() {
         let journal = with_unit(open_when_free(dir.path(), options).await);
         let slow = reader(&journal, "slow");
         cluster.churn(&journal, run * 120..run * 120 + 60).await;
-        // takes some of it, and acknowledges less
+        // It reads some records, and acknowledges fewer.
         let batch = journal.fetch(slow, 16, usize::MAX).await;
         journal.ack_each(slow, &batch.iter().take(10).map(|record| record.sequence).collect::<Vec<_>>());
         shown.take(&batch);
         cluster.churn(&journal, run * 120 + 60..run * 120 + 120).await;
-        // ends without a word
+        // The run ends without a stop.
     }
     let journal = with_unit(open_when_free(dir.path(), options).await);
     let slow = reader(&journal, "slow");
@@ -236,7 +236,7 @@ async fn d7_a_restart_amid_merging_loses_no_last_state_and_no_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn d7_a_reader_that_reads_on_while_its_records_are_merged_sees_each_object_tell_its_story() {
+async fn reading_during_merging_keeps_object_order() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: MAX_BYTES / 2, ..JournalOptions::default() };
     let journal = open(dir.path(), options);
@@ -259,7 +259,7 @@ async fn d7_a_reader_that_reads_on_while_its_records_are_merged_sees_each_object
     journal.close().unwrap();
 }
 
-/// Refuses two thirds of all updates.
+/// Filter that refuses two thirds of all updates.
 #[derive(Debug)]
 struct Thirds;
 
@@ -271,9 +271,9 @@ impl ReaderFilter for Thirds {
     }
 }
 
-/// Over a restart too: what is merged already is judged no more, all else is.
+/// Includes a restart: coalesced records are not judged again, all others are.
 #[tokio::test(flavor = "multi_thread")]
-async fn d8_in_a_state_that_is_full_what_is_refused_is_merged_with_nothing() {
+async fn refused_records_are_not_merged_in_full_state() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: MAX_BYTES / 2, ..JournalOptions::default() };
     let filter = || Some(RecordFilter::new(std::sync::Arc::new(Thirds)));
@@ -311,7 +311,7 @@ async fn d8_in_a_state_that_is_full_what_is_refused_is_merged_with_nothing() {
     }
     for (name, (_, version)) in &cluster.states {
         let shown = last.get(name).copied().unwrap_or_default();
-        // three rounds of ten objects: one of three states of an object is wanted
+        // Three rounds of ten objects: one of three states of an object is wanted.
         assert!(shown + 3 * NAMES > *version, "{name} is at {version}, {shown} was shown");
     }
     assert_eq!(journal.stats(slow).dropped, 0);

@@ -1,6 +1,6 @@
-//! The journal on disk: records, states of objects, positions of readers, in one embedded store (D7).
+//! The journal on disk: records, states of objects, and positions of readers, in one embedded store.
 //!
-//! [`Store`] is a shell over fjall in `[state] dir`; every call may block on the disk.
+//! [`Store`] wraps fjall in `[state] dir`. Every call may block on the disk.
 
 mod append;
 mod body;
@@ -52,98 +52,99 @@ use crate::{
     object::packer::Packer,
 };
 
-/// fjall's directory within the state directory.
+/// Directory of fjall within the state directory.
 const DB: &str = "db";
 
-/// A unit, as it is stored.
+/// A stored unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredUnit {
-    /// Its id.
+    /// Id of the unit.
     #[serde(skip)]
     pub id: UnitId,
-    /// The engine's description: entry, type, scope, shape.
+    /// Description for the engine: entry, type, scope, shape.
     pub description: serde_json::Value,
-    /// Its terms.
+    /// Terms of the unit.
     #[serde(flatten)]
     pub terms: UnitTerms,
-    /// Versions that its appends reached.
+    /// Versions that the appends of the unit have reached.
     #[serde(skip)]
     pub reached: Reached,
-    /// Its last position, once it is retired.
+    /// Last position of the unit; set once it is retired.
     pub retired: Option<Sequence>,
 }
 
-/// A reader, as it is stored.
+/// A stored reader.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredReader {
-    /// Its name.
+    /// Name of the reader.
     pub name: String,
-    /// Cursor: the reader has decided what it wants up to here. Later records are decided again, by their heads.
+    /// Cursor: the reader has selected its wanted records up to here. After a restart, later records are selected again by
+    /// their heads.
     pub position: Sequence,
-    /// Records up to its position that it wants, and has not acknowledged.
+    /// Wanted records up to the position that are not acknowledged.
     pub pending: RoaringTreemap,
-    /// The units that it joined.
+    /// Units that the reader has joined.
     pub joined: BTreeSet<UnitId>,
-    /// Records that it gave up, for a later replay.
+    /// Given-up records, for a later replay.
     pub given_up: RoaringTreemap,
-    /// Of these, the coalesced ones in entries of the reader's own, which need no record of the log. Not saved with it: the
-    /// entries tell.
+    /// Pending or given-up records that have coalesced entries of their own, and need no record of the log. Not saved with the
+    /// reader: it is recovered from the entries.
     pub compacted: RoaringTreemap,
 }
 
-/// Name of no reader.
+/// Address of records that are for no reader.
 pub const NOBODY: &str = "";
 
-/// Changes of one transaction of one unit, in one atomic write.
+/// Changes of one transaction of one unit, written atomically.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
     /// The unit.
     pub unit: UnitId,
-    /// Position of the first change. The others follow without a hole.
+    /// Position of the first change. The others follow without gaps.
     pub first: Sequence,
-    /// Time in microseconds since the Unix epoch.
+    /// Time of the append, in microseconds since the Unix epoch.
     pub time_micros: i64,
     /// The changes.
     pub changes: &'a [Change],
-    /// Name of the only reader they are for (joins, leaves): they leave the states of objects as they are. With [`NOBODY`]
-    /// they are the unit's first state, and no reader's.
+    /// Name of the only reader that the records are for, in joins and leaves. Such records do not change the states of
+    /// objects. With [`NOBODY`] the records are the unit's first state, and for no reader.
     pub only: Option<&'a str>,
-    /// Versions that they reach; `None` leaves those of the unit.
+    /// Versions that the append reaches; `None` keeps those of the unit.
     pub reached: Option<&'a Reached>,
 }
 
 /// Content of an opened store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovered {
-    /// Sequences are comparable within it. New where there was no state, or where the last run ended unclean and its tail
-    /// may be lost.
+    /// Id within which sequences are comparable. It is new if there was no state, or if the last run ended uncleanly and its
+    /// tail may be lost.
     pub journal_id: String,
-    /// The last position ever given, zero if none.
+    /// Last position that was ever used; zero if none.
     pub last: Sequence,
-    /// The first position whose record is kept; above `last` where none is.
+    /// First position whose record is kept; above `last` if no record is kept.
     pub first: Sequence,
     /// The units, by id.
     pub units: Vec<StoredUnit>,
     /// The readers, by name.
     pub readers: Vec<StoredReader>,
-    /// The last run ended by [`Store::close`].
+    /// Set when the last run ended with [`Store::close`].
     pub clean: bool,
 }
 
 /// Result of [`Store::retain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// Records removed.
+    /// Number of removed records.
     pub removed: u64,
-    /// The first position whose record is kept.
+    /// First position whose record is kept.
     pub first: Sequence,
-    /// There is more to remove: call again.
+    /// Set when there is more to remove: call again.
     pub more: bool,
 }
 
-/// The store of one directory; clones share it.
+/// The store of one directory. Clones share it.
 ///
-/// Appends of one unit come one after the other; everything else may be called from any thread at any time.
+/// Appends of one unit must not run at the same time. All other calls may be made from any thread at any time.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -155,25 +156,25 @@ struct Inner {
     lock: Mutex<Option<Lock>>,
     files: RwLock<State>,
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
-    /// States that the appends of each unit wrote last.
+    /// Latest states that the appends of each unit wrote.
     recent: Mutex<HashMap<UnitId, Recent>>,
-    /// Units whose objects are gone: no body is kept as the state of one.
+    /// Units whose objects were removed. None of their bodies is kept as the state of an object.
     forgotten: Mutex<HashSet<UnitId>>,
-    /// Positions of each reader's records in entries of its own.
+    /// Positions of each reader's coalesced entries.
     compacted: Mutex<HashMap<String, RoaringTreemap>>,
-    /// The first position kept.
+    /// First position that is kept.
     first: AtomicU64,
-    /// Files of records before here are gone.
+    /// The files of records before this position were removed.
     dropped: AtomicU64,
-    /// The last position appended.
+    /// Last appended position.
     last: AtomicU64,
-    /// The last position synced.
+    /// Last synced position.
     synced: AtomicU64,
-    /// A sync failed: what the system holds of the files may differ from the disk.
+    /// Set when a sync has failed: the page cache may then differ from the disk.
     sync_failed: AtomicBool,
-    /// The journal file that was synced last. It stays open, so that no error of writing it back is missed.
+    /// Journal file that was synced last. It stays open, so that a sync reports every earlier write-back error.
     journal: Mutex<Option<(PathBuf, File)>>,
-    /// One retention at a time.
+    /// Held during a retention: one runs at a time.
     retaining: Mutex<()>,
     sealer: Sealer,
 }
@@ -192,12 +193,12 @@ impl Store {
         self.inner.packer(unit)
     }
 
-    /// Gives back to the disk what was removed, sooner than fjall would. May take long.
+    /// Frees the disk space of removed data earlier than fjall would. May take long.
     pub fn shrink(&self) -> Result<(), StoreError> {
-        self.with("give back what was removed", |_, files| files.shrink())
+        self.with("free disk space", |_, files| files.shrink())
     }
 
-    /// Returns the approximate bytes on disk; zero while the store is closed.
+    /// Returns the approximate size on disk, in bytes; zero while the store is closed.
     pub fn disk_bytes(&self) -> u64 {
         match &*self.inner.files.read().unwrap_or_else(PoisonError::into_inner) {
             State::Open(files) => files.disk_bytes(&self.inner.dir.join(DB)),
@@ -205,12 +206,12 @@ impl Store {
         }
     }
 
-    /// Returns the directory.
+    /// Returns the state directory.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
     }
 
-    /// Does something with the open files, which stay open meanwhile.
+    /// Calls `call` with the open files, which stay open during the call.
     fn with<R>(
         &self,
         action: &'static str,

@@ -1,8 +1,8 @@
-//! The journal with a store against a naive model: writes, releases, syncs, saves and crashes in any order.
+//! Compares the journal with a store with a simple model: writes, releases, syncs, saves and crashes in any order.
 //!
-//! The store of the model is a log of writes, of which a crash leaves any part that has all that was synced. What a
-//! reader shall be shown is computed beside the journal; each record of it comes once, in order, until it is
-//! acknowledged and that is saved.
+//! The store of the model is a log of writes. A crash keeps all synced writes, and any number of the following ones. The
+//! records that a reader must be shown are computed separately. Each comes once, in order, until it is acknowledged and that
+//! is saved.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,9 +25,9 @@ use crate::change::Reached;
 
 const UNITS: u32 = 2;
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// The last one has no name.
+/// Number of readers. The last one has no name.
 const READERS: usize = 5;
-/// This one has a filter.
+/// Reader with a filter.
 const FILTERED: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ enum Op {
         unit: u32,
         changes: Vec<(usize, u8)>,
     },
-    /// The store has, or refuses, what one unit appended.
+    /// The store writes or refuses an append of a unit.
     Write {
         unit: u32,
         refused: bool,
@@ -85,7 +85,7 @@ enum Op {
     BeginCompaction {
         places: usize,
     },
-    /// It is written; or said to have failed, and written or not, to be tried again.
+    /// The step is written, or reported as failed. A failed step may be on disk, and is written again.
     EndCompaction {
         end: End,
     },
@@ -116,7 +116,7 @@ fn op() -> impl Strategy<Value = Op> {
     };
     let changes = proptest::collection::vec((0..NAMES.len(), 0..17_u8), 1..6);
     let reader = || 0..READERS;
-    // Most often the one without a name, which begins anew with each restart.
+    // Usually the reader without a name, which starts over with each restart.
     let mostly_last = || (0..READERS * 2).prop_map(|reader| reader.min(READERS - 1));
     prop_oneof![
         10 => (0..UNITS, changes).prop_map(|(unit, changes)| Op::Append { unit, changes }),
@@ -140,10 +140,10 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the model keeps of a reader's state as it is saved.
+/// The model's part of a reader's saved state.
 #[derive(Clone, Debug, Default)]
 struct Saved {
-    /// What it shall be shown, up to the release mark.
+    /// Records that it must be shown, up to the watermark.
     open: BTreeSet<u64>,
     given_up: BTreeSet<u64>,
     mark: u64,
@@ -153,23 +153,23 @@ struct Saved {
 enum Write {
     Records(Vec<(Record, Option<String>)>),
     Reader(StoredReader, Saved),
-    /// A step of a compaction, with where its reader stands.
+    /// A step of a compaction, with the position of its reader.
     Compacted(Step, StoredReader, Saved),
     Remove(u64),
 }
 
-/// The content of the store.
+/// Content of the store.
 #[derive(Clone, Debug, Default)]
 struct Content {
     records: BTreeMap<u64, (Record, Option<String>)>,
     readers: BTreeMap<String, (StoredReader, Saved)>,
-    /// Of each reader what waits in entries of its own.
+    /// Coalesced entries of each reader.
     entries: BTreeMap<String, BTreeMap<u64, Entry>>,
     first: u64,
 }
 
 impl Content {
-    /// Reads what waits for a reader, as the store does.
+    /// Reads a record of a reader in the same way as the store.
     fn load(&self, reader: &str, place: u64) -> Option<Record> {
         let entry = self.entries.get(reader).and_then(|entries| entries.get(&place)).map(|(record, ..)| record);
         entry.or_else(|| self.records.get(&place).map(|(record, _)| record)).cloned()
@@ -200,7 +200,7 @@ impl Content {
     }
 }
 
-/// A store, of which a crash leaves what was synced and any beginning of the rest.
+/// A store. After a crash it has all synced writes, and any number of the following ones.
 #[derive(Debug, Default)]
 struct Disk {
     synced: Content,
@@ -232,26 +232,26 @@ impl Disk {
 struct Consumer {
     id: Option<ReaderId>,
     sees: BTreeSet<u32>,
-    /// Crossings with records: their first place.
+    /// First position of each join or leave with records.
     crossings: Vec<(u64, u32, bool)>,
-    /// All that it wanted, ever.
+    /// All records that it ever wanted.
     wanted: BTreeSet<u64>,
-    /// What it shall be shown.
+    /// Records that it must be shown.
     expected: BTreeSet<u64>,
-    /// What it may be shown: records before a silent join, where that is saved before its turn.
+    /// Records that it may be shown: those before a join without records that was saved early.
     optional: BTreeSet<u64>,
     in_flight: BTreeSet<u64>,
-    /// What was read and comes again, first.
+    /// Records that were read and must be read again, before all others.
     again: BTreeSet<u64>,
-    /// What was said at each place.
+    /// Text of the record at each position.
     said: BTreeMap<u64, Option<String>>,
-    /// Bytes of the bodies of what was read.
+    /// Size of the bodies of each read record.
     bodies: BTreeMap<u64, usize>,
     given_up: BTreeSet<u64>,
     last: u64,
-    /// What waits in entries of its own, as far as the journal knows.
+    /// Positions with coalesced entries, as the journal knows them.
     compacted: BTreeSet<u64>,
-    /// What was merged into others in this run.
+    /// Number of records that were coalesced in this run.
     coalesced: u64,
 }
 
@@ -296,15 +296,15 @@ struct Run {
     durability: Durability,
     journal: MemoryJournal,
     disk: Disk,
-    /// A sync under way: how many writes it has, and what is durable after it.
+    /// The running sync: its number of writes, and the last position that it makes durable.
     syncing: Option<(usize, Option<Sequence>)>,
-    /// A step of a compaction that is planned: whose, and whether it was tried already.
+    /// The planned step of a compaction: its reader, the step, and whether it was tried already.
     compacting: Option<(usize, Step, bool)>,
-    /// The table of the pass that is under way.
+    /// Table of the current pass.
     merger: Option<(usize, Merger)>,
-    /// What a reader asked for, and has not got yet.
+    /// Running load of a reader.
     loading: Option<(usize, ToLoad, Vec<Record>)>,
-    /// What each unit appended and has not released, with who writes it; and whether it is written.
+    /// Unreleased append of each unit, and whether it is written.
     outstanding: BTreeMap<u32, (Ticket, Vec<Record>, bool)>,
     released: BTreeSet<u64>,
     readers: Vec<Consumer>,
@@ -321,7 +321,7 @@ fn changes_of(reader: usize) -> ChangeSet {
     if reader == 1 { ChangeSet::ADDED.with(ChangeSet::DELETED).with(ChangeSet::SYNCED) } else { ChangeSet::ALL }
 }
 
-/// Returns whether a reader shall be shown a change of a unit that it sees.
+/// Returns true if a reader must be shown a change of a unit that it sees.
 fn is_wanted(reader: usize, change: &Change) -> bool {
     changes_of(reader).contains(change) && (reader != FILTERED || ByVersions::passes(change))
 }
@@ -441,7 +441,7 @@ impl Run {
 
     fn save(&mut self, fails: bool) {
         if !fails && self.compacting.as_ref().is_some_and(|(.., was_tried)| *was_tried) {
-            self.end_compaction(End::Written); // what failed comes first
+            self.end_compaction(End::Written); // a failed step is written first
         }
         let mark = self.journal.released().0;
         let states = self.journal.save();
@@ -524,7 +524,7 @@ impl Run {
             return;
         }
         let before = reader.compacted.clone();
-        self.sync(); // nothing of it is read before it is durable
+        self.sync(); // it is not read before it is durable
         self.journal[id].compacted(&step.superseded, &state);
         let reader = &mut self.readers[number];
         reader.compacted = state.compacted.iter().collect();
@@ -538,14 +538,14 @@ impl Run {
         self.hits.step_overtaken += u64::from(!reader.in_flight.is_empty());
     }
 
-    /// What was asked for comes, whatever happened meanwhile.
+    /// Delivers the loaded records, even if the state has changed since.
     fn end_load(&mut self) {
         let Some((number, asked, records)) = self.loading.take() else { return };
         let is_taken = self.journal.loaded(self.readers[number].id.unwrap(), &asked, records);
         self.hits.load_overtaken += u64::from(!is_taken);
     }
 
-    /// Between two batches of the unit.
+    /// Makes a reader join or leave, between two batches of the unit.
     fn cross(&mut self, number: usize, unit: u32, silent: bool) {
         self.write(unit, false);
         self.release(unit);
@@ -629,7 +629,7 @@ impl Run {
             let is_same = before.is_none_or(|before| before == said);
             assert!(is_same || self.durability != Durability::Group, "{sequence} is another event than before");
             assert!(self.released.contains(&sequence), "nothing is shown before it is released");
-            // What was removed was durable before: a reader without a name replays it from memory.
+            // A removed record was durable before: a reader without a name replays it from memory.
             let is_durable = self.disk.synced.records.contains_key(&sequence) || sequence < self.disk.now.first;
             assert!(is_durable || self.durability != Durability::Group, "nothing is shown before it is durable");
             if reader.again.first() == Some(&sequence) {
@@ -671,7 +671,7 @@ impl Run {
         self.journal[reader.id.unwrap()].give_up(&chosen);
         reader.in_flight.retain(|sequence| !chosen.contains(&Sequence(*sequence)));
         reader.given_up.extend(chosen.iter().map(|sequence| sequence.0));
-        // Without a name it is kept in memory, and the oldest goes first.
+        // Without a name they are kept in memory, and the oldest is dropped first.
         let held = |given_up: &BTreeSet<u64>| given_up.iter().map(|sequence| reader.bodies[sequence]).sum::<usize>();
         while name_of(number).is_none() && held(&reader.given_up) > options(number, false).bounds.max_bytes {
             reader.given_up.pop_first();
@@ -699,7 +699,7 @@ impl Run {
 
     fn retain(&mut self, part: u8) {
         if self.compacting.as_ref().is_some_and(|(.., was_tried)| *was_tried) {
-            return; // first it is repaired
+            return; // the repair comes first
         }
         let (first, needed) = (self.disk.now.first, self.journal.needed().0);
         let before = first + needed.saturating_sub(first) * u64::from(part) / 255;
@@ -759,7 +759,7 @@ impl Run {
             let joined: BTreeSet<_> = self.journal[id].joined().into_iter().map(|unit| unit.0).collect();
             for unit in 0..UNITS {
                 let last = reader.crossings.iter().rfind(|(_, of, _)| *of == unit);
-                // A silent join may have come behind it.
+                // A join without records may have come after it.
                 let is_joined = last.is_none_or(|(.., joins)| *joins);
                 assert!(!is_joined || joined.contains(&unit), "{number} {unit}: {:?} {joined:?}", reader.crossings);
             }
@@ -869,7 +869,7 @@ impl Run {
     }
 }
 
-/// Chooses some, in an order of its own.
+/// Chooses some positions, in random order.
 fn choose(all: &BTreeSet<u64>, dice: u8) -> Vec<Sequence> {
     let chosen = all.iter().enumerate().filter(|(at, _)| dice >> (at % 8) & 1 == 1);
     let mut chosen: Vec<_> = chosen.map(|(_, sequence)| Sequence(*sequence)).collect();
@@ -909,7 +909,7 @@ fn recovered(content: &Content) -> Recovered {
     }
 }
 
-/// What is merged of a reader, as the store finds it when it is opened.
+/// Returns the positions of a reader's coalesced entries, as the store finds them when it is opened.
 fn compacted_of(content: &Content, name: &str) -> RoaringTreemap {
     let Some((state, _)) = content.readers.get(name) else { return RoaringTreemap::new() };
     let needed = &state.pending | &state.given_up;
@@ -964,21 +964,21 @@ fn holds(durability: Durability) {
     ];
     println!("{common:?}");
     assert!(common.iter().all(|count| *count > 20), "something was hardly ever tried: {common:?}");
-    // One reader of five, and what it gave up ends with each restart.
+    // This concerns one reader of five, and each restart ends its given-up records.
     let rare =
         [tried(|hits| hits.replayed_from_memory), tried(|hits| hits.forgotten), tried(|hits| hits.kept_given_up)];
     println!("{rare:?}");
     assert!(rare.iter().all(|count| *count > 10), "something was hardly ever tried: {rare:?}");
 }
 
-/// D7, I3, I4 for `fsync = "group"`. `PROPTEST_CASES` sets the number of cases.
+/// Checks I3 and I4 with a state directory, for `fsync = "group"`. `PROPTEST_CASES` sets the number of cases.
 #[test]
-fn i4_what_was_not_acknowledged_comes_again_after_any_crash_and_nothing_is_shown_before_it_is_durable() {
+fn unacknowledged_records_return_after_any_crash() {
     holds(Durability::Group);
 }
 
-/// The same where what is written is handed out at once.
+/// Checks the same for `fsync` with an interval, where written records are handed out at once.
 #[test]
-fn i4_with_an_interval_what_survives_a_crash_comes_again_too() {
+fn interval_records_that_survive_crash_return() {
     holds(Durability::Interval);
 }

@@ -1,4 +1,4 @@
-//! The journal over a real directory: stops, crashes, slow readers, disks that refuse.
+//! The journal in a real directory: stops, crashes, slow readers, and disk errors.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{testing::*, *};
 use crate::change::Reached;
 
 fn open(dir: &Path, options: JournalOptions) -> Journal {
-    // what another test starts holds the lock of a closed one until it is a program of its own
+    // A process that another test starts holds the lock of a closed journal until its `exec`.
     let opened = (0..500).find_map(|_| match Journal::open(dir, options) {
         Err(OpenJournalError::Store(error)) if error.to_string().contains("is in use") => {
             std::thread::sleep(Duration::from_millis(20));
@@ -46,7 +46,7 @@ fn commit(journal: &Journal, unit: u32, changes: &[Change]) -> Ticket {
     ticket
 }
 
-/// As an indexer does it: again when it is writable.
+/// Commits like an indexer: it retries once the journal is writable.
 async fn commit_at_last(journal: &Journal, changes: &[Change]) -> u64 {
     let mut refused = 0;
     loop {
@@ -64,7 +64,7 @@ async fn commit_at_last(journal: &Journal, changes: &[Change]) -> u64 {
     }
 }
 
-/// Reads and acknowledges `count` records, each batch at once.
+/// Reads `count` records, and acknowledges each batch at once.
 async fn take(journal: &Journal, reader: ReaderId, count: usize) -> Vec<Record> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -96,7 +96,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn i4_after_a_clean_stop_nothing_comes_twice_and_nothing_is_missing() {
+async fn clean_stop_repeats_and_loses_nothing() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     let id = journal.id().to_owned();
@@ -125,7 +125,7 @@ async fn i4_after_a_clean_stop_nothing_comes_twice_and_nothing_is_missing() {
 }
 
 #[tokio::test]
-async fn i4_after_a_crash_what_was_not_acknowledged_comes_again() {
+async fn unacknowledged_records_return_after_crash() {
     let (dir, crashed) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let journal = open(dir.path(), JournalOptions::default());
     let reader = journal.open_reader(ReaderStart::Next, named("one", Bounds::default())).unwrap();
@@ -144,15 +144,16 @@ async fn i4_after_a_crash_what_was_not_acknowledged_comes_again() {
     let again = words(&take(&journal, reader, queued).await);
     let all: Vec<_> =
         changes.iter().map(|change| format!("added u/{}", change.object().unwrap().resource_version())).collect();
-    // All was read at least once what was durable: appended before the last record was seen.
+    // All durable records were read at least once: those appended before the last record was seen.
     assert!(again.ends_with(&all[all.len() - 5..]) || queued >= in_flight.len());
     let first = all.len() - again.len();
     assert_eq!(again, all[first..], "in order, without holes, to the last one");
     assert!(first <= seen.len(), "nothing is skipped that was not acknowledged");
 }
 
+/// Rule: D-11.
 #[tokio::test]
-async fn i5_a_slow_reader_holds_few_records_and_gets_all_of_them_in_order() {
+async fn slow_reader_holds_few_records_and_gets_all() {
     const EVENTS: u64 = 100_000;
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
@@ -180,7 +181,7 @@ async fn i5_a_slow_reader_holds_few_records_and_gets_all_of_them_in_order() {
 }
 
 #[tokio::test]
-async fn d7_what_was_given_up_is_replayed_also_after_a_restart() {
+async fn given_up_records_are_replayed_after_restart() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
@@ -203,7 +204,7 @@ async fn d7_what_was_given_up_is_replayed_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn given_up_records_stay_for_retention_after_the_give_up() {
+async fn given_up_records_are_retained_after_give_up() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { retention: Duration::from_secs(4), ..JournalOptions::default() };
     let journal = open(dir.path(), options);
@@ -217,7 +218,7 @@ async fn given_up_records_stay_for_retention_after_the_give_up() {
     while journal.health().first <= batch[0].sequence {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // All three are old now. The sleep proves that the next pass of retention removes nothing.
+    // All three are old now. The sleep proves that the next retention removes none of them.
     journal.give_up(reader, &[batch[1].sequence]);
     journal.ack(reader, batch[2].sequence);
     tokio::time::sleep(Duration::from_millis(2500)).await;
@@ -225,8 +226,9 @@ async fn given_up_records_stay_for_retention_after_the_give_up() {
     assert_eq!(words(&take(&journal, reader, 1).await), ["added b/1"]);
 }
 
+/// Rule: S-5.
 #[tokio::test]
-async fn s5_a_reader_that_joined_sees_the_unit_after_a_restart_and_records_for_others_are_not_for_it() {
+async fn joined_reader_keeps_its_unit_after_restart() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     let mut options = named("late", small());
@@ -250,7 +252,7 @@ async fn s5_a_reader_that_joined_sees_the_unit_after_a_restart_and_records_for_o
 }
 
 #[tokio::test]
-async fn a_reader_begins_in_the_past_as_far_as_records_are_kept() {
+async fn reader_may_start_in_retained_past() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     let quick = journal.open_reader(ReaderStart::Next, named("quick", small())).unwrap();
@@ -263,7 +265,7 @@ async fn a_reader_begins_in_the_past_as_far_as_records_are_kept() {
     assert!(matches!(ahead, Err(OpenReaderError::Gap(_))), "{ahead:?}");
 }
 
-/// Objects of which nothing can be merged.
+/// Returns changes of which none can be coalesced.
 fn different(count: u64) -> Vec<Change> {
     (1..=count).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect()
 }
@@ -275,16 +277,16 @@ async fn wait_for(journal: &Journal, is_so: impl Fn(&JournalHealth) -> bool) {
 }
 
 #[tokio::test]
-async fn retention_removes_what_nobody_needs_and_nothing_else() {
+async fn retention_removes_only_unneeded_records() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions { max_bytes: 1, ..JournalOptions::default() });
     let slow = journal.open_reader(ReaderStart::Next, named("slow", small())).unwrap();
     commit_at_last(&journal, &different(100)).await;
-    // More than it may have, all of it is needed, and nothing of it can be merged.
+    // The state exceeds its limit, all of it is needed, and none can be coalesced.
     let is_slow = |why: &_| matches!(why, Some(NotWritable::Full { slowest, .. }) if slowest == "slow");
     wait_for(&journal, |health| is_slow(&health.not_writable)).await;
     let refused = journal.append(UnitId(0), 1, &different(1), &Reached::default(), Timestamp::UNIX_EPOCH).unwrap_err();
-    assert!(refused.to_string().contains("the slowest is \"slow\""), "{refused}");
+    assert!(refused.to_string().contains("the slowest handler is \"slow\""), "{refused}");
     assert_eq!(journal.health().needed, Sequence(101), "what waits is in entries of its own");
     assert_eq!(words(&take(&journal, slow, 100).await), words(&different_records(100)));
     journal.writable().await;
@@ -304,7 +306,7 @@ fn different_records(count: u64) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn i6_on_full_drop_names_what_the_slowest_reader_loses() {
+async fn drop_policy_names_losses_of_slowest_reader() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: 1, on_full: OnFull::Drop, ..JournalOptions::default() };
     let journal = open(dir.path(), options);
@@ -326,14 +328,14 @@ async fn i6_on_full_drop_names_what_the_slowest_reader_loses() {
     assert_eq!((seen, losses.unnamed), ((1..=100).collect(), 0), "each is delivered, or named");
 }
 
-/// A limit on the size of files stands for a full disk: it is of the whole process, so this runs in one of its own.
+/// A limit on file sizes simulates a full disk. It applies to the whole process, so the test runs in a child process.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_stops_reading_and_loses_nothing() {
+fn full_disk_blocks_reading_and_loses_nothing() {
     const CHILD: &str = "DELTABUS_TEST_FULL_DISK";
     if std::env::var_os(CHILD).is_none() {
-        let test = "journal::stored_tests::a_full_disk_stops_reading_and_loses_nothing";
-        // A write beyond the limit shall fail, not end the process.
+        let test = "journal::stored_tests::full_disk_blocks_reading_and_loses_nothing";
+        // A write beyond the limit must fail, and not end the process.
         let child = std::process::Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
             .arg(std::env::current_exe().unwrap())
@@ -382,7 +384,7 @@ fn a_full_disk_stops_reading_and_loses_nothing() {
 }
 
 #[cfg(target_os = "linux")]
-/// Bounds what this process may make of a file, in bytes. Files keep what they have.
+/// Limits the size of files that this process writes, in bytes. Existing data is kept.
 fn limit_file_size(bytes: &str) {
     let status = std::process::Command::new("prlimit")
         .args([format!("--pid={}", std::process::id()), format!("--fsize={bytes}:unlimited")])
@@ -392,7 +394,7 @@ fn limit_file_size(bytes: &str) {
 }
 
 #[tokio::test]
-async fn places_of_earlier_runs_are_known_after_a_restart() {
+async fn positions_of_earlier_runs_are_known() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     assert_eq!(journal.earlier(), Sequence(0));

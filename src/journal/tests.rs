@@ -1,4 +1,4 @@
-//! The journal's promises, one by one.
+//! Guarantees of the journal, one test for each.
 
 use jiff::Timestamp;
 
@@ -27,7 +27,7 @@ fn all(journal: &mut MemoryJournal, reader: ReaderId) -> Vec<String> {
     }
 }
 
-/// What a reader is shown that was full from the start; `max_events` is 1.
+/// Returns the records that a reader is shown if its buffer is full from the start; `max_events` is 1.
 fn merged(changes: &[Change]) -> Vec<String> {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 1, WhenFull::Coalesce);
@@ -39,7 +39,7 @@ fn merged(changes: &[Change]) -> Vec<String> {
     all(&mut journal, full).split_off(2)
 }
 
-/// As [`merged`], but in one batch and with room for a few deletions.
+/// Does the same as [`merged`] in one batch, with room for a few deletions.
 fn merged_with_room(changes: &[Change]) -> Vec<String> {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 9, WhenFull::Coalesce);
@@ -50,14 +50,14 @@ fn merged_with_room(changes: &[Change]) -> Vec<String> {
 }
 
 #[test]
-fn d7_coalescing_keeps_the_first_old_and_the_last_object() {
+fn coalescing_keeps_first_old_and_last_object() {
     let shown = merged(&[updated("a", "a", 1, 2), updated("a", "a", 2, 3), updated("a", "a", 3, 4)]);
     assert_eq!(shown, ["updated a/4<1"]);
     assert_eq!(merged(&[added("a", "a", 1), updated("a", "a", 1, 2)]), ["added a/2"]);
 }
 
 #[test]
-fn d7_a_deletion_is_never_cancelled_and_follows_its_added() {
+fn deletion_is_kept_and_follows_its_addition() {
     assert_eq!(merged_with_room(&[added("a", "a", 1), deleted("a", "a", 2)]), ["added a/1", "deleted a/2"]);
     assert_eq!(merged_with_room(&[updated("a", "a", 1, 2), deleted("a", "a", 3)]), ["deleted a/3"]);
     let recreated = [deleted("a", "a", 2), added("a", "b", 3), updated("a", "b", 3, 4)];
@@ -65,7 +65,7 @@ fn d7_a_deletion_is_never_cancelled_and_follows_its_added() {
 }
 
 #[test]
-fn d7_an_object_that_goes_in_and_out_costs_one_record() {
+fn flapping_object_coalesces_to_one_record() {
     let flapping = [removed("a", "a", 1), added("a", "a", 2), removed("a", "a", 2), added("a", "a", 3)];
     assert_eq!(merged_with_room(&flapping), ["removed a/2", "added a/3"]);
     let ends = [removed("a", "a", 1), added("a", "a", 2), deleted("a", "a", 3)];
@@ -75,7 +75,7 @@ fn d7_an_object_that_goes_in_and_out_costs_one_record() {
 }
 
 #[test]
-fn d7_an_object_recreated_in_one_update_keeps_its_old() {
+fn object_recreated_by_update_keeps_its_old() {
     let recreated = Change::Updated { old: pod("a", "a", 1), object: pod("a", "b", 2), cause: Cause::Relist };
     assert_eq!(merged(&[recreated.clone(), updated("a", "b", 2, 3)]), ["updated b/3<1"]);
     let both = merged_with_room(&[recreated, updated("a", "b", 2, 3), deleted("a", "b", 4)]);
@@ -83,14 +83,14 @@ fn d7_an_object_recreated_in_one_update_keeps_its_old() {
 }
 
 #[test]
-fn d7_unchanged_objects_add_nothing_to_what_waits() {
+fn unchanged_objects_add_nothing_to_queue() {
     let unchanged = |v| Change::Unchanged { object: pod("a", "a", v), cause: Cause::Relist };
     assert_eq!(merged(&[updated("a", "a", 1, 2), unchanged(2)]), ["updated a/2<1"]);
     assert_eq!(merged(&[unchanged(2), unchanged(2), updated("a", "a", 2, 3)]), ["updated a/3<2"]);
 }
 
 #[test]
-fn d7_a_refreshed_object_is_no_event_and_what_waits_of_it_has_the_body_of_the_cache() {
+fn refreshed_object_updates_queued_bodies_without_event() {
     let refreshed = |v| Change::Refreshed { object: pod("a", "a", v) };
     assert_eq!(merged_with_room(&[refreshed(1)]), [""; 0]);
     assert_eq!(merged_with_room(&[added("a", "a", 1), refreshed(2)]), ["added a/2"]);
@@ -109,7 +109,7 @@ fn d7_a_refreshed_object_is_no_event_and_what_waits_of_it_has_the_body_of_the_ca
 }
 
 #[test]
-fn synced_comes_after_the_last_initial_object_even_when_merged() {
+fn synced_follows_last_initial_object() {
     let changes = [initial("a", "a", 1), synced(1), updated("a", "a", 1, 2), updated("a", "a", 2, 3)];
     assert_eq!(merged_with_room(&changes), ["added a/3", "synced"], "with the body that the cache has");
     let before = [initial("a", "a", 1), updated("a", "a", 1, 2), synced(1)];
@@ -117,7 +117,7 @@ fn synced_comes_after_the_last_initial_object_even_when_merged() {
 }
 
 #[test]
-fn d7_nothing_in_flight_is_merged() {
+fn records_in_flight_are_not_merged() {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 1, WhenFull::Coalesce);
     commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 1)]);
@@ -128,7 +128,7 @@ fn d7_nothing_in_flight_is_merged() {
 }
 
 #[test]
-fn i5_past_the_bound_the_oldest_deletions_are_dropped_counted_and_named() {
+fn bound_drops_oldest_deletions_by_name() {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 3, WhenFull::Coalesce);
     let gone: Vec<_> = (0..6).map(|n| deleted(&format!("p{n}"), &format!("u{n}"), 1)).collect();
@@ -141,7 +141,7 @@ fn i5_past_the_bound_the_oldest_deletions_are_dropped_counted_and_named() {
 }
 
 #[test]
-fn d7_objects_that_live_and_wait_cost_no_deletion() {
+fn waiting_live_objects_drop_no_deletion() {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 3, WhenFull::Coalesce);
     let mut changes: Vec<_> = (0..9).map(|n| updated(&format!("p{n}"), &format!("u{n}"), 1, 2)).collect();
@@ -154,7 +154,7 @@ fn d7_objects_that_live_and_wait_cost_no_deletion() {
 }
 
 #[test]
-fn i5_living_objects_that_wait_take_room_from_olds_and_not_from_deletions() {
+fn live_objects_displace_olds_before_deletions() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
     let bounds = Bounds { max_events: 2, max_bytes: size + 3 * ENTRY_BYTES, when_full: WhenFull::Coalesce };
@@ -167,8 +167,9 @@ fn i5_living_objects_that_wait_take_room_from_olds_and_not_from_deletions() {
     assert_eq!(all(&mut journal, one), ["deleted d/1", "updated a/2", "updated b/2", "updated c/2", "updated e/2"]);
 }
 
+/// Rule: G-4.
 #[test]
-fn i2_a_life_that_nobody_saw_is_dropped_as_a_whole() {
+fn unseen_life_is_dropped_as_a_whole() {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 3, WhenFull::Coalesce);
     let lives = [added("a", "a", 1), deleted("a", "a", 2), added("c", "c", 3), deleted("c", "c", 4)];
@@ -178,7 +179,7 @@ fn i2_a_life_that_nobody_saw_is_dropped_as_a_whole() {
 }
 
 #[test]
-fn i5_a_reader_that_does_not_want_deletions_keeps_no_bodies_of_what_is_gone() {
+fn reader_without_deletions_keeps_no_deleted_bodies() {
     let mut journal = MemoryJournal::default();
     let bounds = Bounds { max_events: 3, ..Bounds::default() };
     let interest = Interest { changes: ChangeSet::ADDED, ..everything() };
@@ -192,7 +193,7 @@ fn i5_a_reader_that_does_not_want_deletions_keeps_no_bodies_of_what_is_gone() {
 }
 
 #[test]
-fn i5_olds_are_given_up_before_anything_is_dropped() {
+fn olds_are_dropped_before_events() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
     let max_bytes = size * 2 + size / 2 + 3 * ENTRY_BYTES;
@@ -204,8 +205,9 @@ fn i5_olds_are_given_up_before_anything_is_dropped() {
     assert_eq!(all(&mut journal, one), ["updated a/2", "updated b/2<1", "updated c/2<1"]);
 }
 
+/// Rule: D-11.
 #[test]
-fn i6_drop_policies_name_what_they_drop() {
+fn drop_policies_name_their_losses() {
     for (when_full, lost, kept) in
         [(WhenFull::DropOldest, ["1", "2"], ["3", "4"]), (WhenFull::DropNewest, ["3", "4"], ["1", "2"])]
     {
@@ -219,8 +221,9 @@ fn i6_drop_policies_name_what_they_drop() {
     }
 }
 
+/// Rules: C-5, D-13.
 #[test]
-fn i3_nothing_is_seen_above_the_release_mark() {
+fn readers_see_nothing_above_watermark() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
     let first = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
@@ -234,7 +237,7 @@ fn i3_nothing_is_seen_above_the_release_mark() {
 }
 
 #[test]
-fn d6_a_replaced_unit_is_fenced_and_what_it_left_can_be_taken_back() {
+fn replaced_unit_is_fenced_and_rolled_back() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
     let hung = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
@@ -251,7 +254,7 @@ fn d6_a_replaced_unit_is_fenced_and_what_it_left_can_be_taken_back() {
 }
 
 #[test]
-fn i7_a_stuck_reader_holds_nothing_for_others() {
+fn stalled_reader_holds_nothing_for_others() {
     let mut journal = MemoryJournal::default();
     let stuck = reader(&mut journal, 4, WhenFull::Coalesce);
     let quick = reader(&mut journal, 4, WhenFull::Coalesce);
@@ -264,7 +267,7 @@ fn i7_a_stuck_reader_holds_nothing_for_others() {
 }
 
 #[test]
-fn a_reader_begins_where_it_asks_or_hears_of_a_gap() {
+fn reader_starts_at_position_or_gets_gap() {
     let mut journal = MemoryJournal::default();
     let holder = reader(&mut journal, 10, WhenFull::Coalesce);
     commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 1)]);
@@ -279,7 +282,7 @@ fn a_reader_begins_where_it_asks_or_hears_of_a_gap() {
 }
 
 #[test]
-fn an_abandoned_reader_loses_everything_by_name() {
+fn abandoned_reader_names_all_its_losses() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 1, WhenFull::Coalesce);
     commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
@@ -293,7 +296,7 @@ fn an_abandoned_reader_loses_everything_by_name() {
 }
 
 #[tokio::test]
-async fn readers_are_woken_by_a_release_and_not_lost_before_they_wait() {
+async fn release_wakes_readers_without_lost_wakeup() {
     let journal = Journal::in_memory();
     assert_eq!(journal.id().len(), 12);
     let options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
@@ -321,8 +324,9 @@ fn replayed(name: &str, version: u64) -> Change {
     Change::Added { object: pod(name, name, version), cause: Cause::Replay }
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_a_late_reader_gets_every_cached_object_once_and_then_what_is_new() {
+fn late_reader_gets_cache_once_then_changes() {
     let mut journal = MemoryJournal::default();
     let early = open(&mut journal, every(0));
     commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
@@ -332,14 +336,15 @@ fn s5_a_late_reader_gets_every_cached_object_once_and_then_what_is_new() {
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
     assert!(all(&mut journal, late).is_empty(), "it was not introduced");
     journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap();
-    journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap(); // said twice, done once
+    journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap(); // a second join has no effect
     commit(&mut journal, 0, &[updated("a", "a", 2, 3)]);
     assert_eq!(all(&mut journal, late), ["added a/2", "updated a/3<2"]);
     assert_eq!(all(&mut journal, early), ["added a/1", "synced", "updated a/2<1", "updated a/3<2"]);
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_what_is_for_one_reader_waits_its_turn_behind_what_is_not_released() {
+fn private_records_wait_for_unreleased_ones() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, Interest { changes: ChangeSet::ALL, ..Interest::default() });
     let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 0).unwrap();
@@ -352,7 +357,7 @@ fn s5_what_is_for_one_reader_waits_its_turn_behind_what_is_not_released() {
 }
 
 #[test]
-fn i2_who_leaves_a_unit_and_joins_it_again_sees_removed_and_then_added() {
+fn rejoining_reader_sees_removed_then_added() {
     let mut journal = MemoryJournal::default();
     let one = open(&mut journal, every(0));
     commit(&mut journal, 0, &[added("a", "a", 1)]);
@@ -366,7 +371,7 @@ fn i2_who_leaves_a_unit_and_joins_it_again_sees_removed_and_then_added() {
 }
 
 #[test]
-fn i5_what_waits_goes_on_to_be_merged_when_a_unit_is_succeeded() {
+fn merging_continues_under_successor_unit() {
     let mut journal = MemoryJournal::default();
     let terms = UnitTerms { resource: TypeNumber(7), late: false, cached: true };
     journal.add_unit(UnitId(0), terms);
@@ -380,7 +385,7 @@ fn i5_what_waits_goes_on_to_be_merged_when_a_unit_is_succeeded() {
 }
 
 #[test]
-fn i5_a_unit_without_a_cache_is_bounded_in_bytes_and_events() {
+fn uncached_unit_is_bounded_in_bytes_and_events() {
     let mut journal = MemoryJournal::default();
     journal.add_unit(UnitId(0), UnitTerms { resource: TypeNumber(7), late: false, cached: false });
     let stuck = reader(&mut journal, 3, WhenFull::Coalesce);
@@ -391,7 +396,7 @@ fn i5_a_unit_without_a_cache_is_bounded_in_bytes_and_events() {
 }
 
 #[test]
-fn i5_unwanted_records_behind_a_waiting_one_are_not_kept() {
+fn unwanted_records_behind_waiting_one_are_dropped() {
     let mut journal = MemoryJournal::default();
     let interest = Interest { changes: ChangeSet::DELETED, ..everything() };
     let bounds = Bounds { max_events: 5, ..Bounds::default() };
@@ -404,8 +409,9 @@ fn i5_unwanted_records_behind_a_waiting_one_are_not_kept() {
     assert_eq!(all(&mut journal, stuck), ["deleted a/1"]);
 }
 
+/// Rule: S-8.
 #[test]
-fn s8_a_reader_has_synced_when_it_has_acknowledged_what_it_begins_with() {
+fn reader_syncs_after_acknowledging_initial_state() {
     let mut journal = MemoryJournal::default();
     let (one, full) = (open(&mut journal, every(0)), open(&mut journal, every(0)));
     journal[full].set_bounds(Bounds { max_events: 1, ..Bounds::default() });
@@ -424,8 +430,9 @@ fn s8_a_reader_has_synced_when_it_has_acknowledged_what_it_begins_with() {
     assert!(journal.has_synced(full));
 }
 
+/// Rule: S-8.
 #[test]
-fn s8_a_late_reader_has_synced_when_it_has_acknowledged_what_it_was_shown() {
+fn late_reader_syncs_after_acknowledging_replay() {
     let mut journal = MemoryJournal::default();
     journal.set_discovered();
     commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
@@ -444,8 +451,9 @@ fn s8_a_late_reader_has_synced_when_it_has_acknowledged_what_it_was_shown() {
     assert!(journal.has_synced(late));
 }
 
+/// Rule: S-11.
 #[test]
-fn s11_each_reader_sees_the_resyncs_it_is_due_for() {
+fn each_reader_sees_resyncs_when_due() {
     let mut journal = MemoryJournal::default();
     let readers = [every(1), every(2), every(3), every(0)].map(|interest| open(&mut journal, interest));
     let mut due = Vec::new();
@@ -465,8 +473,9 @@ fn s11_each_reader_sees_the_resyncs_it_is_due_for() {
     assert!(!journal.is_resync_due(UnitId(0), 18));
 }
 
+/// Rule: S-11.
 #[test]
-fn s11_a_late_reader_counts_from_the_round_it_joined_at() {
+fn late_reader_counts_rounds_from_its_join() {
     let mut journal = MemoryJournal::default();
     let awaits = UnitInterest { joins: true, resync_every: 2 };
     let late =
@@ -478,7 +487,7 @@ fn s11_a_late_reader_counts_from_the_round_it_joined_at() {
 }
 
 #[test]
-fn a_type_found_later_is_new_to_readers_that_skip_initial_objects() {
+fn late_type_is_new_to_readers_skipping_initial() {
     let mut journal = MemoryJournal::default();
     let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED);
     let skips = open(&mut journal, Interest { changes, ..everything() });
@@ -489,7 +498,7 @@ fn a_type_found_later_is_new_to_readers_that_skip_initial_objects() {
 }
 
 #[test]
-fn a_reader_goes_on_with_other_bounds() {
+fn reader_continues_with_changed_bounds() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 9, WhenFull::Coalesce);
     let many: Vec<_> = (0..6).map(|n| deleted(&format!("p{n}"), &format!("u{n}"), 1)).collect();
@@ -502,8 +511,9 @@ fn a_reader_goes_on_with_other_bounds() {
     assert_eq!(all(&mut journal, one), ["deleted u2/1", "deleted u3/1", "deleted u4/1"]);
 }
 
+/// Rule: S-8.
 #[test]
-fn s8_a_type_of_several_units_has_synced_with_its_last_one() {
+fn type_syncs_with_its_last_unit() {
     let mut journal = MemoryJournal::default();
     let terms = UnitTerms { resource: TypeNumber(7), late: false, cached: true };
     (0..8).for_each(|unit| {
@@ -520,7 +530,7 @@ fn s8_a_type_of_several_units_has_synced_with_its_last_one() {
 }
 
 #[test]
-fn acknowledgements_come_in_any_order_and_the_position_stays_before_what_is_open() {
+fn position_stays_before_open_acknowledgements() {
     let journal = Journal::in_memory();
     let reader =
         journal.open_reader(ReaderStart::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
@@ -538,7 +548,7 @@ fn acknowledgements_come_in_any_order_and_the_position_stays_before_what_is_open
 }
 
 #[test]
-fn what_was_given_up_and_acknowledged_is_replayed_once() {
+fn given_up_record_is_replayed_once() {
     let journal = Journal::in_memory();
     let reader =
         journal.open_reader(ReaderStart::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();

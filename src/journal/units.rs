@@ -1,10 +1,10 @@
-//! Units as journal and readers know them.
+//! Units as the journal and its readers know them.
 
 use std::collections::HashMap;
 
 use super::UnitId;
 
-/// The units of one type: an object is in one of them only, and may move to another.
+/// Number that the units of one type share. An object is in one of these units at a time, and may move to another.
 pub(crate) type Lane = u64;
 
 pub(crate) type Units = HashMap<UnitId, JournalUnit>;
@@ -13,33 +13,33 @@ pub(crate) type Units = HashMap<UnitId, JournalUnit>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordOrigin {
     pub(crate) lane: Lane,
-    /// Its cache holds the bodies of living objects.
+    /// Set when the cache of the unit holds the bodies of living objects.
     pub(crate) cached: bool,
 }
 
-/// One unit as its journal knows it.
+/// One unit as the journal knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalUnit {
     pub(crate) id: UnitId,
     pub(crate) origin: RecordOrigin,
-    /// Nothing of its first list existed at the very first start.
+    /// Set when the type was found after the first discovery.
     pub(crate) late: bool,
-    /// Its last resync.
+    /// Number of the last resync.
     pub(crate) round: u32,
-    /// It appends nothing more, and no reader sees it.
+    /// Set when the unit appends no more records, and no reader sees it.
     pub(crate) retired: bool,
     pub(in crate::journal) epoch: u64,
 }
 
 impl JournalUnit {
     pub(super) fn new(id: UnitId) -> Self {
-        // A unit without terms shares its lane with no other.
+        // A unit without terms shares its lane with no other unit.
         let origin = RecordOrigin { lane: u64::MAX - u64::from(id.0), cached: true };
         Self { id, origin, late: false, round: 0, retired: false, epoch: 0 }
     }
 }
 
-/// Begin or end of what one reader sees of a unit.
+/// Start or end of a reader's view of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crossing {
     Join,

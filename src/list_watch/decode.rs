@@ -1,8 +1,8 @@
-//! From the bytes of a response to what they say: watch streams, lists, errors. No I/O: bytes are pushed in.
+//! Decoders from response bytes to watch events, lists and errors. They do no I/O: the caller pushes bytes in.
 //!
-//! Both decoders are fed chunks as they arrive, however they are cut, and give the same answer for every cut at a cost
-//! linear in the bytes. What lies within one chunk is read where it is; what is cut is collected first.
-//! Only how soon a malformed document is refused depends on the cut.
+//! Both decoders accept chunks cut at any byte and give the same result for every cut, at a cost linear in the bytes.
+//! A document within one chunk is read in place; a document that spans chunks is collected first.
+//! Only one thing depends on the cut: how early a malformed document is rejected.
 
 mod list;
 mod status;
@@ -19,19 +19,19 @@ pub use watch::WatchDecoder;
 use super::SkipReason;
 use crate::object::scan::{JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
 
-/// Above this a buffer for what is cut between chunks is given back after use.
+/// Largest capacity that a buffer for cut documents keeps after use. Larger buffers are shrunk to it.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// The largest frame there can be: offsets within an object are 32 bits wide, and its identity is stored beside it.
+/// Largest possible frame. Offsets within an object have 32 bits, and the object's identity is stored beside it.
 const FRAME_MAX: usize = 1 << 31;
 
-/// Empties a buffer for what is cut between chunks.
+/// Empties a buffer for cut documents.
 fn clear(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(SPARE_BYTES_MAX);
 }
 
-/// Returns `namespace/name` of the object at `path`. The JSON may be cut off; `None` where the name is.
+/// Returns `namespace/name` of the object at `path`, or `None` if there is no name. The JSON may be truncated.
 fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
     let mut cursor = JsonCursor::new(json);
     for step in path.iter().chain(&["metadata"]) {
@@ -43,7 +43,7 @@ fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
     }
     cursor.enter(b'{', "an object").ok()?;
     let (mut namespace, mut name, mut first) = (None, None, true);
-    // an error is the place where the object is cut off
+    // an error marks the point where the object is truncated
     while let Ok(Some(member)) = cursor.next_member(&mut first) {
         let Ok(value) = cursor.skip_value() else { break };
         let text = || JsonCursor::new(value).string("a string").ok()?.decode().ok();

@@ -1,15 +1,14 @@
-//! [`ListWatch`] over HTTP, by the kube client: the only file, with its parts, that knows it besides
-//! [`discovery`](crate::discovery).
+//! [`ListWatch`] over HTTP, with the kube client. Only this module and [`discovery`](crate::discovery) use that client.
 //!
 //! ```text
 //! query      ListRequest, WatchRequest → path?query (pure)
 //! failure    the client's errors → Failure (pure)
 //! transfer   one GET: answer → page, answer → batches of events
-//! raw        one GET, its answer as it is
+//! raw        one GET: answer → its bytes
 //! access     kubeconfig, service account → ClusterAccess → connect → kube::Client
 //! ```
 //!
-//! Objects are not decoded by the kube crate: bodies go to [`decode`](super::decode) as they arrive.
+//! The kube crate does not decode objects: bodies go to [`decode`](super::decode) as they arrive.
 
 mod access;
 mod connect;
@@ -37,31 +36,31 @@ pub use access::{AccessError, ClusterAccess, KubeOptions};
 /// The fixed part of all requests of one source (LW-1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// One namespace; all of them when `None`.
+    /// One namespace; `None` for all namespaces.
     pub namespace: Option<String>,
-    /// Label selector, in the API's spelling; empty for none.
+    /// Label selector in API syntax; empty for none.
     pub labels: String,
-    /// Field selector, in the API's spelling; empty for none.
+    /// Field selector in API syntax; empty for none.
     pub fields: String,
-    /// Field selector that leaves namespaces out, joined with the one above. An object never changes its namespace, so
-    /// this one makes no unit selective.
+    /// Field selector that excludes namespaces; it is joined with `fields`. An object never changes its namespace, so
+    /// this selector does not make a unit selective.
     pub namespace_fields: String,
-    /// Ask for `PartialObjectMetadata`: `metadata` is all that travels.
+    /// Requests `PartialObjectMetadata`: the server sends only `metadata`.
     pub metadata_only: bool,
 }
 
-/// How much may arrive, and how long it may take.
+/// Limits on the size and duration of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest document of a watch, and longest item of a list, in bytes: `[kube] max_frame`.
+    /// Longest watch document and longest list item, in bytes: `[kube] max_frame`.
     pub max_frame: usize,
-    /// How long a list, or the answer to the opening of a watch, may stay silent. An open watch's idle deadline is the
-    /// reflector's (D-6).
+    /// Longest silence during a list, or before a watch is opened. The reflector has its own idle deadline for an open
+    /// watch (D-6).
     pub idle: Duration,
 }
 
 impl Default for Limits {
-    /// 16 MiB and 60 s.
+    /// Returns 16 MiB and 60 s.
     fn default() -> Self {
         Self { max_frame: 16 << 20, idle: Duration::from_mins(1) }
     }
@@ -69,14 +68,14 @@ impl Default for Limits {
 
 /// One collection of a real API server.
 ///
-/// A GET is repeated as T-1 and T-3 say, with the same query; what was not mended by that is the caller's. A server that
-/// falls silent is not asked again: that has cost [`Limits::idle`] already.
+/// Rules T-1 and T-3 decide when a GET is repeated with the same query; other failures go to the caller. A GET that
+/// fails by silence is not repeated, because it has already taken [`Limits::idle`].
 #[derive(Clone)]
 pub struct KubeListWatch {
     source: Arc<Source>,
 }
 
-/// What all requests share.
+/// State shared by all requests.
 struct Source {
     client: Client,
     resource: Arc<ResourceType>,
@@ -86,7 +85,7 @@ struct Source {
 }
 
 impl KubeListWatch {
-    /// Makes a source. `client` belongs to the thread that will use it: see [`ClusterAccess::client`].
+    /// Creates a source. `client` belongs to the thread that will use it: see [`ClusterAccess::client`].
     ///
     /// Objects carry the type of `resource` unless `plan` names another.
     pub fn new(client: Client, resource: Arc<ResourceType>, scope: Scope, plan: ScanPlan, limits: Limits) -> Self {
@@ -120,7 +119,7 @@ impl ListWatch for KubeListWatch {
 }
 
 impl Source {
-    /// The type of the objects as the server sends them.
+    /// Returns the type of the objects as the server sends them.
     fn served(&self) -> TypeMeta {
         if self.scope.metadata_only {
             TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata")
@@ -134,8 +133,8 @@ impl Source {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Whether [`RequestRetry`] is asked. Not after silence, and not for an error without the `Retry-After` header, even if its
-    /// body names seconds (T-1).
+    /// Set when [`RequestRetry`] decides about a repeat. False after silence, and after an error without the `Retry-After`
+    /// header, even if its body contains a delay (T-1).
     may_repeat: bool,
 }
 
@@ -145,7 +144,7 @@ impl From<Failure> for Attempt {
     }
 }
 
-/// Sends one GET until it is answered, or until [`RequestRetry`] passes the failure up (T-2).
+/// Sends one GET until it succeeds or [`RequestRetry`] gives up (T-2).
 async fn repeated<T, F: Future<Output = Result<T, Attempt>>>(mut send: impl FnMut() -> F) -> Result<T, Failure> {
     let mut retry = RequestRetry::default();
     loop {

@@ -1,27 +1,27 @@
-//! Whether one GET is repeated below the reflector, with the same query (T-1, T-3), and when it is not (T-2, D-4).
+//! Rules for repeating one GET below the reflector with the same query (T-1, T-3), and for not repeating it (T-2, D-4).
 
 use std::time::Duration;
 
 use super::Failure;
 
-/// Repeats of one GET (T-1).
+/// Maximum number of repeats of one GET (T-1).
 const REPEATS_MAX: u32 = 10;
-/// Delay before a lost connection is tried again (T-3).
+/// Delay before a GET is repeated after a lost connection (T-3).
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// A longer `Retry-After` is not waited for in silence: the failure is passed up, and the reflector shows its wait.
+/// Longest `Retry-After` that is waited for here. A longer one is passed to the reflector, which shows its wait to users.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// The repeats of one GET, list or opening of a watch. Make one for each request of the reflector.
+/// Repeat counter of one GET (a list or the opening of a watch). Create one for each request of the reflector.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestRetry {
     repeats: u32,
 }
 
 impl RequestRetry {
-    /// Returns after which delay the same GET is sent again; `None` passes `failure` up.
+    /// Returns the delay before the same GET is sent again. `None` passes `failure` to the caller.
     ///
-    /// Repeated are a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: what the reflector answers
-    /// itself, that is a refused connection, an expired and a too large version (D-4).
+    /// Repeated: a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: failures that the reflector handles,
+    /// namely a refused connection, an expired version and a too large version (D-4).
     pub(crate) fn next(&mut self, failure: &Failure) -> Option<Duration> {
         let delay = match failure {
             Failure::Disconnected(_) => RECONNECT_DELAY,
@@ -47,8 +47,9 @@ mod tests {
         Failure::Status(Status { code, retry_after: retry_after.map(Duration::from_secs), ..Status::default() })
     }
 
+    /// Rules: T-1, T-3, D-4.
     #[test]
-    fn t1_t3_d4_which_failures_are_repeated() {
+    fn only_retryable_failures_are_retried() {
         let too_large = Status { too_large: true, ..status(504, Some(1)).status().unwrap().clone() };
         let expired = Status { reason: "Expired".into(), ..status(503, Some(1)).status().unwrap().clone() };
         let second = Duration::from_secs;
@@ -75,8 +76,9 @@ mod tests {
         }
     }
 
+    /// Rule: T-1.
     #[test]
-    fn t1_ten_repeats_shared_by_all_causes_then_the_last_answer_is_passed_up() {
+    fn all_causes_share_ten_retries() {
         let mut retry = RequestRetry::default();
         for round in 0..REPEATS_MAX {
             let failure = if round % 2 == 0 { status(503, Some(1)) } else { Failure::Disconnected(String::new()) };

@@ -1,8 +1,8 @@
-//! What the server cannot do of a unit's scope: namespaces by glob, and the user's transform, on every object that
-//! comes in, unless it [opts out](crate::object::IGNORE_ANNOTATION).
+//! Client-side part of a unit's scope: namespace globs and the user's transform. Both apply to every incoming object
+//! unless it [opts out](crate::object::IGNORE_ANNOTATION).
 //!
-//! An event of a namespace that is not shown still says how far the stream has come; a list with foreign items is one
-//! without them. Tombstones and resyncs come from what was let in, so they need neither (F-60).
+//! An event of an excluded namespace still advances the stream's version. Items of excluded namespaces are removed
+//! from lists. Tombstones and resyncs are built from admitted objects, so they need neither step (F-60).
 
 use std::{
     rc::Rc,
@@ -19,26 +19,26 @@ use crate::{
     scope::Namespaces,
 };
 
-/// What is let in, and how.
+/// Filter and transform of incoming objects.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
-    /// The namespaces that are shown; an object without one always is.
+    /// Admitted namespaces; objects without a namespace always pass.
     pub namespaces: Namespaces,
-    /// What is made of every object.
+    /// Transform for every incoming object.
     pub transform: Option<Transform>,
-    /// What is made of objects that were let in before this gate was there, by another one.
+    /// Transform for objects that a previous gate admitted.
     pub of_cached: Option<Transform>,
-    /// How often the transform took the safe side, because a condition could not be evaluated; it counts.
+    /// Counter of conditions that could not be evaluated, where the transform took the safe side.
     pub doubts: Arc<AtomicU64>,
 }
 
 impl Gate {
-    /// Returns whether everything passes as it is.
+    /// Returns true if every object passes unchanged.
     pub fn is_open(&self) -> bool {
         self.namespaces.is_all() && self.transform.is_none()
     }
 
-    /// Returns what becomes of an object that was let in before; `None` where it cannot be shown.
+    /// Returns the transformed form of an object that a previous gate admitted; `None` if it must not be shown.
     pub fn pass_cached(&self, object: Object) -> Option<Object> {
         match &self.of_cached {
             Some(transform) => transform.apply(object).ok(),
@@ -46,7 +46,7 @@ impl Gate {
         }
     }
 
-    /// Returns what becomes of an object.
+    /// Filters and transforms one object.
     fn pass(&self, object: Object) -> Result<Object, PassedOver> {
         if !object.namespace().is_empty() && !self.namespaces.matches(object.namespace()) {
             return Err(PassedOver::Foreign);
@@ -55,7 +55,7 @@ impl Gate {
         transform.apply(object).map_err(|error| PassedOver::TransformFailed(error.to_string()))
     }
 
-    /// Applies it to a page; one object that cannot be transformed fails the list (F-61, R-23).
+    /// Filters and transforms a page. One object that cannot be transformed fails the list (F-61, R-23).
     fn pass_page(&self, mut page: ListPage) -> Result<ListPage, Failure> {
         let mut items = Vec::with_capacity(page.items.len());
         for object in page.items {
@@ -69,7 +69,7 @@ impl Gate {
         Ok(page)
     }
 
-    /// Returns what becomes of an event.
+    /// Filters and transforms an event.
     pub(crate) fn pass_event(&self, event: WatchEvent) -> WatchEvent {
         let (object, event): (_, fn(Object) -> WatchEvent) = match event {
             WatchEvent::Added(object) => (object, WatchEvent::Added),
@@ -95,7 +95,7 @@ pub struct Scoped {
 }
 
 impl Scoped {
-    /// Puts `gate` before `inner`; an open one costs nothing.
+    /// Puts `gate` before `inner`. An open gate costs nothing.
     pub fn wrap(inner: Rc<dyn ListWatch>, gate: &Gate) -> Rc<dyn ListWatch> {
         if gate.is_open() { inner } else { Rc::new(Self { inner, gate: Rc::new(gate.clone()) }) }
     }
@@ -143,7 +143,7 @@ mod tests {
         Gate { namespaces: Namespaces::parse(&[pattern]).unwrap(), ..Gate::default() }
     }
 
-    /// Fails for objects called `bad`, and counts its calls.
+    /// Returns a gate that fails for objects named `bad` and counts its calls.
     fn counting(calls: &Arc<AtomicU64>) -> Gate {
         let calls = Arc::clone(calls);
         let transform = Transform::new(move |object| {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_without_other_namespaces_and_else_as_it_was() {
+    fn list_omits_other_namespaces() {
         let items = vec![object("team-a", "x", "1"), object("other", "y", "2"), object("", "node", "3")];
         let passed = only("team-*").pass_page(page(items)).unwrap();
         let names: Vec<_> = passed.items.iter().map(Object::name).collect();
@@ -166,8 +166,9 @@ mod tests {
         assert_eq!(passed.resource_version.as_str(), "9");
     }
 
+    /// Rule: R-51.
     #[test]
-    fn r51_an_event_of_another_namespace_says_how_far_the_stream_has_come_whatever_it_is() {
+    fn event_of_other_namespace_moves_only_version() {
         let gate = only("team-*");
         for make in [WatchEvent::Added, WatchEvent::Modified, WatchEvent::Deleted] {
             let passed = gate.pass_event(make(object("other", "y", "7")));
@@ -181,8 +182,9 @@ mod tests {
         assert!(matches!(gate.pass_event(WatchEvent::Modified(object("team-b", "y", "7"))), WatchEvent::Modified(_)));
     }
 
+    /// Rule: F-60.
     #[test]
-    fn f60_the_transform_is_called_once_for_each_object_that_is_let_in() {
+    fn transform_runs_once_per_admitted_object() {
         let calls = Arc::default();
         let gate = Gate { namespaces: Namespaces::parse(&["!other"]).unwrap(), ..counting(&calls) };
         gate.pass_page(page(vec![object("n", "x", "1"), object("other", "bad", "2")])).unwrap();
@@ -193,8 +195,9 @@ mod tests {
         assert_eq!(calls.load(Ordering::Relaxed), 4);
     }
 
+    /// Rules: R-23, F-61.
     #[test]
-    fn f61_r23_an_error_fails_a_whole_list_and_drops_one_event() {
+    fn transform_error_fails_list_or_drops_event() {
         let gate = counting(&Arc::default());
         let failed = gate.pass_page(page(vec![object("n", "x", "1"), object("n", "bad", "2")])).unwrap_err();
         assert_eq!(failed, Failure::Transform("n/bad: no".into()));
@@ -206,8 +209,9 @@ mod tests {
         assert_eq!((resource_version.as_str(), why), ("8", PassedOver::TransformFailed("n/bad: no".into())));
     }
 
+    /// Rule: LW-1.
     #[tokio::test]
-    async fn lw1_it_stands_before_both_requests_and_an_open_gate_is_none() {
+    async fn gate_wraps_both_requests_unless_open() {
         let server = FakeApiServer::with_objects(&["a"]);
         let source: Rc<dyn ListWatch> = Rc::new(server.clone());
         let same = Scoped::wrap(Rc::clone(&source), &Gate::default());

@@ -1,4 +1,4 @@
-//! A user's function over every object that comes in (F-60 … F-62).
+//! User-defined functions applied to every incoming object (F-60 … F-62).
 
 use std::{
     fmt,
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::object::Object;
 
-/// Changes objects before anyone else sees them: cuts what is not needed, or adds what is.
+/// A function that changes objects before any consumer sees them, for example to remove or to add fields.
 ///
-/// **Contract:** what it makes of an object depends on the object alone, and namespace, name, uid and resourceVersion
-/// stay (F-62). It runs on the thread of the unit, for every object: it must not block.
+/// **Contract:** the result depends on the object alone, and keeps namespace, name, uid and resourceVersion (F-62).
+/// It runs on the unit's thread for every object, so it must not block.
 #[derive(Clone)]
 pub struct Transform {
     func: Arc<Func>,
@@ -21,33 +21,33 @@ pub struct Transform {
 
 type Func = dyn Fn(&Object) -> Result<Option<Object>, TransformError> + Send + Sync;
 
-/// Why an object could not be transformed; a sentence for people.
+/// Reason why an object could not be transformed, as a sentence for users.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TransformError(pub String);
 
 impl TransformError {
-    /// Makes an error that says what `why` does.
+    /// Creates an error with `why` as its text.
     pub fn new(why: impl fmt::Display) -> Self {
         Self(why.to_string())
     }
 }
 
 impl Transform {
-    /// Makes a transform of a function from an object to another one; `None` leaves it as it is.
+    /// Creates a transform from a function. The function returns the new object, or `None` to leave it unchanged.
     pub fn new(func: impl Fn(&Object) -> Result<Option<Object>, TransformError> + Send + Sync + 'static) -> Self {
         Self { func: Arc::new(func) }
     }
 
-    /// Makes a transform of a function that changes the object as untyped JSON. Every object is decoded for it and
-    /// encoded again, some ten times the cost of the rest of its way; `apiVersion` and `kind` stay whatever it does.
+    /// Creates a transform from a function that changes the object as untyped JSON. Every object is decoded and encoded
+    /// again, at about ten times the cost of all other processing. The function cannot change `apiVersion` and `kind`.
     pub fn of_values<E: fmt::Display>(func: impl Fn(&mut Value) -> Result<(), E> + Send + Sync + 'static) -> Self {
         Self::new(move |object| {
             let mut value = object.value().map_err(TransformError::new)?;
             let types = ["apiVersion", "kind"].map(|member| (member, value[member].clone()));
             func(&mut value).map_err(TransformError::new)?;
             let Value::Object(members) = &mut value else {
-                return Err(TransformError::new("it made something of an object that is none"));
+                return Err(TransformError::new("its result is not a valid object"));
             };
             members.extend(types.map(|(member, text)| (member.to_owned(), text)));
             Object::from_json(value.to_string().as_bytes()).map(Some).map_err(TransformError::new)
@@ -64,8 +64,7 @@ impl Transform {
         })
     }
 
-    /// Returns what it makes of `object`. A panic in it is an error.
-    /// A change of what identifies the object is one too.
+    /// Returns the transformed `object`. A panic in the function is an error, and so is a change of the object's identity.
     pub fn apply(&self, object: Object) -> Result<Object, TransformError> {
         let transformed = catch_unwind(AssertUnwindSafe(|| (self.func)(&object)));
         let transformed = transformed.unwrap_or_else(|_| Err(TransformError::new("it panicked")));
@@ -93,8 +92,9 @@ mod tests {
         Object::from_json(json.as_bytes()).unwrap()
     }
 
+    /// Rule: F-60.
     #[test]
-    fn f60_an_object_is_changed_as_json_and_keeps_its_type() {
+    fn object_transform_keeps_its_type() {
         let cut = Transform::of_values(|value| {
             let members = value.as_object_mut().ok_or("no object")?;
             members.remove("spec");
@@ -106,8 +106,9 @@ mod tests {
         assert!(value.get("spec").is_none());
     }
 
+    /// Rule: F-60.
     #[test]
-    fn f60_who_changed_an_object_stays_known_whatever_is_made_of_it() {
+    fn transformed_object_keeps_changed_by() {
         let object = Object::from_json(&pod().json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xff");
         let cut = Transform::of_values(|value| {
             value["metadata"]["managedFields"] = Value::Null;
@@ -117,15 +118,17 @@ mod tests {
         assert_eq!(Transform::of_values(|_| Ok::<_, &str>(())).apply(pod()).unwrap().changed_by(), None);
     }
 
+    /// Rule: F-60.
     #[test]
-    fn f60_none_leaves_the_object_as_it_is() {
+    fn transform_returning_none_keeps_the_object() {
         let object = pod();
         let same = Transform::new(|_| Ok(None)).apply(object.clone()).unwrap();
         assert!(object.ptr_eq(&same));
     }
 
+    /// Rule: F-60.
     #[test]
-    fn f60_two_transforms_are_applied_one_after_the_other() {
+    fn two_transforms_run_in_sequence() {
         let set = |member: &'static str, from: &'static str| {
             Transform::of_values(move |value| {
                 value[member] = value[from].clone();
@@ -139,8 +142,9 @@ mod tests {
         assert_eq!(made(set("b", "spec").then(same())), 1);
     }
 
+    /// Rules: F-61, F-62.
     #[test]
-    fn f61_f62_an_error_a_panic_and_another_identity_are_errors() {
+    fn transform_error_panic_or_new_identity_fails() {
         let error = |transform: Transform| transform.apply(pod()).unwrap_err().to_string();
         assert_eq!(error(Transform::new(|_| Err(TransformError::new("no")))), "n/a: no");
         assert_eq!(error(Transform::of_values(|_| Err("never"))), "n/a: never");
@@ -156,6 +160,6 @@ mod tests {
             *value = 7.into();
             Ok::<_, &str>(())
         });
-        assert!(error(none).contains("that is none"));
+        assert!(error(none).contains("not a valid object"));
     }
 }

@@ -1,4 +1,4 @@
-//! Label selectors and field selectors, in the syntax kubectl takes.
+//! Label selectors and field selectors, in kubectl's syntax.
 
 #[cfg(test)]
 mod testing;
@@ -7,32 +7,32 @@ use std::borrow::Cow;
 
 use crate::object::{FieldPath, Object, Plucker};
 
-/// Which objects a list shall have: those both selectors match. The default matches all (L-2).
+/// Filter of a list. An object must match both selectors. The default matches all objects (L-2).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
-    /// What the labels must be.
+    /// Requirements on labels.
     pub labels: LabelSelector,
-    /// What fields must be.
+    /// Requirements on fields.
     pub fields: FieldSelector,
 }
 
 impl Selector {
-    /// Matches everything.
+    /// Returns a selector that matches everything.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// Returns whether it matches everything.
+    /// Returns true if the selector matches everything.
     pub fn is_all(&self) -> bool {
         self.labels.requirements.is_empty() && self.fields.terms.is_empty()
     }
 
-    /// Returns whether it says itself that nothing can match, so that nothing need be looked at (L-2).
+    /// Returns true if the requirements contradict each other, so that no object needs to be checked (L-2).
     pub fn is_nothing(&self) -> bool {
         self.labels.is_nothing()
     }
 
-    /// Returns whether `object` matches. Parses the object unless the identity is all that is asked for.
+    /// Returns true if `object` matches. Parses the object, unless namespace and name are enough.
     pub fn matches(&self, object: &Object) -> bool {
         self.fields.matches(object) && self.labels.matches(object)
     }
@@ -50,7 +50,7 @@ impl From<FieldSelector> for Selector {
     }
 }
 
-/// A selector that cannot be read.
+/// Syntax error of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid selector {:?} at byte {at}: {}", beginning(.selector), beginning(.problem))]
 pub struct SelectorError {
@@ -59,10 +59,10 @@ pub struct SelectorError {
     problem: String,
 }
 
-/// Characters of a wrong text that an error shows.
+/// Maximum length of an invalid text in an error, in characters.
 const SHOWN_MAX: usize = 200;
 
-/// Returns as much of a wrong text as an error shows: a client may send any length.
+/// Returns the start of an invalid text, for an error message. A client may send a text of any length.
 pub(crate) fn beginning(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]).into(),
@@ -70,7 +70,7 @@ pub(crate) fn beginning(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Requirements on labels that must all hold: `app=web,tier in (a,b),!canary`.
+/// Requirements on labels, all of which must hold: `app=web,tier in (a,b),!canary`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -84,9 +84,9 @@ struct Requirement {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Operator {
-    /// `=`, `==`, `in`: present with one of these values.
+    /// `=`, `==`, `in`: the label is present with one of these values.
     In(Vec<String>),
-    /// `!=`, `notin`: absent, or with none of these values.
+    /// `!=`, `notin`: the label is absent, or has none of these values.
     NotIn(Vec<String>),
     Exists,
     Absent,
@@ -107,7 +107,7 @@ impl Operator {
         }
     }
 
-    /// Returns whether no value, nor its absence, satisfies both.
+    /// Returns true if the two requirements exclude each other, for every value and for an absent label.
     fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Absent, Self::In(_) | Self::Exists | Self::GreaterThan(_) | Self::LessThan(_)) => true,
@@ -118,25 +118,25 @@ impl Operator {
 }
 
 impl LabelSelector {
-    /// Reads a selector; the empty one matches everything.
+    /// Parses a selector; an empty one matches everything.
     pub fn parse(selector: &str) -> Result<Self, SelectorError> {
         let error = |(at, problem)| SelectorError { selector: selector.to_owned(), at, problem };
         let requirements = LabelParser { text: selector, at: 0 }.requirements().map_err(error)?;
         Ok(Self { requirements })
     }
 
-    /// Returns whether two requirements exclude each other.
+    /// Returns true if two requirements exclude each other.
     pub fn is_nothing(&self) -> bool {
         let all = &self.requirements;
         all.iter().any(|one| all.iter().any(|other| one.key == other.key && one.operator.excludes(&other.operator)))
     }
 
-    /// Returns whether labels satisfy every requirement; `label` looks one up.
+    /// Returns true if the labels satisfy every requirement; `label` returns the value of a label.
     pub fn matches_labels<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements.iter().all(|requirement| requirement.operator.matches(label(&requirement.key)))
     }
 
-    /// Returns whether the labels of `object` satisfy every requirement. Unreadable labels are no labels.
+    /// Returns true if the labels of `object` satisfy every requirement. Labels that cannot be read count as absent.
     pub fn matches(&self, object: &Object) -> bool {
         if self.requirements.is_empty() {
             return true;
@@ -148,7 +148,7 @@ impl LabelSelector {
 
 type Problem = (usize, String);
 
-/// Reads `requirement,requirement`, blanks allowed anywhere between words.
+/// Parser of `requirement,requirement`. Blanks are allowed between all words.
 struct LabelParser<'a> {
     text: &'a str,
     at: usize,
@@ -284,7 +284,7 @@ fn key_problem(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns whether `value` may be a label's value: up to 63 letters, digits, `-`, `_`, `.`, alphanumeric at both ends.
+/// Returns true if `value` is a valid label value: up to 63 letters, digits, `-`, `_`, `.`, alphanumeric at both ends.
 fn is_value(value: &str) -> bool {
     let bytes = value.as_bytes();
     let ends = [bytes.first(), bytes.last()];
@@ -293,14 +293,14 @@ fn is_value(value: &str) -> bool {
         && ends.into_iter().flatten().all(u8::is_ascii_alphanumeric)
 }
 
-/// Conditions on fields that must all hold: `metadata.namespace=a,status.phase!=Running`.
+/// Conditions on fields, all of which must hold: `metadata.namespace=a,status.phase!=Running`.
 ///
-/// Any path is taken; a field that is absent counts as the empty text, as the API server has it. A path with `[*]`
-/// equals a value if one of its values does.
+/// Any path is allowed. An absent field counts as the empty text, like in the API server. A path with `[*]` equals a
+/// value if one of its values does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
-    /// The paths of the terms, read in one pass.
+    /// Paths of the terms; one pass over an object reads them all.
     plucker: Plucker,
 }
 
@@ -316,12 +316,12 @@ enum Field {
     Name,
     Namespace,
     Uid,
-    /// The place of a path among those that are plucked.
+    /// Index of a path among the plucked paths.
     Path(usize),
 }
 
 impl FieldSelector {
-    /// Reads a selector; the empty one matches everything. A backslash before `,`, `=` or `\` takes it literally.
+    /// Parses a selector; an empty one matches everything. A backslash before `,`, `=` or `\` escapes it.
     pub fn parse(selector: &str) -> Result<Self, SelectorError> {
         let (mut terms, mut paths) = (Vec::new(), Vec::new());
         let mut at = 0;
@@ -335,13 +335,13 @@ impl FieldSelector {
         Ok(Self { terms, plucker: Plucker::new(&paths) })
     }
 
-    /// Returns the namespace every match lies in, if the selector names one.
+    /// Returns the namespace that all matches have, if the selector names one.
     pub fn namespace(&self) -> Option<&str> {
         let term = self.terms.iter().find(|term| term.equal && term.field == Field::Namespace)?;
         Some(&term.value)
     }
 
-    /// Returns whether `object` satisfies every condition.
+    /// Returns true if `object` satisfies every condition.
     pub fn matches(&self, object: &Object) -> bool {
         let mut of_identity = self.terms.iter().filter(|term| !matches!(term.field, Field::Path(_)));
         if !of_identity.all(|term| term.matches(object, &[])) {
@@ -352,7 +352,7 @@ impl FieldSelector {
     }
 }
 impl FieldTerm {
-    /// Returns whether `object` satisfies it; `plucked` are the values of the selector's paths.
+    /// Returns true if `object` satisfies the condition; `plucked` has the values of the selector's paths.
     fn matches(&self, object: &Object, plucked: &[Vec<String>]) -> bool {
         let equal = match &self.field {
             Field::Name => object.name() == self.value,
@@ -367,7 +367,7 @@ impl FieldTerm {
     }
 }
 
-/// Splits at commas that no backslash precedes.
+/// Splits at commas that are not preceded by a backslash.
 fn split_terms(selector: &str) -> Vec<&str> {
     let (mut terms, mut start, mut escaped) = (Vec::new(), 0, false);
     for (at, c) in selector.char_indices() {
@@ -381,7 +381,7 @@ fn split_terms(selector: &str) -> Vec<&str> {
     terms
 }
 
-/// Reads one term; a path is appended to `paths`.
+/// Parses one term; its path is appended to `paths`.
 fn field_term(text: &str, paths: &mut Vec<FieldPath>) -> Result<FieldTerm, String> {
     let at = text.find(['=', '!']).ok_or("expected `=`, `==` or `!=`")?;
     let (path, rest) = text.split_at(at);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operator_of_kubectl_selects() {
+    fn every_kubectl_operator_selects() {
         for selector in [
             "",
             " ",
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_a_label_selector_is_named_with_its_place() {
+    fn label_selector_mistake_is_named_with_position() {
         refused(",", 0, "expected a label key");
         refused("app,", 4, "expected a label key");
         refused("app web", 4, "expected one of");
@@ -510,8 +510,9 @@ mod tests {
         refused(&format!("a={}", "x".repeat(64)), 2, "not a label value");
     }
 
+    /// Rule: L-2.
     #[test]
-    fn l2_a_selector_that_contradicts_itself_matches_nothing() {
+    fn contradictory_selector_matches_nothing() {
         for nothing in ["a=b,a=c", "a,!a", "a=b,!a", "a=b,a!=b", "a in (b,c),a notin (c,b)", "a=1,a>1"] {
             assert!(LabelSelector::parse(nothing).unwrap().is_nothing(), "{nothing}");
         }
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_compared_as_text_and_an_absent_one_is_empty() {
+    fn fields_are_compared_as_text() {
         let object = object_with("ns/web", "u", "1", r#","spec":{"nodeName":"n,1","ports":[{"port":80},{"port":81}]}"#);
         let matches = |selector: &str| FieldSelector::parse(selector).expect(selector).matches(&object);
         for yes in [
@@ -544,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_a_field_selector_is_named_with_its_place() {
+    fn field_selector_mistake_is_named_with_position() {
         for (selector, at, problem) in [
             ("a.b", 0, "expected `=`"),
             ("a=b,c", 4, "expected `=`"),

@@ -46,8 +46,9 @@ fn labels(selector: &str) -> Selector {
     LabelSelector::parse(selector).unwrap().into()
 }
 
+/// Rules: I-5, L-1.
 #[test]
-fn l1_what_is_missing_is_named() {
+fn missing_object_is_named() {
     let (_indexer, lister) = filled();
     assert_eq!(lister.get(KeyRef { namespace: "a", name: "x" }).unwrap().name(), "x");
     assert_eq!(lister.namespace("b").get("x").unwrap().namespace(), "b");
@@ -55,8 +56,9 @@ fn l1_what_is_missing_is_named() {
     assert_eq!(error.to_string(), r#"pods "b/y" not found"#);
 }
 
+/// Rule: L-1.
 #[test]
-fn l1_several_keys_are_answered_in_their_order() {
+fn several_keys_are_answered_in_their_order() {
     let (_indexer, lister) = filled();
     let keys = ["b/x", "a/z", "a/x", "b/x"].map(|key| ObjectKey::parse(key).unwrap());
     let found = lister.get_all(keys.iter().map(ObjectKey::as_ref));
@@ -70,8 +72,9 @@ fn l1_several_keys_are_answered_in_their_order() {
     });
 }
 
+/// Rule: L-2.
 #[test]
-fn l2_selectors_choose_and_no_namespace_is_all() {
+fn selectors_filter_and_empty_namespace_means_all() {
     let (_indexer, lister) = filled();
     assert_eq!(names(lister.list(&Selector::all())), ["a/x", "a/y", "b/x"]);
     assert_eq!(names(lister.list(&labels("app=db"))), ["a/y", "b/x"]);
@@ -82,16 +85,18 @@ fn l2_selectors_choose_and_no_namespace_is_all() {
     assert_eq!(names(lister.list(&fields("spec.nodeName=n1,metadata.namespace!=b"))), ["a/x"]);
 }
 
+/// Rule: L-3.
 #[test]
-fn l3_a_namespace_is_listed_by_its_index() {
+fn namespace_is_listed_by_its_index() {
     let (_indexer, lister) = filled();
     assert_eq!(names(lister.namespace("a").list(&Selector::all())), ["a/x", "a/y"]);
     assert_eq!(names(lister.namespace("a").list(&labels("app in (db)"))), ["a/y"]);
     assert_eq!(names(lister.namespace("none").list(&Selector::all())), [""; 0]);
 }
 
+/// Rule: I-6.
 #[test]
-fn i6_indexes_answer_with_objects_sorted_keys_and_values() {
+fn indexes_return_objects_sorted_keys_and_values() {
     let (_indexer, lister) = filled();
     assert_eq!(names(lister.by_index("spec.nodeName", "n1").unwrap()), ["a/x", "b/x"]);
     assert_eq!(names(lister.by_index("spec.nodeName", "n9").unwrap()), [""; 0]);
@@ -106,8 +111,9 @@ fn i6_indexes_answer_with_objects_sorted_keys_and_values() {
     assert!(lister.index_keys("none", "").is_err() && lister.index("none", &x).is_err());
 }
 
+/// Rule: D-12.
 #[test]
-fn d12_several_reads_see_one_version() {
+fn snapshot_reads_see_one_version() {
     let (mut indexer, lister) = filled();
     let (version, list, count) =
         lister.snapshot(|query| (query.version(), query.list(), query.by_index("spec.nodeName", "n1").unwrap().len()));

@@ -1,5 +1,5 @@
-//! Who changed an object: the newest entry of its `metadata.managedFields`, kept behind its JSON where somebody asks for
-//! it, as the field itself is cut by default.
+//! Last modifier of an object: the newest entry of its `metadata.managedFields`. It is stored after the JSON if a consumer
+//! needs it, because the field itself is dropped by default.
 
 use std::{borrow::Cow, cmp::Ordering};
 
@@ -11,45 +11,45 @@ use super::{
     scan::{JsonCursor, ScanError, text},
 };
 
-/// Stands between the parts where they are kept; no part of UTF-8.
+/// Separator between the encoded parts; this byte does not occur in UTF-8.
 const SEPARATOR: u8 = 0xff;
 
-/// Who changed an object last, as its `managedFields` say it.
+/// Last modifier of an object according to its `managedFields`.
 ///
-/// It is the entry with the latest time, of several the last one; one of a subresource counts as any other. The server
-/// notes no one who deletes an object: of one that is gone it is who changed it before.
+/// It is the entry with the latest time; among equal times, the last entry. Entries of subresources count too. The server
+/// does not record who deletes an object: for a deleted object it is the last modifier before the deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChangedBy<'a> {
-    /// The program: `kubectl-edit`, `kube-controller-manager`.
+    /// Name of the program: `kubectl-edit`, `kube-controller-manager`.
     pub manager: Cow<'a, str>,
     /// `Apply` or `Update`.
     pub operation: Cow<'a, str>,
-    /// When, as the server wrote it, in RFC 3339; empty where it did not.
+    /// Time in RFC 3339, as the server wrote it; empty if it wrote none.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub time: Cow<'a, str>,
-    /// `status`, `scale`; empty where it is the object itself.
+    /// Subresource, such as `status` or `scale`; empty for the object itself.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub subresource: Cow<'a, str>,
 }
 
 impl<'a> ChangedBy<'a> {
-    /// Finds the newest entry in the JSON of a `managedFields`; `None` where there is none, or it is malformed.
+    /// Finds the newest entry in the JSON of a `managedFields`; `None` if there is none or the JSON is malformed.
     pub fn newest(managed_fields: &'a [u8]) -> Option<Self> {
         newest(managed_fields).unwrap_or_default()
     }
 
-    /// Returns its parts by name; what the server did not say is an empty text.
+    /// Returns its parts with their names; a missing part is an empty text.
     pub fn parts(&self) -> [(&'static str, &str); 4] {
         let Self { manager, operation, time, subresource } = self;
         [("manager", manager), ("operation", operation), ("time", time), ("subresource", subresource)]
     }
 
-    /// Writes it as it is kept.
+    /// Encodes it for storage.
     pub(super) fn encode(&self) -> Vec<u8> {
         self.parts().map(|(_, part)| part.as_bytes()).join(&SEPARATOR)
     }
 
-    /// Reads what [`ChangedBy::encode`] wrote.
+    /// Decodes the output of [`ChangedBy::encode`].
     pub(crate) fn decode(kept: &'a [u8]) -> Option<Self> {
         let mut parts = kept.split(|byte| *byte == SEPARATOR).map(|part| std::str::from_utf8(part).ok());
         let mut part = || parts.next().flatten().map(Cow::Borrowed);
@@ -59,26 +59,26 @@ impl<'a> ChangedBy<'a> {
 }
 
 impl Object {
-    /// Returns who changed it last; `None` where that is not known, or nobody had asked for it when the object was read:
+    /// Returns the last modifier. `None` if it is unknown, or if the scan did not record it:
     /// see [`ScanPlan::noting_who_changed`](super::scan::ScanPlan::noting_who_changed).
     pub fn changed_by(&self) -> Option<ChangedBy<'_>> {
         ChangedBy::decode(self.who())
     }
 
-    /// Returns it with who changed it last, for one that was read without: as it stands beside an object in an event. What
-    /// is noted already stays.
+    /// Adds the last modifier to an object that was read without it, for example from the fields of an event. An already
+    /// recorded modifier is kept.
     #[must_use]
     pub fn with_changed_by(self, who: &ChangedBy<'_>) -> Self {
         self.with_who(&who.encode())
     }
 
-    /// Returns [`Object::changed_by`] as it is kept; empty for `None`.
+    /// Returns [`Object::changed_by`] in encoded form; empty for `None`.
     pub(crate) fn who(&self) -> &[u8] {
         let bytes = self.0.bytes();
         &bytes[bytes.len() - self.who_bytes()..]
     }
 
-    /// Returns it with what [`Object::who`] is of what it was made of, unless it has its own.
+    /// Returns the object with this encoded [`Object::who`], unless it has its own.
     #[must_use]
     pub(crate) fn with_who(self, who: &[u8]) -> Self {
         if who.is_empty() || self.who_bytes() > 0 {
@@ -118,7 +118,7 @@ fn newest(managed_fields: &[u8]) -> Result<Option<ChangedBy<'_>>, ScanError> {
     Ok(Some(ChangedBy { manager, operation, time: newest_time, subresource }))
 }
 
-/// Says which of two times comes first; what is no time comes before all.
+/// Compares two times; a text that is not a time sorts before all times.
 fn in_order(one: &str, other: &str) -> Ordering {
     if is_plain(one) && is_plain(other) {
         return one.cmp(other);
@@ -127,7 +127,7 @@ fn in_order(one: &str, other: &str) -> Ordering {
     parse(one).cmp(&parse(other))
 }
 
-/// Returns whether a time is written as API servers do, whole seconds in UTC: the order of texts is that of times then.
+/// Returns true if a time has the format of API servers, whole seconds in UTC. Such texts sort like their times.
 fn is_plain(time: &str) -> bool {
     let is_like = |(byte, like): (u8, &u8)| if *like == b'0' { byte.is_ascii_digit() } else { byte == *like };
     time.len() == 20 && time.bytes().zip(b"0000-00-00T00:00:00Z").all(is_like)

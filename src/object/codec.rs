@@ -1,4 +1,6 @@
-//! Bodies compressed one by one, with a dictionary of what objects of their type have in common (D2).
+//! Compression of single bodies, with a dictionary per type.
+//!
+//! Reasons: `docs/decisions/0004-compressed-bodies.md`.
 
 mod dictionary;
 mod lz4;
@@ -15,38 +17,38 @@ use zstd::zstd_safe::{
 pub use self::dictionary::Dictionary;
 use super::{Identity, Object};
 
-/// zstd's level. Level 3 saves some percent and costs half as much again.
+/// Compression level of zstd. Level 3 saves a few percent and takes 50 % longer.
 const LEVEL: i32 = 1;
 
-/// What packs a body. A dictionary serves both.
+/// Compression format of a body. Both formats use the same dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
-    /// zstd: the smallest.
+    /// zstd: the smallest output.
     Zstd,
-    /// lz4: larger; bodies that differ much are read in less time.
+    /// lz4: larger output, but faster reads of bodies that differ much.
     Lz4,
 }
 
-/// A compressed body does not give the object it should.
+/// Reason why a packed body cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// It is damaged, or made with another codec or another dictionary.
-    #[error("it cannot be unpacked: {0}")]
+    /// The body is damaged, or was packed with another codec or dictionary.
+    #[error("the body cannot be unpacked: {0}")]
     Unpack(&'static str),
-    /// It has another length than was noted.
-    #[error("it has {found} bytes, expected {expected}")]
+    /// The body has another length than recorded.
+    #[error("the body has {found} bytes, expected {expected}")]
     Length {
-        /// The bytes noted.
+        /// Recorded length.
         expected: usize,
-        /// The bytes found.
+        /// Actual length.
         found: usize,
     },
-    /// It is not UTF-8.
-    #[error("it is not UTF-8")]
+    /// The body is not UTF-8.
+    #[error("the body is not UTF-8")]
     Text,
 }
 
-/// zstd's contexts and room for one result, kept by each thread that packs or unpacks.
+/// Contexts of zstd and an output buffer, one set per thread.
 struct Contexts {
     packer: CCtx<'static>,
     unpacker: DCtx<'static>,
@@ -58,7 +60,7 @@ thread_local! {
         RefCell::new(Contexts { packer: CCtx::create(), unpacker: DCtx::create(), room: Vec::new() });
 }
 
-/// More room than this is given back after use.
+/// Largest capacity that the output buffer keeps after use.
 const ROOM_KEPT_BYTES: usize = 1 << 20;
 
 impl Contexts {
@@ -71,7 +73,7 @@ impl Contexts {
     }
 }
 
-/// Hands the compressed form of `json` to `take`.
+/// Passes the compressed form of `json` to `take`.
 pub fn with_packed<T>(json: &[u8], codec: Codec, dictionary: Option<&Dictionary>, take: impl FnOnce(&[u8]) -> T) -> T {
     CONTEXTS.with_borrow_mut(|contexts| {
         contexts.clear(compress_bound(json.len()));
@@ -90,12 +92,12 @@ pub fn with_packed<T>(json: &[u8], codec: Codec, dictionary: Option<&Dictionary>
     })
 }
 
-/// Why nothing fails.
+/// Panic message of calls that cannot fail.
 const ROOM: &str = "there is room for the worst case, and no other error";
 
-/// Makes an object of its identity and what [`with_packed`] made of its `len` bytes of JSON with the same codec and
-/// dictionary. It stays packed: that it is complete and of this dictionary is checked; of zstd's no more than what it says
-/// in front of its blocks, their content where it comes from.
+/// Creates a packed object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same codec
+/// and dictionary. The body stays packed. The function checks its completeness and dictionary. For zstd it checks only
+/// the frame header: the source of the bytes must protect the blocks.
 pub fn of_packed(
     identity: Identity<'_>,
     packed: &[u8],
@@ -113,7 +115,8 @@ pub fn of_packed(
 
 fn verify_zstd(packed: &[u8], len: usize, dictionary: Option<&Dictionary>) -> Result<(), CodecError> {
     let noted = get_frame_content_size(packed).map_err(|_| CodecError::Unpack("it has no zstd header"))?;
-    let found = noted.and_then(|found| usize::try_from(found).ok()).ok_or(CodecError::Unpack("it says no length"))?;
+    let found =
+        noted.and_then(|found| usize::try_from(found).ok()).ok_or(CodecError::Unpack("its length is missing"))?;
     if found != len {
         return Err(CodecError::Length { expected: len, found });
     }
@@ -123,12 +126,12 @@ fn verify_zstd(packed: &[u8], len: usize, dictionary: Option<&Dictionary>) -> Re
     }
     match find_frame_compressed_size(packed) {
         Ok(end) if end == packed.len() => Ok(()),
-        Ok(_) => Err(CodecError::Unpack("something follows it")),
+        Ok(_) => Err(CodecError::Unpack("bytes follow it")),
         Err(code) => Err(CodecError::Unpack(get_error_name(code))),
     }
 }
 
-/// Makes an object of its identity and `len` bytes of JSON.
+/// Creates an object from its identity and `len` bytes of JSON.
 pub fn plain(identity: Identity<'_>, json: &[u8], len: usize) -> Result<Object, CodecError> {
     if json.len() != len {
         return Err(CodecError::Length { expected: len, found: json.len() });
@@ -136,7 +139,7 @@ pub fn plain(identity: Identity<'_>, json: &[u8], len: usize) -> Result<Object, 
     Object::assemble_with(identity, &[], len, |room| room.put(json)).map_err(|_| CodecError::Text)
 }
 
-/// Returns the `len` bytes that [`with_packed`] made `packed` of with the same codec and dictionary.
+/// Unpacks the output of [`with_packed`] for `len` bytes, with the same codec and dictionary.
 pub(super) fn unpack_json(
     packed: &[u8],
     len: usize,

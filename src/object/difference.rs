@@ -1,7 +1,7 @@
-//! What differs between two states of an object: as a JSON Patch, as a JSON Merge Patch, as a list of paths.
+//! Difference between two states of an object: as a JSON Patch, as a JSON Merge Patch, or as a list of paths.
 //!
-//! All three are complete: whoever applies one to the old state has the new one. Elements of arrays are compared by
-//! position: one that is put in front changes all behind it.
+//! All three are complete: applied to the old state, each gives the new one. Elements of arrays are compared by
+//! position, so an element inserted at the front changes all later ones.
 
 use std::fmt::Write as _;
 
@@ -11,28 +11,28 @@ use serde_json::{Map, Value};
 
 use super::field_path::write_member;
 
-/// One place at which two states differ. What the change touches is told at its deepest path: a member that was added is
-/// one difference, however much is in it.
+/// One difference between two states, at the deepest path of the change. An added member is one difference, whatever its
+/// content.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference<'a> {
-    /// Where, spelt as a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. Empty
-    /// where the two are different kinds of value as a whole.
+    /// Path in the syntax of a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. Empty
+    /// if the two states are different kinds of value.
     pub path: String,
-    /// What was there; nothing was when `None`.
+    /// Old value; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<&'a Value>,
-    /// What is there; nothing is when `None`.
+    /// New value; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<&'a Value>,
 }
 
-/// Returns the JSON Patch (RFC 6902) that makes `new` of `old`: of `add`, `remove` and `replace` alone.
+/// Returns the JSON Patch (RFC 6902) from `old` to `new`. It only has the operations `add`, `remove` and `replace`.
 pub fn json_patch(old: &Value, new: &Value) -> Patch {
     json_patch::diff(old, new)
 }
 
-/// Returns the JSON Merge Patch (RFC 7386) that makes `new` of `old`. `None` where there is none: a `null` in it deletes,
-/// so that a member cannot become `null`.
+/// Returns the JSON Merge Patch (RFC 7386) from `old` to `new`. `None` if no such patch exists: `null` in a patch deletes
+/// a member, so no patch can set a member to `null`.
 pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     let Value::Object(new) = new else { return Some(new.clone()) };
     let nothing = Map::new();
@@ -54,14 +54,14 @@ pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     Some(Value::Object(patch))
 }
 
-/// Returns where `old` and `new` differ, in the order of `old`, and what was added last.
+/// Returns all differences, in the order of `old`; added members come last.
 pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
     let mut walk = Walk { path: String::new(), found: Vec::new() };
     walk.values(Some(old), Some(new));
     walk.found
 }
 
-/// Returns the paths of all [`differences`] between two documents. Nothing where one of them is malformed.
+/// Returns the paths of all [`differences`] between two documents; empty if one of them is malformed.
 pub(crate) fn paths_between(old: &[u8], new: &[u8]) -> Vec<String> {
     let parse = |json: &[u8]| serde_json::from_slice::<Value>(json).ok();
     let (Some(old), Some(new)) = (parse(old), parse(new)) else { return Vec::new() };
@@ -126,7 +126,7 @@ mod tests {
         Index(usize),
     }
 
-    /// Reads a path with positions, without what the code has for paths.
+    /// Parses a path with positions, independently of the path code under test.
     fn steps(path: &str) -> Vec<At> {
         let (mut steps, mut letters) = (Vec::new(), path.chars().peekable());
         while let Some(first) = letters.next() {
@@ -149,7 +149,7 @@ mod tests {
         steps
     }
 
-    /// Does to `old` what one difference says.
+    /// Applies one difference to `old`.
     fn apply(target: &mut Value, path: &[At], new: Option<&Value>) {
         let [first, rest @ ..] = path else {
             *target = new.unwrap().clone();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_a_path_with_what_was_and_what_is_there() {
+    fn difference_has_path_old_and_new_value() {
         let old = json!({
             "metadata": { "labels": { "app": "web", "a/b": "1" } },
             "spec": { "containers": [{ "image": "web:1" }, { "image": "side:1" }], "replicas": 2 },
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_is_a_value_and_a_member_at_the_top_is_no_short_form() {
+    fn null_is_value_and_top_path_is_bracketed() {
         assert_eq!(
             found(&json!({ "labels": null, "a": 1 }), &json!({ "a": null })),
             json!([{ "path": "['labels']", "old": null }, { "path": "a", "old": 1, "new": null }])
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_patch_that_would_have_to_make_a_null_does_not_exist() {
+    fn merge_patch_cannot_create_null() {
         let none = |old: Value, new: Value| assert_eq!(merge_patch(&old, &new), None, "{old} {new}");
         none(json!({}), json!({ "a": null }));
         none(json!({ "a": 1 }), json!({ "a": null }));
@@ -222,7 +222,7 @@ mod tests {
         same(json!({ "a": 1 }), json!({ "a": {} }), json!({ "a": {} }));
     }
 
-    /// Values of few names and scalars, so that two of them often have something in common.
+    /// Generates values from few names and scalars, so that two values often have common parts.
     fn value() -> BoxedStrategy<Value> {
         let scalar = prop_oneof![
             Just(Value::Null),
@@ -249,7 +249,7 @@ mod tests {
         members.prop_map(|members| Value::Object(members.into_iter().collect())).boxed()
     }
 
-    /// A value and what becomes of it: another one, or itself with parts put in from another one.
+    /// Generates a value and its successor: another value, or the same value with inserted parts of another one.
     fn pair() -> impl Strategy<Value = (Value, Value)> {
         let mixed = (object(value()), object(value())).prop_map(|(old, other)| {
             let mut new = old.clone();
@@ -266,14 +266,14 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
-        fn old_and_patch_are_new((old, new) in pair()) {
+        fn old_plus_json_patch_equals_new((old, new) in pair()) {
             let mut patched = old.clone();
             json_patch::patch(&mut patched, &json_patch(&old, &new)).unwrap();
             prop_assert_eq!(patched, new);
         }
 
         #[test]
-        fn old_and_merge_patch_are_new_where_there_is_one((old, new) in pair()) {
+        fn old_plus_merge_patch_equals_new((old, new) in pair()) {
             if let Some(patch) = merge_patch(&old, &new) {
                 let mut patched = old.clone();
                 json_patch::merge(&mut patched, &patch);
@@ -284,11 +284,11 @@ mod tests {
         }
 
         #[test]
-        fn old_and_differences_are_new((old, new) in pair()) {
+        fn old_plus_differences_equals_new((old, new) in pair()) {
             let mut patched = old.clone();
             let found = differences(&old, &new);
             let (gone, there): (Vec<_>, Vec<_>) = found.iter().partition(|found| found.new.is_none());
-            // elements go from the end, so that none moves before it is its turn
+            // remove elements from the end, so that no index shifts before it is used
             for found in there.into_iter().chain(gone.into_iter().rev()) {
                 let steps = steps(&found.path);
                 apply(&mut patched, &steps, found.new);
@@ -300,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_differs_only_between_equals((old, new) in pair()) {
+        fn only_equal_values_have_no_differences((old, new) in pair()) {
             prop_assert_eq!(differences(&old, &new).is_empty(), old == new);
             prop_assert_eq!(json_patch(&old, &new).is_empty(), old == new);
             prop_assert!(differences(&new, &new).is_empty());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_at_its_deepest_path() {
+    fn change_is_reported_at_deepest_path() {
         let check = |old: &str, new: &str, expected: &[&str]| {
             assert_eq!(paths_between(old.as_bytes(), new.as_bytes()), expected, "{old} {new}");
         };

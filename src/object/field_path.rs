@@ -1,13 +1,13 @@
-//! Paths into an object, as the configuration writes them.
+//! Paths into an object, in the syntax of the configuration.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The most steps a path may have; it bounds the recursion of whoever follows one.
+/// Largest number of steps in a path; it limits the recursion along a path.
 const STEPS_MAX: usize = 32;
 
-/// Members that are lists wherever Kubernetes' own types have them.
+/// Members that are always lists in built-in Kubernetes types.
 const LISTS: [&str; 14] = [
     "conditions",
     "containerStatuses",
@@ -27,12 +27,12 @@ const LISTS: [&str; 14] = [
 
 /// A path such as `spec.nodeName`, `metadata.annotations['a/b']` or `status.conditions[*].type`.
 ///
-/// A step is `.name`, `['name']` or `["name"]` (a backslash before a quote or a backslash), or, for every element of an
-/// array and every member of an object, `[*]` or `.*`. There are no positions in arrays.
+/// A step is `.name`, `['name']` or `["name"]`; a backslash escapes a quote or a backslash. The steps `[*]` and `.*` select
+/// every element of an array and every member of an object. There are no positions in arrays.
 ///
-/// Three words are short for a longer path where a path begins with them: `labels` and `annotations` for those of
-/// `metadata`, and `owner`, alone, for `metadata.ownerReferences[*].uid`. A member at the top that has one of these names
-/// is written `['labels']`.
+/// Three words at the start of a path abbreviate a longer path: `labels` and `annotations` for those of `metadata`, and
+/// `owner`, only if it is the whole path, for `metadata.ownerReferences[*].uid`. Write `['labels']` for a top-level member
+/// with such a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FieldPath {
@@ -48,7 +48,7 @@ pub(crate) enum PathStep {
     Each,
 }
 
-/// A path that cannot be read.
+/// Syntax error of a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid path {path:?} at byte {at}: {expected}")]
 pub struct FieldPathError {
@@ -58,14 +58,14 @@ pub struct FieldPathError {
 }
 
 impl FieldPathError {
-    /// Returns the offset in bytes of what cannot be read.
+    /// Returns the byte offset of the error.
     pub fn at(&self) -> usize {
         self.at
     }
 }
 
 impl FieldPath {
-    /// Reads a path.
+    /// Parses a path.
     ///
     /// ```
     /// # use deltabus::object::FieldPath;
@@ -77,8 +77,8 @@ impl FieldPath {
         Parser { path, at: 0 }.path().map_err(|(at, expected)| FieldPathError { path: path.to_owned(), at, expected })
     }
 
-    /// Returns what was probably meant where a step goes from a list of Kubernetes' own types straight to a member, which
-    /// leads nowhere: the same path with `[*]` between. `None` where nothing is missing.
+    /// Returns the path that was probably intended if a step goes from a list of a built-in type straight to a member, which
+    /// never matches. The result has `[*]` in between. Returns `None` if no step is missing.
     pub(crate) fn with_lists(&self) -> Option<Self> {
         let mut steps = Vec::with_capacity(self.steps.len() + 1);
         for step in &self.steps {
@@ -97,7 +97,7 @@ impl FieldPath {
     }
 }
 
-/// Reads one path; an error is an offset and what was expected there.
+/// Parser of one path; an error is an offset and an expectation.
 struct Parser<'a> {
     path: &'a str,
     at: usize,
@@ -129,14 +129,14 @@ impl<'a> Parser<'a> {
                 _ => return Err((self.at, "expected `.` or `[`")),
             }
         }
-        // `owner` alone is short for a longer path; before more steps it is a member
+        // `owner` alone is an abbreviation; with further steps it is a member
         if steps == [PathStep::Member("owner".into())] && !self.path.starts_with('[') {
             steps = vec![member("metadata"), member("ownerReferences"), PathStep::Each, member("uid")];
         }
         Ok(FieldPath { steps })
     }
 
-    /// Reads `name` or `*`.
+    /// Parses `name` or `*`.
     fn name(&mut self) -> Result<PathStep, (usize, &'static str)> {
         let rest = self.rest();
         let len = rest.find(|c: char| ".[]'\"$\\,".contains(c) || c.is_whitespace()).unwrap_or(rest.len());
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
         Ok(member(name))
     }
 
-    /// Reads `[*]`, `['name']` or `["name"]`.
+    /// Parses `[*]`, `['name']` or `["name"]`.
     fn bracket(&mut self) -> Result<PathStep, (usize, &'static str)> {
         self.at += 1;
         let step = match self.rest().chars().next() {
@@ -212,7 +212,7 @@ fn alias(first: PathStep) -> Vec<PathStep> {
 }
 
 impl fmt::Display for FieldPath {
-    /// Writes the path so that [`FieldPath::parse`] reads it as the same.
+    /// Writes the path so that [`FieldPath::parse`] reads the same path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, step) in self.steps.iter().enumerate() {
             match step {
@@ -224,7 +224,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// Writes the step to a member, as [`FieldPath::parse`] reads it; `first` says whether the path begins with it.
+/// Writes the step to a member in the syntax of [`FieldPath::parse`]; `first` is set for the first step of a path.
 pub(super) fn write_member(out: &mut impl fmt::Write, name: &str, first: bool) -> fmt::Result {
     if !is_plain(name) || first && is_alias(name) {
         write!(out, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_the_reference_configuration_is_read() {
+    fn every_documented_path_spelling_is_parsed() {
         let check = |path: &str, canonical: &str| {
             let parsed = FieldPath::parse(path).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(parsed.to_string(), canonical, "{path}");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_its_place() {
+    fn path_mistake_is_named_with_position() {
         let check = |path: &str, at: usize, word: &str| {
             let error = FieldPath::parse(path).expect_err(path);
             assert_eq!(error.at(), at, "{error}");
@@ -316,14 +316,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_path_that_displays_as_itself_or_an_error(path in r#"[a-c.\[\]'"*$\\é ]{0,12}"#) {
+        fn any_text_is_path_or_error(path in r#"[a-c.\[\]'"*$\\é ]{0,12}"#) {
             if let Ok(parsed) = FieldPath::parse(&path) {
                 prop_assert_eq!(FieldPath::parse(&parsed.to_string()), Ok(parsed));
             }
         }
 
         #[test]
-        fn any_steps_survive_being_written(steps in proptest::collection::vec(
+        fn any_path_round_trips(steps in proptest::collection::vec(
             prop_oneof![any::<String>().prop_map(|name| PathStep::Member(name.into())), Just(PathStep::Each)], 1..6
         )) {
             let path = FieldPath { steps };
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_of_a_list_is_meant_of_each_of_its_elements() {
+    fn list_member_path_covers_each_element() {
         let meant = |path: &str| FieldPath::parse(path).expect("a path").with_lists().map(|path| path.to_string());
         assert_eq!(meant("spec.containers.image").as_deref(), Some("spec.containers[*].image"));
         assert_eq!(meant("spec.containers.env.value").as_deref(), Some("spec.containers[*].env[*].value"));

@@ -1,4 +1,4 @@
-//! Whether two states of an object differ in nothing but what is to be ignored (`ignore_changes`).
+//! Comparison of two states of an object without the ignored fields (`ignore_changes`).
 
 use serde_json::Value;
 
@@ -8,22 +8,22 @@ use super::{
     scan::{JsonCursor, PathTree, ScanError},
 };
 
-/// What every update touches, and what is the server's own account of who did.
+/// Fields that every update changes: the version, and the server's record of modifiers.
 const ALWAYS: [&str; 2] = ["metadata.resourceVersion", "metadata.managedFields"];
 
-/// Paths whose values may change without that being a change, made ready once.
+/// Prepared paths whose values may change without counting as a change.
 ///
-/// What `metadata.resourceVersion` and `metadata.managedFields` say is ignored besides. Two states are then the same if they
-/// are equal without all that: a parent that comes or goes with an ignored path is a change.
+/// `metadata.resourceVersion` and `metadata.managedFields` are always ignored. Two states are the same if they are equal
+/// without the ignored values. If an ignored path adds or removes its parent, that is a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredPaths {
     paths: Vec<FieldPath>,
     tree: PathTree,
 }
 
-/// Why two texts cannot be compared side by side.
+/// Reason why two texts cannot be compared side by side.
 enum Apart {
-    /// One has a member that the other has not, or has in another place: it may be an ignored one.
+    /// One has a member that the other lacks or has at another position; it may be an ignored one.
     Members,
     Malformed,
 }
@@ -35,17 +35,17 @@ impl From<ScanError> for Apart {
 }
 
 impl IgnoredPaths {
-    /// Makes `paths` ready.
+    /// Prepares `paths`.
     pub fn new(paths: &[FieldPath]) -> Self {
-        let always = ALWAYS.map(|path| FieldPath::parse(path).expect("a path that is written right"));
+        let always = ALWAYS.map(|path| FieldPath::parse(path).expect("a valid path"));
         let paths: Vec<_> = paths.iter().cloned().chain(always).collect();
         Self { tree: PathTree::new(&paths), paths }
     }
 
-    /// Returns whether both states are the same but for what is ignored. Bodies that cannot be read differ.
+    /// Returns true if both states differ only in ignored fields. Unreadable bodies count as different.
     ///
-    /// Both texts are walked side by side, up to the first difference. They are decoded only where that cannot tell: where
-    /// one has a member that the other has not, or in another order.
+    /// Both texts are walked side by side up to the first difference. They are decoded only if that gives no result: one has a
+    /// member that the other lacks, or has in another order.
     pub fn covers_all_between(&self, old: &Object, new: &Object) -> bool {
         let (old, new) = (old.json(), new.json());
         match same(&mut JsonCursor::new(&old), &mut JsonCursor::new(&new), Some(&self.tree)) {
@@ -63,7 +63,7 @@ impl IgnoredPaths {
     }
 }
 
-/// Compares two values, and leaves the cursors behind them if they are the same. Recurses as deep as brackets may be open.
+/// Compares two values; if they are the same, both cursors end after them. The recursion is limited by the bracket depth.
 fn same(old: &mut JsonCursor<'_>, new: &mut JsonCursor<'_>, ignored: Option<&PathTree>) -> Result<bool, Apart> {
     let ignored = ignored.filter(|tree| tree.goes_on());
     let (old_begins, new_begins) = (old.peek()?, new.peek()?);
@@ -72,7 +72,7 @@ fn same(old: &mut JsonCursor<'_>, new: &mut JsonCursor<'_>, ignored: Option<&Pat
         if old.skip_value()? == new.skip_value()? {
             return Ok(true);
         }
-        (*old, *new) = begin; // written in another way, perhaps
+        (*old, *new) = begin; // the same value may be written differently
     }
     match (old_begins, new_begins) {
         (b'{', b'{') => same_members(old, new, ignored),
@@ -136,7 +136,7 @@ fn same_elements(
     }
 }
 
-/// Takes what is at a path out of a value.
+/// Removes the value at a path.
 fn cut(value: &mut Value, steps: &[PathStep]) {
     let Some((step, rest)) = steps.split_first() else { return };
     match (step, value) {
@@ -181,9 +181,9 @@ mod tests {
         node
     }
 
-    /// Row 16 of what users of other tools ask for: "only tell me when these fields change".
+    /// Row 16 of the users' requests: "only tell me when these fields change".
     #[test]
-    fn row_16_a_heartbeat_is_no_change_and_anything_beside_it_is() {
+    fn heartbeat_is_no_change_but_other_fields_are() {
         let ignored = ignoring(&["status.conditions[*].lastHeartbeatTime", "metadata.labels['seen']"]);
         let status = |time: &str, ready: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": ready, "lastHeartbeatTime": time }] } });
         let old = node("1", &status("09:00", "True"));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_another_way_is_the_same() {
+    fn different_spelling_of_equal_json_is_no_change() {
         let [old, new] = [
             r#"{"apiVersion":"v1","kind":"A","metadata":{"name":"n","resourceVersion":"1"},"data":{"a":"<","b":[1, 2.0]}}"#,
             r#"{"kind":"A","apiVersion":"v1","data":{"b":[1,2.0],"a":"\u003c"},"metadata":{"resourceVersion":"2","name":"n"}}"#,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_cannot_be_read_differs() {
+    fn unreadable_body_counts_as_different() {
         let json = |spec: &str| {
             let json = format!(r#"{{"apiVersion":"v1","kind":"A","metadata":{{"name":"n"}},"spec":{{"a":{spec}}}}}"#);
             Object::from_json(json.as_bytes()).unwrap()
@@ -245,7 +245,7 @@ mod tests {
         proptest::collection::vec(step, 0..3).prop_map(|steps| format!("spec{}", steps.concat()))
     }
 
-    /// Writes members in the other order, to be read as the same.
+    /// Writes members in reverse order; the result must compare as the same.
     fn turned(value: &Value) -> String {
         match value {
             Value::Object(members) => {
@@ -258,8 +258,9 @@ mod tests {
         }
     }
 
+    /// Rule: S-4.
     #[test]
-    fn ignoring_paths_is_comparing_without_them() {
+    fn ignoring_paths_equals_comparing_without_them() {
         let (same, other) = (Cell::new(0), Cell::new(0));
         let states = (value(), value(), any::<bool>(), proptest::collection::vec(steps(), 1..3), any::<bool>());
         let config = ProptestConfig::with_cases(2_000);

@@ -1,31 +1,31 @@
-//! What a cache keeps of an object: all of it, packed or not, or only what identifies it (`cache = "none"`).
+//! Cached form of an object: whole, packed, or only its identity (`cache = "none"`).
 
 use std::sync::Arc;
 
 use super::{Identity, Object, packer::Packer, scan::TypeMeta};
 
-/// How much of an object is kept, and how.
+/// Form in which a cache keeps objects.
 #[derive(Clone, Debug, Default)]
 pub enum Keep {
-    /// The object.
+    /// The object as it is.
     #[default]
     Whole,
-    /// The object, its body packed.
+    /// The object with a packed body.
     Packed(Arc<Packer>),
-    /// Its `apiVersion` and `kind`, which are given here, and namespace, name, uid and resourceVersion: enough to tell
-    /// what changed, and nothing to be read.
+    /// The given `apiVersion` and `kind`, plus namespace, name, uid and resourceVersion. This is enough to detect changes, but
+    /// holds no content.
     Stub(Arc<TypeMeta>),
 }
 
 impl Keep {
-    /// Looks at objects of which [`Keep::of`] will be asked.
+    /// Samples objects for which [`Keep::of`] will be called.
     pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
         if let Self::Packed(packer) = self {
             packer.look_at(objects.filter(|object| !object.opts_out()));
         }
     }
 
-    /// Returns what is kept of `object`; the same for the same one, as long as that lives.
+    /// Returns the kept form of `object`. While that form is in use, the same object always gives the same form.
     pub fn of(&self, object: &Object) -> Object {
         match self {
             _ if object.opts_out() => object.clone(),
@@ -35,7 +35,7 @@ impl Keep {
         }
     }
 
-    /// Returns what packs bodies, if anything does.
+    /// Returns the packer of bodies, if any.
     pub fn packer(&self) -> Option<&Arc<Packer>> {
         match self {
             Self::Packed(packer) => Some(packer),
@@ -43,7 +43,7 @@ impl Keep {
         }
     }
 
-    /// Returns whether bodies are kept.
+    /// Returns true if bodies are kept.
     pub fn is_whole(&self) -> bool {
         !matches!(self, Self::Stub(_))
     }
@@ -54,7 +54,7 @@ fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
     Object::assemble(identity, &[identity_json(identity, type_meta).as_bytes()])
 }
 
-/// Returns an object's JSON that has its type and what identifies it, and nothing else.
+/// Returns JSON with the type and identity of an object only.
 pub(super) fn identity_json(identity: Identity<'_>, type_meta: &TypeMeta) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut json = format!(
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stub_is_the_identity_and_nothing_else_and_the_same_state() {
+    fn stub_holds_only_identity_and_version() {
         let pods = Arc::new(TypeMeta::new("v1", "Pod"));
         for (json, expected) in [
             (

@@ -1,4 +1,4 @@
-//! Packs the objects of one unit, with dictionaries that it makes of what comes by (D2).
+//! Packing of the objects of one unit, with dictionaries built from sampled objects.
 
 mod sampler;
 #[cfg(test)]
@@ -21,16 +21,16 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// How bodies are packed (D2).
+/// Compression of bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compression {
-    /// By zstd, with a dictionary of what objects of the type have in common.
+    /// zstd, with a dictionary of samples of the type.
     #[default]
     Zstd,
-    /// By lz4, with the same dictionary.
+    /// lz4, with the same dictionary.
     Lz4,
-    /// Not at all.
+    /// No compression.
     None,
 }
 
@@ -44,41 +44,41 @@ impl Compression {
     }
 }
 
-/// Dictionaries of one unit that may be in use at a time, beside one on its way out.
+/// Number of dictionaries of one unit in use at a time, besides one that is being retired.
 const DICTIONARIES: usize = 4;
 
-/// A new dictionary takes the place of another one if bodies are smaller by a tenth with it,
+/// Size ratio for a new dictionary: it is adopted if bodies get at least a tenth smaller.
 const BETTER: (usize, usize) = (9, 10);
 
-/// or by a quarter where the oldest has to go for it: its objects are unpacked and packed anew then, 7 µs each.
+/// Size ratio if the oldest dictionary must be retired for it: a quarter smaller, because repacking takes 7 µs an object.
 const WORTH_REPACKING: (usize, usize) = (3, 4);
 
-/// Packs the objects of one unit. Objects share what they are packed with, so that dictionaries go with the last of them,
-/// but for those that a store refers to by number.
+/// Packer for the objects of one unit. Objects share ownership of their dictionary, so it is freed with the last of them.
+/// Dictionaries that a store refers to by number are kept.
 ///
-/// Where as many are in use as may be and a better one is found, the oldest is on its way out: what a cache holds is packed
-/// anew then, with the newest ([`Packer::repack`]), and no further one is made before it is gone. A store keeps all.
+/// If all dictionaries are in use and a better one is found, the oldest one is retired: the cache repacks its objects with
+/// the newest one ([`Packer::repack`]). No further dictionary is made until the retired one is freed. A store keeps all.
 pub struct Packer {
     state: Mutex<State>,
 }
 
 struct State {
     compression: Compression,
-    /// The dictionaries that are in use, or were, in the order in which they were made.
+    /// Dictionaries that are or were in use, in order of creation.
     made: Vec<Made>,
     current: Option<Arc<Dictionary>>,
-    /// What a store has not written yet; `None` where there is no store.
+    /// Dictionaries that the store has not written yet; `None` without a store.
     unwritten: Option<Vec<(u8, Vec<u8>)>>,
     sampler: Sampler,
-    /// How often a dictionary was sent on its way out.
+    /// Number of retirements so far.
     retirements: u64,
 }
 
 struct Made {
-    /// Not given to another one as long as this is in use.
+    /// Number of the dictionary. It is not reused while the dictionary is in use.
     number: u8,
     used: Weak<Dictionary>,
-    /// Kept for the bodies in a store.
+    /// Handle that keeps the dictionary for bodies in a store.
     kept: Option<Arc<Dictionary>>,
     is_retiring: bool,
 }
@@ -90,12 +90,12 @@ impl Made {
 }
 
 impl Packer {
-    /// Makes a packer without a store.
+    /// Creates a packer without a store.
     pub fn new(compression: Compression) -> Self {
         Self::with(compression, None)
     }
 
-    /// Makes a packer whose dictionaries a store will write: see [`Packer::unwritten`].
+    /// Creates a packer whose dictionaries are written by a store: see [`Packer::unwritten`].
     pub fn of_store() -> Self {
         Self::with(Compression::default(), Some(Vec::new()))
     }
@@ -106,12 +106,12 @@ impl Packer {
         Self { state: Mutex::new(state) }
     }
 
-    /// Replaces how bodies are packed from now on.
+    /// Sets the compression of later bodies.
     pub fn set_compression(&self, compression: Compression) {
         lock(&self.state).compression = compression;
     }
 
-    /// Takes up the next dictionary of an earlier run; false where it cannot be used.
+    /// Restores the next dictionary of an earlier run; returns false if it cannot be used.
     pub fn restore(&self, bytes: &[u8]) -> bool {
         let mut state = lock(&self.state);
         let number = state.next_number().filter(|_| !state.is_full());
@@ -128,20 +128,21 @@ impl Packer {
         made.kept.clone().or_else(|| made.used.upgrade())
     }
 
-    /// Returns the dictionaries that a store has to write before a body that is packed with one: number and bytes.
+    /// Returns the number and bytes of each dictionary that the store has not written. It must write them before a body that
+    /// uses them.
     pub fn unwritten(&self) -> Vec<(u8, Vec<u8>)> {
         lock(&self.state).unwritten.clone().unwrap_or_default()
     }
 
-    /// Says that dictionaries up to a number are written.
+    /// Records that dictionaries up to a number are written.
     pub fn written(&self, up_to: u8) {
         if let Some(unwritten) = &mut lock(&self.state).unwritten {
             unwritten.retain(|(number, _)| *number > up_to);
         }
     }
 
-    /// Looks at objects that will be packed, and makes a dictionary of some of them when it is time: 0.5 ms then. Those
-    /// that are packed already are passed over.
+    /// Samples objects that will be packed. Sometimes makes a dictionary from the samples, which takes 0.5 ms. Packed objects
+    /// are skipped.
     pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
         let mut state = lock(&self.state);
         if state.compression == Compression::None {
@@ -154,14 +155,14 @@ impl Packer {
         }
     }
 
-    /// Returns the packed form of an object, the same one for as long as the object lives; the object itself where that
-    /// would not be smaller, or nothing is packed. What another codec packed is packed anew, for each call.
+    /// Returns the packed form of an object; while the object lives, always the same form. Returns the object itself if packing
+    /// is off or would not make it smaller. A body packed with another codec is packed again at each call.
     pub fn pack(&self, object: &Object) -> Object {
         let (codec, current) = lock(&self.state).way();
         let Some(codec) = codec else { return unpacked(object) };
         match object.packed_body() {
             Some((_, by, _)) if by == codec => object.packed_before().unwrap_or_else(|| object.clone()),
-            // its own dictionary is one of such objects too
+            // its own dictionary also fits this type
             Some((.., own)) => packed(object, codec, current.as_ref().or(own)).unwrap_or_else(|| unpacked(object)),
             None => match (object.form(), packed(object, codec, current.as_ref())) {
                 (Form::Json { packed: before, .. }, Some(packed)) => before.get_or_init(|| packed).clone(),
@@ -170,24 +171,24 @@ impl Packer {
         }
     }
 
-    /// Returns how often a dictionary was sent on its way out: when that changes, what a cache holds is to be packed anew.
+    /// Returns the number of retirements. When it changes, the cache must repack its objects.
     pub fn retirements(&self) -> u64 {
         lock(&self.state).retirements
     }
 
-    /// Returns the dictionary that is on its way out, if there is one.
+    /// Returns the dictionary that is being retired, if any.
     pub fn retiring(&self) -> Option<Arc<Dictionary>> {
         lock(&self.state).made.iter().filter(|made| made.is_retiring).find_map(|made| made.used.upgrade())
     }
 
-    /// Returns an object packed with the newest dictionary, or unpacked if nothing is packed any more.
+    /// Returns an object packed with the newest dictionary, or unpacked if packing is off.
     pub fn repack(&self, object: &Object) -> Object {
         let (codec, current) = lock(&self.state).way();
         codec.and_then(|codec| packed(object, codec, current.as_ref())).unwrap_or_else(|| unpacked(object))
     }
 
-    /// Hands the body of an object as it is to be stored to `take`: what packed it, if anything did, and the number of its
-    /// dictionary, 0 for none. It is the body in memory if that was packed with a dictionary of this packer.
+    /// Passes the body to store to `take`, with its codec (`None`: unpacked) and the number of its dictionary (0: none). It is
+    /// the body in memory if that was packed with a dictionary of this packer.
     pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Option<Codec>, u8, &[u8]) -> T) -> T {
         let is_ours = |dictionary: &Arc<Dictionary>| {
             self.dictionary(dictionary.number()).is_some_and(|ours| Arc::ptr_eq(&ours, dictionary))
@@ -207,7 +208,7 @@ impl Packer {
     }
 }
 
-/// Returns an object packed that way; none where that would not be smaller.
+/// Returns an object packed with this codec and dictionary; `None` if that would not make it smaller.
 fn packed(object: &Object, codec: Codec, dictionary: Option<&Arc<Dictionary>>) -> Option<Object> {
     let json = object.json();
     let json_bytes = u32::try_from(json.len()).ok()?;
@@ -218,7 +219,7 @@ fn packed(object: &Object, codec: Codec, dictionary: Option<&Arc<Dictionary>>) -
     })
 }
 
-/// Returns what an object was before it was packed.
+/// Returns the unpacked form of an object.
 fn unpacked(object: &Object) -> Object {
     match object.form() {
         Form::Json { .. } | Form::OptedOut => object.clone(),
@@ -227,7 +228,7 @@ fn unpacked(object: &Object) -> Object {
 }
 
 impl fmt::Debug for Packer {
-    /// Leaves what it has seen out.
+    /// Formats the packer without its samples.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = lock(&self.state);
         f.debug_struct("Packer")
@@ -238,28 +239,28 @@ impl fmt::Debug for Packer {
 }
 
 impl State {
-    /// Returns how bodies are packed now.
+    /// Returns the current codec and dictionary.
     fn way(&self) -> (Option<Codec>, Option<Arc<Dictionary>>) {
         (self.compression.codec(), self.current.clone())
     }
 
-    /// Returns whether as many dictionaries are in use as may be.
+    /// Returns true if the maximum number of dictionaries is in use.
     fn is_full(&self) -> bool {
         self.made.iter().filter(|made| made.is_in_use() && !made.is_retiring).count() >= DICTIONARIES
     }
 
-    /// Returns whether there may be one more: there is room, or the oldest can be sent on its way out.
+    /// Returns true if one more dictionary is allowed: there is room, or the oldest one can be retired.
     fn may_adopt(&self) -> bool {
         let one_retires = self.made.iter().any(|made| made.is_retiring && made.is_in_use());
         !self.is_full() || self.unwritten.is_none() && !one_retires
     }
 
-    /// Returns the smallest number that no dictionary in use has; none where all have one.
+    /// Returns the smallest number that no used dictionary has; `None` if all numbers are taken.
     fn next_number(&self) -> Option<u8> {
         (1..=u8::MAX).find(|number| self.made.iter().all(|made| made.number != *number || !made.is_in_use()))
     }
 
-    /// Takes a dictionary as the newest one. Where as many are in use as may be, the oldest is on its way out.
+    /// Adopts a dictionary as the newest one. If the maximum number is in use, retires the oldest.
     fn adopt(&mut self, dictionary: Arc<Dictionary>) {
         self.current = None;
         self.made.retain(Made::is_in_use);
@@ -275,7 +276,7 @@ impl State {
         self.current = Some(dictionary);
     }
 
-    /// Makes a dictionary of half the samples, and takes it if the other half is smaller with it.
+    /// Makes a dictionary from half the samples, and adopts it if it makes the other half smaller.
     fn renew(&mut self) {
         let samples = self.sampler.take();
         let number = self.next_number().filter(|_| self.may_adopt());

@@ -1,18 +1,20 @@
-//! The way in for bytes from outside: a lazy scan that finds an object's identity, cuts the drop paths and leaves
+//! Entry point for bytes from outside: a lazy scan that finds an object's identity, cuts the drop paths and leaves
 //! the rest undecoded.
 //!
-//! One pass over the bytes walks the object's members and those of `metadata`; every other container is skipped 64
-//! bytes at a time (`block`). What is promised:
+//! One pass over the bytes walks the members of the object and of `metadata`. All other containers are skipped 64
+//! bytes at a time (`block`). Guarantees:
 //!
-//! - The identity is what `serde_json` would read, or there is an error. Keys and values may be escaped in any way and come
-//!   in any order. Of members with the same key the last one counts, as in [`serde_json::Value`]; drop paths cut all of
-//!   them.
-//! - All bytes that stay are valid UTF-8, and at most 127 brackets are open at once, the same as `serde_json` reads: no object is
-//!   accepted whose nesting keeps it from being decoded.
-//! - In containers that are skipped the ends of strings and the number of brackets are checked, and nothing else: a
-//!   literal `tru`, a missing comma or `[1}` in there is accepted as it is and found by whoever decodes the object. To check all would
-//!   cost four times the scan. The API server does not send such bytes, and TLS does not damage them.
-//! - No input makes it panic or recurse, and its cost is linear.
+//! - The identity is the one that `serde_json` would read; otherwise the scan fails. Keys and values may be escaped in any way
+//!   and come in any order. The last of several members with the same key counts, as in [`serde_json::Value`]; drop paths
+//!   cut all of them.
+//! - All remaining bytes are valid UTF-8, and at most 127 brackets are open at once. `serde_json` has the same limit, so
+//!   no accepted object is nested too deeply to be decoded.
+//! - Skipped containers are checked only for ends of strings and the number of brackets. A literal `tru`, a missing comma
+//!   or `[1}` is accepted there, and fails when the object is decoded. A full check would cost four times the scan. The
+//!   API server does not send such bytes, and TLS protects them.
+//! - No input causes a panic or recursion, and the cost is linear.
+//!
+//! Reasons: `docs/decisions/0003-own-scan-of-json.md`.
 
 mod block;
 mod cursor;
@@ -37,10 +39,10 @@ pub use read::{OwnerReference, Plucker};
 
 use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 
-/// What a scan does to every object of one resource type, made ready once.
+/// Prepared settings of the scan for all objects of one resource type.
 ///
-/// What identifies an object stays whatever the drop paths say: `apiVersion`, `kind`, and name, namespace, uid and
-/// resourceVersion of `metadata`.
+/// Drop paths never remove the identity: `apiVersion`, `kind`, and name, namespace, uid and resourceVersion of
+/// `metadata`.
 #[derive(Clone, Debug, Default)]
 pub struct ScanPlan {
     drop: PathTree,
@@ -52,9 +54,9 @@ pub struct ScanPlan {
 /// The `apiVersion` and `kind` of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeMeta {
-    /// `v1`, `apps/v1`.
+    /// API version, such as `v1` or `apps/v1`.
     pub api_version: String,
-    /// `Pod`.
+    /// Kind, such as `Pod`.
     pub kind: String,
 }
 
@@ -68,40 +70,40 @@ struct TypeJson {
     kind: Box<[u8]>,
     /// `"apiVersion":"v1","kind":"Pod",`
     both: Box<[u8]>,
-    /// Where `"kind"` begins in `both`.
+    /// Offset of `"kind"` in `both`.
     kind_from: usize,
 }
 
-/// Why bytes are not an object.
+/// Reason why bytes are not an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// The bytes are not JSON, or not the JSON that was expected.
+    /// The bytes are not JSON, or not the expected JSON.
     #[error("malformed JSON at byte {at}: expected {expected}")]
     Malformed {
-        /// Offset of the first byte that does not fit.
+        /// Offset of the first wrong byte.
         at: usize,
-        /// What was expected there.
+        /// Expected text at this offset.
         expected: &'static str,
     },
-    /// The bytes end inside the document.
+    /// The bytes end within the document.
     #[error("truncated JSON after {0} bytes")]
     Truncated(usize),
-    /// More than 127 brackets are open at once: nobody could decode it.
+    /// More than 127 brackets are open at once, so `serde_json` could not decode the object.
     #[error("JSON nested more than 127 levels deep at byte {0}")]
     TooDeep(usize),
     /// An object without a name (K-4).
     #[error("object without metadata.name")]
     Nameless,
-    /// An object without `apiVersion` or `kind`, and a plan that does not say them.
+    /// The object has no `apiVersion` or `kind`, and the plan has none either.
     #[error("object without apiVersion and kind")]
     Typeless,
 }
 
 impl ScanPlan {
-    /// Makes a plan that cuts the values at the paths `drop`.
+    /// Creates a plan that cuts the values at the paths `drop`.
     ///
-    /// `type_meta` is the `apiVersion` and `kind` every object carries afterwards: spliced in where missing, replaced
-    /// where the server answered with another one (`PartialObjectMetadata`). Without it they stay as they are.
+    /// `type_meta` is the `apiVersion` and `kind` of every resulting object. It is added if missing, and replaces another
+    /// type in the answer (`PartialObjectMetadata`). With `None` the type stays unchanged.
     pub fn new(drop: &[FieldPath], type_meta: Option<TypeMeta>) -> Self {
         let mut drop = PathTree::new(drop);
         for path in [
@@ -118,24 +120,24 @@ impl ScanPlan {
         Self { drop, types: type_meta.map(TypeJson::new), ..Self::default() }
     }
 
-    /// Returns the `apiVersion` and `kind` every object carries afterwards, if the plan says them.
+    /// Returns the `apiVersion` and `kind` that the plan sets, if any.
     pub fn type_meta(&self) -> Option<&TypeMeta> {
         self.types.as_ref().map(|types| &types.meta)
     }
 
-    /// Returns the same plan by which objects can opt out, whatever it cuts: see [`IGNORE_ANNOTATION`].
+    /// Lets objects opt out, whatever the plan cuts: see [`IGNORE_ANNOTATION`].
     #[must_use]
     pub fn heeding_opt_out(self) -> Self {
         Self { heeds_opt_out: true, ..self }
     }
 
-    /// Returns the same plan that notes who changed an object, whatever it cuts: see [`Object::changed_by`].
+    /// Records the last modifier of each object, whatever the plan cuts: see [`Object::changed_by`].
     #[must_use]
     pub fn noting_who_changed(self) -> Self {
         Self { notes_who_changed: true, ..self }
     }
 
-    /// Returns the same plan with another type.
+    /// Sets another type.
     #[must_use]
     pub fn with_type_meta(mut self, type_meta: TypeMeta) -> Self {
         self.types = Some(TypeJson::new(type_meta));
@@ -159,13 +161,13 @@ impl TypeJson {
 }
 
 impl TypeMeta {
-    /// Makes a type of its two parts.
+    /// Creates a type from its two parts.
     pub fn new(api_version: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { api_version: api_version.into(), kind: kind.into() }
     }
 }
 
-/// Scans one JSON object, and nothing but whitespace around it.
+/// Scans one JSON object; only whitespace may surround it.
 pub fn scan_object(json: &[u8], plan: &ScanPlan) -> Result<Object, ScanError> {
     let mut cursor = JsonCursor::new(json);
     let mut scanned = Scanned::default();

@@ -1,18 +1,17 @@
-//! One shared allocation of a head and bytes, and one pointer to it.
+//! One shared allocation with a header and bytes, behind a single pointer.
 
 use std::mem::MaybeUninit;
 
 use triomphe::{Arc, HeaderSlice, HeaderWithLength, ThinArc, UniqueArc};
 
-/// A head and bytes behind it, in one allocation that its handles share. A handle is one pointer wide.
+/// A header followed by bytes, in one allocation shared by its handles. A handle is one pointer wide.
 pub(super) struct Shared<H>(ThinArc<H, u8>);
 
-/// What is left of the bytes of a [`Shared`] that is being made.
+/// Unwritten rest of the bytes of a new [`Shared`].
 pub(super) struct Room<'a>(&'a mut [MaybeUninit<u8>]);
 
 impl Room<'_> {
-    /// Puts bytes behind those that were put before.
-    /// Panics where there is no room for them.
+    /// Appends bytes. Panics if there is no room for them.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let (now, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
         now.write_copy_of_slice(bytes);
@@ -21,16 +20,16 @@ impl Room<'_> {
 }
 
 impl<H> Shared<H> {
-    /// Makes one of its head and `len` bytes, each of which `fill` puts.
-    /// Panics where it puts more or fewer.
-    #[expect(unsafe_code, reason = "bodies are written once, into the place where they stay")]
+    /// Creates a value from its header and `len` bytes; `fill` must write all of them.
+    /// Panics if `fill` writes more or fewer.
+    #[expect(unsafe_code, reason = "bodies are written once, directly into their final place")]
     pub(super) fn new(head: H, len: usize, fill: impl FnOnce(&mut Room<'_>)) -> Self {
         let head = HeaderWithLength::new(head, len);
         let mut made = UniqueArc::<HeaderSlice<_, [MaybeUninit<u8>]>>::from_header_and_uninit_slice(head, len);
         let mut room = Room(&mut made.slice);
         fill(&mut room);
         assert!(room.0.is_empty(), "{} of {len} bytes are missing", room.0.len());
-        // safety: a `Room` shrinks by what was written to it, from the front, and by nothing else; it is empty.
+        // SAFETY: a `Room` shrinks only from the front, by the bytes written to it. It is empty, so all bytes are initialized.
         let made = unsafe { made.assume_init_slice_with_header() };
         Self(Arc::into_thin(made.shareable()))
     }
@@ -43,7 +42,7 @@ impl<H> Shared<H> {
         &self.0.slice
     }
 
-    /// Returns what the allocation occupies.
+    /// Returns the size of the allocation.
     pub(super) fn size_bytes(&self) -> usize {
         size_of::<usize>() + size_of::<HeaderWithLength<H>>() + self.bytes().len()
     }
@@ -52,7 +51,7 @@ impl<H> Shared<H> {
         self.0.heap_ptr() == other.0.heap_ptr()
     }
 
-    /// Returns how many handles there are.
+    /// Returns the number of handles.
     #[cfg(test)]
     pub(super) fn holders(&self) -> usize {
         ThinArc::strong_count(&self.0)
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_there_behind_its_head_and_shared() {
+    fn bytes_follow_head_and_are_shared() {
         let shared = Shared::new("head", 5, |room| {
             room.put(b"ab");
             room.put(b"");
@@ -85,18 +84,18 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "1 of 3 bytes are missing")]
-    fn bytes_that_are_not_put_are_not_shown() {
+    fn unfilled_room_is_refused() {
         Shared::new((), 3, |room| room.put(b"ab"));
     }
 
     #[test]
     #[should_panic(expected = "mid > len")]
-    fn no_more_is_put_than_there_is_room_for() {
+    fn overfull_room_is_refused() {
         Shared::new((), 1, |room| room.put(b"ab"));
     }
 
     #[test]
-    fn a_head_is_dropped_once_with_the_last_handle() {
+    fn head_is_dropped_once_with_last_handle() {
         let counted = std::sync::Arc::new(());
         let shared = Shared::new(std::sync::Arc::clone(&counted), 1, |room| room.put(b"x"));
         let other = shared.clone();

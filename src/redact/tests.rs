@@ -5,7 +5,7 @@ fn key() -> Key {
     Key::new(b"0123456789abcdef").unwrap()
 }
 
-/// No condition is in doubt.
+/// Panics, because no condition should be in doubt.
 fn unexpected(rule: &Rule) {
     panic!("{rule:?} is in doubt");
 }
@@ -25,11 +25,11 @@ fn secret(uid: &str, data: &Value) -> Object {
 
 fn redacted(object: &Object, treatment: Treatment) -> Value {
     let redactor = Redactor::new(key(), &Rule::of_secrets(treatment)).unwrap();
-    redactor.apply(object, unexpected).unwrap().expect("there is something to take out").value().unwrap()
+    redactor.apply(object, unexpected).unwrap().expect("there is something to redact").value().unwrap()
 }
 
 #[test]
-fn d11_a_secret_keeps_the_names_of_its_keys_and_a_digest_that_is_base64() {
+fn redacted_secret_keeps_key_names_and_base64_digests() {
     let before = secret("u1", &json!({ "password": "aHVudGVyMg==", "user": "cm9vdA==" }));
     let after = redacted(&before, Treatment::Hmac);
     assert!(!after.to_string().contains("aHVudGVyMg") && !after.to_string().contains("last-applied"));
@@ -41,16 +41,16 @@ fn d11_a_secret_keeps_the_names_of_its_keys_and_a_digest_that_is_base64() {
     }
     assert_eq!(after["type"], "Opaque");
     let typed: k8s_openapi::api::core::v1::Secret = serde_json::from_value(after).unwrap();
-    assert_eq!(typed.data.unwrap().len(), 2, "typed decoding goes on");
+    assert_eq!(typed.data.unwrap().len(), 2, "typed decoding still works");
 }
 
 #[test]
-fn d11_a_digest_tells_a_change_and_nothing_else() {
+fn digest_reveals_only_changes() {
     let digest = |uid: &str, name: &str, value: &str| {
         redacted(&secret(uid, &json!({ name: value })), Treatment::Hmac)["data"][name].clone()
     };
     let first = digest("u1", "a", "eA==");
-    assert_eq!(first, digest("u1", "a", "eA=="), "the same value looks the same");
+    assert_eq!(first, digest("u1", "a", "eA=="), "equal values have equal digests");
     for (other, what) in [
         (digest("u1", "a", "eQ=="), "another value"),
         (digest("u2", "a", "eA=="), "another object"),
@@ -65,13 +65,13 @@ fn d11_a_digest_tells_a_change_and_nothing_else() {
 }
 
 #[test]
-fn d11_dropped_values_are_gone() {
+fn dropped_values_are_absent() {
     let after = redacted(&secret("u1", &json!({ "password": "aHVudGVyMg==" })), Treatment::Drop);
     assert_eq!(after["data"], json!({}));
 }
 
 #[test]
-fn d11_configured_paths_reach_into_arrays_and_whole_trees() {
+fn configured_paths_reach_arrays_and_subtrees() {
     let before = object(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" },
         "spec": { "containers": [
@@ -90,19 +90,19 @@ fn d11_configured_paths_reach_into_arrays_and_whole_trees() {
     assert!(!after.to_string().contains("secret"), "{after}");
     let digest = after["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap();
     assert!(digest.starts_with(MARK));
-    assert_eq!(after["spec"]["containers"][0]["env"][1], json!({ "name": "Y" }), "what is not there is not made");
+    assert_eq!(after["spec"]["containers"][0]["env"][1], json!({ "name": "Y" }), "an absent value is not added");
     assert!(after["spec"]["containers"][1]["args"].as_str().unwrap().starts_with(MARK));
     let untouched = object(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" } }));
     assert!(Redactor::new(key(), &rules).unwrap().apply(&untouched, unexpected).unwrap().is_none());
 }
 
 #[test]
-fn d11_what_is_a_digest_already_can_be_spared_and_nothing_else_is() {
+fn only_existing_digests_are_spared() {
     let before = secret("u1", &json!({ "password": "aHVudGVyMg==", "empty": "" }));
     let rules = Rule::of_secrets(Treatment::Hmac);
     let first = Redactor::new(key(), &rules).unwrap().apply(&before, unexpected).unwrap().unwrap();
     let other = Redactor::new(Key::new(b"another key of some length").unwrap(), &rules).unwrap().for_redacted();
-    assert!(other.apply(&first, unexpected).unwrap().is_none(), "a digest of a digest tells of no change");
+    assert!(other.apply(&first, unexpected).unwrap().is_none(), "a digest is not digested again");
     let redacted = other.apply(&before, unexpected).unwrap().unwrap().value().unwrap();
     assert!(!redacted.to_string().contains("aHVudGVyMg"), "{redacted}");
     let like = STANDARD.encode(format!("{MARK}hunter2"));
@@ -111,7 +111,7 @@ fn d11_what_is_a_digest_already_can_be_spared_and_nothing_else_is() {
 }
 
 #[test]
-fn d11_a_fingerprint_tells_keys_apart_and_counts_only_where_there_are_digests() {
+fn fingerprint_distinguishes_keys_only_with_digests() {
     let (one, other) = (key().fingerprint(), Key::new(b"another key of some length").unwrap().fingerprint());
     assert_eq!(one, key().fingerprint());
     assert_ne!(one, other);
@@ -121,12 +121,12 @@ fn d11_a_fingerprint_tells_keys_apart_and_counts_only_where_there_are_digests() 
 }
 
 #[test]
-fn d11_debug_output_shows_no_key_and_short_keys_are_refused() {
+fn debug_output_hides_keys_and_short_keys_fail() {
     assert_eq!(format!("{:?}", key()), "Key(***)");
     assert_eq!(Key::new(b"short").unwrap_err().to_string(), "expected a key of at least 16 bytes, found 5");
 }
 
-/// Rules for paths, each with its condition, or `""`.
+/// Returns rules for paths, each with its condition, or `""`.
 fn conditional(rules: &[(&str, &str)]) -> Vec<Rule> {
     let only = |expression: &str| {
         let only = Only { expression: expression.to_owned(), cluster: "prod".to_owned() };
@@ -148,17 +148,17 @@ fn config_map(name: &str) -> Object {
 }
 
 #[test]
-fn d11_a_path_is_redacted_where_its_condition_is_true_of_the_object() {
+fn path_is_redacted_where_its_condition_holds() {
     let rules = conditional(&[("data.password", "object.metadata.name.endsWith('-credentials') && cluster == 'prod'")]);
     let redactor = Redactor::new(key(), &rules).unwrap();
-    assert!(redactor.apply(&config_map("settings"), unexpected).unwrap().is_none(), "it stays as it is");
+    assert!(redactor.apply(&config_map("settings"), unexpected).unwrap().is_none(), "it is unchanged");
     let after = redactor.apply(&config_map("db-credentials"), unexpected).unwrap().unwrap().value().unwrap();
     assert!(after["data"]["password"].as_str().unwrap().starts_with(MARK), "{after}");
     assert_eq!(after["data"]["kind"], "db");
 }
 
 #[test]
-fn d11_conditions_are_judged_of_the_object_as_it_came() {
+fn conditions_see_the_original_object() {
     let rules = conditional(&[("data.kind", ""), ("data.password", "object.data.kind == 'db'")]);
     let after = Redactor::new(key(), &rules).unwrap().apply(&config_map("a"), unexpected).unwrap().unwrap();
     let after = after.value().unwrap();
@@ -168,19 +168,19 @@ fn d11_conditions_are_judged_of_the_object_as_it_came() {
 }
 
 #[test]
-fn d11_a_condition_that_cannot_be_evaluated_redacts_and_is_told() {
+fn failing_condition_redacts_and_is_reported() {
     let rules = conditional(&[("data.password", "object.spec.secret"), ("data.kind", "false")]);
     let mut doubts = Vec::new();
     let redactor = Redactor::new(key(), &rules).unwrap();
     let after = redactor.apply(&config_map("a"), |rule| doubts.push(rule.path.to_string())).unwrap().unwrap();
     let after = after.value().unwrap();
     assert!(after["data"]["password"].as_str().unwrap().starts_with(MARK), "{after}");
-    assert_eq!(after["data"]["kind"], "db", "the others are what they are");
+    assert_eq!(after["data"]["kind"], "db", "other values are unchanged");
     assert_eq!(doubts, ["data.password"]);
 }
 
 #[test]
-fn d11_of_what_was_redacted_before_no_condition_is_asked() {
+fn redacted_objects_are_not_judged_again() {
     let redactor = Redactor::new(key(), &conditional(&[("data.*", "object.data.kind == 'db'")])).unwrap();
     let before = Redactor::new(key(), &conditional(&[("data.kind", "")])).unwrap();
     let before = before.apply(&config_map("a"), unexpected).unwrap().unwrap();
@@ -190,12 +190,12 @@ fn d11_of_what_was_redacted_before_no_condition_is_asked() {
 }
 
 #[test]
-fn d11_another_condition_is_another_redaction_and_a_kept_one_without_is_read() {
+fn different_condition_is_different_redaction() {
     let redaction = |expression: &str| Redaction::new(false, conditional(&[("data.*", expression)]), None);
     assert_ne!(redaction("true"), redaction(""));
     for expression in ["", "true"] {
         let kept = serde_json::to_value(redaction(expression)).unwrap();
-        assert_eq!(kept["rules"][0].get("only").is_some(), !expression.is_empty(), "as earlier releases wrote it");
+        assert_eq!(kept["rules"][0].get("only").is_some(), !expression.is_empty(), "same form as in earlier releases");
         assert_eq!(serde_json::from_value::<Redaction>(kept).unwrap(), redaction(expression));
     }
     let error = Redactor::new(key(), &conditional(&[("data.*", "old.x")])).unwrap_err().to_string();

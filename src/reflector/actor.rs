@@ -1,4 +1,4 @@
-//! The shell of `Reflector`: starts and stops its loop, and answers heartbeats.
+//! Shell of `Reflector`: starts and stops its loop, and answers heartbeats.
 
 use actix::{Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, WrapFuture as _};
 use tokio::sync::watch;
@@ -6,14 +6,14 @@ use tokio::sync::watch;
 use super::{messages::Stop, run::ReflectorRun};
 use crate::supervisor::{child::Heartbeat, fault::Moment};
 
-/// The actor around one `Reflector`. Its loop is a future of the actor, so a panic in it is the actor's.
+/// The actor around one `Reflector`. Its loop is a future of the actor, so a panic in the loop fails the actor.
 pub struct ReflectorActor {
     run: Option<(ReflectorRun, watch::Receiver<bool>)>,
     stop: watch::Sender<bool>,
 }
 
 impl ReflectorActor {
-    /// Makes the actor of a loop.
+    /// Creates the actor of a loop.
     pub(crate) fn new(run: ReflectorRun) -> Self {
         let (stop, stopped) = watch::channel(false);
         Self { run: Some((run, stopped)), stop }

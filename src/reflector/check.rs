@@ -1,10 +1,10 @@
-//! Whether the server is as new as what we know: D-5, and the one place where it is given up.
+//! Check that the server is not older than the known state. This file implements D-5 and its only exception.
 //!
-//! A server whose etcd was restored from a backup is at an older version than ours. Lists of our version then fail as
-//! too large (504, R-22), but a watch from it is opened and stays silent: the server leaves out what is not newer than
-//! asked, bookmarks too, and goes on without a word once its own version has overtaken ours. So the server is asked
-//! first where a saved cache begins, and again where a watch ends in which it said nothing for longer than bookmarks
-//! take.
+//! After a restore of etcd from a backup, the server's version is lower than ours. Lists at our version then fail as
+//! too large (504, R-22). A watch from our version opens but stays silent: the server omits all events and bookmarks up
+//! to that version. It sends events again, without any notice, once its own version has passed ours. The reflector
+//! therefore requests the server's version in two cases: before it resumes from a saved cache, and after a watch was
+//! silent for longer than the bookmark interval.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Reflector {
-    /// Asks for the server's version: that of its most recent list, of which one object is enough.
+    /// Requests the server's version: a most recent list limited to one object.
     pub(super) fn begin_check(&mut self) -> ReflectorAction {
         self.counters.checks += 1;
         self.state = State::Checking;
@@ -26,7 +26,7 @@ impl Reflector {
         })
     }
 
-    /// Goes on with the watch, or with a comparison of everything where the server is older than we are.
+    /// Resumes the watch, or compares the complete state if the server is older than the known state.
     pub(super) fn checked(&mut self, answer: Result<ListPage, Failure>, turn: &mut Turn) -> ReflectorAction {
         match answer {
             Err(failure) => {
@@ -48,11 +48,11 @@ impl Reflector {
         }
     }
 
-    /// Returns whether a complete state of `version`, asked for as `requested`, is to be refused as older than what is
-    /// known (D-5): it may lack objects that were created since, and nothing is deleted because of that.
+    /// Returns true if a complete state of `version`, requested as `requested`, must be rejected as older than the known
+    /// state (D-5). Such a state may lack objects created since, which must not be deleted.
     ///
-    /// The most recent state is believed though it is older. It is a consistent read, which no replica that lags behind
-    /// can answer with an older state: the server itself has gone back, and every list that it will give is older.
+    /// The most recent state is accepted even if it is older. It is a consistent read, which a lagging replica cannot answer
+    /// with an older state. So the server itself has gone back, and all its lists will be older.
     pub(super) fn refuses_older(
         &mut self,
         version: &ResourceVersion,

@@ -1,12 +1,13 @@
-//! A list that would delete most of what is known is believed only once a second one says the same (D7).
+//! Confirmation of a list that would delete most known objects: a second list must lack them too.
 //!
 //! ```text
-//! complete list ─▶ Comparing ──few are missing───────────────────────────▶ Replace
-//!                     │ more than half of at least 100
-//!                     └▶ doubted: the most recent list ─▶ what both lack ─▶ Replace
+//! complete list ─▶ Comparing ──few are missing────────────────────────────────▶ Replace
+//!                     │ more than half of at least 100 are missing
+//!                     └▶ request the most recent list ─▶ delete what both lack ─▶ Replace
 //! ```
 //!
-//! There is one confirmation a list: the second is not doubted. If it fails the cycle fails, and nothing is deleted.
+//! Each list is confirmed once: the second list is always accepted. If the second list fails, the cycle fails and no
+//! object is deleted.
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
@@ -18,10 +19,10 @@ use crate::{
     object::{KeyRef, Object, ResourceVersion},
 };
 
-/// Fewer known objects are never worth a second list.
+/// Smallest number of known objects for which a second list is requested.
 const KNOWN_MIN: usize = 100;
 
-/// The objects of a complete list that was not handed on yet. Two are equal if they are the very same list.
+/// Objects of a complete list that is not yet emitted. Two values are equal if they share the same list in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed(pub Arc<Vec<Object>>);
 
@@ -33,16 +34,16 @@ impl PartialEq for Listed {
 
 impl Eq for Listed {}
 
-/// A list held against what is known.
+/// Result of comparing a list with the known objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub(crate) known: usize,
-    /// Objects of these that the list lacks: it would delete them.
+    /// Known objects that the list lacks, and would therefore delete.
     pub(crate) missing: usize,
 }
 
 impl Comparison {
-    /// Returns whether the list is to be confirmed: it would delete more than half of at least 100 objects.
+    /// Returns true if the list needs confirmation: it would delete more than half of at least 100 objects.
     pub(crate) fn is_doubtful(self) -> bool {
         self.known >= KNOWN_MIN && self.missing > self.known / 2
     }
@@ -53,11 +54,11 @@ impl Comparison {
 pub(super) struct Held {
     items: Arc<Vec<Object>>,
     version: ResourceVersion,
-    /// The stream that goes on as the watch, and what came behind the marker (R-33).
+    /// The stream that continues as the watch, and the events after the marker (R-33).
     tail: Option<Tail>,
 }
 
-/// What follows the marker of a streaming list.
+/// Stream and events after the marker of a streaming list.
 pub(super) type Tail = (Stream, std::vec::IntoIter<WatchEvent>);
 
 /// A list that is being confirmed.
@@ -69,7 +70,7 @@ pub(super) struct Doubted {
 }
 
 impl Reflector {
-    /// Takes a complete state that may be believed by its version.
+    /// Handles a complete state whose version is acceptable.
     pub(super) fn complete(
         &mut self,
         items: Vec<Object>,
@@ -85,7 +86,7 @@ impl Reflector {
         ReflectorAction::Compare(Listed(items))
     }
 
-    /// Hands the list on, or asks for a second one.
+    /// Emits the list, or requests a second one.
     pub(super) fn compared(&mut self, held: Held, comparison: Comparison, turn: &mut Turn) -> ReflectorAction {
         let Held { items, version, tail } = held;
         let items = Arc::unwrap_or_clone(items);
@@ -107,8 +108,8 @@ impl Reflector {
         }
     }
 
-    /// Hands on what two lists say together: the first, at its version, without the deletions that the second does not
-    /// know of. What lies between the two comes from the watch.
+    /// Emits the first list, at its version, with the objects that only the second list has. Changes between the two lists
+    /// come from the watch.
     fn confirmed(
         &mut self,
         doubted: Doubted,
@@ -118,14 +119,14 @@ impl Reflector {
     ) -> ReflectorAction {
         let Doubted { mut items, version, .. } = doubted;
         if second_version.compare(&version) == Some(Ordering::Less) {
-            // It may hold what was deleted before the first.
+            // An older second list may hold objects that were deleted before the first one.
             self.counters.older_lists += 1;
             turn.reports.push(ReflectorReport::OlderListRefused { version: second_version.clone(), last: version });
             return self.wait(WaitReason::Failed, Then::Cycle, None, turn);
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let found = second.into_iter().filter(|item| !first.contains(&item.key()));
-        // The watch will tell of what changed since the first list: shown now, it would go back in time then.
+        // The watch will report changes after the first list. If these objects were shown now, their state would go back then.
         let is_later =
             |item: &Object| ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater);
         let (spared, missed): (Vec<_>, Vec<_>) = found.partition(is_later);

@@ -1,4 +1,4 @@
-//! The initial state by lists (R-20 … R-26).
+//! Initial state by paged lists (R-20 … R-26).
 
 use super::{
     Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, WaitReason,
@@ -11,16 +11,16 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Page size where paging helps (P-1).
+/// Page size where paging is useful (P-1).
 const PAGE_SIZE: u32 = 500;
 
-/// A list under way.
+/// A list in progress.
 #[derive(Debug)]
 pub(super) struct Listing {
     pager: Pager,
     version: ResourceVersion,
     limit: Option<u32>,
-    /// It is the repeat with an unset version (R-22, D-5); there is no other.
+    /// Set for the repeat with an unset version (R-22, D-5). There is at most one repeat.
     repeated: bool,
 }
 
@@ -58,7 +58,7 @@ impl Reflector {
         ReflectorAction::List(request)
     }
 
-    /// Takes one page.
+    /// Handles one page.
     pub(super) fn page(
         &mut self,
         mut listing: Listing,
@@ -90,7 +90,7 @@ impl Reflector {
         self.complete(list.items, list.version, None, turn)
     }
 
-    /// Asks at once, and once only, for the most recent state (R-22, D-5).
+    /// Requests the most recent state, at once and only once (R-22, D-5).
     fn repeat(&mut self, listing: &Listing) -> ReflectorAction {
         self.unavailable = true;
         self.list(ResourceVersion::unset(), listing.limit, true)

@@ -1,4 +1,4 @@
-//! What a [`ReflectorReport`] says in the log.
+//! Log lines of [`ReflectorReport`]s.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 use super::{Comparison, EndCause, ReflectorReport};
 use crate::{failures::Failures, list_watch::Failure, object::ResourceType};
 
-/// Logs one report of the reflector of `resource`. `failures` are those since its last watch.
+/// Logs one report of the reflector of `resource`. `failures` counts the failures since its last watch.
 pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &mut Failures, now: Duration) {
     let mut failed = |failure: &Failure, what: &str| {
         if let Some(suppressed) = failures.failed(now) {
@@ -16,15 +16,15 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
         }
     };
     match report {
-        // A definition that is removed, or a namespace: what runs is drained once that is sure.
+        // A 404 follows the removal of a definition or a namespace. Discovery confirms the removal and stops the unit.
         ReflectorReport::ListFailed(failure) | ReflectorReport::WatchStartFailed(failure)
             if failure.status().is_some_and(|status| status.code == 404) =>
         {
-            info!(%resource, error = %failure, "the API server does not serve this now");
+            info!(%resource, error = %failure, "the API server does not serve this type now");
         }
         ReflectorReport::ListFailed(failure) => failed(failure, "failed to list"),
         ReflectorReport::WatchStartFailed(failure) => failed(failure, "failed to open a watch"),
-        ReflectorReport::WatchDelayed(failure) => failed(failure, "no watch for now, trying again"),
+        ReflectorReport::WatchDelayed(failure) => failed(failure, "failed to open a watch, retrying"),
         ReflectorReport::WatchEnded { cause: EndCause::Closed, relist: false } => {
             debug!(%resource, "watch ended, resuming");
         }
@@ -35,7 +35,7 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             info!(%resource, cause = cause.to_string(), relist, "watch ended");
         }
         ReflectorReport::VersionRefused { version, failure } => {
-            info!(%resource, %version, error = %failure, "version refused, asking for the most recent state");
+            info!(%resource, %version, error = %failure, "version refused, requesting the most recent state");
         }
         ReflectorReport::GaveUpStreaming { cause, retry_at } => {
             info!(%resource, cause = cause.to_string(), retry = retry_at.is_some(), "no streaming list, using paged lists");
@@ -44,29 +44,29 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             warn!(%resource, ?waiting, ?silent, "streaming list is not complete yet");
         }
         ReflectorReport::OlderListRefused { version, last } => {
-            warn!(%resource, %version, %last, "refused a list older than the cache, asking for the most recent state");
+            warn!(%resource, %version, %last, "refused a list older than the cache, requesting the most recent state");
         }
         ReflectorReport::ServerOlder { version, last } => {
             warn!(
                 %resource, %version, %last,
-                "the server's state is older than ours: was etcd restored from a backup? Everything is compared with its \
+                "the server's state is older than the cache: was etcd restored from a backup? Comparing it with its \
                  most recent list"
             );
         }
         ReflectorReport::ServerWentBack { version, last } => {
             warn!(
                 %resource, %version, %last,
-                "the server's state is older than ours: its most recent list is believed, and what it lacks is deleted"
+                "the server's state is older than the cache: applying its most recent list, deletions included"
             );
         }
         ReflectorReport::ConfirmingList { version, comparison: Comparison { known, missing } } => {
             warn!(
                 %resource, %version, known, missing,
-                "a list lacks most of what is known, asking for a second one before anything is deleted"
+                "a list lacks most cached objects; requesting a second list before any object is deleted"
             );
         }
         ReflectorReport::ListConfirmed { version, found } => {
-            info!(%resource, %version, found, "the second list came: what both lack is deleted");
+            info!(%resource, %version, found, "the second list arrived: deleting objects that both lists lack");
         }
         ReflectorReport::Duplicates { count } => {
             warn!(%resource, count, "list named objects twice, kept the last of each");

@@ -11,7 +11,7 @@ use crate::{
     status::{Timings, UnitStatus},
 };
 
-/// Events of the reflector, in stream order. The answer means: there is room for more.
+/// Events of the reflector, in stream order. The answer means that the queue has room for more.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Events {
@@ -20,33 +20,33 @@ pub(crate) struct Events {
     pub(crate) received: Instant,
 }
 
-/// A list to be held against what is known once everything queued is applied (D7).
+/// A list to compare with the known objects once all queued events are applied.
 #[derive(Debug, Message)]
 #[rtype(result = "Comparison")]
 pub(crate) struct Compare(pub Listed);
 
-/// Ends the reflector: nothing is requested any more.
+/// Stops the reflector: it sends no more requests.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
 
-/// State that a reflector shares with its unit, and with the reflector before it.
+/// State that a reflector shares with its unit and with the previous reflector.
 pub(crate) struct UnitHooks {
     pub(crate) status: Arc<UnitStatus>,
     pub(crate) timings: Arc<Timings>,
-    /// Round of the last resync.
+    /// Number of the last resync.
     pub(crate) round: Arc<AtomicU32>,
-    /// Says whether anybody waits for a round (S-11). It must be quick.
+    /// Returns true if a handler waits for this resync (S-11). It must be quick.
     pub(crate) is_due: Box<dyn Fn(u32) -> bool>,
-    /// Takes the server's version when that was asked for, before anything else of it is handed on. It must be quick.
+    /// Receives the server's version after a check, before any event of the same step is emitted. It must be quick.
     pub(crate) server_is_at: Box<dyn Fn(&ResourceVersion)>,
 }
 
-/// The two ways to the DeltaFIFO: what is told, and what is asked.
+/// Recipients of the DeltaFIFO: one for events, one for comparisons.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Takes events.
+    /// Receives events.
     pub(crate) events: Recipient<Events>,
-    /// Holds a list against what is known.
+    /// Compares a list with the known objects.
     pub(crate) compare: Recipient<Compare>,
 }

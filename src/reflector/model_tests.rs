@@ -1,6 +1,6 @@
-//! The reflector against a model of an API server that misbehaves in every way the rules name.
+//! Tests of the reflector against a model of an API server that misbehaves in all the ways that the rules name.
 //!
-//! Whatever happened: once the server behaves again, what was emitted, replayed from empty, is what the server has.
+//! Whatever happened, once the server behaves again, the replay of all emitted events equals the server's state.
 //! `PROPTEST_CASES` sets the number of cases.
 
 use std::{
@@ -19,11 +19,11 @@ use crate::{
     testing::{Collection, Cursor, expired, object, status, too_large},
 };
 
-/// Requests within any second of simulated time, pages after the first not counted: two cycles of a streaming list
-/// with three tries, a list with its repeat and their full lists, and a watch.
+/// Limit of requests within any second of simulated time, except pages after the first. It allows two cycles of a
+/// streaming list with three attempts, a list with its repeat, their full lists, and a watch.
 const REQUESTS_PER_SECOND_MAX: usize = 16;
 
-/// Fewer cases may miss something rare.
+/// Number of cases from which every rare event must have occurred.
 const ENOUGH_CASES: u32 = 200;
 
 #[derive(Clone, Debug)]
@@ -32,25 +32,25 @@ enum Op {
     Delete(u8),
     Advance,
     Compact,
-    /// Answers what was asked for, as a good server does; a read gets so many events.
+    /// Correct answer to the pending request; a read gets this many events.
     Answer(u8),
-    /// Answers with a fault of this number.
+    /// Answer with the fault of this number.
     Fault(u8),
-    /// For thirty answers the server does the same to everything it is asked, and no time passes but in waits.
+    /// The same fault for thirty answers in a row; time passes only in waits.
     Slam(u8),
-    /// The open stream loses what it has not delivered, without a word.
+    /// The open stream silently loses its undelivered events.
     Gap,
     /// Time passes, in milliseconds.
     Pass(u32),
-    /// The unit is restarted, and resumes if it can; as after a start of the process if `true`.
+    /// The unit is restarted and resumes if it can; if `true`, as after a process start.
     Restart(bool),
-    /// The state of the server is kept, to come back to.
+    /// The server's state is saved for `Restore`.
     Backup,
-    /// The server goes back to it, and the process is started again.
+    /// The server returns to the saved state, and the process is restarted.
     Restore,
-    /// A list says that there is nothing.
+    /// A list claims that there are no objects.
     EmptyList,
-    /// An input nobody asked for.
+    /// An input that was not requested.
     Stray(u8),
     Markers(bool),
     WatchCache(bool),
@@ -63,7 +63,7 @@ struct Plan {
     lag: u64,
     internal_error_retry: bool,
     stop: bool,
-    /// Three in four faults are good answers.
+    /// Set to replace three of four faults by correct answers.
     calm: bool,
 }
 
@@ -108,7 +108,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         })
 }
 
-/// How often the interesting things happened, over all cases.
+/// Number of occurrences of each rare event, over all cases.
 #[derive(Debug, Default)]
 struct Hits {
     counters: BTreeMap<&'static str, u64>,
@@ -120,7 +120,7 @@ impl Hits {
     }
 }
 
-/// The server, the reflector, what was emitted, and the clock.
+/// The server, the reflector, the emitted events and the clock.
 #[expect(clippy::struct_excessive_bools, reason = "switches of a fake")]
 struct World<'a> {
     collection: Collection,
@@ -134,19 +134,19 @@ struct World<'a> {
     stream: Option<Cursor>,
     now: Duration,
     seed: u64,
-    /// Name → version, as replayed.
+    /// Replayed state: name → version.
     replayed: BTreeMap<String, String>,
     resume_version: Option<ResourceVersion>,
-    /// A list or streaming list has answered in part.
+    /// Set when a list or streaming list has been answered in part.
     half_listed: bool,
-    /// The version the initial state under way was asked with.
+    /// Version in the request of the current initial state.
     asked: ResourceVersion,
     gap: bool,
-    /// What the server goes back to.
+    /// State that the server can return to.
     backup: Option<Collection>,
-    /// The server went back, and no list was applied since.
+    /// Set from the server's return until a list is applied.
     restored: bool,
-    /// What the server had when it said that there is nothing, and no list was applied since.
+    /// State of the server when it claimed to have no objects. Set until a list is applied.
     denied: Option<BTreeMap<String, String>>,
     requests: VecDeque<Duration>,
     hits: &'a RefCell<Hits>,
@@ -253,9 +253,9 @@ impl<'a> World<'a> {
                 self.replayed.extend(spared);
                 let present = self.collection.state();
                 for (name, version) in self.denied.take().into_iter().flatten() {
-                    // One that was made anew since is another object: the one that was known is gone.
+                    // A recreated object is another object: the known one is gone.
                     let deleted = before.get(&name) == Some(&version) && !self.replayed.contains_key(&name);
-                    assert!(!deleted || present.get(&name) != Some(&version), "D7: one list alone deleted {name}");
+                    assert!(!deleted || present.get(&name) != Some(&version), "one list alone deleted {name}");
                 }
                 (self.half_listed, self.gap, self.restored) = (false, false, false);
             }
@@ -264,7 +264,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// No storm, and a stream asks only for what the rules allow.
+    /// Checks that there is no request storm, and that streams use only the permitted parameters.
     fn check_request(&mut self, action: &ReflectorAction) {
         let begins = match action {
             ReflectorAction::List(request) => {
@@ -384,14 +384,14 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Says of a list what the queue does, as if each object were a hundred.
+    /// Compares a list as the queue does, with each object counted a hundred times.
     fn compare(&self, listed: &[Object]) -> Comparison {
         let missing = self.replayed.keys().filter(|name| listed.iter().all(|item| item.name() != *name)).count();
         Comparison { known: self.replayed.len() * 100, missing: missing * 100 }
     }
 
-    /// Answers a list as if all were gone; not twice in a row, not where nothing is known, and not where a list that was
-    /// right is confirmed: two are believed.
+    /// Answers a list with no objects. It does not do so twice in a row, because two such lists are accepted. For the same
+    /// reason it does not do so if no object is known, or if a correct list is being confirmed.
     fn answer_nothing(&mut self) {
         match &self.pending {
             ReflectorAction::List(request)
@@ -405,14 +405,14 @@ impl<'a> World<'a> {
                 let resource_version = self.collection.version().to_string().as_str().into();
                 self.feed(ReflectorInput::Page(Ok(ListPage { resource_version, ..ListPage::default() })));
                 if self.collection.version().is_multiple_of(2) {
-                    self.collection.put("o1"); // before the second list, which then knows more than the first could
+                    self.collection.put("o1"); // so that the second list is newer than the first
                 }
             }
             _ => self.answer(3),
         }
     }
 
-    /// etcd comes back from a backup while the process is down; the process looks before the server has gone on.
+    /// Restores etcd from a backup while the process is down. The process checks before the server's version has advanced.
     fn restore(&mut self) {
         let (Some(backup), Some(_)) = (&self.backup, &self.resume_version) else { return };
         if backup.version() == self.collection.version() {
@@ -439,7 +439,7 @@ impl<'a> World<'a> {
         self.count();
         self.reflector = Reflector::new(self.config, start);
         (self.stream, self.pending) = (None, ReflectorAction::Keep);
-        // The supervisor waits before it starts a unit again.
+        // The supervisor waits before it restarts a unit.
         self.now += Duration::from_secs(1);
         self.feed(ReflectorInput::Start);
     }
@@ -476,7 +476,7 @@ impl<'a> World<'a> {
     fn faulty_page(&mut self, request: &ListRequest, number: u8) {
         let stale = ListRequest { resource_version: ResourceVersion::any(), ..request.clone() };
         let answer = match number % 4 {
-            // An older state than was asked for; not where the most recent one was.
+            // An older state than requested, except if the most recent one was requested.
             0 if !request.resource_version.is_unset() => self.collection.list(&stale, 10, true),
             1 => self.collection.list(request, self.lag, self.watch_cache).map(|mut page| {
                 let doubled = page.items.first().map(|item| object(item.name(), "1"));
@@ -513,7 +513,7 @@ impl<'a> World<'a> {
         let cursor = self.stream.as_mut().expect("a read needs an open stream");
         let mut batch = self.collection.poll(cursor, usize::from(number % 5));
         batch.push(odd);
-        // What a server that went back in time would say before its snapshot.
+        // A bookmark of a server that went back in time, before its snapshot.
         if number % 12 == 11 && self.asked.compare(&"101".into()) == Some(std::cmp::Ordering::Greater) {
             batch.push(bookmark("101", true));
         }
@@ -521,7 +521,7 @@ impl<'a> World<'a> {
         self.feed(ReflectorInput::Received(batch));
     }
 
-    /// The server behaves; what it has must be what was replayed.
+    /// Makes the server behave; the replayed state must then equal the server's.
     fn drain(&mut self) {
         (self.markers, self.watch_cache, self.lag) = (true, true, 0);
         self.settle();
@@ -544,7 +544,7 @@ impl<'a> World<'a> {
             }
             let streams = matches!(self.reflector.state(), ReflectorState::Streaming | ReflectorState::Confirming(_));
             if streams && seen {
-                // A stream that was opened while the server left markers out.
+                // This stream was opened while the server omitted markers.
                 self.pass(Duration::from_secs(61));
             }
             self.answer(10);
@@ -608,8 +608,9 @@ fn failure(number: u8) -> Failure {
     }
 }
 
+/// Rule: R-7.
 #[test]
-fn whatever_the_server_does_the_events_replayed_are_what_it_has_once_it_behaves() {
+fn replayed_events_equal_recovered_server_state() {
     let hits = RefCell::new(Hits::default());
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     let result = runner.run(&(plan(), prop::collection::vec(op(), 200..260)), |(plan, ops)| {

@@ -5,16 +5,16 @@ use crate::{
     object::{Object, ResourceVersion},
 };
 
-/// A list under way.
+/// A list in progress.
 ///
-/// **Invariant:** nothing is given out before the last page: a list that fails half way leaves no trace (P-5).
+/// **Invariant:** no object is returned before the last page, so a list that fails half-way has no effect (P-5).
 #[derive(Clone, Debug)]
 pub(super) struct Pager {
-    /// What page 1 was asked with.
+    /// Request of page 1.
     first: ListRequest,
-    /// `continue` of the page that is awaited; `None` on page 1 and in the full list of P-4.
+    /// Token of the awaited page; `None` on page 1 and in the full list of P-4.
     awaited: Option<String>,
-    /// The awaited page is the full list of P-4: its answer is final.
+    /// Set when the awaited page is the full list of P-4: no page follows it.
     full: bool,
     /// Version of page 1.
     version: Option<ResourceVersion>,
@@ -22,14 +22,14 @@ pub(super) struct Pager {
     rejected: u64,
 }
 
-/// What a page led to.
+/// Result of a page.
 #[derive(Debug)]
 pub(super) enum Paged {
-    /// Ask for this next.
+    /// Request of the next page.
     More(ListRequest),
-    /// All of it is there.
+    /// The list is complete.
     Complete(List),
-    /// The list failed and nothing of it is delivered.
+    /// The list failed; none of it is delivered.
     Failed(Failure),
 }
 
@@ -38,13 +38,13 @@ pub(super) enum Paged {
 pub(super) struct List {
     pub(super) items: Vec<Object>,
     pub(super) version: ResourceVersion,
-    /// It came in more than one page (P-3).
+    /// Set when the list had more than one page (P-3).
     pub(super) paginated: bool,
     pub(super) rejected: u64,
 }
 
 impl Pager {
-    /// Begins a list; [`Pager::request`] is its first page.
+    /// Creates a pager; [`Pager::request`] is its first page.
     pub(super) fn new(resource_version: ResourceVersion, limit: Option<u32>) -> Self {
         let first = ListRequest { resource_version, limit, continue_token: None };
         Self { first, awaited: None, full: false, version: None, items: Vec::new(), rejected: 0 }
@@ -55,7 +55,7 @@ impl Pager {
         self.first.clone()
     }
 
-    /// Takes one answer.
+    /// Handles one answer.
     pub(super) fn accept(&mut self, answer: Result<ListPage, Failure>) -> Paged {
         let page = match answer {
             Ok(page) => page,
@@ -91,7 +91,7 @@ impl Pager {
         }
     }
 
-    /// Replaces pages that expired on the way by one full list (P-4).
+    /// Replaces a list whose pages expired by one full list (P-4).
     fn failed(&mut self, failure: Failure) -> Paged {
         let expired = failure.status().is_some_and(|status| status.reason == "Expired");
         if !expired || self.awaited.is_none() {
@@ -130,8 +130,9 @@ mod tests {
         request
     }
 
+    /// Rules: P-2, P-3.
     #[test]
-    fn p2_p3_later_pages_carry_only_token_and_limit_and_the_version_is_that_of_page_1() {
+    fn later_pages_carry_only_token_and_limit() {
         let mut pager = Pager::new("7".into(), Some(2));
         let second = more(pager.accept(Ok(page("10", &["a", "b"], Some("t1")))));
         assert_eq!(
@@ -143,16 +144,18 @@ mod tests {
         assert_eq!((names.concat().as_str(), version.as_str(), paginated, rejected), ("abcd", "10", true, 3));
     }
 
+    /// Rule: P-3.
     #[test]
-    fn p3_one_page_is_not_paginated_and_an_empty_token_is_none() {
+    fn single_page_is_not_paginated() {
         for token in [None, Some("")] {
             let mut pager = Pager::new("0".into(), Some(500));
             assert!(!complete(pager.accept(Ok(page("10", &["a"], token)))).2);
         }
     }
 
+    /// Rule: P-4.
     #[test]
-    fn p4_expired_on_a_later_page_is_replaced_by_one_full_list_whose_answer_is_final() {
+    fn expired_later_page_falls_back_to_full_list() {
         let mut pager = Pager::new("7".into(), Some(2));
         more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
         let full = more(pager.accept(Err(expired())));
@@ -164,8 +167,9 @@ mod tests {
         assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)));
     }
 
+    /// Rules: P-4, P-5.
     #[test]
-    fn p4_p5_expired_on_page_1_gone_and_everything_else_fail_the_list() {
+    fn other_page_failures_fail_the_list() {
         let mut pager = Pager::new("7".into(), Some(2));
         assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)), "page 1");
         let gone = Failure::Status(Status { code: 410, reason: "Gone".into(), ..Status::default() });
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_repeats_its_continue_token_does_not_page_for_ever() {
+    fn repeated_continue_token_fails_the_list() {
         let mut pager = Pager::new("7".into(), Some(2));
         more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
         assert!(matches!(pager.accept(Ok(page("10", &["a"], Some("t1")))), Paged::Failed(_)));

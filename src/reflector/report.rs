@@ -1,4 +1,4 @@
-//! What the reflector says about itself: its state, counters, and reports for the log.
+//! State, counters and log reports of the reflector.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// What a reflector is doing.
+/// Current activity of a reflector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorState {
     /// Not started yet.
     Idle,
-    /// Asks whether the server is as new as what is known.
+    /// Requests the server's version, to check that it is not older than the known state.
     Checking,
-    /// Asks for a second list, because the first would delete most of what is known.
+    /// Requests a second list, because the first would delete most known objects.
     Confirming(Comparison),
     /// Waits for a page of a list.
     Listing,
@@ -25,13 +25,13 @@ pub(crate) enum ReflectorState {
     Streaming,
     /// Opens or reads a watch; the initial state is known.
     Watching,
-    /// Sends nothing for a while.
+    /// Sends no request until the time given.
     Waiting { until: Duration, reason: WaitReason },
-    /// Sends nothing any more.
+    /// Sends no more requests.
     Stopped,
 }
 
-/// What a wait recovers from.
+/// Cause of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitReason {
     /// 404: the type, or the namespace's collection, does not exist.
@@ -42,11 +42,11 @@ pub(crate) enum WaitReason {
     TooManyRequests,
     /// Refused or lost connections.
     Unreachable,
-    /// The version of the watch is too old; a list comes next.
+    /// The version of the watch is too old; a list follows.
     Expired,
-    /// A stream ended at once (R-44, D-1).
+    /// A stream ended within a second (R-44, D-1).
     Closed,
-    /// Anything else; [`Reflector::last_error`](super::Reflector::last_error) says what.
+    /// Any other failure; see [`Reflector::last_error`](super::Reflector::last_error).
     Failed,
 }
 
@@ -66,7 +66,7 @@ impl WaitReason {
     }
 }
 
-/// What of a collection is asked for, as rights name it.
+/// A verb of access rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 pub(crate) enum Verb {
@@ -76,23 +76,23 @@ pub(crate) enum Verb {
     Watch,
 }
 
-/// Whether the server lets us list and watch; steadier than [`ReflectorState`], which alternates while it retries.
+/// Permission to list and watch. It is steadier than [`ReflectorState`], which alternates during retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// Nothing is known yet.
+    /// No answer yet.
     #[default]
     Unknown,
     /// The last watch was opened.
     Available,
-    /// The last answer was 404; what is cached is kept.
+    /// The last answer was 404. Cached objects are kept.
     Missing,
-    /// The last answer to this was 403; what is cached is kept.
+    /// The last answer to this verb was 403. Cached objects are kept.
     Forbidden(Verb),
-    /// The last answer was 401; what is cached is kept.
+    /// The last answer was 401. Cached objects are kept.
     Unauthorized,
 }
 
-/// Why a watch, or a streaming list after its marker, ended.
+/// Reason why a watch ended, or a streaming list after its marker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EndCause {
     /// EOF, reset, server timeout.
@@ -101,18 +101,18 @@ pub(crate) enum EndCause {
     /// EOF within a second and without an event.
     #[error("closed at once, without an event")]
     Short,
-    /// Neither an event nor a bookmark came in time (D-6).
+    /// No event and no bookmark came in time (D-6).
     #[error("nothing came for {}s", silent.as_secs())]
     Stalled { silent: Duration },
     /// An ERROR on the stream.
     #[error("server answered {0}")]
     Error(Status),
-    /// The stream cannot be read further (R-54, `max_frame`).
+    /// The rest of the stream cannot be read (R-54, `max_frame`).
     #[error("{0}")]
     Broken(Failure),
 }
 
-/// Why a streaming list was given up (R-34, R-35, D-2).
+/// Reason why a streaming list was given up (R-34, R-35, D-2).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GiveUpCause {
     /// The server refused it, or the stream failed.
@@ -126,63 +126,63 @@ pub(crate) enum GiveUpCause {
     Deadline,
 }
 
-/// Something worth a line in the log, or the error callback of R-2.
+/// An event for the log, or for the error callback of R-2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorReport {
-    /// A list failed, and with it the cycle.
+    /// A list failed, and therefore the cycle.
     ListFailed(Failure),
-    /// A watch could not be opened, and with it the cycle failed.
+    /// A watch could not be opened, and therefore the cycle failed.
     WatchStartFailed(Failure),
-    /// A watch could not be opened and will be tried again; no list is needed.
+    /// A watch could not be opened and will be retried without a list.
     WatchDelayed(Failure),
-    /// A watch ended. A list comes next if `relist`; otherwise the watch is resumed.
+    /// A watch ended. If `relist`, a list follows; otherwise the watch is resumed.
     WatchEnded { cause: EndCause, relist: bool },
-    /// The version asked for was refused as expired or too large; asked again without one.
+    /// The requested version was refused as expired or too large. The request is repeated without a version.
     VersionRefused { version: ResourceVersion, failure: Failure },
-    /// A streaming list was given up (R-34, R-35, D-2). It is not tried before `retry_at`; `None`: the next cycle tries.
+    /// A streaming list was given up (R-34, R-35, D-2). The next attempt is after `retry_at`; `None`: in the next cycle.
     GaveUpStreaming { cause: GiveUpCause, retry_at: Option<Duration> },
-    /// A streaming list still has no marker; repeated every ten seconds. `silent` counts from its last event.
+    /// A streaming list has no marker yet; repeated every ten seconds. `silent` is the time since its last event.
     MarkerLate { waiting: Duration, silent: Option<Duration> },
-    /// A list older than what is known was refused and asked for again (D-5).
+    /// A list older than the known state was refused and requested again (D-5).
     OlderListRefused { version: ResourceVersion, last: ResourceVersion },
-    /// The server's version is lower than the one known: its most recent state is compared with everything known.
+    /// The server's version is lower than the known one. All known objects are compared with its most recent state.
     ServerOlder { version: ResourceVersion, last: ResourceVersion },
-    /// A list would delete most of what is known; a second one is asked for.
+    /// A list would delete most known objects; a second one is requested.
     ConfirmingList { version: ResourceVersion, comparison: Comparison },
-    /// The second list came: what both lack is deleted.
+    /// The second list arrived. Objects that both lists lack are deleted.
     ListConfirmed { version: ResourceVersion, found: usize },
-    /// The server's most recent list is older than what is known: etcd was restored. It is applied (D-5).
+    /// The server's most recent list is older than the known state, because etcd was restored. It is applied (D-5).
     ServerWentBack { version: ResourceVersion, last: ResourceVersion },
-    /// A list had several objects of one key; the last was kept (F-31).
+    /// A list had several objects with the same key; the last was kept (F-31).
     Duplicates { count: u64 },
     /// A list had items without a name or of another type (K-4, R-55).
     Rejected { count: u64 },
-    /// The transform failed for objects of a watch; what was said of them is lost until the next list (F-61).
+    /// The transform failed for objects of a watch. Their events are lost until the next list (F-61).
     TransformFailed { count: u64, first: String },
     /// Documents of a watch were skipped.
     Skipped { count: u64, first: SkipReason },
 }
 
-/// What a reflector has counted since it was made.
+/// Counters of a reflector since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Lists begun, repeats with another version included.
+    /// Lists started, including repeats with another version.
     pub(crate) lists: u64,
-    /// Watches asked for, streaming lists not included.
+    /// Watches requested, without streaming lists.
     pub(crate) watches: u64,
-    /// Streaming lists asked for.
+    /// Streaming lists requested.
     pub(crate) streaming_lists: u64,
     /// Changes emitted: added, updated, deleted.
     pub(crate) changes: u64,
-    /// Answers and errors "too old".
+    /// "Too old" answers and errors.
     pub(crate) expired: u64,
-    /// Lists refused as older than what is known (D-5).
+    /// Lists refused as older than the known state (D-5).
     pub(crate) older_lists: u64,
-    /// Second lists asked for because the first would have deleted most of what is known (D7).
+    /// Second lists requested because the first would have deleted most known objects.
     pub(crate) confirmations: u64,
-    /// Times the server was asked for its version.
+    /// Requests for the server's version.
     pub(crate) checks: u64,
-    /// Watches closed here because nothing came (D-6).
+    /// Watches closed by the reflector because they were silent (D-6).
     pub(crate) stalls: u64,
     /// Watch documents skipped.
     pub(crate) skipped: u64,
@@ -190,7 +190,7 @@ pub(crate) struct Counters {
     pub(crate) undecodable: u64,
     /// Lists and watches with an object longer than `max_frame`.
     pub(crate) frames_too_long: u64,
-    /// Items of lists dropped as nameless or of another type.
+    /// List items dropped because they had no name or another type.
     pub(crate) rejected: u64,
     /// Events dropped because the transform failed (F-61).
     pub(crate) transform_failures: u64,

@@ -1,4 +1,4 @@
-//! The loop of a reflector: one step of the core, then the action that it asked for.
+//! Loop of a reflector: one step of the state machine, then the requested action.
 
 use std::{
     rc::Rc,
@@ -25,7 +25,7 @@ use crate::{
     trace::Span,
 };
 
-/// A [`Reflector`] with what its actions need.
+/// A [`Reflector`] with the resources that its actions need.
 pub(crate) struct ReflectorRun {
     reflector: Reflector,
     source: Rc<dyn ListWatch>,
@@ -35,7 +35,7 @@ pub(crate) struct ReflectorRun {
     keep: Keep,
     unit: UnitHooks,
     started: Instant,
-    /// When the list under way was first asked for.
+    /// Start of the list in progress.
     listing_since: Option<Instant>,
     stream: Option<WatchStream>,
     /// Span of the list or watch under way.
@@ -43,12 +43,12 @@ pub(crate) struct ReflectorRun {
     /// Failures since the last watch was opened.
     failures: Failures,
     permit: Option<OwnedSemaphorePermit>,
-    /// The failure shown last: one that is long over does not hide a later one of another actor.
+    /// Failure shown last. It is compared with a new one, so that an old failure does not hide a later one of another actor.
     told: Option<Failure>,
 }
 
 impl ReflectorRun {
-    /// Makes the loop. `list_permits` bounds the lists under way in the whole engine (`max_concurrent_lists`).
+    /// Creates the loop. `list_permits` limits the concurrent lists of the whole engine (`max_concurrent_lists`).
     pub(crate) fn new(
         reflector: Reflector,
         source: Rc<dyn ListWatch>,
@@ -75,7 +75,7 @@ impl ReflectorRun {
         }
     }
 
-    /// Runs until the reflector is told to stop, or the queue has ended.
+    /// Runs until the reflector is stopped or the queue has ended.
     pub(super) async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let mut input = ReflectorInput::Start;
         let mut doing = ReflectorAction::Done;
@@ -120,12 +120,12 @@ impl ReflectorRun {
                 self.pack(&mut input);
             }
             if matches!(doing, ReflectorAction::Compare(_)) {
-                doing = ReflectorAction::Keep; // the core is then the only one that holds the list, and need not copy it
+                doing = ReflectorAction::Keep; // drops our handle: the state machine need not copy the list
             }
         }
     }
 
-    /// Packs what came of a list: it is held until all of it is there.
+    /// Packs the objects of a list, because they are held until the list is complete.
     fn pack(&self, input: &mut ReflectorInput) {
         if !self.keep.is_whole() {
             return;
@@ -141,7 +141,7 @@ impl ReflectorRun {
         }
     }
 
-    /// Counts a resync, which is the last event of its step, and keeps it back if it is for nobody.
+    /// Counts a resync, which is the last event of its step. Removes the event if no handler waits for it.
     fn leave_out_resync(&self, events: &mut Vec<ReflectorEvent>) {
         if let Some(&ReflectorEvent::Resync { round }) = events.last() {
             self.unit.round.store(round, Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl ReflectorRun {
         }
     }
 
-    /// Hands events on, then carries out the action; `None` ends the loop.
+    /// Sends events to the queue, then runs the action; `None` ends the loop.
     async fn hand_on_and_perform(
         &mut self,
         events: Events,
@@ -159,7 +159,7 @@ impl ReflectorRun {
         action: &ReflectorAction,
     ) -> Option<ReflectorInput> {
         if !events.events.is_empty() && self.fifo.events.send(events).await.is_err() {
-            return None; // the queue is gone: the unit is about to be restarted as a whole
+            return None; // the queue has stopped: the whole unit will be restarted
         }
         if !listing {
             self.permit = None;
@@ -222,7 +222,7 @@ impl ReflectorRun {
         })
     }
 
-    /// Counts how long a list took, once it is complete: it is compared with what is known, or handed on.
+    /// Records the duration of a list once it is complete, that is, compared or emitted.
     fn observe_list(&mut self, step: &ReflectorStep, received: Instant) {
         let is_complete = matches!(step.action, ReflectorAction::Compare(_))
             || step.events.iter().any(|event| matches!(event, ReflectorEvent::Replace { .. }));

@@ -1,5 +1,5 @@
-//! Objects by key, in the order in which they came: the scratch store of a streaming list, and what finds the
-//! duplicates of a list (F-31).
+//! Objects by key, in order of arrival: the scratch store of a streaming list, and the duplicate detection of
+//! lists (F-31).
 
 use std::hash::BuildHasher;
 
@@ -8,7 +8,7 @@ use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::object::{KeyRef, Object};
 
-/// A set of objects, one a key. Keys are not copied: the objects hold them.
+/// A set of objects, one per key. Keys are not copied: the objects hold them.
 ///
 /// **Invariant:** `places` has one index for each `Some` in `items`, and no other.
 #[derive(Clone, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Puts `object` where its key is, or at the end. Returns whether the key was there.
+    /// Replaces the object with the same key, or appends `object`. Returns true if the key existed.
     pub(super) fn upsert(&mut self, object: Object) -> bool {
         let Self { items, places, hasher } = self;
         let entry = places.entry(
@@ -40,7 +40,7 @@ impl Snapshot {
         }
     }
 
-    /// Takes the key out, if it is there.
+    /// Removes the key if it exists.
     pub(super) fn remove(&mut self, key: KeyRef<'_>) {
         let Self { items, places, hasher } = self;
         if let Ok(place) = places.find_entry(hasher.hash_one(Some(key)), |place| key_at(items, *place) == Some(key)) {
@@ -59,7 +59,7 @@ fn key_at(items: &[Option<Object>], place: usize) -> Option<KeyRef<'_>> {
     items[place].as_ref().map(|object| object.key())
 }
 
-/// Removes duplicate keys from a list, keeping the last of each (F-31). Returns how many went.
+/// Removes duplicate keys from a list, keeping the last of each (F-31). Returns the number of removed objects.
 pub(super) fn deduplicate(items: &mut Vec<Object>) -> u64 {
     let mut snapshot = Snapshot {
         items: Vec::with_capacity(items.len()),
@@ -80,15 +80,17 @@ mod tests {
         items.iter().map(|item| (item.name(), item.resource_version())).collect()
     }
 
+    /// Rule: F-31.
     #[test]
-    fn f31_duplicates_in_a_list_keep_the_last() {
+    fn last_of_duplicate_list_items_wins() {
         let mut items = vec![object("a", "1"), object("b", "1"), object("a", "2"), object("a", "3")];
         assert_eq!(deduplicate(&mut items), 2);
         assert_eq!(names(&items), [("a", "3"), ("b", "1")]);
     }
 
+    /// Rule: R-31.
     #[test]
-    fn r31_upsert_and_remove_keep_one_object_a_key() {
+    fn snapshot_keeps_one_object_per_key() {
         let mut snapshot = Snapshot::default();
         for round in 0..3 {
             for number in 0..100 {

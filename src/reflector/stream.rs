@@ -1,34 +1,35 @@
-//! The age of one watch stream: what makes it short, late or stalled (R-42, R-44, D-1, D-6).
+//! Age of one watch stream, which classifies it as short, late or stalled (R-42, R-44, D-1, D-6).
 
 use std::time::Duration;
 
 use crate::object::ResourceVersion;
 
-/// A stream that ends sooner, and without an event, is *very short* (R-44); one that ends sooner at all is not reopened
-/// at once (D-1).
+/// Minimum age of a normal stream. A younger one is not reopened at once (D-1). If it also had no event, it is
+/// *very short* (R-44).
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A healthy server sends a bookmark within about a minute; one that was silent for so long is asked for its version.
+/// Longest plausible silence: a healthy server sends a bookmark about once a minute. After it, a check requests the
+/// server's version.
 const SILENT: Duration = Duration::from_secs(90);
 
-/// One watch, from the request to its end.
+/// One watch, from its request to its end.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// The version of the request.
+    /// Version in the request.
     pub(super) requested: ResourceVersion,
-    /// When the request was given out.
+    /// Time of the request.
     pub(super) sent_at: Duration,
-    /// When the server had answered.
+    /// Time of the server's answer.
     pub(super) opened_at: Option<Duration>,
-    /// When the last accepted event came, if there was one.
+    /// Time of the last accepted event.
     pub(super) heard_at: Option<Duration>,
     /// Accepted events, bookmarks included.
     pub(super) accepted: u64,
-    /// Versions of events do not count yet: they come in no order.
+    /// Set while versions of events are ignored, because the events come in no order.
     pub(super) unordered: bool,
-    /// It has shown an event, or a bookmark that was not refused: the server is as new as what was asked for.
+    /// Set when the stream has shown an event or an accepted bookmark: the server is not older than the requested version.
     pub(super) vouched: bool,
-    /// The server's own end of it, and the grace on top (D-6).
+    /// Duration after which the server ends the stream, plus the grace period (D-6).
     lifetime: Duration,
 }
 
@@ -51,37 +52,37 @@ impl Stream {
         self.opened_at.is_some()
     }
 
-    /// Returns when the server should have ended it.
+    /// Returns the time by which the server should have ended the stream.
     pub(super) fn ends_at(&self) -> Duration {
         self.began_at().saturating_add(self.lifetime)
     }
 
-    /// Returns when it was opened, or asked for.
+    /// Returns the time of its opening, or of its request.
     pub(super) fn began_at(&self) -> Duration {
         self.opened_at.unwrap_or(self.sent_at)
     }
 
-    /// Returns when the last sign of life came.
+    /// Returns the time of the last sign of life.
     pub(super) fn alive_at(&self) -> Duration {
         self.heard_at.unwrap_or_else(|| self.began_at())
     }
 
-    /// Returns whether it was too quick to be followed by another at once (D-1).
+    /// Returns true if it is too short-lived to be followed by another at once (D-1).
     pub(super) fn is_quick(&self, now: Duration) -> bool {
         now.saturating_sub(self.sent_at) < SHORT
     }
 
-    /// Returns whether it was *very short* (R-44).
+    /// Returns true if it was *very short* (R-44).
     pub(super) fn is_short(&self, now: Duration) -> bool {
         self.is_quick(now) && self.accepted == 0
     }
 
-    /// Returns whether it was open for so long, and said so little, that the server may be older than what was asked for.
+    /// Returns true if its long silence suggests that the server is older than the requested version.
     pub(super) fn is_suspicious(&self, now: Duration) -> bool {
         !self.vouched && self.opened_at.is_some_and(|at| now.saturating_sub(at) >= SILENT)
     }
 
-    /// Notes accepted events.
+    /// Records accepted events.
     pub(super) fn accept(&mut self, events: u64, now: Duration) {
         if events > 0 {
             self.accepted += events;
@@ -90,7 +91,7 @@ impl Stream {
     }
 }
 
-/// Returns whether a watch from `version` continues where another ended: neither unset nor `"0"`.
+/// Returns true if a watch can resume from `version`: it is neither unset nor `"0"`.
 pub(super) fn is_usable(version: &ResourceVersion) -> bool {
     !version.is_unset() && !version.is_any()
 }

@@ -1,4 +1,4 @@
-//! The initial state by a streaming list (R-30 … R-36, D-2).
+//! Initial state by a streaming list (R-30 … R-36, D-2).
 
 use std::{fmt, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Between two warnings that the marker is late.
+/// Time between two warnings that the marker is late.
 const MARKER_WARNING_PERIOD: Duration = Duration::from_secs(10);
 
-/// A streaming list whose marker has not come.
+/// A streaming list before its marker.
 pub(super) struct Streaming {
     stream: Stream,
     scratch: Snapshot,
-    /// The last `ADDED`, or the opening: the marker is due some time after it (D-2).
+    /// Time of the last `ADDED`, or of the opening: the marker's deadline counts from it (D-2).
     added_at: Duration,
     warn_at: Duration,
 }
@@ -37,7 +37,7 @@ impl fmt::Debug for Streaming {
     }
 }
 
-/// What one document before the marker was.
+/// Kind of a document before the marker.
 enum Before {
     Counted,
     NotCounted,
@@ -46,7 +46,7 @@ enum Before {
 }
 
 impl Reflector {
-    /// Asks for a streaming list.
+    /// Requests a streaming list.
     pub(super) fn begin_streaming(&mut self, turn: &Turn) -> ReflectorAction {
         let version = if self.unavailable { ResourceVersion::unset() } else { self.last.clone() };
         let (stream, request) = self.new_stream(version, true, turn);
@@ -63,7 +63,7 @@ impl Reflector {
         self.read_streaming(streaming, turn)
     }
 
-    /// Fills the scratch store up to the marker; what follows it belongs to the watch.
+    /// Fills the scratch store up to the marker; later events belong to the watch.
     pub(super) fn receive_streaming(
         &mut self,
         mut streaming: Streaming,
@@ -105,7 +105,7 @@ impl Reflector {
                 streaming.scratch.remove(object.key());
                 Before::Counted
             }
-            // A marker from which no watch can be resumed is no marker: it would lose what comes next.
+            // A marker with an unusable version is ignored: no watch could resume from it without losing events.
             WatchEvent::Bookmark { resource_version, initial_events_end: true } if is_usable(&resource_version) => {
                 self.bookmarks_seen = true;
                 Before::Marker(resource_version)
@@ -125,7 +125,7 @@ impl Reflector {
         }
     }
 
-    /// The scratch store becomes one Replace, and the same stream the watch of this cycle.
+    /// Emits the scratch store as one Replace; the same stream becomes the watch of this cycle.
     fn marked(
         &mut self,
         streaming: Streaming,
@@ -140,7 +140,7 @@ impl Reflector {
         self.complete(scratch.into_items(), version, Some((stream, rest)), turn)
     }
 
-    /// The stream whose state was handed on goes on as the watch.
+    /// Continues the stream as the watch, after its state was emitted.
     pub(super) fn go_on(
         &mut self,
         mut stream: Stream,
@@ -154,7 +154,7 @@ impl Reflector {
         self.receive(stream, rest, turn)
     }
 
-    /// Reads on, unless the marker is overdue (D-2).
+    /// Continues reading, unless the marker is overdue (D-2).
     pub(super) fn read_streaming(&mut self, mut streaming: Streaming, turn: &mut Turn) -> ReflectorAction {
         let due = streaming.added_at.saturating_add(self.config.marker_deadline).min(streaming.stream.ends_at());
         if due <= turn.now {
@@ -172,7 +172,7 @@ impl Reflector {
         ReflectorAction::Read { until }
     }
 
-    /// An end without an error: over again, but not for ever (R-35, D-2).
+    /// Handles an end without an error: retry a limited number of times (R-35, D-2).
     pub(super) fn streaming_ended(
         &mut self,
         streaming: &Streaming,
@@ -197,7 +197,7 @@ impl Reflector {
         self.begin_streaming(turn)
     }
 
-    /// Sorts a refusal, or an ERROR before the marker.
+    /// Handles a refusal, or an ERROR before the marker.
     pub(super) fn streaming_failed(
         &mut self,
         streaming: &Streaming,
@@ -219,12 +219,12 @@ impl Reflector {
                 return self.begin_streaming(turn);
             }
         }
-        // Only an answer to the question is remembered; a missing right, type or server says nothing about streaming.
+        // Only these codes mean that streaming is unsupported. A missing right, type or server says nothing about streaming.
         let remember = failure.status().is_some_and(|status| matches!(status.code, 400 | 405 | 406 | 415 | 422));
         self.give_up(GiveUpCause::Failed(failure), remember, turn)
     }
 
-    /// Goes on with a list in the same cycle, or waits where only streams are wanted.
+    /// Continues with a list in the same cycle, or waits if only streams are allowed.
     fn give_up(&mut self, cause: GiveUpCause, remember: bool, turn: &mut Turn) -> ReflectorAction {
         let only_streams = self.config.streaming_lists == StreamingLists::Always;
         let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));

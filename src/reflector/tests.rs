@@ -1,4 +1,5 @@
-//! The rules R-1 … R-64, D-1 … D-6 and what keeps a saved cache safe (D7), one by one. `model_tests.rs` tries them together.
+//! Tests of the rules R-1 … R-64 and D-1 … D-6, and of the protection of a saved cache, one by one.
+//! `model_tests.rs` tests them together.
 
 use super::*;
 use crate::{
@@ -6,12 +7,12 @@ use crate::{
     testing::{expired, object, status, too_large},
 };
 
-/// A reflector on a clock of its own; jitter is 0 unless said otherwise.
+/// A reflector with its own clock; jitter is 0 unless set otherwise.
 struct Bench {
     reflector: Reflector,
     now: Duration,
     jitter: f64,
-    /// What the queue says of lists.
+    /// Simulated result of comparing a list.
     comparison: Comparison,
 }
 
@@ -107,7 +108,7 @@ impl Bench {
         }
     }
 
-    /// Up to the open watch, by a list of `a1` at version 10.
+    /// Returns a bench with an open watch, after a list of `a1` at version 10.
     fn watching(config: ReflectorConfig) -> Self {
         let mut bench = Self::new(config);
         bench.feed(ReflectorInput::Start);
@@ -117,12 +118,12 @@ impl Bench {
         bench
     }
 
-    /// With a saved cache at `version`.
+    /// Returns a bench with a saved cache at `version`.
     fn saved(config: ReflectorConfig, version: &str) -> Self {
         Self { reflector: Reflector::new(config, ReflectorStart::Saved(version.into())), ..Self::new(config) }
     }
 
-    /// Up to the relist of a cache of a thousand objects at 10, most of which no list has.
+    /// Returns a bench at the relist of a thousand cached objects at version 10. The lists lack most of them.
     fn doubting(config: ReflectorConfig) -> Self {
         let mut bench = Self::watching(config);
         bench.comparison = Comparison { known: 1_000, missing: 812 };
@@ -131,7 +132,7 @@ impl Bench {
         bench
     }
 
-    /// Up to the open streaming list.
+    /// Returns a bench with an open streaming list.
     fn streaming(config: ReflectorConfig) -> Self {
         let mut bench = Self::new(config);
         assert_eq!(bench.feed(ReflectorInput::Start).action, streaming(""));
@@ -139,7 +140,7 @@ impl Bench {
         bench
     }
 
-    /// Takes one step, and the next one where a list is to be compared.
+    /// Takes one step; if it compares a list, also the next one.
     fn feed(&mut self, input: ReflectorInput) -> ReflectorStep {
         let first = self.step(input);
         if !matches!(first.action, ReflectorAction::Compare(_)) {
@@ -181,7 +182,7 @@ impl Bench {
         self.feed(ReflectorInput::Ended(Ok(())))
     }
 
-    /// Asserts a wait of `delay` and lets it pass.
+    /// Asserts a wait of `delay`, then advances the clock by it.
     #[track_caller]
     fn waits(&mut self, step: &ReflectorStep, delay: f64, reason: WaitReason) -> ReflectorStep {
         assert_eq!(step.action, ReflectorAction::Wait { until: self.now + seconds(delay), reason });
@@ -190,13 +191,15 @@ impl Bench {
     }
 }
 
+/// Rules.
 #[test]
-fn r1_r8_r20_the_first_cycle_starts_at_once_with_a_list_of_any_version_by_500() {
+fn first_cycle_lists_any_version_at_once() {
     assert_eq!(Bench::new(paged()).feed(ReflectorInput::Start).action, list("0", Some(500)));
 }
 
+/// Rules.
 #[test]
-fn r23_a_complete_list_is_one_replace_and_then_a_watch_from_its_version() {
+fn complete_list_is_one_replace_then_watch() {
     let mut bench = Bench::new(paged());
     assert!(bench.feed(ReflectorInput::Start).holds_list_permit);
     assert!(!bench.reflector.has_listed);
@@ -209,8 +212,9 @@ fn r23_a_complete_list_is_one_replace_and_then_a_watch_from_its_version() {
     assert_eq!(bench.reflector.availability(), Availability::Available);
 }
 
+/// Rules: P-1, R-20.
 #[test]
-fn r20_page_sizes() {
+fn page_size_depends_on_configuration_and_state() {
     for (page_size, first, relist) in [(None, Some(500), None), (Some(7), Some(7), Some(7)), (Some(0), None, None)] {
         let mut bench = Bench::new(ReflectorConfig { page_size, ..paged() });
         assert_eq!(bench.feed(ReflectorInput::Start).action, list("0", first), "{page_size:?}");
@@ -220,8 +224,9 @@ fn r20_page_sizes() {
     }
 }
 
+/// Rule: R-21.
 #[test]
-fn r21_a_paginated_answer_to_version_0_forces_pages_for_good() {
+fn paginated_answer_to_version_zero_forces_pages() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     let page = ListPage { resource_version: "10".into(), continue_token: Some("t".into()), ..ListPage::default() };
@@ -231,8 +236,9 @@ fn r21_a_paginated_answer_to_version_0_forces_pages_for_good() {
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", Some(500)));
 }
 
+/// Rule: R-22.
 #[test]
-fn r22_a_refused_version_is_asked_again_once_at_once_without_it_and_the_flag_stays() {
+fn refused_version_is_retried_once_without_version() {
     for failure in [expired(), too_large()] {
         let mut bench = Bench::watching(paged());
         let step = bench.receive(vec![error(&expired())]);
@@ -250,8 +256,9 @@ fn r22_a_refused_version_is_asked_again_once_at_once_without_it_and_the_flag_sta
     }
 }
 
+/// Rules, S-13.
 #[test]
-fn r2_r5_9_a_failed_list_is_reported_shown_and_tried_again_after_growing_delays() {
+fn failed_list_is_reported_and_retried_with_backoff() {
     for (failure, reason, availability) in [
         (status(403), WaitReason::Forbidden, Availability::Forbidden(Verb::List)),
         (status(401), WaitReason::Forbidden, Availability::Unauthorized),
@@ -276,8 +283,9 @@ fn r2_r5_9_a_failed_list_is_reported_shown_and_tried_again_after_growing_delays(
     }
 }
 
+/// Rule: T-1.
 #[test]
-fn t1_a_wait_is_at_least_as_long_as_the_server_asks_and_not_absurd() {
+fn server_delay_extends_wait_up_to_limit() {
     for (asked, waited) in [(0, 0.8), (5, 5.0), (86_400, 120.0)] {
         let patience = Status { code: 503, retry_after: Some(Duration::from_secs(asked)), ..Status::default() };
         let mut bench = Bench::new(paged());
@@ -287,8 +295,9 @@ fn t1_a_wait_is_at_least_as_long_as_the_server_asks_and_not_absurd() {
     }
 }
 
+/// Rule: P-5.
 #[test]
-fn p5_nothing_of_a_list_that_fails_half_way_is_delivered() {
+fn partially_failed_list_delivers_nothing() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     let items = vec![object("a", "1")];
@@ -300,8 +309,9 @@ fn p5_nothing_of_a_list_that_fails_half_way_is_delivered() {
     assert!(bench.reflector.last.is_unset());
 }
 
+/// Rules: F-31, K-4.
 #[test]
-fn f31_k4_duplicates_and_rejected_items_of_a_list_are_counted() {
+fn duplicates_and_rejected_items_are_counted() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     let items = vec![object("a", "1"), object("a", "2")];
@@ -311,8 +321,9 @@ fn f31_k4_duplicates_and_rejected_items_of_a_list_are_counted() {
     assert_eq!(bench.reflector.counters().rejected, 3);
 }
 
+/// Rules: R-26, D-5.
 #[test]
-fn d5_a_list_older_than_what_is_known_is_refused_once_and_the_most_recent_one_is_believed() {
+fn older_list_is_refused_once_then_believed() {
     let mut bench = Bench::watching(paged());
     bench.receive(vec![modified("a", "15")]);
     let step = bench.receive(vec![error(&expired())]);
@@ -326,8 +337,9 @@ fn d5_a_list_older_than_what_is_known_is_refused_once_and_the_most_recent_one_is
     assert!(matches!(step.reports[..], [ReflectorReport::ServerWentBack { .. }]));
 }
 
+/// Rules.
 #[test]
-fn r10_r30_r33_streaming_first_and_the_same_stream_goes_on_as_the_watch() {
+fn streaming_list_continues_as_watch() {
     let mut bench = Bench::new(ReflectorConfig::default());
     let step = bench.feed(ReflectorInput::Start);
     assert_eq!((step.action, step.holds_list_permit), (streaming(""), true));
@@ -343,16 +355,18 @@ fn r10_r30_r33_streaming_first_and_the_same_stream_goes_on_as_the_watch() {
     assert_eq!(bench.after(2.0).end().action, watch("7"));
 }
 
+/// Rule: R-32.
 #[test]
-fn r32_only_a_marker_is_a_marker() {
+fn bookmark_without_version_marks_nothing() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     let step = bench.receive(vec![added("a", "1"), bookmark("5"), marker(""), marker("0")]);
     assert!(step.events.is_empty());
     assert_eq!(bench.reflector.state(), ReflectorState::Streaming);
 }
 
+/// Rule: R-34.
 #[test]
-fn r34_refused_and_429_before_the_marker_wait_and_stream_again() {
+fn refused_streaming_list_waits_and_streams_again() {
     for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
         let mut bench = Bench::new(ReflectorConfig::default());
         bench.feed(ReflectorInput::Start);
@@ -364,8 +378,9 @@ fn r34_refused_and_429_before_the_marker_wait_and_stream_again() {
     assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, streaming(""));
 }
 
+/// Rule: R-34.
 #[test]
-fn r34_a_refused_version_streams_at_once_without_it_but_not_for_ever() {
+fn refused_version_streams_again_without_version() {
     for failure in [expired(), too_large()] {
         let mut bench = Bench::streaming(ReflectorConfig::default());
         bench.receive(vec![marker("5")]);
@@ -376,8 +391,9 @@ fn r34_a_refused_version_streams_at_once_without_it_but_not_for_ever() {
     }
 }
 
+/// Rule: R-34.
 #[test]
-fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
+fn other_streaming_failures_fall_back_to_list() {
     for (failure, remembered) in [
         (status(400), true),
         (status(422), true),
@@ -401,16 +417,18 @@ fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
     }
 }
 
+/// Rule: R-35.
 #[test]
-fn r35_a_very_short_stream_without_a_marker_gives_up() {
+fn short_stream_without_marker_gives_up_streaming() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     let step = bench.after(0.5).end();
     assert_eq!(step.reports, [ReflectorReport::GaveUpStreaming { cause: GiveUpCause::Short, retry_at: None }]);
     assert_eq!(step.action, list("0", Some(500)));
 }
 
+/// Rules: R-35, D-2.
 #[test]
-fn d2_three_unmarked_streams_give_up_and_that_is_remembered_and_tried_again_later() {
+fn three_unmarked_streams_disable_streaming_for_a_while() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     for _ in 0..2 {
         bench.receive(vec![added("a", "1")]);
@@ -430,16 +448,18 @@ fn d2_three_unmarked_streams_give_up_and_that_is_remembered_and_tried_again_late
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("10"));
 }
 
+/// Rule: D-1.
 #[test]
-fn d1_an_unmarked_stream_that_ends_quickly_is_followed_by_a_wait() {
+fn short_unmarked_stream_waits_before_retry() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.receive(vec![added("a", "1")]);
     let step = bench.after(0.5).end();
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, streaming(""));
 }
 
+/// Rule: D-2.
 #[test]
-fn d2_the_marker_has_a_deadline_that_synthetic_events_extend_and_others_do_not() {
+fn only_synthetic_events_extend_marker_deadline() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.after(50.0).receive(vec![added("a", "1")]);
     bench.after(50.0).receive(vec![modified("a", "2"), bookmark("3")]);
@@ -452,8 +472,9 @@ fn d2_the_marker_has_a_deadline_that_synthetic_events_extend_and_others_do_not()
     ));
 }
 
+/// Rule: D-2.
 #[test]
-fn d2_endless_synthetic_events_end_with_the_life_of_the_stream() {
+fn endless_synthetic_events_end_with_stream_lifetime() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     for _ in 0..7 {
         let step = bench.after(44.0).receive(vec![added("a", "1")]);
@@ -462,8 +483,9 @@ fn d2_endless_synthetic_events_end_with_the_life_of_the_stream() {
     assert_eq!(bench.after(7.0).receive(vec![added("a", "1")]).action, list("0", Some(500)), "300 s + 15 s");
 }
 
+/// Rule: R-36.
 #[test]
-fn r36_a_late_marker_is_reported_every_ten_seconds() {
+fn late_marker_is_reported_every_ten_seconds() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     assert_eq!(
         bench.after(10.0).feed(ReflectorInput::Timer).reports,
@@ -475,6 +497,7 @@ fn r36_a_late_marker_is_reported_every_ten_seconds() {
     assert_eq!(step.action, ReflectorAction::Read { until: bench.now + seconds(10.0) });
 }
 
+/// Rule: LW-4.
 #[test]
 fn streaming_always_never_lists() {
     let config = ReflectorConfig { streaming_lists: StreamingLists::Always, ..ReflectorConfig::default() };
@@ -486,8 +509,9 @@ fn streaming_always_never_lists() {
     assert_eq!(bench.waits(&step, 1.6, WaitReason::Missing).action, streaming(""));
 }
 
+/// Rule: D-5.
 #[test]
-fn d5_an_older_marker_is_refused_once() {
+fn older_marker_is_refused_once() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.receive(vec![marker("15")]);
     let step = bench.after(2.0).receive(vec![error(&status(500))]);
@@ -502,8 +526,9 @@ fn d5_an_older_marker_is_refused_once() {
     assert!(matches!(step.reports[..], [ReflectorReport::ServerWentBack { .. }]));
 }
 
+/// Rule: R-40.
 #[test]
-fn r40_an_opening_refused_or_429_waits_and_opens_again_without_list_or_callback() {
+fn refused_watch_waits_and_reopens_without_list() {
     for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
@@ -516,8 +541,9 @@ fn r40_an_opening_refused_or_429_waits_and_opens_again_without_list_or_callback(
     }
 }
 
+/// Rule: R-40.
 #[test]
-fn r40_any_other_opening_error_ends_the_cycle_and_is_reported() {
+fn other_opening_error_ends_cycle_and_is_reported() {
     for (failure, reason) in [
         (status(403), WaitReason::Forbidden),
         (status(404), WaitReason::Missing),
@@ -533,8 +559,9 @@ fn r40_any_other_opening_error_ends_the_cycle_and_is_reported() {
     }
 }
 
+/// Rule: T-3.
 #[test]
-fn t3_a_connection_lost_while_opening_is_a_normal_end_and_never_a_relist() {
+fn connection_lost_while_opening_never_causes_relist() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     bench.page("10", &[]);
@@ -543,8 +570,9 @@ fn t3_a_connection_lost_while_opening_is_a_normal_end_and_never_a_relist() {
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("10"), "D-1");
 }
 
+/// Rule: R-42.
 #[test]
-fn r42_the_timeout_is_drawn_between_once_and_twice_the_configured() {
+fn watch_timeout_is_jittered_up_to_twice() {
     for (watch_timeout, jitter, expected) in [
         (300, 0.0, 300),
         (300, 0.5, 450),
@@ -561,8 +589,9 @@ fn r42_the_timeout_is_drawn_between_once_and_twice_the_configured() {
     }
 }
 
+/// Rule: R-43.
 #[test]
-fn r43_a_normal_end_resumes_at_once_from_the_last_version() {
+fn normal_end_resumes_from_last_version() {
     for end in [Ok(()), Err(lost()), Err(Failure::Refused)] {
         let mut bench = Bench::watching(paged());
         bench.receive(vec![added("b", "11")]);
@@ -572,8 +601,9 @@ fn r43_a_normal_end_resumes_at_once_from_the_last_version() {
     }
 }
 
+/// Rule: D-1.
 #[test]
-fn d1_a_stream_that_ends_within_a_second_after_an_event_is_resumed_after_a_wait() {
+fn stream_ended_within_a_second_resumes_after_wait() {
     let mut bench = Bench::watching(paged());
     for delay in [0.8, 1.6, 3.2] {
         bench.receive(vec![bookmark("11")]);
@@ -583,8 +613,9 @@ fn d1_a_stream_that_ends_within_a_second_after_an_event_is_resumed_after_a_wait(
     }
 }
 
+/// Rule: R-44.
 #[test]
-fn r44_a_very_short_watch_ends_the_cycle_without_callback() {
+fn very_short_watch_backs_off_and_relists() {
     let mut bench = Bench::watching(paged());
     let skipped = WatchEvent::Skipped(SkipReason::Nameless);
     bench.receive(vec![skipped]);
@@ -593,8 +624,9 @@ fn r44_a_very_short_watch_ends_the_cycle_without_callback() {
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("10", None), "R-50: skipped does not count");
 }
 
+/// Rule: R-44.
 #[test]
-fn r44_a_marker_or_an_object_that_is_not_shown_is_an_event() {
+fn marker_or_hidden_object_counts_as_event() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.receive(vec![marker("5")]);
     let step = bench.after(0.5).end();
@@ -605,8 +637,9 @@ fn r44_a_marker_or_an_object_that_is_not_shown_is_an_event() {
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("12"));
 }
 
+/// Rule: R-45.
 #[test]
-fn r45_errors_on_the_stream() {
+fn stream_error_decides_between_relist_and_resume() {
     for (failure, reason, next) in [
         (expired(), WaitReason::Expired, list("11", None)),
         (status(429), WaitReason::TooManyRequests, watch("11")),
@@ -622,8 +655,9 @@ fn r45_errors_on_the_stream() {
     }
 }
 
+/// Rule: R-45.
 #[test]
-fn r45_internal_errors_within_the_budget_resume_the_watch() {
+fn internal_error_within_budget_resumes_watch() {
     let budget = ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() };
     let mut bench = Bench::watching(budget);
     for (passed, next) in [(5.0, Some(watch("10"))), (9.0, Some(watch("10"))), (2.0, None)] {
@@ -640,8 +674,9 @@ fn r45_internal_errors_within_the_budget_resume_the_watch() {
     assert_eq!(bench.after(60.0).receive(vec![error(&status(500))]).action, watch("10"), "a new budget after a minute");
 }
 
+/// Rule: R-45.
 #[test]
-fn r45_internal_errors_less_than_a_minute_apart_share_one_budget() {
+fn nearby_internal_errors_share_one_budget() {
     let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(100.0), ..paged() });
     for passed in [5.0, 40.0, 40.0] {
         assert_eq!(bench.after(passed).receive(vec![error(&status(500))]).action, watch("10"));
@@ -654,8 +689,9 @@ fn r45_internal_errors_less_than_a_minute_apart_share_one_budget() {
     );
 }
 
+/// Rule: R-45.
 #[test]
-fn r45_an_internal_error_is_known_by_its_code_or_its_reason() {
+fn internal_error_is_recognized_by_code_or_reason() {
     for (code, reason, next) in [(500, "", true), (520, "InternalError", true), (520, "", false)] {
         let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() });
         let failure = Failure::Status(Status { code, reason: reason.into(), ..Status::default() });
@@ -664,15 +700,17 @@ fn r45_an_internal_error_is_known_by_its_code_or_its_reason() {
     }
 }
 
+/// Rules: R-45, D-1.
 #[test]
-fn r45_d1_internal_errors_within_the_budget_do_not_spin() {
+fn early_internal_errors_back_off() {
     let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() });
     let step = bench.after(0.1).receive(vec![error(&status(500))]);
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("10"));
 }
 
+/// Rules.
 #[test]
-fn r50_r55_skipped_documents_are_counted_and_move_nothing() {
+fn skipped_documents_are_counted_and_move_nothing() {
     let mut bench = Bench::watching(paged());
     let wrong = SkipReason::WrongType { found: "v1 Secret".into() };
     let step = bench.receive(vec![
@@ -685,8 +723,9 @@ fn r50_r55_skipped_documents_are_counted_and_move_nothing() {
     assert_eq!((bench.reflector.counters().skipped, bench.reflector.counters().changes), (2, 1));
 }
 
+/// Rules.
 #[test]
-fn r51_r52_every_event_moves_the_version_verbatim_and_keeps_its_order() {
+fn events_move_version_verbatim_and_keep_order() {
     let mut bench = Bench::watching(paged());
     let step = bench.receive(vec![added("b", "11"), modified("a", "12"), deleted("b", "13"), bookmark("15")]);
     assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b11 ~a12 -b13 @15", Some("15".into())));
@@ -697,15 +736,17 @@ fn r51_r52_every_event_moves_the_version_verbatim_and_keeps_its_order() {
     assert_eq!(bench.reflector.last, "14".into());
 }
 
+/// Rules: A-5, D-5.
 #[test]
-fn d5_a_bookmark_never_lowers_the_version() {
+fn bookmark_never_lowers_version() {
     let mut bench = Bench::watching(paged());
     let step = bench.receive(vec![added("b", "20"), bookmark("19"), bookmark(""), bookmark("0"), bookmark("20")]);
     assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b20 @20", Some("20".into())));
 }
 
+/// Rule: R-51.
 #[test]
-fn r51_an_event_that_is_kept_from_the_store_moves_the_version_as_any_other() {
+fn hidden_event_moves_version_like_any_other() {
     let mut bench = Bench::watching(paged());
     let step =
         bench.receive(vec![modified("a", "11"), foreign("12"), foreign("13"), modified("a", "14"), foreign("15")]);
@@ -718,8 +759,9 @@ fn r51_an_event_that_is_kept_from_the_store_moves_the_version_as_any_other() {
     assert_eq!(bench.reflector.state(), ReflectorState::Waiting { until: seconds(0.8), reason: WaitReason::Closed });
 }
 
+/// Rule: F-61.
 #[test]
-fn f61_an_event_whose_transform_failed_is_counted_and_reported_once_a_step() {
+fn failed_transforms_are_reported_once_per_step() {
     let mut bench = Bench::watching(paged());
     let step = bench.receive(vec![untransformed("12"), untransformed("13")]);
     assert_eq!(text(&step.events), "@12 @13");
@@ -727,8 +769,9 @@ fn f61_an_event_whose_transform_failed_is_counted_and_reported_once_a_step() {
     assert_eq!(bench.reflector.counters().transform_failures, 2);
 }
 
+/// Rule: D-2.
 #[test]
-fn d2_objects_of_other_namespaces_keep_a_streaming_list_alive_and_out_of_it() {
+fn foreign_objects_keep_streaming_list_alive() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.after(50.0).receive(vec![foreign("900")]);
     bench.after(50.0).receive(vec![added("a", "5")]);
@@ -737,8 +780,9 @@ fn d2_objects_of_other_namespaces_keep_a_streaming_list_alive_and_out_of_it() {
     assert_eq!(text(&step.events), "=[a5]@20");
 }
 
+/// Rule: R-53.
 #[test]
-fn r53_a_foreign_event_of_a_watch_without_a_version_moves_nothing() {
+fn foreign_event_of_versionless_watch_moves_nothing() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     bench.page("", &[]);
@@ -747,8 +791,9 @@ fn r53_a_foreign_event_of_a_watch_without_a_version_moves_nothing() {
     assert!(bench.reflector.last.is_unset());
 }
 
+/// Rule: S-11.
 #[test]
-fn s11_rounds_go_on_behind_those_of_the_reflector_before() {
+fn resync_rounds_continue_those_of_previous_reflector() {
     let config = ReflectorConfig { resync_period: seconds(30.0), ..paged() };
     let mut bench = Bench::new(config);
     bench.reflector = Reflector::new(config, ReflectorStart::Resume("10".into())).after_round(41);
@@ -758,7 +803,7 @@ fn s11_rounds_go_on_behind_those_of_the_reflector_before() {
 }
 
 #[test]
-fn a_refused_watch_names_the_verb_that_is_not_allowed() {
+fn refused_watch_names_forbidden_verb() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     bench.page("10", &[]);
@@ -768,8 +813,9 @@ fn a_refused_watch_names_the_verb_that_is_not_allowed() {
     assert_eq!([Verb::List.as_ref(), Verb::Watch.as_ref()], ["list", "watch"]);
 }
 
+/// Rule: R-53.
 #[test]
-fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
+fn synthetic_events_of_versionless_watch_move_nothing() {
     for end in [modified("a", "12"), deleted("a", "12"), bookmark("12")] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
@@ -782,9 +828,9 @@ fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
     }
 }
 
-/// Rule: R-53
+/// Rules.
 #[test]
-fn watch_of_only_additions_without_version_is_reopened_as_it_was() {
+fn versionless_watch_of_additions_reopens_unchanged() {
     for version in ["", "0"] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
@@ -811,9 +857,9 @@ fn watch_of_only_additions_without_version_is_reopened_as_it_was() {
     }
 }
 
-/// Rule: R-41
+/// Rule: R-41.
 #[test]
-fn watch_without_version_that_showed_a_change_without_one_is_followed_by_a_list() {
+fn versionless_change_is_followed_by_list() {
     for change in [modified("a", ""), deleted("a", ""), bookmark("0")] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
@@ -825,9 +871,9 @@ fn watch_without_version_that_showed_a_change_without_one_is_followed_by_a_list(
     }
 }
 
-/// Rule: R-44
+/// Rule: R-44.
 #[test]
-fn very_short_watch_without_version_is_followed_by_a_list() {
+fn very_short_versionless_watch_is_followed_by_list() {
     let mut bench = Bench::new(paged());
     bench.feed(ReflectorInput::Start);
     bench.page("", &[]);
@@ -836,8 +882,9 @@ fn very_short_watch_without_version_is_followed_by_a_list() {
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
 }
 
+/// Rule: R-54.
 #[test]
-fn r54_undecodable_documents_and_frames_too_long_end_the_cycle_and_are_counted() {
+fn undecodable_or_oversized_document_ends_cycle() {
     let mut bench = Bench::watching(paged());
     let step = bench.after(5.0).receive(vec![added("b", "11"), WatchEvent::Undecodable("{".into()), added("c", "12")]);
     assert_eq!(text(&step.events), "+b11");
@@ -850,8 +897,9 @@ fn r54_undecodable_documents_and_frames_too_long_end_the_cycle_and_are_counted()
     assert_eq!((counters.undecodable, counters.frames_too_long), (1, 1));
 }
 
+/// Rule: D-6.
 #[test]
-fn d6_a_stream_that_outlives_its_timeout_is_closed_and_resumed() {
+fn stream_past_its_timeout_is_closed_and_resumed() {
     let mut bench = Bench::watching(paged());
     assert_eq!(bench.receive(vec![added("b", "11")]).action, ReflectorAction::Read { until: seconds(315.0) });
     bench.after(314.0);
@@ -863,8 +911,9 @@ fn d6_a_stream_that_outlives_its_timeout_is_closed_and_resumed() {
     assert_eq!(bench.reflector.counters().stalls, 1);
 }
 
+/// Rule: D-6.
 #[test]
-fn d6_once_a_bookmark_was_seen_three_silent_minutes_are_a_stall() {
+fn three_silent_minutes_after_bookmark_are_a_stall() {
     let mut bench = Bench::watching(paged());
     assert_eq!(bench.after(60.0).receive(vec![bookmark("11")]).action, ReflectorAction::Read { until: seconds(240.0) });
     assert_eq!(
@@ -877,22 +926,25 @@ fn d6_once_a_bookmark_was_seen_three_silent_minutes_are_a_stall() {
     assert_eq!(bench.reflector.counters().stalls, 2, "also on a stream that never spoke");
 }
 
+/// Rule: D-6.
 #[test]
-fn d6_skipped_documents_are_no_sign_of_life() {
+fn skipped_documents_are_no_sign_of_life() {
     let mut bench = Bench::watching(paged());
     bench.receive(vec![bookmark("11")]);
     let step = bench.after(100.0).receive(vec![WatchEvent::Skipped(SkipReason::Nameless)]);
     assert_eq!(step.action, ReflectorAction::Read { until: seconds(180.0) });
 }
 
+/// Rule: D-6.
 #[test]
-fn d6_stall_after_zero_is_never() {
+fn zero_stall_after_disables_stall_detection() {
     let mut bench = Bench::watching(ReflectorConfig { stall_after: Duration::ZERO, ..paged() });
     assert_eq!(bench.receive(vec![bookmark("11")]).action, ReflectorAction::Read { until: seconds(315.0) });
 }
 
+/// Rule: R-60.
 #[test]
-fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
+fn resync_ticks_only_during_watch() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
     let step = bench.after(30.0).feed(ReflectorInput::Timer);
     assert_eq!((text(&step.events).as_str(), step.action), ("resync1", ReflectorAction::Read { until: seconds(60.0) }));
@@ -907,8 +959,9 @@ fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
     assert_eq!(opened.action, ReflectorAction::Read { until: bench.now + seconds(30.0) });
 }
 
+/// Rule: R-60.
 #[test]
-fn r60_a_wait_before_the_watch_goes_on_does_not_put_a_resync_off() {
+fn wait_before_reopening_does_not_delay_resync() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
     let step = bench.after(10.0).receive(vec![error(&status(429))]);
     assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, watch("10"));
@@ -916,7 +969,7 @@ fn r60_a_wait_before_the_watch_goes_on_does_not_put_a_resync_off() {
 }
 
 #[test]
-fn d6_resume_watches_from_the_version_of_the_store_and_lists_if_that_is_refused() {
+fn resume_watches_from_store_version_or_lists() {
     let mut bench = Bench::new(ReflectorConfig::default());
     bench.reflector = Reflector::new(paged(), ReflectorStart::Resume("77".into()));
     assert!(bench.reflector.has_listed);
@@ -930,8 +983,9 @@ fn d6_resume_watches_from_the_version_of_the_store_and_lists_if_that_is_refused(
     }
 }
 
+/// Rules.
 #[test]
-fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
+fn stop_ends_every_state_for_good() {
     let states: [fn() -> Bench; 9] = [
         || {
             let mut bench = Bench::saved(paged(), "10");
@@ -1016,7 +1070,7 @@ fn all_inputs() -> Vec<ReflectorInput> {
 }
 
 #[test]
-fn an_input_that_was_not_asked_for_changes_nothing() {
+fn unexpected_input_changes_nothing() {
     let fits = |state: &str, input: &ReflectorInput| match input {
         ReflectorInput::Start => state == "idle",
         ReflectorInput::Page(_) => ["checking", "listing"].contains(&state),
@@ -1064,14 +1118,15 @@ fn an_input_that_was_not_asked_for_changes_nothing() {
 }
 
 #[test]
-fn a_timer_that_comes_early_asks_for_the_rest_of_the_wait() {
+fn early_timer_waits_for_the_rest() {
     let mut bench = Bench::watching(paged());
     let wait = bench.end().action;
     assert_eq!(bench.after(0.1).feed(ReflectorInput::Timer).action, wait);
 }
 
+/// Rule: D-3.
 #[test]
-fn d3_failures_that_go_on_keep_the_delay_long_and_health_resets_it() {
+fn persistent_failures_keep_delay_until_health() {
     let mut bench = Bench::watching(paged());
     let step = bench.receive(vec![error(&status(500))]);
     bench.waits(&step, 0.8, WaitReason::Failed);
@@ -1086,7 +1141,7 @@ fn d3_failures_that_go_on_keep_the_delay_long_and_health_resets_it() {
 }
 
 #[test]
-fn d7_doubtful_is_a_list_that_lacks_more_than_half_of_at_least_a_hundred() {
+fn list_lacking_most_objects_is_doubtful() {
     for (known, missing, doubtful) in
         [(0, 0, false), (99, 99, false), (100, 50, false), (100, 51, true), (101, 51, true), (1_000, 500, false)]
     {
@@ -1094,8 +1149,9 @@ fn d7_doubtful_is_a_list_that_lacks_more_than_half_of_at_least_a_hundred() {
     }
 }
 
+/// Rule: D-15.
 #[test]
-fn d7_a_list_that_lacks_most_is_confirmed_by_the_most_recent_one_and_deletes_what_both_lack() {
+fn doubtful_list_deletes_only_doubly_missing_objects() {
     let mut bench = Bench::doubting(paged());
     let step = bench.page("20", &[("a", "1"), ("b", "15")]);
     assert_eq!((text(&step.events), step.action), (String::new(), list("", Some(500))));
@@ -1114,8 +1170,9 @@ fn d7_a_list_that_lacks_most_is_confirmed_by_the_most_recent_one_and_deletes_wha
     assert_eq!(bench.reflector.counters().confirmations, 1);
 }
 
+/// Rule: D-15.
 #[test]
-fn d7_there_is_one_confirmation_a_list_and_one_that_fails_deletes_nothing() {
+fn failed_confirmation_deletes_nothing() {
     let mut bench = Bench::doubting(paged());
     bench.page("20", &[]);
     let step = bench.fail_list(status(500));
@@ -1130,7 +1187,7 @@ fn d7_there_is_one_confirmation_a_list_and_one_that_fails_deletes_nothing() {
 }
 
 #[test]
-fn d7_a_confirmation_that_is_older_than_the_list_confirms_nothing() {
+fn older_confirmation_confirms_nothing() {
     let mut bench = Bench::doubting(paged());
     bench.page("20", &[]);
     let step = bench.page("19", &[("a", "1")]);
@@ -1140,7 +1197,7 @@ fn d7_a_confirmation_that_is_older_than_the_list_confirms_nothing() {
 }
 
 #[test]
-fn d7_a_streaming_list_is_confirmed_by_a_list_and_its_stream_is_not_gone_on_with() {
+fn doubtful_streaming_list_is_confirmed_by_list() {
     for (mode, second) in [(StreamingLists::Auto, list("", Some(500))), (StreamingLists::Always, streaming(""))] {
         let mut bench = Bench::streaming(ReflectorConfig { streaming_lists: mode, ..ReflectorConfig::default() });
         bench.comparison = Comparison { known: 200, missing: 200 };
@@ -1156,8 +1213,9 @@ fn d7_a_streaming_list_is_confirmed_by_a_list_and_its_stream_is_not_gone_on_with
     }
 }
 
+/// Rule: D-16.
 #[test]
-fn d7_a_saved_version_is_held_against_the_servers_before_the_watch() {
+fn saved_version_is_checked_before_watch() {
     let mut bench = Bench::saved(ReflectorConfig::default(), "77");
     let step = bench.feed(ReflectorInput::Start);
     assert_eq!((step.action, step.holds_list_permit), (list("", Some(1)), true));
@@ -1173,8 +1231,9 @@ fn d7_a_saved_version_is_held_against_the_servers_before_the_watch() {
     }
 }
 
+/// Rule: D-5.
 #[test]
-fn d5_a_server_older_than_a_saved_cache_is_believed_by_its_most_recent_list_and_nothing_else() {
+fn older_server_is_believed_by_most_recent_list() {
     for config in [paged(), ReflectorConfig::default()] {
         let mut bench = Bench::saved(config, "77");
         bench.feed(ReflectorInput::Start);
@@ -1195,8 +1254,9 @@ fn d5_a_server_older_than_a_saved_cache_is_believed_by_its_most_recent_list_and_
     }
 }
 
+/// Rules: R-26, D-5.
 #[test]
-fn d5_a_list_older_than_a_saved_cache_deletes_nothing_and_is_asked_again() {
+fn list_older_than_saved_cache_is_refused() {
     let mut bench = Bench::saved(paged(), "77");
     bench.feed(ReflectorInput::Start);
     assert_eq!(bench.page("80", &[]).action, watch("77"));
@@ -1209,8 +1269,9 @@ fn d5_a_list_older_than_a_saved_cache_deletes_nothing_and_is_asked_again() {
     assert_eq!((bench.reflector.counters().older_lists, step.reports), (1, Vec::new()));
 }
 
+/// Rule: D-16.
 #[test]
-fn d7_a_watch_in_which_the_server_said_nothing_is_followed_by_a_look_at_its_version() {
+fn silent_watch_is_followed_by_version_check() {
     let long = 90.0;
     for (heard, passed, checked) in [
         (vec![], long, true),
@@ -1231,8 +1292,9 @@ fn d7_a_watch_in_which_the_server_said_nothing_is_followed_by_a_look_at_its_vers
     }
 }
 
+/// Rule: R-60.
 #[test]
-fn r60_a_look_at_the_servers_version_does_not_hold_resyncs_up() {
+fn version_check_does_not_delay_resync() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(100.0), ..paged() });
     bench.after(95.0).end();
     bench.page("10", &[]);

@@ -1,4 +1,4 @@
-//! State, message and counters of a reflector, as people see them.
+//! User-visible state, message and counters of a reflector.
 
 use super::{Availability, Reflector, ReflectorState};
 use crate::{
@@ -6,19 +6,19 @@ use crate::{
     status::{UnitState, UnitView},
 };
 
-/// Message where the server answers 401.
+/// Message for a 401.
 const UNAUTHORIZED: &str =
     "the API server does not accept the credentials (401): check the kubeconfig or the service account's token";
 
-/// Message while the version of the server is looked up: the cache was saved, or the server is silent.
-const CHECKING: &str = "asking whether the API server is as new as what is cached";
+/// Message during the check of the server's version, for a saved cache or after a silent watch.
+const CHECKING: &str = "checking that the API server is not older than the cache";
 
-/// Describes a list that a second one has to confirm.
+/// Describes a list that must be confirmed by a second one.
 fn confirming(missing: usize, known: usize) -> String {
     format!("confirming a list that lacks {} of {} objects", grouped(missing), grouped(known))
 }
 
-/// Writes a number with a comma before each three digits.
+/// Writes a number with thousands separators.
 fn grouped(number: usize) -> String {
     match number {
         0..1_000 => number.to_string(),
@@ -43,14 +43,14 @@ fn forbidden(verb: &str, resource: &ResourceType, namespace: Option<&str>) -> St
     }
 }
 
-/// Describes the type that the server does not have.
+/// Describes a type that the server does not have.
 fn missing(resource: &ResourceType, namespace: Option<&str>) -> String {
     let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
-    format!("the API server serves no {resource}{place} (404): what is cached is kept, and it is asked again")
+    format!("the API server serves no {resource}{place} (404): cached objects are kept, and the request is retried")
 }
 
 impl Reflector {
-    /// Writes state, message and counters into the view of its unit.
+    /// Writes state, message and counters into the view of the unit.
     pub(super) fn show(&self, view: &mut UnitView, resource: &ResourceType) {
         let (availability, state) = (self.availability(), self.state());
         let namespace = view.namespace.as_deref();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn d7_a_list_in_doubt_is_told_with_its_numbers() {
+    fn doubtful_list_is_shown_with_its_numbers() {
         assert_eq!(confirming(812, 1_000), "confirming a list that lacks 812 of 1,000 objects");
         assert_eq!(confirming(1_234_567, 1_300_000), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
     }

@@ -1,4 +1,4 @@
-//! The watch: opening it, its events, its end (R-40 …, D-1, D-5, D-6).
+//! The watch phase: opening, events, end (R-40 …, D-1, D-5, D-6).
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// 500s so far apart have nothing to do with each other.
+/// Time between two 500s after which they count as unrelated.
 const INTERNAL_ERROR_GAP: Duration = Duration::from_mins(1);
 
 impl Reflector {
@@ -22,7 +22,7 @@ impl Reflector {
         self.open_watch(turn)
     }
 
-    /// Asks for a watch from `last`.
+    /// Requests a watch from `last`.
     pub(super) fn open_watch(&mut self, turn: &Turn) -> ReflectorAction {
         let (stream, request) = self.new_stream(self.last.clone(), false, turn);
         self.counters.watches += 1;
@@ -30,7 +30,7 @@ impl Reflector {
         ReflectorAction::OpenWatch(request)
     }
 
-    /// Makes a stream and its request, with a timeout of its own.
+    /// Creates a stream and its request, with its own timeout.
     pub(super) fn new_stream(
         &self,
         version: ResourceVersion,
@@ -52,13 +52,13 @@ impl Reflector {
         self.read(stream, turn)
     }
 
-    /// The server answers as it should: health begins (D-3).
+    /// Records a correct answer of the server: the backoff's healthy period begins (D-3).
     pub(super) fn watch_confirmed(&mut self, turn: &Turn) {
         self.backoff.healthy(turn.now);
         self.availability = Availability::Available;
     }
 
-    /// Sorts a watch that could not be opened (R-40, T-3).
+    /// Handles a watch that could not be opened (R-40, T-3).
     pub(super) fn watch_refused(&mut self, stream: &Stream, failure: Failure, turn: &mut Turn) -> ReflectorAction {
         self.note(Verb::Watch, &failure);
         let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
@@ -78,7 +78,7 @@ impl Reflector {
         }
     }
 
-    /// Takes events of an open watch, in order (R-50 … R-53).
+    /// Handles events of an open watch, in order (R-50 … R-53).
     pub(super) fn receive(
         &mut self,
         mut stream: Stream,
@@ -87,7 +87,7 @@ impl Reflector {
     ) -> ReflectorAction {
         turn.events.reserve(batch.len());
         let mut counted = 0;
-        // Where in `turn.events` the newest version is: it is copied once a batch, not once an event.
+        // Index of the newest version in `turn.events`: it is copied once per batch, not once per event.
         let mut newest = None;
         let mut end = None;
         for event in batch {
@@ -144,7 +144,7 @@ impl Reflector {
         }
     }
 
-    /// Takes the version of the event at `place` verbatim. An object without one moves nothing.
+    /// Sets `last` to the exact version of the event at `place`. An object without a version changes nothing.
     fn take_version(&mut self, place: Option<usize>, turn: &mut Turn) {
         let Some(ReflectorEvent::Added(object) | ReflectorEvent::Updated(object) | ReflectorEvent::Deleted(object)) =
             place.and_then(|place| turn.events.get(place))
@@ -158,7 +158,7 @@ impl Reflector {
         }
     }
 
-    /// Takes a bookmark's version, but never a lower one (R-51, D-5). Returns whether it did.
+    /// Sets `last` to a bookmark's version unless it is lower (R-51, D-5). Returns true if it was set.
     fn bookmark(&mut self, version: ResourceVersion, turn: &mut Turn) -> bool {
         self.bookmarks_seen = true;
         if !is_usable(&version) || version.compare(&self.last) == Some(Ordering::Less) {
@@ -170,7 +170,7 @@ impl Reflector {
         true
     }
 
-    /// Takes the version of an event that is kept from the store, as that of any other.
+    /// Handles an event that is withheld from the store; its version counts like any other.
     fn pass_over(&mut self, stream: &Stream, version: ResourceVersion, why: PassedOver, turn: &mut Turn) {
         self.count_passed_over(why, turn);
         if !stream.unordered && is_usable(&version) {
@@ -180,7 +180,7 @@ impl Reflector {
         }
     }
 
-    /// Counts an event that is kept from the store; one report a step of those that should not have been.
+    /// Counts an event that is withheld from the store; makes one report per step of failed transforms.
     pub(super) fn count_passed_over(&mut self, why: PassedOver, turn: &mut Turn) {
         let PassedOver::TransformFailed(error) = why else {
             return;
@@ -195,7 +195,7 @@ impl Reflector {
         turn.reports.push(ReflectorReport::TransformFailed { count: 1, first: error });
     }
 
-    /// Counts a document that is not ours; one report a step.
+    /// Counts a document of another type; makes one report per step.
     pub(super) fn skip(&mut self, reason: SkipReason, turn: &mut Turn) {
         self.counters.skipped += 1;
         for report in &mut turn.reports {
@@ -207,7 +207,7 @@ impl Reflector {
         turn.reports.push(ReflectorReport::Skipped { count: 1, first: reason });
     }
 
-    /// Reads on, unless nothing came for too long (D-6). Emits the resync that is due.
+    /// Continues reading, unless the stream was silent for too long (D-6). Emits the resync that is due.
     pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> ReflectorAction {
         if self.resync_at.is_some_and(|at| at <= turn.now) {
             self.round = self.round.wrapping_add(1);
@@ -233,7 +233,7 @@ impl Reflector {
         self.resync_at = (!period.is_zero()).then(|| turn.now.saturating_add(period));
     }
 
-    /// Sorts the end of a watch (R-43 … ).
+    /// Handles the end of a watch (R-43 … ).
     pub(super) fn watch_ended(
         &mut self,
         stream: &Stream,
@@ -257,7 +257,7 @@ impl Reflector {
         }
     }
 
-    /// Sorts an ERROR on the stream.
+    /// Handles an ERROR on the stream.
     fn watch_error(&mut self, stream: &Stream, status: Status, turn: &mut Turn) -> ReflectorAction {
         let after = status.retry_after;
         let internal = status.code == 500 || status.reason == "InternalError";
@@ -273,7 +273,7 @@ impl Reflector {
         self.wait(reason, Then::Cycle, after, turn)
     }
 
-    /// Returns whether a 500 is within the budget of `internal_error_retry`.
+    /// Returns true if a 500 is within the budget of `internal_error_retry`.
     fn tolerates_internal_error(&mut self, now: Duration) -> bool {
         let budget = self.config.internal_error_retry;
         if budget.is_zero() {
@@ -287,20 +287,20 @@ impl Reflector {
         now.saturating_sub(first) <= budget
     }
 
-    /// Ends a stream after which the watch is resumed, if it can be.
+    /// Ends a stream; the watch is resumed if possible.
     fn close(&mut self, stream: &Stream, cause: EndCause, turn: &mut Turn) -> ReflectorAction {
         turn.reports.push(ReflectorReport::WatchEnded { cause, relist: !self.is_resumable(stream) });
         self.rewatch(stream, turn)
     }
 
-    /// Returns whether a watch may follow the stream without a list: there is a version to resume from, or the stream had none
-    /// and has shown nothing but `ADDED`.
+    /// Returns true if a watch may follow the stream without a list. That needs a version to resume from. Alternatively, the
+    /// stream had no version and has shown only `ADDED`.
     fn is_resumable(&self, stream: &Stream) -> bool {
         is_usable(&self.last) || stream.unordered
     }
 
-    /// Opens the next watch: at once after one that lived for a second, otherwise after a wait (R-43, D-1). After one in
-    /// which the server said nothing it is asked for its version before.
+    /// Opens the next watch: at once after a stream of at least a second, otherwise after a wait (R-43, D-1). If the server
+    /// was silent during the stream, its version is checked first.
     fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> ReflectorAction {
         match (stream.is_quick(turn.now), self.is_resumable(stream)) {
             (false, true) if is_usable(&self.last) && stream.is_suspicious(turn.now) => self.begin_check(),

@@ -1,26 +1,26 @@
-//! `changed`: whether two states differ at some paths, seen without decoding them.
+//! `changed`: comparison of two states at some paths, without decoding them.
 
 use crate::object::{
     FieldPath, PathStep,
     scan::{JsonCursor, ScanError},
 };
 
-/// Paths of which one has to differ.
+/// Paths, of which at least one must differ.
 #[derive(Debug)]
 pub(super) struct Changed {
     paths: Vec<FieldPath>,
 }
 
-/// What is found on the way along a path.
+/// Value found along a path.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
-    /// The path does not go on here.
+    /// The path does not exist here.
     Missing,
-    /// A member of an object all of whose members are looked at.
+    /// Name of a member of an object whose members are all compared.
     Member(std::borrow::Cow<'a, [u8]>),
-    /// The end of an array or object all of which is looked at.
+    /// End of an array or object whose elements are all compared.
     End,
-    /// The text at the end of the path.
+    /// Text at the end of the path.
     Value(&'a [u8]),
 }
 
@@ -33,8 +33,8 @@ impl Changed {
         self.paths.is_empty()
     }
 
-    /// Returns whether the values at one of the paths differ. How they are written makes no difference; the order of what
-    /// `[*]` goes over does.
+    /// Returns true if the values at one of the paths differ. The formatting of the JSON is ignored. The order of
+    /// elements matched by `[*]` is not.
     pub(super) fn differs(&self, old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
         for path in &self.paths {
             let (mut before, mut after) = (Vec::new(), Vec::new());
@@ -57,7 +57,7 @@ impl Piece<'_> {
     }
 }
 
-/// Goes along a path from the value that comes next. Recurses as deep as the path is long.
+/// Follows a path from the next value. The recursion depth is the length of the path.
 fn follow<'a>(cursor: &mut JsonCursor<'a>, steps: &[PathStep], found: &mut Vec<Piece<'a>>) -> Result<(), ScanError> {
     let Some((step, rest)) = steps.split_first() else {
         found.push(Piece::Value(cursor.skip_value()?));
@@ -69,7 +69,7 @@ fn follow<'a>(cursor: &mut JsonCursor<'a>, steps: &[PathStep], found: &mut Vec<P
             let (mut first, mut at) = (true, None);
             while let Some(member) = cursor.next_member(&mut first)? {
                 if *member.key.bytes()? == *name.as_bytes() {
-                    at = Some(cursor.clone()); // of several the last one counts
+                    at = Some(cursor.clone()); // duplicate names: the last one counts
                 }
                 cursor.skip_value()?;
             }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_differs_with_the_value_at_its_end() {
+    fn path_differs_by_its_value() {
         check("spec", r#"{"spec":{"a":1}}"#, r#"{"spec":{"a":2}}"#, true);
         check("spec", r#"{"spec":{"a":1},"status":1}"#, r#"{"spec":{"a":1},"status":2}"#, false);
         check("spec", r#"{"spec":{"a":1,"b":2}}"#, r#"{"spec":{ "b":2, "a":1 }}"#, false);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_element_of_an_array_and_member_of_an_object_counts() {
+    fn every_array_element_and_member_counts() {
         let images = |images: &[&str]| {
             let containers: Vec<_> = images.iter().map(|image| format!(r#"{{"image":"{image}","x":[1]}}"#)).collect();
             format!(r#"{{"spec":{{"containers":[{}]}}}}"#, containers.join(","))
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_an_error() {
+    fn malformed_json_is_error() {
         let changed = Changed::new(vec![FieldPath::parse("spec.a").expect("a path")]);
         assert!(changed.differs(b"{\"spec\":{\"a\"", b"{}").is_err());
     }

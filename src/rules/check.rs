@@ -1,4 +1,4 @@
-//! What is wrong with an expression before it is ever evaluated: names, functions, and a result that is no truth value.
+//! Checks of an expression before its evaluation: names, functions, and a result that is not a boolean.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,11 +14,11 @@ use super::{
     reads::{children, text},
 };
 
-/// What the rule of a handler may name.
+/// Variables of a handler's rule.
 pub(super) const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
-/// What `type(x)` may be compared with.
+/// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
-/// Names that a misspelt function may have meant.
+/// Names of functions to suggest for a misspelt one.
 const FUNCTIONS: [&str; 25] = [
     "startsWith",
     "endsWith",
@@ -47,11 +47,11 @@ const FUNCTIONS: [&str; 25] = [
     "trim",
 ];
 
-/// Functions of the crate that make a value of any size of a few letters.
+/// CEL functions whose result can be large, even for short arguments.
 const UNBOUNDED: [&str; 2] = ["range", "replace"];
-/// Functions that make one value of all elements of a list: of one that a macro has made it has no bound.
+/// Functions that combine all elements of a list. For a list made by a macro, the result has no bound.
 const JOINING: [&str; 3] = ["join", "format", "flatten"];
-/// What `map` may call for an element: nothing that makes a text, or a list would be made of as many as it has elements.
+/// Functions allowed within `map`. None of them returns a text, so the size of the result is bounded.
 const SMALL: [&str; 19] = [
     MATCHES,
     "startsWith",
@@ -73,13 +73,12 @@ const SMALL: [&str; 19] = [
     "getHours",
     "getMinutes",
 ];
-/// Words that are no functions, and how they are written.
+/// Macros. They are not functions and have their own syntax.
 const MACROS: [&str; 6] = ["has", "exists", "exists_one", "all", "filter", "map"];
 const MACRO_USE: &str = "`has(object.spec.x)`, or `list.exists(x, x == 1)`, the same with all, exists_one, filter, map";
 
-/// Checks an expression as far as that is possible without evaluating it. Returns the patterns that are written out,
-/// compiled; `None` where nothing is matched.
-/// `variables` are what it may name.
+/// Checks an expression without evaluating it. `variables` are the allowed names. Returns the compiled literal
+/// patterns; `None` if `matches` is not used.
 pub(super) fn check(
     program: &Program,
     env: &Arc<Env>,
@@ -103,7 +102,7 @@ pub(super) fn check(
     Ok(check.patterns)
 }
 
-/// Returns whether a macro is part of an expression.
+/// Returns true if an expression contains a macro.
 fn has_macro(expression: &IdedExpr) -> bool {
     matches!(expression.expr, Expr::Comprehension(_)) || children(expression).into_iter().any(has_macro)
 }
@@ -113,17 +112,17 @@ struct Check<'a> {
     env: &'a Arc<Env>,
     variables: &'a [&'a str],
     limits: &'a RuleLimits,
-    /// Names that enclosing macros bind.
+    /// Names bound by enclosing macros.
     bound: Vec<&'a str>,
-    /// Names of what enclosing macros make.
+    /// Names of the results of enclosing macros.
     made: Vec<&'a str>,
-    /// In how many macros it is.
+    /// Nesting depth in macros.
     depth: usize,
-    /// The same with those that go over it.
+    /// Nesting depth in macros, including macros in the range of another one.
     chained: usize,
-    /// In how many elements of lists that macros make it is.
+    /// Nesting depth in elements of lists made by macros.
     collects: usize,
-    /// Patterns so far.
+    /// Patterns found so far.
     patterns: Option<HashMap<String, Regex>>,
 }
 
@@ -139,7 +138,7 @@ impl<'a> Check<'a> {
             }
             Expr::Comprehension(_) if self.chained == self.limits.chained => {
                 let max = self.limits.chained;
-                let problem = format!("too many macros go over what others make, expected {max} at most");
+                let problem = format!("too many macros use the results of others, expected {max} at most");
                 Err(self.error(expression, problem))
             }
             Expr::Comprehension(all) => {
@@ -161,14 +160,13 @@ impl<'a> Check<'a> {
                 Ok(())
             }
             Expr::Call(call) if call.func_name == operators::ADD && self.depth > 0 => {
-                // `map` and `filter` are made of it
+                // `map` and `filter` consist of it
                 let is_own = matches!(&call.args[..], [IdedExpr { expr: Expr::Ident(name), .. }, _]
                     if self.made.contains(&name.as_str()));
                 if !is_own {
-                    return Err(self.error(
-                        expression,
-                        "`+` is not offered within a macro: what it makes has no bound".to_owned(),
-                    ));
+                    return Err(
+                        self.error(expression, "`+` is not offered within a macro: its result has no bound".to_owned())
+                    );
                 }
                 self.collects += 1;
                 call.args.iter().try_for_each(|part| self.visit(part))?;
@@ -196,7 +194,7 @@ impl<'a> Check<'a> {
         Err(self.error(at, format!("unknown variable `{name}`, expected one of {}{meant}", self.variables.join(", "))))
     }
 
-    /// Checks that there is such a function; returns whether its target is a part of its name, as in `math.abs(x)`.
+    /// Checks that the function exists. Returns true if its target is part of its name, like `math` in `math.abs(x)`.
     fn call(&mut self, at: &IdedExpr, call: &CallExpr) -> Result<bool, RuleError> {
         let name = call.func_name.as_str();
         let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
@@ -209,18 +207,18 @@ impl<'a> Check<'a> {
             return self.pattern(at, call).map(|()| false);
         }
         if UNBOUNDED.contains(&name) {
-            return Err(self.error(at, format!("`{name}` is not offered: what it makes has no bound")));
+            return Err(self.error(at, format!("`{name}` is not offered: its result has no bound")));
         }
         let parts = || call.target.as_deref().into_iter().chain(&call.args);
         if JOINING.contains(&name) && (self.depth > 0 || parts().any(has_macro)) {
-            let problem = format!("`{name}` is not offered within a macro or of what one makes: that has no bound");
+            let problem = format!("`{name}` is not offered within a macro or for its result: that has no bound");
             return Err(self.error(at, problem));
         }
         if self.collects > 0 && !SMALL.contains(&name) {
             let problem = format!("`{name}` is not offered within `map`, expected one of {}", SMALL.join(", "));
             return Err(self.error(at, problem));
         }
-        // asked without arguments, a function that exists complains of those
+        // called without arguments, an existing function reports another error than an unknown one
         let target = match &call.target {
             Some(_) if !is_qualified => Some(Expr::Literal(LiteralValue::Null)),
             Some(target) => Some(target.expr.clone()),
@@ -251,7 +249,7 @@ impl<'a> Check<'a> {
         let patterns = self.patterns.get_or_insert_default();
         let Expr::Literal(LiteralValue::String(text)) = &pattern.expr else {
             let is_allowed = self.limits.patterns.is_none();
-            let refused = || self.error(at, "`matches` takes a pattern that is written out here".to_owned());
+            let refused = || self.error(at, "`matches` takes only a literal pattern here".to_owned());
             return is_allowed.then_some(()).ok_or_else(refused);
         };
         let text = text.inner();
@@ -270,7 +268,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Refuses what is seen to be something else than a truth value.
+    /// Rejects an expression whose result is obviously not a boolean.
     fn result(&self, expression: &IdedExpr) -> Result<(), RuleError> {
         let is = match &expression.expr {
             Expr::Literal(LiteralValue::Boolean(_)) => return Ok(()),
@@ -320,7 +318,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Returns whether this is a member that is a string in every object.
+/// Returns true if this is a member that is a string in every object.
 fn is_text(expression: &IdedExpr) -> bool {
     matches!(
         path(expression).as_deref(),

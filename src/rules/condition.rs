@@ -1,23 +1,22 @@
-//! A CEL expression over one object, for who has no change to judge.
+//! CEL expression on one object, without a change.
 
 use super::{Before, RuleError, RuleLimits, value::Subject, when::When};
 use crate::{journal::ChangeKind, object::Object};
 
-/// What the expression may name.
+/// Variables of the expression.
 const VARIABLES: [&str; 2] = ["object", "cluster"];
 
-/// An expression over `object` and `cluster`, made ready. It decodes of an object only what it reads.
+/// A compiled expression over `object` and `cluster`. It decodes only the fields that it reads.
 #[derive(Debug)]
 pub struct Condition(When);
 
 impl Condition {
-    /// Makes an expression ready, in which `cluster` is this name.
+    /// Compiles an expression; `cluster` is the value of its variable `cluster`.
     pub fn compile(text: &str, cluster: &str) -> Result<Self, RuleError> {
         When::compile(text, cluster, &VARIABLES, RuleLimits::CONFIGURATION).map(Self)
     }
 
-    /// Evaluates it.
-    /// An error may have parts of the object in it.
+    /// Evaluates the expression. An error may contain parts of the object.
     pub fn is_true(&self, object: &Object) -> Result<bool, String> {
         let subject = Subject::new(object);
         self.0.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject).map_err(|failure| failure.to_string())
@@ -34,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_evaluated_over_the_object_and_the_cluster() {
+    fn condition_sees_object_and_cluster() {
         let is_true = |text: &str| Condition::compile(text, "prod").unwrap().is_true(&object());
         assert_eq!(is_true("object.metadata.name.endsWith('-credentials')"), Ok(true));
         assert_eq!(is_true("cluster == 'test' || object.data.a == '2'"), Ok(false));
@@ -42,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_knows_of_no_change() {
+    fn condition_rejects_variables_of_changes() {
         let refused = |text: &str| Condition::compile(text, "prod").unwrap_err().to_string();
         for variable in ["old", "type", "changes"] {
             let expected = format!("line 1, column 1: unknown variable `{variable}`, expected one of object, cluster");

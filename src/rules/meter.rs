@@ -1,7 +1,7 @@
-//! Bounds of an evaluation: steps, which are the same on every machine, and CPU time.
+//! Limits of an evaluation: steps, which are the same on every machine, and CPU time.
 //!
-//! The crate `cel` has no bound of its own, and no hook. A loop of an expression therefore asks for the variable `STEP` in
-//! each iteration: [`instrument`] puts it in, and the resolver of variables counts.
+//! The crate `cel` has no limit and no hook for one. Therefore each iteration of a loop reads the variable `STEP`:
+//! [`instrument`] adds it to the expression, and the resolver of variables counts.
 
 use std::{
     sync::{
@@ -19,44 +19,46 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{MATCHES, reads::children};
 
-/// Variable that counts an iteration; it cannot be written in an expression.
+/// Variable that counts an iteration; its name is not valid in an expression.
 pub(super) const STEP: &str = "@step";
 
-/// Iterations after which the CPU time is read again.
+/// Number of iterations between two reads of the CPU time.
 const CPU_EVERY: u64 = 32;
 
-/// Steps for a pattern that is compiled in an iteration.
+/// Steps of an iteration that compiles a pattern.
 const COMPILE_STEPS: u64 = 1000;
 
-/// Bounds of an expression and of its evaluation.
+/// Limits of an expression and of its evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleLimits {
-    /// Steps of one evaluation. An iteration of a macro is one; more where it does work that grows with the object.
+    /// Maximum number of steps of one evaluation. An iteration of a macro is one step, or more if its work grows with
+    /// the object.
     pub steps: u64,
-    /// CPU time of one evaluation, where it is bounded: that depends on the machine.
+    /// Maximum CPU time of one evaluation, if limited. It depends on the machine.
     pub cpu: Option<Duration>,
-    /// Macros in one another: each goes over a list for every element of the one around it.
+    /// Maximum nesting of macros. An inner macro loops over a list for each element of the outer one.
     pub nested: usize,
-    /// Macros one of which goes over what the other has made, or is in one another: each may name its element often.
+    /// Maximum number of macros that are nested or use the result of one another. Each may use its element several
+    /// times.
     pub chained: usize,
-    /// Bounds of the patterns of `matches`, which are then all written out; `None`: a pattern may be computed.
+    /// Limits of the patterns of `matches`, which must then be literals; `None`: patterns may be computed.
     pub patterns: Option<PatternLimits>,
 }
 
-/// Bounds of the patterns of `matches`.
+/// Limits of the patterns of `matches`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternLimits {
-    /// Number of patterns.
+    /// Maximum number of patterns.
     pub count: usize,
-    /// Bytes of each, compiled.
+    /// Maximum size of each compiled pattern, in bytes.
     pub bytes: usize,
 }
 
 impl RuleLimits {
-    /// Limits of the rules in a configuration: whether an evaluation succeeds does not depend on the machine.
+    /// Limits of the rules in a configuration. They do not depend on the speed of the machine.
     pub const CONFIGURATION: Self = Self { steps: 1_000_000, cpu: None, nested: 2, chained: 3, patterns: None };
 
-    /// Limits of an expression that a client sends.
+    /// Limits of a client's expression.
     pub const CLIENT: Self = Self {
         steps: 100_000,
         cpu: Some(Duration::from_millis(50)),
@@ -72,12 +74,12 @@ impl Default for RuleLimits {
     }
 }
 
-/// Work of one iteration that grows with the object, as numbers of calls in the macros of an expression.
+/// Work of one iteration that grows with the object: numbers of calls in the macros of an expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     /// Calls that read a text.
     scans: u64,
-    /// Calls that make a list of a text.
+    /// Calls that split a text into a list.
     splits: u64,
     /// Calls that compile a pattern.
     compiles: u64,
@@ -109,7 +111,7 @@ fn is_literal(expression: Option<&IdedExpr>) -> bool {
     expression.is_some_and(|expression| matches!(expression.expr, Expr::Literal(_)))
 }
 
-/// Returns whether the work of a call is bounded by the expression: by a literal, or by nothing but its own words.
+/// Returns true if the work of a call does not grow with the object: it is a simple operator, or compares with a literal.
 fn reads_little(name: &str, args: &[IdedExpr]) -> bool {
     let has_literal = || args.iter().any(|arg| is_literal(Some(arg)));
     match name {
@@ -133,7 +135,7 @@ fn reads_little(name: &str, args: &[IdedExpr]) -> bool {
     }
 }
 
-/// Makes each iteration of each macro ask for [`STEP`]; returns the work of an iteration, or `None` without a macro.
+/// Adds [`STEP`] to each iteration of each macro; returns the work of an iteration, or `None` without a macro.
 pub(super) fn instrument(expression: &mut IdedExpr) -> Option<Weight> {
     let mut weight = None;
     visit(expression, &mut weight);
@@ -170,8 +172,8 @@ fn visit(expression: &mut IdedExpr, weight: &mut Option<Weight>) {
     }
 }
 
-/// Puts [`STEP`] where every iteration comes by. The crate builds the list of `map` and `filter` in place only where the
-/// condition of the loop is a literal: there it goes into the step.
+/// Adds [`STEP`] to every iteration of a loop. If the loop condition is a literal, the crate builds the list of `map`
+/// and `filter` in place. To keep this, [`STEP`] is added to the loop step instead.
 fn count_iterations(all: &mut ComprehensionExpr) {
     if !matches!(all.loop_cond.expr, Expr::Literal(_)) {
         return guard(&mut all.loop_cond);
@@ -196,7 +198,7 @@ fn guard(expression: &mut IdedExpr) {
     *expression = IdedExpr { id, expr: Expr::Call(call) };
 }
 
-/// Counts the work of one evaluation.
+/// Counter of the work of one evaluation.
 #[derive(Debug)]
 pub(super) struct Meter {
     limits: RuleLimits,
@@ -207,13 +209,13 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Starts to count, on this thread.
+    /// Starts counting on this thread.
     pub(super) fn start(limits: RuleLimits) -> Self {
         let started = limits.cpu.map(|_| cpu_time());
         Self { limits, spent: AtomicU64::new(0), charges: AtomicU64::new(0), started, exceeded: OnceLock::new() }
     }
 
-    /// Counts steps; `false` where a limit is exceeded, from then on.
+    /// Counts steps; returns `false` once a limit is exceeded.
     pub(super) fn charge(&self, steps: u64) -> bool {
         let spent = self.spent.fetch_add(steps, Relaxed).saturating_add(steps);
         if spent > self.limits.steps {
@@ -225,7 +227,7 @@ impl Meter {
         self.exceeded.get().is_none()
     }
 
-    /// Reads the CPU time, where it is bounded.
+    /// Reads the CPU time, if it is limited.
     pub(super) fn check_time(&self) {
         if let (Some(started), Some(max)) = (self.started, self.limits.cpu)
             && cpu_time().saturating_sub(started) > max
@@ -234,13 +236,13 @@ impl Meter {
         }
     }
 
-    /// Returns the limit that was exceeded, in words.
+    /// Returns a description of the exceeded limit.
     pub(super) fn exceeded(&self) -> Option<&str> {
         self.exceeded.get().map(String::as_str)
     }
 }
 
-/// Returns the CPU time of this thread: that others use the machine does not count.
+/// Returns the CPU time of this thread, which does not depend on other load on the machine.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())

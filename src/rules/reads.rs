@@ -1,50 +1,62 @@
-//! What an expression reads of its variables, so that no more of an object is decoded than that.
+//! Fields that an expression reads, so that only these are decoded.
 
 use cel::{
     IdedExpr,
     common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators},
 };
 
-/// Which part of a value is read.
+/// Part of a value that is read.
 ///
-/// Of any value it is read whether it is there and of what type it is, and a scalar is read as a whole. What is said of
-/// members counts if it is an object, and what is said of elements if it is a list: it may be either.
+/// The existence and type of a value are always read, and a scalar is read as a whole. Members apply if the value is an
+/// object, elements if it is a list; both are recorded because the type is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    /// All of it, whatever the others say.
+    /// Set if the whole value is read, regardless of the other fields.
     whole: bool,
-    /// Members, and what is read of each.
+    /// Members that are read, with the part of each.
     members: Vec<(Box<str>, Part)>,
-    /// The keys of all members.
+    /// Set if the keys of all members are read.
     keys: bool,
-    /// How many elements there are, and this of each.
+    /// Part of each element that is read; with it, the number of elements is read too.
     elements: Option<Box<Part>>,
 }
 
 impl Part {
-    /// Returns whether all of it is read.
+    /// Returns true if the whole value is read.
     pub(super) fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// Returns of how many members more than the key is read.
+    /// Returns the number of members of which more than the key is read.
     pub(super) fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// Returns which part of a member is read; `None` where nothing is, but perhaps its key.
+    /// Returns the part of a member that is read; `None` if at most its key is read.
     pub(super) fn member(&self, key: &[u8]) -> Option<&Self> {
         self.members.iter().find(|(name, _)| name.as_bytes() == key).map(|(_, part)| part)
     }
 
-    /// Returns whether the keys of all members are read.
+    /// Returns true if the keys of all members are read.
     pub(super) fn has_keys(&self) -> bool {
         self.keys
     }
 
-    /// Returns which part of each element is read; `None` where not even their number is.
+    /// Returns the part of each element that is read; `None` if not even the number of elements is read.
     pub(super) fn elements(&self) -> Option<&Self> {
         self.elements.as_deref()
+    }
+
+    /// Collects the names that lead to each part, through objects only.
+    pub(super) fn collect_paths<'a>(&'a self, path: &mut Vec<&'a str>, paths: &mut Vec<Vec<&'a str>>) {
+        if self.members.is_empty() && !path.is_empty() {
+            paths.push(path.clone());
+        }
+        for (name, part) in &self.members {
+            path.push(name);
+            part.collect_paths(path, paths);
+            path.pop();
+        }
     }
 
     fn at(&mut self, path: &[Step<'_>]) -> &mut Self {
@@ -63,12 +75,12 @@ impl Part {
     }
 }
 
-/// What an expression reads.
+/// Fields that an expression reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reads {
-    /// Of `object`.
+    /// Part of `object`.
     pub(super) object: Part,
-    /// Of `old`.
+    /// Part of `old`.
     pub(super) old: Part,
 }
 
@@ -79,7 +91,7 @@ impl Reads {
         reader.reads
     }
 
-    /// Returns that all is read.
+    /// Returns that both are read as a whole.
     #[cfg(test)]
     pub(super) fn all() -> Self {
         let all = || Part { whole: true, ..Part::default() };
@@ -87,7 +99,7 @@ impl Reads {
     }
 }
 
-/// Where a value is, or one of several of which the same is read.
+/// Location of a value, or of one of several values with the same reads.
 #[derive(Clone, Debug)]
 struct Place<'a> {
     root: Root,
@@ -102,7 +114,7 @@ enum Root {
 
 #[derive(Clone, Copy, Debug)]
 enum Step<'a> {
-    /// A member of this name.
+    /// A member with this name.
     Member(&'a str),
     /// Any of the elements.
     Element,
@@ -115,16 +127,17 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Follows values from the variables to where they are used. One that goes where it is not followed is read as a whole.
+/// Follows values from the variables to their uses. A value whose use is not understood is read as a whole.
 #[derive(Default)]
 struct Reader<'a> {
     reads: Reads,
-    /// Names that enclosing macros bind, and to what; `None` is a value that was used where it was made.
+    /// Names bound by enclosing macros, and their locations; `None` for a value that was already recorded when it was
+    /// computed.
     bound: Vec<(&'a str, Option<Place<'a>>)>,
 }
 
 impl<'a> Reader<'a> {
-    /// Notes what is read where the value of an expression may be used in any way.
+    /// Records the reads of an expression whose value may be used in any way.
     fn used(&mut self, expression: &'a IdedExpr) {
         if let Some(place) = self.place(expression) {
             self.part(&place).whole = true;
@@ -179,7 +192,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes that a value is gone over, or counted; returns where its elements are.
+    /// Records that a value is iterated or counted; returns the location of its elements.
     fn gone_over(&mut self, range: &'a IdedExpr) -> Option<Place<'a>> {
         let place = self.place(range);
         if place.is_none() {
@@ -188,7 +201,7 @@ impl<'a> Reader<'a> {
         place.map(|place| self.each(&place))
     }
 
-    /// Notes that the elements or keys of a value are read one by one; returns where the elements are.
+    /// Records that the elements or keys of a value are read one by one; returns the location of the elements.
     fn each(&mut self, range: &Place<'a>) -> Place<'a> {
         let part = self.part(range);
         part.keys = true;
@@ -196,7 +209,7 @@ impl<'a> Reader<'a> {
         range.clone().then(Step::Element)
     }
 
-    /// Notes what the inner expressions of a macro read.
+    /// Records the reads of a macro's inner expressions.
     fn within(&mut self, all: &'a ComprehensionExpr, element: Option<Place<'a>>, inner: &[&'a IdedExpr]) {
         let outside = self.bound.len();
         self.bound.extend(all.iter_var2.as_deref().map(|name| (name, None)));
@@ -207,7 +220,7 @@ impl<'a> Reader<'a> {
         self.bound.truncate(outside);
     }
 
-    /// Returns where the value of an expression is; `None` where it is not simply a part of a variable.
+    /// Returns the location of an expression's value; `None` if it is not a part of a variable.
     fn place(&mut self, expression: &'a IdedExpr) -> Option<Place<'a>> {
         match &expression.expr {
             Expr::Ident(name) => self.named(name),
@@ -222,7 +235,7 @@ impl<'a> Reader<'a> {
                 };
                 Some(self.place(operand)?.then(step))
             }
-            // what is left of a list is read where the list is; what is left of an object are keys, all of which are read
+            // a filtered list has the location of the list; a filtered object has only keys, and all keys are read
             Expr::Comprehension(all) => {
                 let condition = filter_condition(all)?;
                 let range = self.place(&all.iter_range)?;
@@ -234,7 +247,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns what a name means: in the innermost macro that binds it, or outside of all.
+    /// Returns the location that a name stands for: in the innermost macro that binds it, or as a variable.
     fn named(&self, name: &str) -> Option<Place<'a>> {
         if let Some((_, bound)) = self.bound.iter().rev().find(|(bound, _)| *bound == name) {
             return bound.clone();
@@ -256,7 +269,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns a text that is written out.
+/// Returns the text of a string literal.
 pub(super) fn text(expression: &IdedExpr) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
@@ -264,7 +277,7 @@ pub(super) fn text(expression: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// Returns the condition of a macro that is a `filter`: it makes a list of those elements that meet it.
+/// Returns the condition of a `filter` macro.
 fn filter_condition(all: &ComprehensionExpr) -> Option<&IdedExpr> {
     let is = |expression: &IdedExpr, name: &str| matches!(&expression.expr, Expr::Ident(it) if it == name);
     let is_made = |expression: &IdedExpr| is(expression, &all.accu_var);
@@ -294,7 +307,7 @@ fn list(expression: &IdedExpr) -> Option<&[IdedExpr]> {
     }
 }
 
-/// Returns what an expression is made of.
+/// Returns the direct subexpressions of an expression.
 pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
@@ -320,7 +333,7 @@ fn parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
 mod tests {
     use super::*;
 
-    /// Writes `spec{replicas!, x}`: `!` is all of it, `{*}` are all keys, `[x]` is x of each element.
+    /// Formats reads as `spec{replicas!, x}`. `!` means the whole value, `{*}` all keys, `[x]` x of each element.
     fn show(part: &Part) -> String {
         let members = part.members.iter().map(|(name, part)| format!("{name}{}", show(part)));
         let members: Vec<_> = part.keys.then(|| "*".to_owned()).into_iter().chain(members).collect();
@@ -337,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_named_is_read() {
+    fn only_named_fields_are_read() {
         check("true", "", "");
         check("type == 'added'", "", "");
         check("object.metadata.namespace == 'a'", "{metadata{namespace!}}", "");
@@ -351,14 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn an_object_as_a_whole_is_read_as_a_whole() {
+    fn whole_object_use_reads_everything() {
         check("object == old", "!", "!");
         check("[object].exists(o, o.a == 1)", "!", "");
         check("{'a': object.b}.a == 1 && object.?c.orValue(1) == 1", "!{b!}", "");
     }
 
     #[test]
-    fn of_a_list_its_elements_are_read_and_of_a_map_its_keys() {
+    fn iteration_reads_list_elements_and_map_keys() {
         check("object.a.exists(c, c.image == 'x')", "{a{*}[{image!}]}", "");
         check("object.a.all(c, has(c.image))", "{a{*}[{image}]}", "");
         check("object.a.exists_one(c, c.a.b == 1 || c['d'] == 1)", "{a{*}[{a{b!}, d!}]}", "");
@@ -375,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_filter_leaves_is_followed() {
+    fn filter_results_are_tracked() {
         check("object.a.filter(c, c.x == 1).size() > 0", "{a{*}[{x!}]}", "");
         check("object.a.filter(c, c.x == 1).filter(d, d.y).exists(c, c.z == 1)", "{a{*}[{x!, y!, z!}]}", "");
         check("object.a.filter(c, c.x == 1)[0].y == 1", "{a{*}[{x!, y!}]}", "");
@@ -384,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_escapes_is_read_as_a_whole() {
+    fn escaping_variable_is_read_as_a_whole() {
         for escape in
             ["c == 'x'", "c in [1]", "1 in [c]", "string(c) == 'x'", "{'a': c}.a.b == 1", "[c].exists(d, d.x == 1)"]
         {
@@ -397,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_variable_of_the_innermost_macro_that_binds_it() {
+    fn name_refers_to_innermost_macro_variable() {
         check("object.a.exists(c, old.b.exists(c, c.x == 1) && c.y == 1)", "{a{*}[{y!}]}", "{b{*}[{x!}]}");
         check("object.a.exists(object, object.x == 1) && object.y == 1", "{a{*}[{x!}], y!}", "");
         check("old.a.exists(object, .object.x == object.y)", "{x!}", "{a{*}[{y!}]}");

@@ -15,7 +15,7 @@ fn web() -> Object {
     object(WEB)
 }
 
-/// The deployment with something else in it.
+/// Returns the deployment with `from` replaced by `to`.
 fn other(from: &str, to: &str) -> Object {
     assert!(WEB.contains(from), "{from}");
     object(&WEB.replace(from, to).replace(r#""resourceVersion":"7""#, r#""resourceVersion":"8""#))
@@ -40,7 +40,7 @@ fn added(text: &str, expected: &RuleVerdict) {
 const FALSE: RuleVerdict = RuleVerdict::NoMatch(MismatchReason::When);
 
 #[test]
-fn what_an_object_says_is_what_its_json_says() {
+fn expression_sees_the_object_json() {
     for text in [
         "object.metadata.namespace.startsWith('prod-') && object.kind == 'Deployment'",
         "object.metadata.name == 'web' && object.metadata.uid == 'u1' && object.metadata.resourceVersion == '7'",
@@ -71,7 +71,7 @@ fn what_an_object_says_is_what_its_json_says() {
 }
 
 #[test]
-fn who_changed_an_object_is_null_where_it_is_not_known() {
+fn changed_by_is_null_where_unknown() {
     let told = web().with_who(b"kubelet\xffUpdate\xff2026-11-21T06:40:03Z\xffstatus");
     for text in [
         "changed_by.manager == 'kubelet' && changed_by.operation == 'Update' && changed_by.subresource == 'status'",
@@ -91,7 +91,7 @@ fn who_changed_an_object_is_null_where_it_is_not_known() {
 }
 
 #[test]
-fn a_packed_object_is_judged_as_it_is() {
+fn packed_object_is_judged_like_plain_one() {
     let (zstd, rules) =
         (Packer::new(Compression::Zstd), when("object.spec.replicas == 3 && object.metadata.name == 'web'"));
     let packed = zstd.pack(&std::sync::Arc::new(web()));
@@ -99,7 +99,7 @@ fn a_packed_object_is_judged_as_it_is() {
 }
 
 #[test]
-fn type_and_cluster_say_what_happened_and_where() {
+fn expression_sees_type_and_cluster() {
     let judge = |text: &str, kind| when(text).judge(kind, Some(&web()), &web());
     for (kind, name) in [
         (ChangeKind::Added, "added"),
@@ -120,7 +120,7 @@ fn type_and_cluster_say_what_happened_and_where() {
 }
 
 #[test]
-fn old_is_the_state_before_an_update_and_null_where_there_is_none() {
+fn old_is_previous_object_of_updates_only() {
     let (old, new) = (web(), other(r#""replicas":3"#, r#""replicas":5"#));
     let judge = |text: &str, kind, old| when(text).judge(kind, old, &new);
     let grown = "type == 'updated' && object.spec.replicas > old.spec.replicas";
@@ -136,7 +136,7 @@ fn old_is_the_state_before_an_update_and_null_where_there_is_none() {
 }
 
 #[test]
-fn changes_are_the_paths_that_differ() {
+fn changes_are_the_differing_paths() {
     let new = other(r#""image":"side:1""#, r#""image":"side:2""#);
     let judge = |text: &str| when(text).judge(ChangeKind::Updated, Some(&web()), &new);
     assert_eq!(judge("'spec.template.spec.containers[1].image' in changes"), RuleVerdict::Match);
@@ -149,7 +149,7 @@ fn changes_are_the_paths_that_differ() {
 }
 
 #[test]
-fn an_update_whose_old_is_not_known_matches_what_cannot_be_decided_without_it() {
+fn unknown_old_matches_undecidable_expressions() {
     let judge = |text: &str| when(text).judge(ChangeKind::Updated, None, &web());
     for undecided in
         ["old.spec.replicas != 3", "old == null", "'spec' in changes", "has(old.spec)", "old.metadata.name == 'x'"]
@@ -164,7 +164,7 @@ fn an_update_whose_old_is_not_known_matches_what_cannot_be_decided_without_it() 
 }
 
 #[test]
-fn changed_is_asked_of_updates_alone() {
+fn changed_rule_judges_only_updates() {
     let (rules, old, status) = (changed(&["spec", "metadata.labels"]), web(), other("Running", "Failed"));
     let judge = |kind, old: Option<&Object>, new: &Object| rules.judge(kind, old, new);
     let unchanged = RuleVerdict::NoMatch(MismatchReason::Changed);
@@ -177,9 +177,9 @@ fn changed_is_asked_of_updates_alone() {
     }
 }
 
-/// Row 16 of what users of others ask for: an update that changes nothing of interest is not sent.
+/// Row 16 of the users' requests: an update without a relevant change is not sent.
 #[test]
-fn both_rules_have_to_match() {
+fn both_rules_must_match() {
     let options = RulesOptions {
         changed: vec![FieldPath::parse("spec.template.spec.containers[*].image").expect("a path")],
         when: Some("object.metadata.namespace.startsWith('prod-')".to_owned()),
@@ -195,14 +195,14 @@ fn both_rules_have_to_match() {
 }
 
 #[test]
-fn why_not_is_said_in_words() {
+fn mismatch_is_explained_in_words() {
     let explain = |rules: &Rules, old: &Object, new: &Object| rules.explain(ChangeKind::Updated, Some(old), new);
     let (rules, old) =
         (changed(&["spec"]), object(&WEB.replace(r#""resourceVersion":"7""#, r#""resourceVersion":"8""#)));
     let status = other("Running", "Failed");
     assert_eq!(explain(&rules, &old, &status).as_deref(), Some("`changed`: only status.phase differs"));
     let both = object(&WEB.replace("Running", "Failed"));
-    assert_eq!(explain(&rules, &old, &both), explain(&rules, &old, &status), "a version is no news");
+    assert_eq!(explain(&rules, &old, &both), explain(&rules, &old, &status), "the version is not a relevant change");
     let many = |to: u32| {
         let members: Vec<_> = (1..=to).map(|i| format!("{i}\",\"p{i}\":\"")).collect();
         object(&WEB.replace("Running", &members.concat()))
@@ -221,7 +221,7 @@ fn why_not_is_said_in_words() {
 }
 
 #[test]
-fn an_expression_that_cannot_be_evaluated_does_not_match_and_says_why() {
+fn failing_expression_does_not_match_and_explains_why() {
     let said = |text: &str| match when(text).judge(ChangeKind::Added, None, &web()) {
         RuleVerdict::Error(error) => format!("{text}\n  {error}\n"),
         other => panic!("{text}: {other:?}"),
@@ -242,28 +242,29 @@ fn an_expression_that_cannot_be_evaluated_does_not_match_and_says_why() {
 }
 
 #[test]
-fn a_body_that_cannot_be_decoded_is_an_error() {
+fn undecodable_body_is_error() {
     let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"a":tru,"b":1}}"#;
-    let object = Object::from_json(json).expect("what is skipped is not checked");
+    let object = Object::from_json(json).expect("skipped parts are not checked");
     let verdict = when("object.spec.b == 1 && object.spec.a").judge(ChangeKind::Added, None, &object);
     assert!(matches!(&verdict, RuleVerdict::Error(error) if error.contains("malformed")), "{verdict:?}");
 }
 
 #[test]
-fn i7_an_expression_without_a_bound_is_refused_and_harms_nobody() {
+fn unbounded_expression_is_refused() {
     let problem = |text: &str| {
         let options = RulesOptions { when: Some(text.to_owned()), ..RulesOptions::default() };
-        Rules::compile(options).expect_err("it is refused").problem
+        Rules::compile(options).expect_err("the expression is refused").problem
     };
     let rows = [("1", "-1", " == 0"), ("has(object", ".a", ")"), ("", "false?false:", "true"), ("1", " in 1", "")];
     let rows = rows.into_iter().chain([("", "!", "true"), ("", "-", "1 == 1"), ("", "(", "true"), ("", "[", "true")]);
     for (begin, level, end) in rows {
         for levels in [390, 790, 3_900] {
             let text = format!("{begin}{}{end}", level.repeat(levels));
-            // as on a thread of a server
+            // like on a thread of the server
             let read = || Rules::compile(RulesOptions { when: Some(text), ..RulesOptions::default() }).map(drop);
-            let compiled = std::thread::scope(|scope| scope.spawn(read).join().expect("it lives"));
-            let is_short = compiled.is_ok(); // two signs that cancel out are none
+            let compiled =
+                std::thread::scope(|scope| scope.spawn(read).join().expect("the thread does not overflow its stack"));
+            let is_short = compiled.is_ok(); // two signs that cancel each other are dropped
             assert!(!is_short || level.len() == 1, "{begin}{level}");
         }
     }
@@ -278,17 +279,17 @@ fn i7_an_expression_without_a_bound_is_refused_and_harms_nobody() {
     assert!(problem(&format!("{} == []", grows(".map(a, [a, a, a, a])", 20))).contains("expected 3 at most"));
     assert!(problem(&format!("{} == []", grows(".map(a, a + a)", 2))).contains("`+` is not offered"));
     assert!(problem("object.spec.a.map(a, object.spec.b.lowerAscii()) == []").contains("within `map`"));
-    assert!(problem("object.spec.a.map(a, a.b).join(',') == ''").contains("of what one makes"));
+    assert!(problem("object.spec.a.map(a, a.b).join(',') == ''").contains("for its result"));
     assert!(problem("object.spec.a.exists(a, a.join(',') == '')").contains("within a macro"));
     when("object.spec.args.join(' ').contains('-v') && object.spec.a.exists(a, a.b.lowerAscii() == 'x')");
     when("object.spec.a.filter(a, a.b > 1).map(a, a.b * 2).exists(a, a == 4)");
-    // one row of many is no depth
+    // a long row of operators has no depth
     when(&format!("true{}", "||true".repeat(300)));
     when("object.spec.a.all(a, object.spec.a.exists(b, a == b)) && object.spec.a.map(a, a.b).exists(b, b == 1)");
 }
 
 #[test]
-fn what_is_wrong_with_an_expression_is_said_at_load() {
+fn expression_mistakes_are_reported_at_load() {
     let mut said = String::new();
     for text in [
         "",
@@ -314,13 +315,13 @@ fn what_is_wrong_with_an_expression_is_said_at_load() {
     ] {
         let options = RulesOptions { when: Some(text.to_owned()), ..RulesOptions::default() };
         let error = Rules::compile(options).expect_err(text);
-        writeln!(said, "{text}\n  {error}").expect("text takes everything");
+        writeln!(said, "{text}\n  {error}").expect("writing to a string succeeds");
     }
     insta::assert_snapshot!(said);
 }
 
 #[test]
-fn any_text_is_an_expression_or_an_error() {
+fn any_text_is_expression_or_error() {
     for text in
         ["((((", "a.b.c.d", "[1,2", "{'a':", "\"", "'\\", "object..x", "has(1)", "exists(1,2)", "\u{0}", "é == é", "?:"]
     {
@@ -332,7 +333,7 @@ fn any_text_is_an_expression_or_an_error() {
 }
 
 #[test]
-fn no_rules_match_everything() {
+fn empty_rules_match_everything() {
     let rules = Rules::compile(RulesOptions::default()).expect("nothing");
     assert!(rules.is_empty() && !when("true").is_empty() && !changed(&["spec"]).is_empty());
     assert_eq!(rules.judge(ChangeKind::Updated, Some(&web()), &web()), RuleVerdict::Match);

@@ -1,4 +1,4 @@
-//! Parts of objects as values of CEL, which borrow the object's bytes.
+//! Parts of objects as CEL values that borrow the object's bytes.
 
 use std::{borrow::Cow, collections::HashMap, sync::OnceLock};
 
@@ -13,10 +13,10 @@ use crate::object::{
     scan::{JsonCursor, ScanError},
 };
 
-/// Any value.
+/// CEL value of any type.
 pub(super) type Any<'v> = Box<dyn Val + 'v>;
 
-/// One state of an object; its body is unpacked once, by the first who asks for it.
+/// One state of an object. Its body is unpacked on first use.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
     object: &'a Object,
@@ -28,7 +28,7 @@ impl<'a> Subject<'a> {
         Self { object, json: OnceLock::new() }
     }
 
-    /// Returns the state before; of no use where there is none, or none that is known.
+    /// Returns the previous object. The result has no meaning if there is none or it is unknown.
     pub(super) fn before(before: Before<'a>, object: &'a Object) -> Self {
         Self::new(if let Before::State(old) = before { old } else { object })
     }
@@ -42,12 +42,13 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Decodes a part of a document. What is not read is not there; of a member whose key alone is read the value is null.
+/// Decodes a part of a document. Fields that are not read are left out. If only the key of a member is read, its value
+/// is null.
 pub(super) fn decode<'v>(json: &'v [u8], part: &Part) -> Result<Any<'v>, ScanError> {
     value(&mut JsonCursor::new(json), Some(part))
 }
 
-/// Decodes the value that comes next; `None` is all of it. The cursor bounds how deep it recurses.
+/// Decodes the next value; `None` means the whole value. The cursor limits the recursion depth.
 fn value<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Any<'v>, ScanError> {
     let part = part.filter(|part| !part.is_whole());
     Ok(match cursor.peek()? {
@@ -82,7 +83,7 @@ fn members<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<HashM
                 Box::new(CelNull)
             }
         };
-        members.insert(CelMapKey::String(CelString::from(member.key.decode()?)), value); // of several the last one counts
+        members.insert(CelMapKey::String(CelString::from(member.key.decode()?)), value); // duplicate names: the last counts
     }
     Ok(members)
 }
@@ -101,7 +102,7 @@ fn elements<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Vec<
     Ok(elements)
 }
 
-/// Decodes a number as Kubernetes does: an integer where it is one.
+/// Decodes a number like Kubernetes does: as an integer if it is one.
 fn scalar<'v>(text: &[u8]) -> Any<'v> {
     let text = match text {
         b"null" => return Box::new(CelNull),

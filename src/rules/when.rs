@@ -31,38 +31,39 @@ use super::{
 };
 use crate::{journal::ChangeKind, object::difference::paths_between};
 
-/// Letters of an error that are kept.
+/// Maximum length of an error, in characters.
 const ERROR_MAX: usize = 300;
 
-/// Bytes of an expression, and signs in it that can each be a level of it: what reads it recurses, for some of its forms
-/// without a bound of its own.
+/// Maximum size of an expression in bytes, and of its signs that may each add a level. The parser is recursive, and for
+/// some forms it has no limit of its own.
 const TEXT_MAX: usize = 4 << 10;
 const SIGNS_MAX: usize = 400;
 const SIGNS: &[u8] = b"+-*/%.?([{!<>=";
-/// Bytes of a computed pattern, compiled: it may come from an object, for every evaluation.
+/// Maximum size of a computed pattern after compilation, in bytes. Such a pattern may come from an object, in every
+/// evaluation.
 const COMPUTED_PATTERN_BYTES: usize = 256 << 10;
-/// Levels of an expression: what works on it recurses too, on threads with an ordinary stack.
+/// Maximum depth of an expression. Its evaluation is recursive, on threads with a normal stack.
 const DEPTH_MAX: usize = 100;
 
 /// The functions and macros of CEL, with its usual extensions.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     for extension in [extensions::strings, extensions::lists, extensions::math] {
-        env.add_extension(extension).expect("no two of them declare the same");
+        env.add_extension(extension).expect("the extensions do not overlap");
     }
     Arc::new(env)
 });
 
-/// An expression made ready.
+/// A compiled expression.
 pub(super) struct When {
     source: Box<str>,
     expression: IdedExpr,
     reads: Reads,
     cluster: Box<str>,
-    /// The patterns that are written out, compiled; `None` where nothing is matched.
+    /// Compiled literal patterns; `None` if `matches` is not used.
     patterns: Option<Arc<HashMap<String, Regex>>>,
     limits: RuleLimits,
-    /// Work of an iteration; `None` without a macro.
+    /// Work of an iteration; `None` if there is no macro.
     weight: Option<Weight>,
 }
 
@@ -83,7 +84,14 @@ impl fmt::Debug for When {
 }
 
 impl When {
-    /// `variables` are what the expression may name.
+    /// Returns the fields of `object` that the expression reads, each as a list of names.
+    pub(super) fn fields(&self) -> Vec<Vec<&str>> {
+        let mut fields = Vec::new();
+        self.reads.object.collect_paths(&mut Vec::new(), &mut fields);
+        fields
+    }
+
+    /// Compiles an expression; `variables` are the allowed names.
     pub(super) fn compile(
         text: &str,
         cluster: &str,
@@ -98,7 +106,7 @@ impl When {
         Ok(Self { source: text.into(), expression, reads, cluster, patterns: patterns.map(Arc::new), limits, weight })
     }
 
-    /// Evaluates the expression. What cannot be decided because the state before is not known is true.
+    /// Evaluates the expression. If it cannot be decided because the previous object is unknown, the result is true.
     pub(super) fn is_true<'d, 'o>(
         &'d self,
         kind: ChangeKind,
@@ -142,7 +150,7 @@ impl When {
     }
 }
 
-/// Reads an expression, and refuses one that is too long or too deep.
+/// Parses an expression, and rejects one that is too long or too deep.
 fn read(text: &str) -> Result<Program, RuleError> {
     let refused = |problem: &str| RuleError { line: 1, column: 1, problem: problem.to_owned() };
     if text.len() > TEXT_MAX {
@@ -154,7 +162,7 @@ fn read(text: &str) -> Result<Program, RuleError> {
             "the expression has {signs} operators, dots and brackets, expected {SIGNS_MAX} at most"
         )));
     }
-    let read = catch_unwind(|| ENV.compile(text)).map_err(|_| refused("the expression cannot be read"))?;
+    let read = catch_unwind(|| ENV.compile(text)).map_err(|_| refused("the parser has panicked"))?;
     let program = read.map_err(|errors| syntax_error(&errors))?;
     if is_too_deep(program.expression()) {
         return Err(refused(&format!("the expression is nested too deeply, expected {DEPTH_MAX} levels at most")));
@@ -198,7 +206,7 @@ fn syntax_error(errors: &cel::ParseErrors) -> RuleError {
     RuleError { line: at(first.pos.0), column: at(first.pos.1), problem }
 }
 
-/// The variables of one evaluation, each made when it is asked for.
+/// Variables of one evaluation. Each is created on first use.
 struct Scope<'d, 'o> {
     when: &'d When,
     kind: ChangeKind,
@@ -208,9 +216,9 @@ struct Scope<'d, 'o> {
     object_value: OnceLock<Any<'d>>,
     old_value: OnceLock<Any<'d>>,
     changes: OnceLock<Any<'d>>,
-    /// An object that could not be decoded.
+    /// Error of an object that could not be decoded.
     malformed: OnceLock<String>,
-    /// Something was asked for that is not known.
+    /// Set if an unknown value was requested.
     missed: AtomicBool,
     meter: Meter,
 }
@@ -238,7 +246,7 @@ impl<'d, 'o> Scope<'d, 'o> {
         }
     }
 
-    /// Counts an iteration; `None` where there were too many, which ends the evaluation.
+    /// Counts an iteration; `None` above the limit, which ends the evaluation.
     fn step(&self) -> Option<CowVal<'_, '_>> {
         let bytes = self.object.object().json_bytes() + self.old.object().json_bytes();
         let steps = self.when.weight.unwrap_or_default().steps(bytes);
@@ -278,7 +286,7 @@ impl<'d, 'o> Scope<'d, 'o> {
         Some(CowVal::Borrowed(&**list))
     }
 
-    /// Who changed the object; what is not said of it is an empty text.
+    /// Returns who changed the object; unknown parts are empty texts.
     fn changed_by(&self) -> CowVal<'_, '_> {
         let Some(who) = self.object.object().changed_by() else { return CowVal::owned(CelNull) };
         let text = |text: &str| CelString::from(text.to_owned());
@@ -291,7 +299,7 @@ impl<'d, 'o> Scope<'d, 'o> {
         None
     }
 
-    /// Returns a text that an object carries beside its body.
+    /// Returns a field that an object stores outside its body.
     fn identity(&self, name: &str) -> Option<CowVal<'_, '_>> {
         let (object, field) = match (name.strip_prefix("object.metadata."), self.before) {
             (Some(field), _) => (self.object.object(), field),
@@ -305,7 +313,7 @@ impl<'d, 'o> Scope<'d, 'o> {
             "resourceVersion" => object.resource_version(),
             _ => return None,
         };
-        // what is not there is looked for, and missed, where it would be
+        // an empty value is looked up in the body, and reported as missing there
         (!text.is_empty()).then(|| CowVal::owned(CelString::from(text)))
     }
 }

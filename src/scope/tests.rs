@@ -1,4 +1,4 @@
-//! Namespaces against a matcher that is too simple to be wrong.
+//! Comparison of namespaces with a simple reference matcher.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn parse(patterns: &[&str]) -> Namespaces {
 }
 
 #[test]
-fn globs_match_whole_names_and_an_exclude_wins() {
+fn globs_match_whole_names_and_exclusion_wins() {
     #[track_caller]
     fn check(patterns: &[&str], shown: &[&str], hidden: &[&str]) {
         let namespaces = parse(patterns);
@@ -32,7 +32,7 @@ fn globs_match_whole_names_and_an_exclude_wins() {
 }
 
 #[test]
-fn what_no_namespace_can_be_is_refused() {
+fn impossible_namespace_patterns_are_refused() {
     for pattern in ["", "!", "Team", "team_a", "a/b", "team a", "!!a", "a,b", "ä*", "a\\*"] {
         let error = Namespaces::parse(&[pattern]).unwrap_err();
         assert_eq!(error, NamespacesError::Malformed(pattern.to_owned()));
@@ -49,7 +49,7 @@ fn what_no_namespace_can_be_is_refused() {
 }
 
 #[test]
-fn what_the_server_can_do_is_left_to_it() {
+fn server_side_filtering_is_used_where_possible() {
     #[track_caller]
     fn check(patterns: &[&str], all: bool, names: Option<&[&str]>, selector: Option<&str>, filter: bool) {
         let namespaces = parse(patterns);
@@ -71,7 +71,7 @@ fn what_the_server_can_do_is_left_to_it() {
 }
 
 #[test]
-fn d12_namespaces_are_disjoint_where_that_is_certain() {
+fn namespaces_are_disjoint_where_certain() {
     #[track_caller]
     fn check(left: &[&str], right: &[&str], expected: bool) {
         let (left, right) = (parse(left), parse(right));
@@ -98,7 +98,7 @@ fn d12_namespaces_are_disjoint_where_that_is_certain() {
     check(&[], &[], false);
 }
 
-/// Whether a glob of `*`, `?` and literal bytes matches all of a name.
+/// Returns true if a glob of `*`, `?` and literal bytes matches a whole name.
 fn naive(glob: &[u8], name: &[u8]) -> bool {
     match glob.split_first() {
         None => name.is_empty(),
@@ -116,7 +116,7 @@ fn naive_list(patterns: &[String], name: &str) -> bool {
     (only_excludes || included) && !excluded
 }
 
-/// Every name of at most four letters of a small alphabet.
+/// Returns every name of at most four letters of a small alphabet.
 fn names() -> Vec<String> {
     let mut names = vec![String::new()];
     let mut from = 0;
@@ -136,7 +136,7 @@ fn lists() -> impl Strategy<Value = Vec<String>> {
 
 proptest! {
     #[test]
-    fn model_a_list_shows_what_the_naive_matcher_shows(patterns in lists()) {
+    fn model_namespace_list_agrees_with_naive_matcher(patterns in lists()) {
         let namespaces = Namespaces::parse(&patterns).unwrap();
         for name in names() {
             prop_assert_eq!(namespaces.matches(&name), naive_list(&patterns, &name), "{:?} {}", patterns, name);
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn model_what_is_pushed_to_the_server_is_what_is_shown(patterns in lists()) {
+    fn model_pushed_down_filter_equals_shown_namespaces(patterns in lists()) {
         let namespaces = Namespaces::parse(&patterns).unwrap();
         let names = names();
         let shown: Vec<&String> = names.iter().filter(|name| namespaces.matches(name)).collect();
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn model_disjoint_lists_share_no_name(left in lists(), right in lists()) {
+    fn model_disjoint_namespaces_share_no_name(left in lists(), right in lists()) {
         let [left, right] = [left, right].map(|patterns| Namespaces::parse(&patterns).unwrap());
         prop_assert_eq!(left.is_disjoint_from(&right), right.is_disjoint_from(&left));
         if left.is_disjoint_from(&right) {
@@ -184,11 +184,11 @@ proptest! {
 }
 
 #[test]
-fn patterns_that_mean_no_namespace_are_found_at_their_place() {
+fn patterns_without_match_are_found_by_position() {
     let namespaces = parse(&["!kube-*", "shop", "team-*", "!shpo", "stage"]);
     let found = namespaces.without_match(&["kube-system", "shop", "team-a"]);
     assert_eq!(found, [(3, "shpo", true), (4, "stage", true)]);
     assert_eq!(namespaces.without_match(&["stage"]).len(), 4);
-    assert_eq!(parse(&["!x"]).without_match(&["a"]), [(0, "x", true)], "what is not written is not told");
+    assert_eq!(parse(&["!x"]).without_match(&["a"]), [(0, "x", true)], "only written patterns are reported");
     assert_eq!(parse(&[]).without_match(&[""; 0]), [(0, "*", false)]);
 }

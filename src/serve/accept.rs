@@ -1,9 +1,9 @@
-//! Ranges of `Accept` that ask for JSON.
+//! Negotiation of JSON by ranges of `Accept`.
 
 use axum::http::{HeaderMap, header};
 
-/// Returns what `pick` makes of the first range of JSON that it takes, by its parameters `as`, `g` and `v`; `plain` where
-/// there is no `Accept`.
+/// Returns the first result of `pick` for the ranges of JSON, which gets their parameters `as`, `g` and `v`. Returns
+/// `plain` if there is no `Accept`.
 pub(super) fn negotiate<'a, T>(
     headers: &'a HeaderMap,
     plain: T,

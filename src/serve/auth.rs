@@ -1,4 +1,4 @@
-//! Authenticates requests: by bearer tokens, or not at all where only this machine reaches the listener.
+//! Authentication of requests by bearer tokens; none is needed if only this machine can reach the listener.
 
 use std::{
     fmt,
@@ -28,17 +28,17 @@ use crate::{
     mutex::lock,
 };
 
-/// Wrong tokens that an address may send at once; afterwards one each `ATTEMPT_INTERVAL`.
+/// Wrong tokens that an address may send in a burst; then one per `ATTEMPT_INTERVAL`.
 const ATTEMPTS: u32 = 10;
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(6);
 
-/// Addresses whose attempts are remembered.
+/// Maximum number of addresses whose attempts are stored.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Returns the token as it is now, or the reason why it cannot be read: its file may change.
+/// Function that returns the current token, or the reason why it cannot be read. Its file may change.
 type ReadToken = dyn Fn() -> Result<String, String> + Send + Sync;
 
-/// A token that is accepted.
+/// Accepted token.
 #[derive(Clone)]
 pub struct Token {
     name: Arc<str>,
@@ -47,8 +47,8 @@ pub struct Token {
 }
 
 impl Token {
-    /// Makes a token of its name in the log, its scope and a function that reads it. Each request calls the function, so it
-    /// must be quick.
+    /// Creates a token from its name in the log, its scope and a function that reads it. The function runs for each request,
+    /// so it must be fast.
     pub fn new(
         name: &str,
         scope: HttpScope,
@@ -67,7 +67,7 @@ impl fmt::Debug for Token {
 /// Clients that a listener accepts.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerAccess {
-    /// Accepted tokens; without any, every client that reaches the listener may do everything.
+    /// Accepted tokens. If there are none, every client that reaches the listener may do everything.
     pub tokens: Vec<Token>,
     /// Names under which the listener may be reached.
     pub allowed_hosts: AllowedHosts,
@@ -82,7 +82,7 @@ pub(super) struct Gate {
     wrong: EveryMinute,
 }
 
-/// Client of an accepted request: an extension of the request, for the audit log.
+/// Client of an accepted request, stored in the request for the audit log.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) address: Option<SocketAddr>,
@@ -100,7 +100,7 @@ impl Gate {
         })
     }
 
-    /// Returns the client, if its request is accepted.
+    /// Returns the client if its request is accepted.
     fn check(&self, request: &Request) -> Result<Caller, StatusObject> {
         let (method, headers) = (request.method(), request.headers());
         let addresses = request.extensions().get::<Addresses>();
@@ -119,7 +119,7 @@ impl Gate {
         Ok(Caller { address, token: Some(Arc::clone(&token.name)) })
     }
 
-    /// Returns the token that a request has. A right one is accepted in any case: many clients may share an address.
+    /// Returns the token of a request. A valid token is always accepted, because many clients may share an address.
     fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<&Token, StatusObject> {
         let given = bearer(headers).map(Sha256::digest);
         let mut unreadable = None;
@@ -139,9 +139,9 @@ impl Gate {
         }
         if let Some((name, error)) = unreadable {
             if self.unreadable.is_due() {
-                tracing::error!(token = &**name, %error, "failed to read a token of [http]: it lets no client in");
+                tracing::error!(token = &**name, %error, "cannot read a token of [http]: its clients are refused");
             }
-            return Err(StatusObject::internal_error("the server cannot read its token, its log says why"));
+            return Err(StatusObject::internal_error("the server cannot read its token: see its log"));
         }
         if given.is_some() && self.wrong.is_due() {
             let address = address.map(|address| address.to_string());
@@ -151,7 +151,7 @@ impl Gate {
     }
 }
 
-/// Accepts a request, or answers it as the API server would.
+/// Accepts a request, or refuses it in the form of the API server.
 pub(super) async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     match gate.check(&request) {
         Ok(caller) => {
@@ -178,12 +178,12 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Wrong tokens by address: each may send some at once, and is forgotten after a while without.
+/// Wrong tokens by address. Each address may send a burst, and is forgotten after a time without wrong tokens.
 #[derive(Debug, Default)]
 struct Attempts(HashMap<IpAddr, Instant>);
 
 impl Attempts {
-    /// Counts an attempt; `false` where it is one too many.
+    /// Counts an attempt; returns `false` if it exceeds the limit.
     fn attempt(&mut self, address: IpAddr, now: Instant) -> bool {
         let network = network(address);
         if self.0.len() >= ADDRESSES_MAX && !self.0.contains_key(&network) {
@@ -192,7 +192,7 @@ impl Attempts {
                 return false;
             }
         }
-        // The time at which all attempts so far are paid for.
+        // The time at which the budget for all attempts so far is restored.
         let paid = self.0.entry(network).or_insert(now);
         let next = (*paid).max(now) + ATTEMPT_INTERVAL;
         let is_allowed = next <= now + ATTEMPT_INTERVAL * ATTEMPTS;
@@ -203,7 +203,7 @@ impl Attempts {
     }
 }
 
-/// Returns the addresses of one client as one: an IPv6 client has a network of them.
+/// Returns one address for all addresses of a client: an IPv6 client has a whole network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -227,7 +227,7 @@ mod tests {
         Gate::new(ListenerAccess { tokens, allowed_hosts: AllowedHosts::default() })
     }
 
-    /// Sends a request; the code of the refusal, or the name of the token.
+    /// Sends a request; returns the name of the token, or the code of the refusal.
     fn ask(gate: &Gate, method: Method, authorization: Option<&str>) -> Result<Option<String>, u16> {
         let mut request = Request::builder().method(method).uri("/version").header("host", "localhost");
         if let Some(authorization) = authorization {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn request_without_a_right_token_is_refused() {
+    fn request_without_valid_token_is_refused() {
         let gate = gate(vec![token("a", HttpScope::Control, TOKEN)]);
         for right in ["Bearer s3cret-s3cret-s3", "bearer  s3cret-s3cret-s3"] {
             assert_eq!(ask(&gate, Method::GET, Some(right)), Ok(Some("a".to_owned())), "{right:?}");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn token_that_is_short_or_unreadable_lets_no_client_in() {
+    fn short_or_unreadable_token_lets_no_client_in() {
         for source in [
             token("a", HttpScope::Read, ""),
             token("a", HttpScope::Read, "s3cret"),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_tokens_are_limited_and_right_ones_are_not() {
+    fn wrong_tokens_are_rate_limited() {
         let gate = gate(vec![token("a", HttpScope::Read, TOKEN)]);
         let codes: Vec<_> = (0..12).map(|_| ask(&gate, Method::GET, Some("Bearer wrong")).unwrap_err()).collect();
         assert_eq!(codes, [[401; 10].as_slice(), &[429; 2]].concat());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_return_with_time_and_are_counted_by_address() {
+    fn attempts_refill_over_time_per_address() {
         let (mut attempts, start) = (Attempts::default(), Instant::now());
         let [one, other]: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
         let burst = |attempts: &mut Attempts, now| (0..100).filter(|_| attempts.attempt(one, now)).count();
@@ -298,7 +298,7 @@ mod tests {
         assert!(attempts.attempt(other, start));
         assert_eq!(burst(&mut attempts, start + ATTEMPT_INTERVAL), 1);
         assert_eq!(burst(&mut attempts, start + Duration::from_hours(1)), 10);
-        // An address more than are remembered is refused, until one is forgotten.
+        // Addresses beyond the maximum are refused until one is forgotten.
         let address = |number: u32| IpAddr::from(std::net::Ipv4Addr::from_bits(number));
         let many = (0..5000).filter(|number| attempts.attempt(address(*number), start)).count();
         assert_eq!((many, attempts.0.len()), (ADDRESSES_MAX - 2, ADDRESSES_MAX));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_network_is_one_client() {
+    fn ipv6_network_counts_as_one_client() {
         let address = |text: &str| network(text.parse().unwrap());
         assert_eq!(address("2001:db8::1"), address("2001:db8::ffff"));
         assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));

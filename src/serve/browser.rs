@@ -1,7 +1,8 @@
-//! Refuses requests that a web page of another site makes a browser send.
+//! Protection against requests that a web page of another site makes a browser send.
 //!
-//! A page can send requests to any address its visitor reaches, but reads the answer only where both are of one origin. A
-//! name that first means the page's server and then this machine makes them one (DNS rebinding). `Host` shows that name.
+//! A page can send requests to any address that its visitor can reach. It can read the response only if both have the same
+//! origin. A name that first points to the page's server and then to this machine gives both one origin (DNS rebinding).
+//! `Host` reveals that name.
 
 use std::net::IpAddr;
 
@@ -13,12 +14,12 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// `[http] allowed_hosts`: names and addresses beside loopback and the address that the client connected to.
+/// Names and addresses of `[http] allowed_hosts`, beside loopback and the address that the client connected to.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(Vec<String>);
 
 impl AllowedHosts {
-    /// Makes the list; case does not count.
+    /// Creates the list; case is ignored.
     pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
         Self(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
     }
@@ -40,7 +41,7 @@ pub(super) fn check(
     let mut hosts = headers.get_all(header::HOST).iter();
     let (host, further) = (hosts.next(), hosts.next());
     let named = host.and_then(authority).filter(|_| further.is_none());
-    // A request to a proxy names the host in its target too.
+    // A request to a proxy also names the host in its target.
     let is_served = |authority: &Authority| is_served(&host_of(authority), addresses, allowed);
     let is_own = named.as_ref().is_some_and(is_served) && uri.authority().is_none_or(is_served);
     let Some(named) = named.filter(|_| is_own) else {
@@ -53,20 +54,20 @@ pub(super) fn check(
     }
     let is = |name, value: &str| headers.get(name).is_some_and(|header| header == value);
     let is_navigation = *method == Method::GET && is(SEC_FETCH_MODE, "navigate") && is(SEC_FETCH_DEST, "document");
-    // The page's origin was allowed by the configuration where there is one.
+    // If there is an `Origin`, the configuration has allowed it.
     if is(SEC_FETCH_SITE, "cross-site") && !is_navigation && !headers.contains_key(header::ORIGIN) {
         return Err(StatusObject::foreign_origin("another site"));
     }
     Ok(())
 }
 
-/// Reads `HOST` or `HOST:PORT`.
+/// Parses `HOST` or `HOST:PORT`.
 fn authority(header: &HeaderValue) -> Option<Authority> {
     let text = header.to_str().ok()?;
     (!text.contains('@')).then(|| text.parse().ok())?
 }
 
-/// Returns the host without port and brackets, in small letters.
+/// Returns the host in lower case, without port and brackets.
 fn host_of(authority: &Authority) -> String {
     authority.host().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
 }
@@ -79,7 +80,7 @@ fn is_served(host: &str, addresses: Option<&Addresses>, allowed: &AllowedHosts) 
     host == "localhost" || host.parse().is_ok_and(is_own) || allowed.contain(host)
 }
 
-/// Returns whether the page is of the host that it asks, with its port, or of an allowed one.
+/// Returns true if the page comes from the requested host and port, or from an allowed host.
 fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &AllowedHosts) -> bool {
     let text = origin.to_str().unwrap_or_default();
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
@@ -87,7 +88,7 @@ fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &AllowedHosts)
     origin.is_some_and(|origin| origin == *host || allowed.contain(&host_of(&origin)))
 }
 
-/// Returns a header as it is shown in an error.
+/// Returns a header in the form for an error message.
 fn shown(header: Option<&HeaderValue>) -> String {
     header.map_or_else(|| "none".to_owned(), |header| format!("{:?}", String::from_utf8_lossy(header.as_bytes())))
 }
@@ -101,7 +102,7 @@ mod tests {
         local: std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 8080),
     };
 
-    /// Returns the code of the refusal; 200 for none.
+    /// Returns the code of the refusal, or 200.
     fn code(pairs: &[(&str, &[u8])]) -> u16 {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn host_in_the_target_counts_too() {
+    fn host_in_target_is_checked_too() {
         let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
         let of = |target| check((&Method::GET, &Uri::from_static(target), &headers), None, &AllowedHosts::default());
         assert!(of("http://localhost:8080/livez").is_ok());
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn request_of_another_site_is_refused_unless_a_person_follows_a_link() {
+    fn cross_site_request_is_refused_unless_navigation() {
         let host: (&str, &[u8]) = ("host", b"localhost:8080");
         let cross: (&str, &[u8]) = ("sec-fetch-site", b"cross-site");
         assert_eq!(code(&[host, cross]), 403);

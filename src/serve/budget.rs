@@ -1,14 +1,14 @@
-//! `[http] max_response_bytes`: a budget for the bytes of all answers that are being written.
+//! `[http] max_response_bytes`: a budget for the bytes of all responses that are being written.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Bytes of an answer that is never refused: health checks stay possible.
+/// Maximum bytes of a response that is never refused, so that health checks work.
 const SMALL: u64 = 16 << 10;
 
-/// Bytes of the answers that one server is writing.
+/// Bytes of the responses that one server is writing.
 #[derive(Debug)]
 pub(super) struct ResponseBudget {
     max: u64,
@@ -20,13 +20,13 @@ impl ResponseBudget {
         Arc::new(Self { max, used: AtomicU64::new(0) })
     }
 
-    /// Returns whether a large answer would be refused now.
+    /// Returns true if a large response would be refused now.
     pub(super) fn is_exhausted(&self) -> bool {
         self.used.load(Relaxed) >= self.max
     }
 
-    /// Charges the bytes of an answer; `None` where the budget is exhausted and the answer is not small. An answer may
-    /// overdraw the budget: otherwise one that is larger could never be written.
+    /// Charges the bytes of a response; returns `None` if the budget is exhausted and the response is not small. A response may
+    /// overdraw the budget, or else a larger response could never be written.
     pub(super) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
         if bytes > SMALL && self.is_exhausted() {
             return None;
@@ -36,7 +36,7 @@ impl ResponseBudget {
     }
 }
 
-/// Share of one answer in the budget; dropping it releases the rest.
+/// Share of one response in the budget; dropping it releases the rest.
 #[derive(Debug)]
 pub(super) struct Charge {
     budget: Arc<ResponseBudget>,
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_answer_waits_for_the_bytes_of_others() {
+    fn large_answer_waits_for_shared_budget() {
         let budget = ResponseBudget::new(100 << 10);
         let mut first = budget.charge(200 << 10).unwrap();
         assert!(budget.charge(SMALL + 1).is_none(), "exhausted");

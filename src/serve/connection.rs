@@ -1,9 +1,9 @@
-//! One connection: a record of its activity, kept by wrappers of its socket and of the answers' bodies.
+//! State of one connection: a record of its activity, kept by wrappers of its socket and of the response bodies.
 //!
 //! ```text
 //! Activity      phase and time stamps, from which the deadlines follow (pure)
 //! WatchedStream the socket: records bytes that arrive, and writes that block
-//! WatchedBody   an answer: records its end, and releases its share of the response budget
+//! WatchedBody   a response: records its end, and releases its share of the response budget
 //! ```
 
 use std::{
@@ -29,50 +29,50 @@ use crate::mutex::lock;
 /// Limits of one listener and of its connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Open connections.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// Time for the TLS handshake and the head of a request.
+    /// Time limit for the TLS handshake and the head of a request.
     pub header_timeout: Duration,
     /// Time after which a kept-alive connection without a request is closed.
     pub idle_timeout: Duration,
-    /// Time after which an answer is cut of which the client reads nothing. Streams are exempt.
+    /// Time after which a response is cut if the client reads nothing of it. Streams are exempt.
     pub write_timeout: Duration,
-    /// Bytes of all answers that are being written. Streams are exempt.
+    /// Maximum bytes of all responses that are being written. Streams are exempt.
     pub max_response_bytes: u64,
 }
 
 impl ConnectionLimits {
-    /// Returns the streams that may be open: some connections are left to other requests.
+    /// Returns the maximum number of open streams, which leaves some connections for other requests.
     pub(super) fn max_streams(&self) -> usize {
         self.max_connections - (self.max_connections / 16).clamp(1, 64).min(self.max_connections - 1)
     }
 }
 
-/// Marks an answer that has no end: an extension of the response.
+/// Extension that marks a response without an end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endless;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The TLS handshake, or a request whose head is incomplete.
+    /// TLS handshake, or a request whose head is incomplete.
     Head,
-    /// No request since the last answer.
+    /// No request since the last response.
     Idle,
-    /// A request is being answered.
+    /// Request that is being answered.
     Answer,
 }
 
-/// Activity of a connection.
+/// Activity of a connection, from which its deadlines follow.
 #[derive(Debug)]
 pub(super) struct Activity {
     phase: Phase,
     /// Start of the phase.
     since: Instant,
-    /// Bytes of a further request have arrived during the answer.
+    /// Set when bytes of another request have arrived during the response.
     is_pipelined: bool,
-    /// Start of a write that the client's side does not take.
+    /// Start of a write that the client does not accept.
     blocked: Option<Instant>,
-    /// The answer has no end.
+    /// Set if the response has no end.
     is_stream: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Activity {
 pub(super) type SharedActivity = Arc<Mutex<Activity>>;
 
 impl Activity {
-    /// Makes the record of a connection that was just accepted.
+    /// Creates the record of a new connection.
     pub(super) fn new(now: Instant) -> Self {
         Self { phase: Phase::Head, since: now, is_pipelined: false, blocked: None, is_stream: false }
     }
@@ -93,7 +93,7 @@ impl Activity {
         }
     }
 
-    /// A request is complete.
+    /// Records a complete request.
     fn requested(&mut self, now: Instant) {
         *self = Self { phase: Phase::Answer, blocked: self.blocked, ..Self::new(now) };
     }
@@ -111,7 +111,7 @@ impl Activity {
         self.blocked = None;
     }
 
-    /// Returns the option whose time is over, if one is.
+    /// Returns the option whose time limit has passed, if there is one.
     pub(super) fn overdue(&self, limits: &ConnectionLimits, now: Instant) -> Option<&'static str> {
         let is_over = |since: Instant, timeout| now.saturating_duration_since(since) >= timeout;
         match (self.blocked, self.phase) {
@@ -122,13 +122,13 @@ impl Activity {
         }
     }
 
-    /// Returns the time since which the connection waits for its client to ask; `None` during an answer.
+    /// Returns the time since which the connection waits for a request; `None` during a response.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         (self.phase != Phase::Answer).then_some(self.since)
     }
 }
 
-/// A connection's socket.
+/// Socket of a connection.
 #[derive(Debug)]
 pub(super) struct WatchedStream {
     stream: TcpStream,
@@ -151,7 +151,7 @@ impl WatchedStream {
 }
 
 impl Drop for WatchedStream {
-    /// The kernel would keep what a client does not read for minutes: it is discarded, and the client sees a reset.
+    /// Discards bytes that a client does not read, which the kernel would keep for minutes; the client sees a reset.
     fn drop(&mut self) {
         if lock(&self.activity).blocked.is_some()
             && let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
@@ -200,7 +200,7 @@ impl AsyncWrite for WatchedStream {
     }
 }
 
-/// A request that is being answered; dropping it ends the answer.
+/// Response in progress; dropping it ends the response.
 #[derive(Debug)]
 pub(super) struct Answer(SharedActivity);
 
@@ -210,7 +210,7 @@ impl Answer {
         Self(Arc::clone(activity))
     }
 
-    /// Marks the answer as one that has no end.
+    /// Marks the response as endless.
     pub(super) fn set_endless(&self) {
         lock(&self.0).is_stream = true;
     }
@@ -222,7 +222,7 @@ impl Drop for Answer {
     }
 }
 
-/// The body of an answer.
+/// Body of a response.
 #[derive(Debug)]
 pub(super) struct WatchedBody {
     pub(super) body: Body,
@@ -263,7 +263,7 @@ mod tests {
         max_response_bytes: 1,
     };
 
-    /// Reports the option that closes the connection, and after how many seconds; the activity does not change meanwhile.
+    /// Returns the option that closes the connection, and the seconds until then, without further activity.
     fn closed_by(activity: &Activity, start: Instant) -> Option<(&'static str, u64)> {
         (0..1000).find_map(|second| {
             activity.overdue(&LIMITS, start + Duration::from_secs(second)).map(|option| (option, second))
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_request_sent_during_an_answer_has_the_time_of_a_head() {
+    fn partial_request_during_answer_has_header_timeout() {
         let start = Instant::now();
         let mut activity = Activity::new(start);
         activity.requested(start);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_that_ends_is_cut_for_an_idle_reader() {
+    fn only_finite_answer_is_cut_for_idle_reader() {
         let start = Instant::now();
         let mut activity = Activity::new(start);
         activity.requested(start);
@@ -314,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn streams_leave_connections_to_other_requests() {
+    fn streams_leave_connections_for_other_requests() {
         let streams = |max_connections| ConnectionLimits { max_connections, ..LIMITS }.max_streams();
         assert_eq!([1, 2, 16, 64, 1024, 10_000].map(streams), [1, 1, 15, 60, 960, 9_936]);
     }
 
     #[test]
-    fn connection_waits_for_its_client_between_answers() {
+    fn connection_idles_between_answers() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1);
         let mut activity = Activity::new(start);

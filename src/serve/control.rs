@@ -1,4 +1,4 @@
-//! Controls handlers: `POST /v1/handlers/NAME/pause`, `resume`, `replay`. Each request is a line in the log, with its client.
+//! Control of handlers: `POST /v1/handlers/NAME/pause`, `resume`, `replay`. Each request is logged with its client.
 
 use axum::{
     Extension, Json,
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{ServeState, auth::Caller, status_object::StatusObject};
 use crate::delivery::status::Control;
 
-/// Does what is asked, and answers with the handler as it is then.
+/// Controls the handler, and responds with its new state.
 pub(super) async fn control(
     State(state): State<ServeState>,
     Extension(Caller { address, token }): Extension<Caller>,

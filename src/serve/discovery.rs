@@ -1,6 +1,6 @@
-//! What the read API serves, in the documents by which Kubernetes clients find it: `/api`, `/apis`, `/version`.
+//! Discovery documents of the read API, for Kubernetes clients: `/api`, `/apis`, `/version`.
 //!
-//! The types that are watched, under the names that the API server gave them. Groups and versions stand in its order.
+//! They list the watched types under the API server's names. Groups and versions have the order of the API server.
 
 use axum::{
     body::Body,
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use super::{accept::negotiate, lookup, status_object::StatusObject};
 use crate::{discovery::ServedType, object::ResourceType, registry::Registry};
 
-/// What may be done with every type.
+/// Verbs of every type.
 const VERBS: [&str; 2] = ["get", "list"];
 
-/// One API group as it is served.
+/// API group with its served types.
 struct Group {
     name: String,
     versions: Vec<(String, Vec<ServedType>)>,
 }
 
-/// Answers `/version`: the Kubernetes version whose answers the read API gives.
+/// Returns the document `/version`: the Kubernetes version that the read API follows.
 pub(super) fn version() -> Value {
     json!({
         "major": "1",
@@ -35,7 +35,7 @@ pub(super) fn version() -> Value {
     })
 }
 
-/// Answers the documents at `/api`, `/apis` and below that name no type; `None` where the path is no such document.
+/// Returns the document at `/api`, `/apis` or below that names no type; `None` for other paths.
 pub(super) fn answer(
     registry: &Registry,
     path: &str,
@@ -70,7 +70,7 @@ pub(super) fn answer(
 
 const PLAIN: &str = "application/json";
 
-/// Answers `/api` or `/apis`; `form` is what [`of_range`] has read.
+/// Returns the document `/api` or `/apis`; `form` is the result of [`of_range`].
 fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response<Body> {
     let shown = groups.iter().filter(|group| group.name.is_empty() == is_core);
     let mut response = match form {
@@ -95,8 +95,8 @@ fn respond(document: &Value, content_type: &str) -> Response<Body> {
     response
 }
 
-/// Reads the parameters of a range: empty for the documents that tell groups alone, else the version of the one that tells
-/// all types at once (1.26 and later).
+/// Parses the parameters of a range. Returns an empty text for documents of groups only, or the version of the document of
+/// all types (1.26 and later).
 fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
     match parameters {
         [None, ..] => Some(""),
@@ -105,7 +105,7 @@ fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
     }
 }
 
-/// Returns what is served, the core group first: it is always there, as `/api` is.
+/// Returns the served groups. The core group is first and always present, like `/api`.
 fn groups(registry: &Registry) -> Vec<Group> {
     let mut groups = vec![Group { name: String::new(), versions: vec![("v1".to_owned(), Vec::new())] }];
     let catalog = registry.catalog();

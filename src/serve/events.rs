@@ -1,4 +1,4 @@
-//! `/v1/events`: what [`subscribe`](crate::subscribe) has for a subscriber, as the body of an answer.
+//! Stream `/v1/events`: the events of [`subscribe`](crate::subscribe) for a subscriber, as the body of a response.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -23,17 +23,17 @@ use crate::{
     },
 };
 
-/// Proxies that gather an answer before they pass it on let this one through.
+/// Header that makes buffering proxies pass the stream on at once.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Answers with a stream that ends with the engine, or with the connection.
+/// Responds with a stream that ends with the engine or with the connection.
 pub(super) async fn events(
     State(state): State<ServeState>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response<Body> {
     let Ok(permit) = state.streams.try_acquire_owned() else {
-        let message = "as many streams are open as [http] max_connections allows: try again later";
+        let message = "too many open streams for [http] max_connections: try again later";
         return StatusObject::too_many_requests(message).into_response();
     };
     match subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await {
@@ -70,7 +70,7 @@ async fn subscribe(
     Ok((subscriber, format))
 }
 
-/// A name that means nothing would be a stream that says nothing. Before the server has told its types nobody can tell.
+/// Checks that a type or entry exists, because its stream would stay empty. Before discovery this cannot be checked.
 fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
     if !registry.is_discovered() {
         return Ok(());
@@ -87,9 +87,8 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
     known.sort_unstable();
     known.dedup();
     let known = if known.is_empty() { "nothing is watched".to_owned() } else { known.join(", ") };
-    let message = format!(
-        "resource: Invalid value: {name:?}: expected a type that is watched or the name of an entry of [resources]: {known}"
-    );
+    let message =
+        format!("resource: Invalid value: {name:?}: expected a watched type or an entry of [resources]: {known}");
     Err(StatusObject::bad_request(message))
 }
 

@@ -1,4 +1,4 @@
-//! Bounds log lines that a client can cause: one a minute.
+//! Limit of log lines that clients can cause: one per minute.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::mutex::lock;
 
-/// Passes one event a minute.
+/// Filter that passes one event per minute.
 #[derive(Debug, Default)]
 pub(super) struct EveryMinute(Mutex<Option<Instant>>);
 
 impl EveryMinute {
-    /// Returns whether this event is the first within a minute.
+    /// Returns true if this event is the first within a minute.
     pub(super) fn is_due(&self) -> bool {
         let now = Instant::now();
         let mut last = lock(&self.0);

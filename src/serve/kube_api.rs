@@ -1,18 +1,18 @@
-//! The Kubernetes API's read paths, answered from the cache: get and list with selectors, paging and our indexes.
+//! Read paths of the Kubernetes API, answered from the cache: get and list with selectors, paging and indexes.
 //!
-//! Objects go out as the bytes they came in. A list is answered from one published version of the cache, and its
-//! pages from one snapshot (`continue` tokens live for five minutes, then 410 as the API server answers).
+//! Objects are sent as the bytes in which they arrived. A list comes from one published version of the cache, and its
+//! pages from one snapshot. `continue` tokens are valid for five minutes, and then get 410 as from the API server.
 //!
 //! ```text
-//! query    path and parameters → what is asked for (pure)
+//! query    path and parameters → request (pure)
 //! form     Accept → whole objects, metadata only, or a table (pure)
 //! pages    lists that were cut into pages
 //! table    objects → the cells that kubectl prints (pure)
-//! render   objects → bodies, a piece at a time
+//! render   objects → bodies, piece by piece
 //! ```
 //!
-//! A read without `resourceVersion` asks the API server for its most recent state; here it gets the cache's. One with
-//! a version waits until the cache has come so far, or is told that it has not (A-2, A-6).
+//! A read without `resourceVersion` asks the API server for its latest state; here it gets the state of the cache. A read
+//! with a version waits until the cache reaches it, or gets an error (A-2, A-6).
 
 mod form;
 mod pages;
@@ -54,17 +54,17 @@ use crate::{
 
 pub(super) use pages::Snapshots;
 
-/// How long a read waits for the version that it asks for, as the API server does (A-6).
+/// Time for which a read waits for its version, the same as in the API server (A-6).
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Between two looks at the cache's version while a read waits for it.
+/// Interval of checks of the cache's version while a read waits for it.
 const FRESH_POLL: Duration = Duration::from_millis(20);
 
 /// Answers one request below `/api` or `/apis`.
 pub(super) async fn answer(state: ServeState, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
     let body = match *method {
         Method::GET | Method::HEAD => read(&state, uri, headers).await,
-        _ => Err(StatusObject::method_not_allowed("deltabus is a cache, write to the API server")),
+        _ => Err(StatusObject::method_not_allowed("deltabus is a read-only cache: write to the API server")),
     };
     body.unwrap_or_else(StatusObject::into_response)
 }
@@ -84,7 +84,7 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
     if served.hides_values() && form.shows_values() {
         return Err(StatusObject::forbidden(&served.resource, target.name));
     }
-    // What a verifier asks of one unit is kept in any case.
+    // Metadata for `deltabus verify`, which reads single units, is always kept.
     let is_kept = served.keeps_bodies() || served.is_unit() && matches!(form, Form::Metadata(_));
     if !is_kept {
         return Err(StatusObject::not_kept(&served.resource));
@@ -103,7 +103,7 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
     Ok(respond(&served, body))
 }
 
-/// Returns the custom resource definition of a type, where definitions are watched too.
+/// Returns the custom resource definition of a type if definitions are watched too.
 fn definition_of(registry: &Registry, resource: &ResourceType) -> Option<serde_json::Value> {
     let definitions = lookup::find(registry, "apiextensions.k8s.io", "v1", "customresourcedefinitions", None)?;
     let name = resource.qualified_name();
@@ -123,13 +123,13 @@ fn respond(served: &Served, body: Body) -> Response<Body> {
     response
 }
 
-/// Waits until the cache is as new as asked for; 504 if that takes too long (A-6), 410 where one exact version is asked
-/// for that has passed.
+/// Waits until the cache has reached the requested version. Returns 504 if that takes too long (A-6), and 410 if an exact
+/// version has passed.
 async fn wait_for_version(served: &Served, asked: &VersionQuery) -> Result<(), StatusObject> {
     let (VersionQuery::NotOlderThan(version) | VersionQuery::Exact(version)) = asked else { return Ok(()) };
     let deadline = Instant::now() + FRESH_TIMEOUT;
     loop {
-        // One look a time: a lister is not to be held over an await.
+        // One lister for each check: it must not be held over an await.
         let current = served.lister().version().resource_version;
         match compare(&current, version)? {
             Ordering::Greater if matches!(asked, VersionQuery::Exact(_)) => {
@@ -142,7 +142,7 @@ async fn wait_for_version(served: &Served, asked: &VersionQuery) -> Result<(), S
     }
 }
 
-/// Compares by A-1; a version that is none is the caller's mistake.
+/// Compares versions by A-1; an invalid version is an error of the client.
 fn compare(current: &ResourceVersion, asked: &ResourceVersion) -> Result<Ordering, StatusObject> {
     let invalid = || StatusObject::bad_request(format!("resourceVersion: Invalid value: {:?}", asked.to_string()));
     current.compare(asked).ok_or_else(invalid)
@@ -154,7 +154,7 @@ fn get(served: &Served, namespace: &str, name: &str, style: &Style) -> Result<Bo
     Ok(Body::from(render::object(&object, style)))
 }
 
-/// Lists on a thread of its own: sorting and filtering a large collection would delay `/livez`.
+/// Builds a list on a separate thread: sorting and filtering a large collection would delay `/livez`.
 async fn list(
     served: Served,
     state: &ServeState,
@@ -163,11 +163,11 @@ async fn list(
     style: Style,
 ) -> Result<Body, StatusObject> {
     let permit = Arc::clone(&state.lists).try_acquire_owned();
-    let permit = permit.map_err(|_| StatusObject::too_many_requests("too many lists at once, try again later"))?;
+    let permit = permit.map_err(|_| StatusObject::too_many_requests("too many lists at once: try again later"))?;
     let (snapshots, budget) = (Arc::clone(&state.snapshots), Arc::clone(&state.budget));
     let cutting = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        // Many lists may wait here: one that cannot be written is not put together.
+        // Many lists may wait here. One that cannot be written is not built.
         if budget.is_exhausted() {
             return Err(StatusObject::responses_full());
         }
@@ -178,7 +178,7 @@ async fn list(
     });
     let (pieces, charge) = cutting.await.map_err(|_| StatusObject::internal_error("the list failed"))??;
     let pieces = unfold((pieces, charge), |(mut pieces, mut charge)| async {
-        // A piece takes a while: other connections have their turn.
+        // A piece takes time to write: other connections run in between.
         tokio::task::yield_now().await;
         let piece = pieces.next()?;
         charge.release(piece.len() as u64);
@@ -220,7 +220,7 @@ fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<
         taken: Instant::now(),
         collection,
         resource_version: version.resource_version.to_string(),
-        // As the API server: with a selector it does not tell how many remain.
+        // Like the API server: with a selector, the number of remaining objects is not reported.
         tells_remaining: query.selector.is_all(),
         items: items.into(),
     })

@@ -1,7 +1,7 @@
-//! Accepts connections, each a task, and closes those whose time is over.
+//! Accepts connections, each in a task, and closes overdue ones.
 //!
-//! Not by `axum::serve`: what that keeps for a connection, HTTP/2 and upgrades included, is twice as much, and a stream is a
-//! connection. It has no limits either.
+//! It does not use `axum::serve`. That needs twice the memory for a connection, because of HTTP/2 and upgrades, and every
+//! stream is a connection. It also has no limits.
 
 use std::{
     collections::HashMap,
@@ -31,38 +31,38 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Pause after a connection could not be accepted: too many files are open.
+/// Pause after a connection could not be accepted, because too many files are open.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Interval at which the deadlines of open connections are checked.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// Bytes that the head of a request may have.
+/// Maximum bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Answer to a connection beyond the limit.
+/// Response to a connection beyond the limit.
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 61\r\n\r\n\
 all connections that [http] max_connections allows are in use";
 
-/// Addresses of a connection: an extension of each request.
+/// Addresses of a connection, stored in each request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
-    /// The client's.
+    /// Address of the client.
     pub(super) peer: SocketAddr,
-    /// The one that it connected to.
+    /// Address that the client connected to.
     pub(super) local: SocketAddr,
 }
 
-/// A listener with its limits.
+/// Listener with its limits.
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
-    /// `None`: HTTP without TLS.
+    /// Certificate for TLS; `None` for plain HTTP.
     pub(super) certificate: Option<Certificate>,
     pub(super) router: Router,
     pub(super) limits: ConnectionLimits,
     pub(super) budget: Arc<ResponseBudget>,
-    /// The budget of `/metrics`: lists that no one reads must not hide what is wrong.
+    /// Separate budget of `/metrics`: unread lists must not block the metrics.
     pub(super) metrics_budget: Arc<ResponseBudget>,
 }
 
@@ -74,7 +74,7 @@ struct Connections {
 }
 
 impl Listener {
-    /// Serves until the future is dropped.
+    /// Serves connections until the future is dropped.
     pub(super) async fn serve(self) {
         let mut connections = Connections::default();
         let mut check = interval(CHECK);
@@ -90,7 +90,7 @@ impl Listener {
                     Ok((stream, peer)) => self.admit(&mut connections, stream, peer),
                     Err(error) if is_of_connection(&error) => {}
                     Err(error) => {
-                        tracing::error!(%error, "failed to accept a connection, trying again");
+                        tracing::error!(%error, "failed to accept a connection; retrying");
                         sleep(AFTER_FAILURE).await;
                     }
                 },
@@ -110,8 +110,8 @@ impl Listener {
             }
             return;
         }
-        let Ok(local) = stream.local_addr() else { return }; // it has ended
-        // Events are small, and not to wait for the answer to those before.
+        let Ok(local) = stream.local_addr() else { return }; // the connection has ended
+        // Small events must not wait for the acknowledgement of earlier ones.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "failed to set TCP_NODELAY");
         }
@@ -145,13 +145,13 @@ impl Connections {
         let now = Instant::now();
         self.open.retain(|_, (task, activity)| {
             let Some(option) = lock(activity).overdue(limits, now) else { return true };
-            tracing::debug!(option, "a connection was closed: its time is over");
+            tracing::debug!(option, "closed a connection: its time limit has passed");
             task.abort();
             false
         });
     }
 
-    /// Closes the connection that has waited longest for its client; `false` where all of them are being answered.
+    /// Closes the connection that has waited longest for its client; returns `false` if all are being answered.
     fn close_longest_waiting(&mut self) -> bool {
         let waiting = self.open.iter().filter_map(|(id, (_, activity))| Some((lock(activity).waits_since()?, *id)));
         let longest = waiting.min_by_key(|(since, _)| *since).and_then(|(_, id)| self.open.remove(&id));
@@ -169,7 +169,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// Answers until the connection ends.
+    /// Answers requests until the connection ends.
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| self.answer(request));
         let connection =
@@ -193,7 +193,7 @@ impl Requests {
             if response.extensions().get::<Endless>().is_some() {
                 answer.set_endless();
             }
-            // A list charges by itself: its size is not known here.
+            // A list charges itself: its size is not known here.
             let mut charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
             if charge.is_none() {
                 response = StatusObject::responses_full().into_response();
@@ -205,7 +205,7 @@ impl Requests {
     }
 }
 
-/// Returns whether the client went away before its connection was accepted.
+/// Returns true if the client closed its connection before it was accepted.
 fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -1,4 +1,4 @@
-//! From the name of a type to what answers for it: the one place where reads ask the registry.
+//! Lookup of types for reads: the only place that queries the registry.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     registry::{Registry, WatchedType},
 };
 
-/// What answers reads: a type with all its units, or one of them.
+/// Type that can be read: all its units, or one of them.
 #[derive(Clone)]
 pub(super) struct Served {
     pub(super) resource: Arc<ResourceType>,
@@ -25,7 +25,7 @@ enum Source {
 }
 
 impl Served {
-    /// Returns a reader, for this thread.
+    /// Returns a reader for this thread.
     pub(super) fn lister(&self) -> Lister {
         match &self.source {
             Source::Type(watched) => watched.lister(),
@@ -33,7 +33,7 @@ impl Served {
         }
     }
 
-    /// Returns what a reader should know, each sentence once.
+    /// Returns warnings for readers, each once.
     pub(super) fn warnings(&self) -> Vec<&str> {
         match &self.source {
             Source::Type(watched) => watched.warnings(),
@@ -41,22 +41,22 @@ impl Served {
         }
     }
 
-    /// Returns whether reads show metadata alone because values must not travel (D11).
+    /// Returns true if reads show only metadata because values are redacted.
     pub(super) fn hides_values(&self) -> bool {
         self.units().iter().any(|unit| unit.options.hides_values)
     }
 
-    /// Returns whether only metadata is kept, for whatever reason.
+    /// Returns true if only metadata is kept, for any reason.
     pub(super) fn is_metadata_only(&self) -> bool {
         self.units().iter().any(|unit| unit.options.scope.metadata_only)
     }
 
-    /// Returns whether there are bodies to be read: not with `cache = "none"`.
+    /// Returns true if bodies are kept; not with `cache = "none"`.
     pub(super) fn keeps_bodies(&self) -> bool {
         self.units().iter().all(|unit| unit.options.indexer.keep.is_whole())
     }
 
-    /// Returns whether reads have an answer.
+    /// Returns true if reads can be answered.
     pub(super) fn is_readable(&self) -> bool {
         match &self.source {
             Source::Type(watched) => watched.is_readable(),
@@ -64,7 +64,7 @@ impl Served {
         }
     }
 
-    /// Returns whether this is one unit.
+    /// Returns true if this is a single unit.
     pub(super) fn is_unit(&self) -> bool {
         matches!(self.source, Source::Unit(..))
     }
@@ -99,7 +99,7 @@ pub(super) fn find(
     Some(Served { resource, source })
 }
 
-/// Returns every type that is watched, once each.
+/// Returns every watched type once.
 pub(super) fn types(registry: &Registry) -> Vec<Arc<ResourceType>> {
     registry.types().iter().map(|watched| Arc::clone(&watched.resource)).collect()
 }

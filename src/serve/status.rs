@@ -1,4 +1,4 @@
-//! Health as Kubernetes asks for it, metrics, and the state of resources and handlers as JSON.
+//! Health checks of Kubernetes, metrics, and the state of resources and handlers as JSON.
 
 use std::fmt::Write as _;
 
@@ -20,18 +20,18 @@ use crate::{
     registry::{Registry, UNDISCOVERED, why_unready},
 };
 
-/// The process answers.
+/// Succeeds if the process answers.
 pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
     report("livez", query.as_deref(), &[("ping".to_owned(), None)])
 }
 
-/// Every configured resource that is watchable, allowed and exists is synced, and every handler has started. A unit made
-/// after the first discovery does not count while it waits for the store: the rest of the cache can be read.
+/// Succeeds if every configured resource that is served, watchable and allowed is synced, and every handler has started. A
+/// unit that was created after the first discovery does not count while it waits for the store: other types are readable.
 pub(super) async fn readyz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
     report("readyz", query.as_deref(), &readiness(&state))
 }
 
-/// As `/readyz`.
+/// See `/readyz`.
 pub(super) async fn healthz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
     report("healthz", query.as_deref(), &readiness(&state))
 }
@@ -58,7 +58,7 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
         checks.push((format!("handler/{}", handler.name), why));
     }
     if health.stored {
-        // It is no reason to take requests away: what is cached can be read.
+        // This does not make the engine unready: the cache can be read.
         let note = health.not_writable.map_or_else(String::new, |why| format!(" ({why})"));
         checks.push((format!("journal{note}"), None));
     }
@@ -74,8 +74,8 @@ pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
     Json(json!({ "server": *state.server, "resources": running.chain(waiting).collect::<Vec<_>>() }))
 }
 
-/// A unit's view, with the names of its type and with what it asks the API server for. A unit that cannot sync because the
-/// store is not writable has that as its message.
+/// Returns the view of a unit, with the names of its type and the selectors of its requests. If the unit cannot sync because
+/// the store is not writable, its message says so.
 fn unit_row(registry: &Registry, informer: &Informer, not_writable: Option<&NotWritable>) -> Value {
     let Scope { labels, fields, namespace_fields, .. } = &informer.options.scope;
     let fields = [fields, namespace_fields].into_iter().filter(|fields| !fields.is_empty()).map(String::as_str);
@@ -102,7 +102,7 @@ pub(super) async fn handlers(State(state): State<ServeState>) -> Json<Value> {
     Json(json!({ "handlers": (state.handlers)(), "journal": journal_row(&state.journal) }))
 }
 
-/// What there is to see of the journal; without a directory its id alone.
+/// Returns the state of the journal; without a directory, only its id.
 fn journal_row(journal: &Journal) -> Value {
     let health = journal.health();
     if !health.stored {
@@ -124,7 +124,7 @@ fn journal_row(journal: &Journal) -> Value {
     })
 }
 
-/// `/metrics`: OpenMetrics where `Accept` asks for it, else the older Prometheus text.
+/// Returns the metrics: OpenMetrics if `Accept` requests it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
     let journal = state.journal.health();
     let (reloads, timings) = (state.registry.reloads().counts(), state.registry.timings());
@@ -139,7 +139,7 @@ pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap)
     ([(header::CONTENT_TYPE, content_type)], text)
 }
 
-/// Words a health answer as the API server does: `ok`, or every check with `?verbose` and on failure.
+/// Formats a health response like the API server: `ok`, or every check with `?verbose` and on failure.
 fn report(name: &str, query: Option<&str>, checks: &[(String, Option<String>)]) -> impl IntoResponse + use<> {
     let failed = checks.iter().any(|(_, why)| why.is_some());
     let verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));

@@ -1,4 +1,4 @@
-//! Errors as the API server words them: `Status` objects.
+//! Errors in the form of the API server: `Status` objects.
 
 use axum::{
     body::Body,
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::object::{ResourceType, ResourceVersion};
 
-/// An error answer of the read API.
+/// Error response of the read API.
 #[derive(Debug)]
 pub(super) struct StatusObject {
     code: StatusCode,
@@ -31,7 +31,7 @@ impl StatusObject {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// 422: options of a list that contradict each other.
+    /// Returns 422: contradicting options of a list.
     pub(super) fn invalid_options(why: &str) -> Self {
         let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {why}");
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
@@ -48,13 +48,13 @@ impl StatusObject {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    /// 406: the form asked for is not one of what is asked for.
+    /// Returns 406: the requested form does not fit the requested object.
     pub(super) fn unsuitable(form: &str, what: &str) -> Self {
         let message = format!("you requested {form}, but the requested object is {what}");
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    /// 406 of the discovery documents.
+    /// Returns 406 for the discovery documents.
     pub(super) fn no_representation() -> Self {
         let message = "406: Not Acceptable\n\nAvailable representations: application/json";
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message).with(json!({}))
@@ -64,12 +64,12 @@ impl StatusObject {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
-    /// 429: there are as many of them as may be.
+    /// Returns 429: the maximum number is reached.
     pub(super) fn too_many_requests(message: &str) -> Self {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
-    /// 503: not now.
+    /// Returns 503: temporarily unavailable.
     pub(super) fn unavailable(message: &str) -> Self {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
     }
@@ -93,7 +93,7 @@ impl StatusObject {
     pub(super) fn forbidden(resource: &ResourceType, name: Option<&str>) -> Self {
         let what = name.map_or_else(String::new, |name| format!(" {name:?}"));
         let message = format!(
-            "{resource}{what} is forbidden: values are redacted and not shown here, metadata is; ask with Accept: \
+            "{resource}{what} is forbidden: values are redacted, only metadata can be read; use Accept: \
              application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
         );
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).with(details(resource))
@@ -103,12 +103,12 @@ impl StatusObject {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
-    /// 403, with the reason.
+    /// Returns 403, with the reason.
     pub(super) fn not_allowed(why: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", format!("forbidden: {why}"))
     }
 
-    /// 403: a browser sends the request for a page of another site.
+    /// Returns 403: a browser sends the request for a page of another site.
     pub(super) fn foreign_origin(origin: &str) -> Self {
         let message = format!(
             "forbidden: a web page of {origin} may not use this server; if it should, add its host name to \
@@ -117,7 +117,7 @@ impl StatusObject {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
-    /// 421: the request names a host that is not this server.
+    /// Returns 421: the request names a host that is not this server.
     pub(super) fn misdirected(host: &str) -> Self {
         let message = format!(
             "this server is not reachable as {host}: expected localhost, a loopback address or the server's own \
@@ -126,32 +126,29 @@ impl StatusObject {
         Self::new(StatusCode::MISDIRECTED_REQUEST, "MisdirectedRequest", message)
     }
 
-    /// 429: the answers being written have as many bytes as they may.
+    /// Returns 429: the responses being written have reached the limit.
     pub(super) fn responses_full() -> Self {
-        Self::too_many_requests(
-            "the answers that are being written have as many bytes as [http] max_response_bytes allows: try again later",
-        )
+        Self::too_many_requests("the responses being written have reached [http] max_response_bytes: try again later")
     }
 
-    /// 404: there is no handler of this name.
+    /// Returns 404: there is no handler of this name.
     pub(super) fn no_such_handler(name: &str, known: &[String]) -> Self {
-        let known =
-            if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
-        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("handler {name:?} not found: {known}"))
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("no handler {name:?}; configured: {known}"))
             .with(json!({"kind": "handlers", "name": name}))
     }
 
-    /// 404: the type is watched, its objects are not kept.
+    /// Returns 404: the type is watched, but its objects are not kept.
     pub(super) fn not_kept(resource: &ResourceType) -> Self {
         let message = format!(
-            "{resource} is watched with cache = \"none\": its changes go to handlers, its objects are not kept and cannot \
-             be read here"
+            "{resource} is watched with cache = \"none\": handlers get its changes; its objects are not kept and \
+             cannot be read here"
         );
         Self::new(StatusCode::NOT_FOUND, "NotFound", message).with(details(resource))
     }
 
     pub(super) fn not_synced(resource: &ResourceType) -> Self {
-        let message = format!("{resource} is not synced yet; its state is at /v1/resources");
+        let message = format!("{resource} is not synced yet: see /v1/resources");
         let mut status = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
         status.details = details(resource);
         status.details["retryAfterSeconds"] = 1.into();
@@ -159,12 +156,12 @@ impl StatusObject {
         status
     }
 
-    /// 410: what is asked for is not kept any more.
+    /// Returns 410: the requested version is no longer kept.
     pub(super) fn expired(message: &str) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// 504: the version asked for is newer than the cache (A-6).
+    /// Returns 504: the requested version is newer than the cache (A-6).
     pub(super) fn too_large(asked: &ResourceVersion, current: &ResourceVersion) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut status = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
@@ -208,7 +205,7 @@ impl StatusObject {
     }
 }
 
-/// Names a type; the core group has no name.
+/// Returns the details that name a type; the core group has no name.
 fn details(resource: &ResourceType) -> Value {
     let mut details = json!({"kind": resource.plural});
     if !resource.group.is_empty() {

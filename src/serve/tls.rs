@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key from files, read again when they change.
+//! TLS: a certificate and its key from files, which are read again when they change.
 
 use std::{
     fs, io,
@@ -18,19 +18,19 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::regular_file;
 
-/// How often is looked whether the files have changed: a certificate is renewed long before its end.
+/// Interval of checks for changed files: certificates are renewed long before they expire.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Where the certificate is; both are PEM.
+/// Files of the certificate and its key; both are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, and behind it those that lead to the CA's.
+    /// Certificate of the server, followed by those that lead to the CA's.
     pub cert_file: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key_file: PathBuf,
 }
 
-/// A certificate in use; clones share it.
+/// Certificate in use; clones share it.
 #[derive(Clone)]
 pub(super) struct Certificate {
     files: TlsFiles,
@@ -38,10 +38,10 @@ pub(super) struct Certificate {
 }
 
 impl TlsFiles {
-    /// Reads both. Blocks on the disk for a moment.
+    /// Reads both files: blocks shortly.
     ///
     /// # Errors
-    /// A file that cannot be read, or is not what it should be; the error names it.
+    /// Fails if a file cannot be read or is invalid; the error names it.
     pub(super) fn load(self) -> io::Result<Certificate> {
         let config = self.read()?;
         Ok(Certificate { files: self, config: Arc::new(ArcSwap::from_pointee(config)) })
@@ -50,7 +50,7 @@ impl TlsFiles {
     fn read(&self) -> io::Result<ServerConfig> {
         let read = |key: &str, path: &Path| {
             regular_file::read(path).map_err(|error| {
-                io::Error::new(error.kind(), format!("[http] tls {key} {} cannot be read: {error}", path.display()))
+                io::Error::new(error.kind(), format!("cannot read [http] tls {key} {}: {error}", path.display()))
             })
         };
         let (cert, key) = (read("cert_file", &self.cert_file)?, read("key_file", &self.key_file)?);
@@ -68,7 +68,7 @@ impl TlsFiles {
     }
 }
 
-/// Makes a server's configuration of two PEM texts.
+/// Returns the TLS configuration from two PEM texts.
 fn parse(cert: &[u8], key: &[u8]) -> Result<ServerConfig, Box<dyn std::error::Error>> {
     let chain = CertificateDer::pem_slice_iter(cert).collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(key)?;
@@ -80,12 +80,12 @@ fn parse(cert: &[u8], key: &[u8]) -> Result<ServerConfig, Box<dyn std::error::Er
 }
 
 impl Certificate {
-    /// Returns what does handshakes with the certificate as it is now.
+    /// Returns the acceptor for handshakes with the current certificate.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Uses a new certificate whenever the files change, until the future is dropped; a pair that does not fit is tried again.
+    /// Loads the certificate again when its files change, until the future is dropped. If they do not match, tries again.
     pub(super) async fn follow(self) {
         let mut taken = self.files.stamps();
         loop {
@@ -99,10 +99,10 @@ impl Certificate {
                 Ok(config) => {
                     self.config.store(Arc::new(config));
                     taken = now;
-                    tracing::info!(cert_file = %self.files.cert_file.display(), "took over the new certificate");
+                    tracing::info!(cert_file = %self.files.cert_file.display(), "loaded the new certificate");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "failed to take over a new certificate, the one before stays");
+                    tracing::warn!(%error, "cannot load the new certificate; the previous one stays in use");
                 }
             }
         }

@@ -1,40 +1,40 @@
-//! What the API server answers when it refuses: a `Status` object.
+//! Error answers of the API server, as `Status` objects.
 
 use serde_json::{Value, json};
 
 use super::types::TypeInfo;
 
-/// A refusal as a client sees it: HTTP code, reason, message, and the details that clients branch on.
+/// An error as a client sees it: HTTP code, reason, message, and details that clients depend on.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{code} {reason}: {message}")]
 pub struct ApiError {
     /// HTTP status code.
     pub code: u16,
-    /// Machine-readable reason, `NotFound`; empty where the server gives none.
+    /// Machine-readable reason, such as `NotFound`; empty if the server gives none.
     pub reason: &'static str,
-    /// Text for people.
+    /// Human-readable text.
     pub message: String,
     /// `details` of the Status.
     pub details: Option<Box<Value>>,
     /// Seconds of the `Retry-After` header.
     pub retry_after: Option<u32>,
-    /// A fresh continue token, given with an expired one.
+    /// A new continue token, sent with the error for an expired one.
     pub continue_token: Option<String>,
 }
 
 impl ApiError {
-    /// Makes a refusal from its HTTP code, with the reason that Kubernetes uses for it.
+    /// Creates an error from its HTTP code, with Kubernetes' reason for it.
     pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, reason: reason(code), message, details: None, retry_after: None, continue_token: None }
     }
 
-    /// 404: there is no such object.
+    /// 404: the object does not exist.
     pub(crate) fn not_found(info: &TypeInfo, name: &str) -> Self {
         Self::about(404, info, name, format!("{} {name:?} not found", info.resource))
     }
 
-    /// 404: there is no such path.
+    /// 404: the path does not exist.
     pub(crate) fn no_such_path() -> Self {
         Self {
             details: Some(Box::new(json!({}))),
@@ -42,12 +42,12 @@ impl ApiError {
         }
     }
 
-    /// 404 in a group that nobody serves: plain text, as there is nobody to make a `Status`.
+    /// 404 in a group that is not served: plain text, because no API server can answer with a `Status`.
     pub(crate) fn no_such_page() -> Self {
         Self { reason: "", ..Self::new(404, "404 page not found") }
     }
 
-    /// 405: there is nothing that this method does here.
+    /// 405: the method has no meaning here.
     pub(crate) fn method_not_allowed() -> Self {
         Self::new(405, "the server does not allow this method on the requested resource")
     }
@@ -100,17 +100,17 @@ impl ApiError {
         Self::about(422, info, name, format!("{} {name:?} is invalid: {why}", info.resource.kind))
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is malformed.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, message)
     }
 
-    /// 410: the version is older than the history kept (A-6).
+    /// 410: the version is older than the available history (A-6).
     pub(crate) fn too_old(asked: u64, oldest: u64) -> Self {
         Self::new(410, format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// 410 for a continue token; `fresh` goes on inconsistently, from the most recent state.
+    /// 410 for a continue token; `fresh` continues inconsistently, from the most recent state.
     pub(crate) fn expired_token(fresh: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
                        new list without the continue parameter, or use the continue token in this response to retrieve \
@@ -118,7 +118,7 @@ impl ApiError {
         Self { continue_token: Some(fresh), ..Self::new(410, message) }
     }
 
-    /// 504: the version asked for is newer than the server's (A-6).
+    /// 504: the requested version is newer than the server's (A-6).
     pub(crate) fn too_large(asked: u64, current: u64) -> Self {
         let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
         Self {
@@ -150,7 +150,7 @@ impl ApiError {
     }
 }
 
-/// Names an object as `details` does: what is empty is left out.
+/// Returns the `details` that name an object; empty fields are omitted.
 fn details(name: &str, group: &str, plural: &str) -> Value {
     let fields = [("name", name), ("group", group), ("kind", plural)];
     let named = fields.into_iter().filter(|(_, value)| !value.is_empty());

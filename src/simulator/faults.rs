@@ -1,6 +1,6 @@
-//! Misbehaviour on demand: which requests are treated badly, how, and how often.
+//! Fault injection: selection of requests, faults, and their frequency.
 //!
-//! [`Faults`] and [`StreamPlan`] decide what goes wrong. The server does it.
+//! [`Faults`] and [`StreamPlan`] decide on the faults. The server executes them.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Which kind of request a fault is for.
+/// Kind of request to which a fault applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// Lists of a collection.
@@ -26,32 +26,32 @@ pub enum RequestKind {
     Any,
 }
 
-/// How often a fault strikes, of the requests that its path and verb select.
+/// Frequency of a fault, among the requests selected by its path and verb.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Times {
     /// The next `n` requests.
     Next(u32),
-    /// After `skip` requests, the next `n`.
+    /// The next `n` requests after `skip` others.
     After {
-        /// Requests that pass unharmed.
+        /// Requests without the fault.
         skip: u32,
-        /// Requests struck after them.
+        /// Requests with the fault after them.
         n: u32,
     },
-    /// Each with this probability, by the schedule's seed.
+    /// Each request with this probability, from the seed.
     Chance(f64),
-    /// Until cleared.
+    /// All requests until the faults are cleared.
     Always,
 }
 
-/// One way to misbehave.
+/// One kind of misbehaviour.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerFault {
     /// Close the connection without an answer.
     Close,
     /// Reset the connection (RST) without an answer.
     Reset,
-    /// Take the request and answer nothing, for ever.
+    /// Accept the request and never answer.
     Stall,
     /// Wait before the headers.
     Delay(Duration),
@@ -66,60 +66,60 @@ pub enum ServerFault {
     Table,
     /// Answer a list with another kind's list.
     WrongList,
-    /// Answer a list with no objects, at the present version; the initial events of a watch likewise.
+    /// Answer a list with no objects, at the current version. The same holds for the initial events of a watch.
     EmptyList,
-    /// Answer a list with the state of so many versions ago, whatever version it asks for, as a replica that lags behind
-    /// and does not wait; the initial events of a watch likewise. Who asks for the most recent state gets it.
+    /// Answer a list with the state of this many versions ago, whatever version it requests, like a lagging replica that does
+    /// not wait. The same holds for the initial events of a watch. Requests for the most recent state are not affected.
     Lag(u64),
-    /// Break the body off after this many bytes, without the end that HTTP asks for.
+    /// Cut the body off after this many bytes, without the end that HTTP requires.
     CutAfterBytes(u64),
-    /// As [`ServerFault::CutAfterBytes`], with a reset.
+    /// Like [`ServerFault::CutAfterBytes`], with a reset.
     ResetAfterBytes(u64),
-    /// In a watch: wait before every event.
+    /// Wait before every event of a watch.
     DelayEvents(Duration),
-    /// In a watch: send no bookmarks but the one that ends the initial events.
+    /// Send no bookmarks in a watch, except the one that ends the initial events.
     NoBookmarks,
-    /// In a watch: never send the bookmark that ends the initial events.
+    /// Never send the bookmark that ends the initial events of a watch.
     NoMarker,
-    /// In a watch: do `what` once `events` events were sent; 0 strikes right after the headers.
+    /// Execute `what` in a watch after `events` events; 0 means right after the headers.
     At {
-        /// Events sent before; bookmarks do not count.
+        /// Number of events sent before; bookmarks do not count.
         events: u64,
-        /// What happens then.
+        /// Fault to execute.
         what: StreamFault,
     },
 }
 
-/// What can happen in the middle of a watch.
+/// A fault in the middle of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFault {
-    /// The stream ends as it should.
+    /// The stream ends normally.
     End,
-    /// The connection closes without the end that HTTP asks for.
+    /// The connection closes without the end that HTTP requires.
     Cut,
     /// The connection is reset (RST).
     Reset,
-    /// Nothing more comes.
+    /// The stream becomes silent.
     Stall,
     /// Half of the next frame, then the end of the stream.
     Truncate,
     /// An ERROR event with a Status of this code (410, 429, 500 …), then the end.
     Error(u16),
-    /// A frame that is not JSON, put between two events.
+    /// A frame that is not JSON, inserted between two events.
     Malformed,
-    /// A frame without its end, but with its line break, put between two events.
+    /// A frame without its end, but with its line break, inserted between two events.
     Unclosed,
-    /// An event of a foreign kind, put between two events.
+    /// An event of another kind, inserted between two events.
     WrongKind,
-    /// An event that carries a Table, put between two events.
+    /// An event with a `Table`, inserted between two events.
     Table,
-    /// A bookmark padded to this many bytes, put between two events.
+    /// A bookmark padded to this many bytes, inserted between two events.
     LongFrame(usize),
-    /// This many events are not sent, though the version moves on.
+    /// Skip this number of events, although the version advances.
     Gap(u64),
 }
 
-/// A fault with the requests it is for.
+/// A fault with the requests to which it applies.
 #[derive(Debug)]
 struct Rule {
     path: GlobMatcher,
@@ -129,14 +129,14 @@ struct Rule {
     struck: u64,
 }
 
-/// What shall be done with the next event of a watch.
+/// Action for the next event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Send it.
     Send,
-    /// Do not send it; the version moves on.
+    /// Do not send it; the version advances.
     Skip,
-    /// Do this first; where the stream goes on, ask again.
+    /// Execute this first. If the stream continues, ask again.
     Do(StreamFault),
 }
 
@@ -146,18 +146,18 @@ pub(super) struct StreamPlan {
     pending: Vec<(u64, StreamFault)>,
     sent: u64,
     gap: u64,
-    /// Wait before every event.
+    /// Delay before every event.
     pub(super) delay: Option<Duration>,
     pub(super) no_bookmarks: bool,
     pub(super) no_marker: bool,
-    /// No initial events.
+    /// Set to send no initial events.
     pub(super) empty: bool,
-    /// Versions that the initial events are behind.
+    /// Number of versions by which the initial events are out of date.
     pub(super) lag: u64,
 }
 
 impl StreamPlan {
-    /// Takes what concerns a stream from the faults of a request.
+    /// Extracts the stream faults from the faults of a request.
     pub(super) fn of(faults: &[ServerFault]) -> Self {
         let mut plan = Self::default();
         for fault in faults {
@@ -176,12 +176,12 @@ impl StreamPlan {
         plan
     }
 
-    /// Returns whether events have to be looked at one by one.
+    /// Returns true if each event needs a decision.
     pub(super) fn is_active(&self) -> bool {
         !self.pending.is_empty() || self.gap > 0 || self.delay.is_some()
     }
 
-    /// Returns the fault that is due now, if any, and forgets it.
+    /// Removes and returns the next due fault.
     pub(super) fn due(&mut self) -> Option<StreamFault> {
         let at =
             self.pending.iter().position(|(events, what)| *events <= self.sent && *what != StreamFault::Truncate)?;
@@ -193,7 +193,7 @@ impl StreamPlan {
         Some(what)
     }
 
-    /// Decides on the next event.
+    /// Decides the action for the next event.
     pub(super) fn next_event(&mut self) -> Next {
         if let Some(what) = self.due() {
             return Next::Do(what);
@@ -210,7 +210,7 @@ impl StreamPlan {
     }
 }
 
-/// The faults of a running server, to be switched from any thread.
+/// Faults of a running server; they can be changed from any thread.
 #[derive(Debug)]
 pub struct Faults(Mutex<State>);
 
@@ -222,47 +222,47 @@ struct State {
 }
 
 impl Faults {
-    /// Makes faults of which none is in force; `seed` decides the chances.
+    /// Creates an empty set of faults; `seed` determines the random ones.
     pub(super) fn new(seed: u64) -> Self {
         Self(Mutex::new(State { rules: Vec::new(), random: Random::new(seed), refusals: Vec::new() }))
     }
 
     /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
     ///
-    /// A request is struck by every fault that selects it; of two answers the one added first is given.
+    /// All matching faults apply to a request; if two define the answer, the first one added wins.
     pub fn add(&self, path: &str, verb: RequestKind, times: Times, fault: ServerFault) -> Result<(), globset::Error> {
         let path = Glob::new(path)?.compile_matcher();
         self.lock().rules.push(Rule { path, verb, times, fault, struck: 0 });
         Ok(())
     }
 
-    /// Refuses requests for want of rights: 403, and `SelfSubjectAccessReview`s say the same.
+    /// Refuses requests with 403 for missing rights; `SelfSubjectAccessReview`s give the same answer.
     ///
-    /// `verb` is RBAC's (`list`, `watch`, `get` …, `*`), `resource` kubectl's (`pods`, `deployments.apps`, `*.apps`, `*`).
-    /// Open watches go on, and discovery still tells of the type, as on a real server.
+    /// `verb` is RBAC's (`list`, `watch`, `get` …, `*`), `resource` is kubectl's (`pods`, `deployments.apps`, `*.apps`, `*`).
+    /// As on a real server, open watches continue, and discovery still lists the type.
     pub fn forbid(&self, verb: &str, resource: &str, area: Area) {
         self.lock().refusals.push(Refusal::new(verb, resource, area));
     }
 
-    /// Takes back a [`Faults::forbid`] with the same arguments.
+    /// Reverts a [`Faults::forbid`] with the same arguments.
     pub fn allow(&self, verb: &str, resource: &str, area: &Area) {
         let allowed = Refusal::new(verb, resource, area.clone());
         self.lock().refusals.retain(|refusal| *refusal != allowed);
     }
 
-    /// Removes all faults, and allows everything. Requests already struck stay so.
+    /// Removes all faults, and allows everything. Requests in progress keep their faults.
     pub fn clear(&self) {
         let mut state = self.lock();
         state.rules.clear();
         state.refusals.clear();
     }
 
-    /// Returns how many times the present faults have struck.
+    /// Returns the number of times that the current faults have struck.
     pub fn struck(&self) -> u64 {
         self.lock().rules.iter().map(|rule| rule.struck).sum()
     }
 
-    /// Returns the faults that strike this request, in the order they were added.
+    /// Returns the faults for this request, in the order in which they were added.
     pub(super) fn decide(&self, path: &str, verb: RequestKind) -> Vec<ServerFault> {
         let State { rules, random, .. } = &mut *self.lock();
         let mut faults = Vec::new();
@@ -295,7 +295,7 @@ impl Faults {
         !self.lock().refusals.iter().any(|refusal| refusal.concerns(attempt))
     }
 
-    /// Returns whether anything at all is forbidden.
+    /// Returns true if any request is forbidden.
     pub(super) fn is_restricted(&self) -> bool {
         !self.lock().refusals.is_empty()
     }
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_strikes_its_path_and_verb_as_often_as_asked() {
+    fn fault_strikes_its_path_and_verb_as_scheduled() {
         let schedule = Faults::new(1);
         schedule.add("*/pods", RequestKind::List, Times::After { skip: 1, n: 2 }, ServerFault::Close).unwrap();
         let path = "/api/v1/namespaces/default/pods";
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_repeat_with_their_seed() {
+    fn random_faults_repeat_with_their_seed() {
         let run = || {
             let schedule = Faults::new(7);
             schedule.add("*", RequestKind::Any, Times::Chance(0.3), ServerFault::Reset).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_plan_acts_between_the_events_it_names() {
+    fn stream_plan_acts_between_named_events() {
         let at = |events, what| ServerFault::At { events, what };
         let mut plan = StreamPlan::of(&[at(1, StreamFault::Gap(2)), at(2, StreamFault::Truncate)]);
         let steps: Vec<_> = (0..5).map(|_| plan.next_event()).collect();

@@ -1,6 +1,6 @@
-//! A small seeded generator, so that a run repeats from its seed on every machine and with every version of `rand`.
+//! A small seeded generator. A run repeats from its seed on every machine, independent of the version of `rand`.
 
-/// `SplitMix64`: one seed, one sequence.
+/// The `SplitMix64` generator: one seed gives one sequence.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -10,7 +10,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Starts another sequence of the same seed, for a second user: from one sequence both would draw the same uids.
+    /// Starts a second sequence of the same seed. Two users of one sequence would draw the same uids.
     pub fn another(seed: u64) -> Self {
         Self(!Self(seed).next_u64())
     }
@@ -37,12 +37,12 @@ impl Random {
         unit < probability
     }
 
-    /// Returns one element, `None` of nothing.
+    /// Returns one element, or `None` from an empty slice.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len()))
     }
 
-    /// Returns `len` characters as the API server appends to a `generateName`.
+    /// Returns `len` characters like those that the API server appends to a `generateName`.
     pub fn suffix(&mut self, len: usize) -> String {
         const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..len).map(|_| char::from(ALPHABET[self.below(ALPHABET.len())])).collect()

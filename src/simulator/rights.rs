@@ -1,22 +1,22 @@
-//! Who may do what: everybody everything, but for what was forbidden.
+//! Access rights: everything is allowed unless it was forbidden.
 
-/// Where something is forbidden.
+/// Scope of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// In every namespace and cluster-wide.
+    /// All requests, namespaced and cluster-wide.
     Everywhere,
-    /// Where a request names no namespace: lists of all namespaces, and all that is in none.
+    /// Requests without a namespace: lists of all namespaces, and cluster-scoped objects.
     ///
-    /// As RBAC without a cluster-wide binding: what a namespaced request gets is not touched.
+    /// This is RBAC without a cluster-wide binding: requests within a namespace are not affected.
     ClusterWide,
-    /// In one namespace. A cluster-wide request is not touched, though RBAC would never refuse less than this.
+    /// One namespace. Cluster-wide requests are not affected, although RBAC would refuse them too.
     Namespace(String),
 }
 
-/// What somebody wants to do.
+/// A requested action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt<'a> {
-    /// `list`; `*` for all of them.
+    /// RBAC verb, such as `list`; `*` for all verbs.
     pub(super) verb: &'a str,
     pub(super) group: &'a str,
     pub(super) plural: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct Attempt<'a> {
     pub(super) namespace: &'a str,
 }
 
-/// One thing that is forbidden.
+/// A forbidden action.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     verb: String,
@@ -55,7 +55,7 @@ mod tests {
     use crate::simulator::Faults;
 
     #[test]
-    fn a_refusal_concerns_its_verb_type_and_place() {
+    fn refusal_applies_to_its_verb_type_and_place() {
         let check = |refusal: (&str, &str, Area), attempt: [&str; 4], allowed: bool| {
             let rights = Faults::new(1);
             rights.forbid(refusal.0, refusal.1, refusal.2.clone());
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forbidden_can_be_allowed_again() {
+    fn forbidden_request_can_be_allowed_again() {
         let rights = Faults::new(1);
         rights.forbid("list", "pods", Area::ClusterWide);
         rights.forbid("watch", "pods", Area::ClusterWide);

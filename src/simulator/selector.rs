@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{error::ApiError, types::TypeInfo};
 use crate::object::KeyRef;
 
-/// What a request narrows a collection to; the default matches everything.
+/// Filter of a request; the default matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestSelector {
     labels: Vec<Requirement>,
@@ -28,7 +28,7 @@ enum Test {
     Absent,
 }
 
-/// What selectors look at in one state of an object, decoded once.
+/// Fields of one object state that selectors use, decoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SelectorFacts {
     labels: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ pub(crate) struct SelectorFacts {
 }
 
 impl RequestSelector {
-    /// Reads `labelSelector` and `fieldSelector`; 400 for bad syntax or a field that the type does not offer.
+    /// Parses `labelSelector` and `fieldSelector`; 400 for bad syntax or a field that the type does not support.
     pub(crate) fn parse(info: &TypeInfo, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = split(labels).into_iter().map(label_requirement).collect::<Result<_, _>>()?;
         let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
@@ -56,12 +56,12 @@ impl RequestSelector {
         self
     }
 
-    /// Returns whether this matches everything.
+    /// Returns true if the selector matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Returns whether the object matches; `facts` is called only where more than the key is asked.
+    /// Returns true if the object matches; `facts` is called only if the key does not suffice.
     pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a SelectorFacts) -> bool {
         self.fields.iter().all(|field| match field.key.as_str() {
             "metadata.name" => field.test.holds(Some(key.name)),
@@ -83,7 +83,7 @@ impl Test {
 }
 
 impl SelectorFacts {
-    /// Takes from an object what selectors of its type can ask.
+    /// Extracts the fields that selectors of the type can use.
     pub(crate) fn of(info: &TypeInfo, object: &Value) -> Self {
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         let text = |value: &Value| match value {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_mean_what_the_api_says() {
+    fn selectors_follow_api_semantics() {
         check("", "", true);
         check("app=web", "", true);
         check("app==web,tier!=back", "", true);

@@ -1,4 +1,4 @@
-//! The HTTP side of the simulator: connections, and from a request to the store and back.
+//! HTTP side of the simulator: connections, and the path from a request to the store and back.
 
 mod ask;
 mod body;
@@ -32,10 +32,10 @@ use crate::mutex::lock;
 
 pub use request::SeenRequest;
 
-/// How many requests the log keeps.
+/// Number of requests that the log keeps.
 const REQUESTS_KEPT: usize = 10_000;
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) store: SharedStore,
@@ -48,12 +48,12 @@ pub(super) struct Shared {
     orders: signal::Sender<Orders>,
 }
 
-/// What the accept loop and the connections are told.
+/// Commands to the accept loop and the connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Orders {
     pub(super) listening: bool,
     pub(super) stopped: bool,
-    /// Connections of an earlier epoch are broken.
+    /// Counter of breaks: connections of an earlier epoch are closed.
     pub(super) epoch: u64,
 }
 
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// Changes the orders.
+    /// Changes the commands.
     pub(super) fn order(&self, change: impl FnOnce(&mut Orders)) {
         self.orders.send_modify(change);
     }
@@ -93,7 +93,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<StdListener> {
     Ok(listener)
 }
 
-/// Serves until told to stop.
+/// Serves until stopped.
 pub(super) async fn serve(listener: StdListener, shared: Arc<Shared>) {
     let mut orders = shared.orders.subscribe();
     let Ok(address) = listener.local_addr() else { return };
@@ -119,7 +119,7 @@ pub(super) async fn serve(listener: StdListener, shared: Arc<Shared>) {
     }
 }
 
-/// Takes one connection; `None` after a moment where that fails.
+/// Accepts one connection; returns `None` after a short wait if that fails.
 async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
     let accepted = match listener {
         Some(listener) => listener.accept().await.ok(),
@@ -135,7 +135,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut orders = shared.orders.subscribe();
     let epoch = orders.borrow().epoch;
     let resets = Arc::new(AtomicBool::new(false));
-    // best effort: without it small frames wait for acknowledgements
+    // best effort: otherwise small frames wait for acknowledgements
     drop(stream.set_nodelay(true));
     let open = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
     shared.connections_peak.fetch_max(open, Ordering::Relaxed);
@@ -145,7 +145,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let broken = orders.wait_for(|orders| orders.stopped || orders.epoch != epoch);
     let served = tokio::select! {
-        // a FIN would spoil a reset
+        // a FIN would prevent a reset
         served = poll_fn(|cx| serving.poll_without_shutdown(cx)) => Some(served),
         _ = broken => None,
     };

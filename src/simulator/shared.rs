@@ -1,4 +1,4 @@
-//! The store for several threads: a lock, a clock, and a signal to the watches.
+//! Store for several threads: a lock, a clock, and a signal to the watches.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,22 +18,22 @@ use crate::{
     object::{ObjectKey, ResourceType},
 };
 
-/// What writes from within the process are called in `managedFields`.
+/// Manager name in `managedFields` for writes from within the process.
 const MANAGER: &str = "simulator";
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// The objects of a simulated cluster, to be read and written from any thread without HTTP; clones share them.
+/// Objects of a simulated cluster, for reads and writes from any thread without HTTP; clones share them.
 ///
-/// Types are named as kubectl names them, `pods` or `deployments.apps`. Writes set status and all, and do not ask
-/// for the namespace to exist. Every call takes one lock, for a moment; none waits for a client.
+/// Types have kubectl's names, such as `pods` or `deployments.apps`. Writes also set the status, and do not require that
+/// the namespace exists. Every call takes one short lock; none waits for a client.
 #[derive(Clone, Debug)]
 pub struct SharedStore {
     inner: Arc<Inner>,
 }
 
-/// What a cluster held once: see [`SharedStore::backup`].
+/// A saved state of a cluster: see [`SharedStore::backup`].
 #[derive(Clone, Debug)]
 pub struct Backup(SimulatorStore);
 
@@ -44,7 +44,7 @@ struct Inner {
 }
 
 impl SharedStore {
-    /// Makes a store with the four namespaces that every cluster has.
+    /// Creates a store with the four namespaces that every cluster has.
     pub fn new(seed: u64, limits: HistoryLimits) -> Self {
         let store = SimulatorStore::new(seed, limits);
         let (changed, _) = watch::channel(store.version());
@@ -56,7 +56,7 @@ impl SharedStore {
         shared
     }
 
-    /// Creates an object; its namespace is `metadata.namespace`, else `default`.
+    /// Creates an object; its namespace is `metadata.namespace`, by default `default`.
     pub fn create(&self, resource: &str, object: Value) -> Result<Arc<Stored>, ApiError> {
         self.write(resource, |store, id, context| {
             let key = key_of(store.info(id), &object);
@@ -64,7 +64,7 @@ impl SharedStore {
         })
     }
 
-    /// Replaces an object; 409 if it names a resourceVersion that is not the present one.
+    /// Replaces an object; 409 if it has a resourceVersion other than the current one.
     pub fn update(&self, resource: &str, object: Value) -> Result<Arc<Stored>, ApiError> {
         self.write(resource, |store, id, context| {
             let key = key_of(store.info(id), &object);
@@ -92,7 +92,7 @@ impl SharedStore {
         self.write(resource, |store, id, context| store.patch(id, &key, patch, PatchKind::Merge, context))
     }
 
-    /// Deletes an object, or marks it where finalizers hold it.
+    /// Deletes an object; if it has finalizers, only marks it for deletion.
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<Deletion, ApiError> {
         let key = ObjectKey::new(namespace, name);
         self.write(resource, |store, id, context| store.delete(id, &key, &Preconditions::default(), context))
@@ -104,14 +104,14 @@ impl SharedStore {
         store.get(store.find_name(resource)?, &ObjectKey::new(namespace, name)).map(Arc::clone)
     }
 
-    /// Returns all objects of a type, in order of their keys; none for a type that is not served.
+    /// Returns all objects of a type, in key order; empty for a type that is not served.
     pub fn list(&self, resource: &str) -> Vec<Arc<Stored>> {
         let store = self.lock();
         let page = store.find_name(resource).map(|id| store.list(id, &ListQuery::default()));
         page.and_then(Result::ok).map_or_else(Vec::new, |page| page.items)
     }
 
-    /// Returns how many objects of a type there are; 0 for a type that is not served.
+    /// Returns the number of objects of a type; 0 for a type that is not served.
     pub fn len(&self, resource: &str) -> usize {
         let store = self.lock();
         store.find_name(resource).map_or(0, |id| store.len(id))
@@ -127,7 +127,7 @@ impl SharedStore {
         self.lock().types().map(|(_, info)| info.resource.clone()).collect()
     }
 
-    /// Stores objects as they are, created or replaced, under one lock: the fast way in for benches.
+    /// Stores objects unchanged, created or replaced, under one lock: a fast path for benches.
     pub fn ingest(&self, resource: &str, objects: impl IntoIterator<Item = RawObject>) -> Result<(), ApiError> {
         self.change(|store| {
             let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
@@ -136,40 +136,40 @@ impl SharedStore {
         })
     }
 
-    /// Forgets all history: every version but the present one is expired (410).
+    /// Drops the history: every version except the current one is expired (410).
     pub fn compact(&self) {
         self.change(|store| store.compact(store.version()));
     }
 
-    /// Keeps what there is, to go back to with [`SharedStore::restore`].
+    /// Saves the current state for [`SharedStore::restore`].
     pub fn backup(&self) -> Backup {
         Backup(self.lock().clone())
     }
 
-    /// Goes back to what was kept, its version included, as etcd that was restored from a snapshot. Open watches stay
-    /// open, silent until the version has passed theirs, as watches from a version that is still to come.
+    /// Restores a saved state with its version, like etcd restored from a snapshot. Open watches stay open. They are silent
+    /// until the version has passed theirs, like watches from a future version.
     pub fn restore(&self, Backup(backup): &Backup) {
         self.change(|store| store.restore(backup));
     }
 
-    /// Lets the version rise without a change that anybody sees.
+    /// Increases the version without a visible change.
     pub fn advance(&self, versions: u64) {
         self.change(|store| store.advance(versions));
     }
 
-    /// Changes how much history is kept, from now on.
+    /// Sets the size of the history from now on.
     pub fn set_history(&self, limits: HistoryLimits) {
         self.lock().set_history(limits);
     }
 
-    /// Returns the bytes of all objects and of the states kept for watches.
+    /// Returns the size of all objects and of the history in bytes.
     pub fn size_bytes(&self) -> usize {
         self.lock().size_bytes()
     }
 
-    /// Takes the lock. A writer calls [`SharedStore::announce`] with the guard.
+    /// Takes the lock. Writers then call [`SharedStore::announce`] with the guard.
     pub(super) fn lock(&self) -> MutexGuard<'_, SimulatorStore> {
-        // a panic in one writer leaves whole states behind: each commit is one step
+        // a panic in a writer leaves a consistent state, because each commit is one step
         lock(&self.inner.store)
     }
 
@@ -206,7 +206,7 @@ impl SharedStore {
     }
 }
 
-/// Returns now, as the API server writes times.
+/// Returns the current time in the API server's format.
 pub(super) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,10 +1,10 @@
-//! The API server's memory: objects of every type, one resourceVersion for all, and the history that watches read.
+//! Data of the API server: objects of every type, one resourceVersion for all, and the history that watches read.
 //!
-//! [`SimulatorStore`] is pure: time and seed come in as arguments. [`SharedStore`](super::SharedStore) is its shell for
-//! several threads. Every state is serialised once, so that lists and watches hand out slices.
+//! [`SimulatorStore`] is pure: time and seed are arguments. [`SharedStore`](super::SharedStore) makes it usable by
+//! several threads. Every state is serialised once, so that lists and watches return slices.
 //!
-//! **Invariants:** versions strictly increase over all types; a type's history is ordered by version and complete
-//! above its `compacted` version; an old snapshot is the present with the history undone.
+//! **Invariants:** versions strictly increase over all types. A type's history is ordered by version, and complete
+//! above its `compacted` version. An old snapshot is the current state with the history undone.
 
 mod fields;
 mod lifecycle;
@@ -34,10 +34,10 @@ pub use stored::{RawObject, Stored};
 pub use write::Deletion;
 pub(crate) use write::{Part, PatchKind, Preconditions, WriteContext};
 
-/// The version of a store in which nothing has happened yet.
+/// Version of a new store.
 const FIRST_VERSION: u64 = 100;
 
-/// A served type's place in the store; it is never given to another type.
+/// Index of a served type in the store; it is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TypeId(usize);
 
@@ -46,40 +46,40 @@ pub(crate) struct TypeId(usize);
 pub(crate) struct HistoryStep {
     pub(crate) version: u64,
     pub(crate) kind: HistoryKind,
-    /// The state after; of a deletion, the last state under the deletion's version.
+    /// State after the change; for a deletion, the last state with the deletion's version.
     pub(crate) new: Arc<Stored>,
     pub(crate) old: Option<Arc<Stored>>,
 }
 
-/// Where a paged list goes on.
+/// Position of a paged list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Continue {
-    /// The snapshot's version; `None` goes on from the most recent state, after an expired token.
+    /// Version of the snapshot. `None` continues from the most recent state, after an expired token.
     pub(crate) version: Option<u64>,
     pub(crate) after: ObjectKey,
-    /// How many objects follow, where known.
+    /// Number of remaining objects, if known.
     pub(crate) remaining: Option<usize>,
 }
 
-/// What a list asks for.
+/// Parameters of a list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListQuery {
     pub(crate) namespace: Option<String>,
     pub(crate) selector: RequestSelector,
     pub(crate) limit: Option<usize>,
-    /// Where the last page ended.
+    /// End of the previous page.
     pub(crate) after: Option<Continue>,
-    /// An exact version, or the present.
+    /// An exact version; `None` for the current one.
     pub(crate) exact: Option<u64>,
 }
 
 /// One page of a list.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedPage {
-    /// The objects, in order of their keys.
+    /// Objects in key order.
     pub(crate) items: Vec<Arc<Stored>>,
     pub(crate) version: u64,
-    /// Where to go on, if there is more.
+    /// Position of the next page, if there is one.
     pub(crate) next: Option<Continue>,
 }
 
@@ -90,16 +90,16 @@ pub(crate) struct SimulatorStore {
     version: u64,
     random: Random,
     limits: HistoryLimits,
-    /// Namespaces and definitions that go once nothing holds them.
+    /// Deleted namespaces and definitions that still exist, because content or finalizers hold them.
     terminating: Vec<Terminating>,
 }
 
-/// How much history each type keeps for watches.
+/// Limits of the history that each type keeps for watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Changes at most.
+    /// Maximum number of changes.
     pub changes: usize,
-    /// Bytes at most, of the states after each change.
+    /// Maximum size in bytes of the states after each change.
     pub bytes: usize,
 }
 
@@ -116,12 +116,12 @@ struct TypeEntry {
     objects: BTreeMap<ObjectKey, Arc<Stored>>,
     history: VecDeque<HistoryStep>,
     history_bytes: usize,
-    /// Changes up to this version are forgotten.
+    /// Version up to which changes were dropped.
     compacted: u64,
 }
 
 impl SimulatorStore {
-    /// Makes a store with the built-in types and nothing in it; `seed` decides uids and generated names.
+    /// Creates a store with the built-in types and no objects; `seed` determines uids and generated names.
     pub(crate) fn new(seed: u64, limits: HistoryLimits) -> Self {
         let mut store = Self {
             types: Vec::new(),
@@ -152,24 +152,24 @@ impl SimulatorStore {
         })
     }
 
-    /// Finds a served type by kubectl's spelling: `pods`, `deployments.apps`.
+    /// Finds a served type by kubectl's name: `pods`, `deployments.apps`.
     pub(crate) fn find_name(&self, name: &str) -> Option<TypeId> {
         let (plural, group) = name.split_once('.').unwrap_or((name, ""));
         self.types()
             .find_map(|(id, info)| (info.resource.plural == plural && info.resource.group == group).then_some(id))
     }
 
-    /// Returns a type's description; also of one that is served no more.
+    /// Returns a type's description, even if the type is no longer served.
     pub(crate) fn info(&self, id: TypeId) -> &Arc<TypeInfo> {
         &self.types[id.0].info
     }
 
-    /// Returns whether the type has gone with its definition.
+    /// Returns true if the type was removed with its definition.
     pub(crate) fn is_removed(&self, id: TypeId) -> bool {
         self.types[id.0].removed
     }
 
-    /// Returns whether objects of this type are created and changed no more, as its definition was deleted.
+    /// Returns true if the type's definition was deleted, so that its objects can no longer be created or changed.
     pub(crate) fn is_terminating(&self, id: TypeId) -> bool {
         self.terminating.iter().any(|thing| thing.holds == Holds::Type(Some(id)))
     }
@@ -182,13 +182,13 @@ impl SimulatorStore {
         self.types[id.0].objects.len()
     }
 
-    /// Returns the bytes of all present objects and of the states kept for watches.
+    /// Returns the size of all current objects and of the history in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         let objects = |entry: &TypeEntry| entry.objects.values().map(|object| object.size_bytes()).sum::<usize>();
         self.types.iter().map(|entry| objects(entry) + entry.history_bytes).sum()
     }
 
-    /// Lists one page. 410 if its snapshot is older than the history kept.
+    /// Lists one page. 410 if its snapshot is older than the history.
     pub(crate) fn list(&self, id: TypeId, query: &ListQuery) -> Result<ListedPage, ApiError> {
         let entry = &self.types[id.0];
         let snapshot = query.after.as_ref().map_or(query.exact, |after| after.version);
@@ -240,8 +240,8 @@ impl SimulatorStore {
         if version < oldest { Err(ApiError::too_old(version, oldest)) } else { Ok(()) }
     }
 
-    /// Copies up to `limit` changes after `version` into `into` and returns the version up to which the type is
-    /// now read. 410 if the history no longer reaches back to `version`.
+    /// Copies up to `limit` changes after `version` into `into`. Returns the version up to which the type has been
+    /// read. 410 if the history no longer reaches back to `version`.
     pub(crate) fn read(
         &self,
         id: TypeId,
@@ -258,7 +258,7 @@ impl SimulatorStore {
         Ok(if read_all { self.version.max(version) } else { last })
     }
 
-    /// Forgets the history up to `version` of every type: watches and snapshots from before are expired.
+    /// Drops the history of every type up to `version`: earlier watches and snapshots are expired.
     pub(crate) fn compact(&mut self, version: u64) {
         let version = version.min(self.version);
         for entry in &mut self.types {
@@ -269,7 +269,7 @@ impl SimulatorStore {
         }
     }
 
-    /// Changes how much history is kept, from now on.
+    /// Sets the size of the history from now on.
     pub(crate) fn set_history(&mut self, limits: HistoryLimits) {
         self.limits = limits;
         for entry in &mut self.types {
@@ -277,7 +277,7 @@ impl SimulatorStore {
         }
     }
 
-    /// Stores objects as they are, created or replaced: no defaults, no checks, no managed fields. Fast.
+    /// Stores objects unchanged, created or replaced: without defaults, checks and managed fields. Fast.
     pub(crate) fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
         for raw in objects {
             let kind = match self.get(id, &raw.key) {
@@ -288,12 +288,12 @@ impl SimulatorStore {
         }
     }
 
-    /// Goes back to `backup`, its version included, as etcd restored from a snapshot. Uids go on: none comes twice.
+    /// Restores `backup` with its version, like etcd restored from a snapshot. Uids are not reset, so that none occurs twice.
     pub(crate) fn restore(&mut self, backup: &Self) {
         *self = Self { random: self.random.clone(), ..backup.clone() };
     }
 
-    /// Passes `versions` versions over, as writes of types that are not served here do.
+    /// Skips `versions` versions, as for writes of types that are not served here.
     pub(crate) fn advance(&mut self, versions: u64) {
         self.version += versions;
     }
@@ -305,7 +305,7 @@ impl SimulatorStore {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             history_bytes: 0,
-            // what was served under this name before is forgotten
+            // the history of an earlier type with this name is dropped
             compacted: if self.version > FIRST_VERSION { self.version } else { 0 },
         });
         TypeId(self.types.len() - 1)
@@ -321,7 +321,7 @@ impl SimulatorStore {
         new
     }
 
-    /// Removes an object; the deletion shows `last`, or the present state where that is `None`.
+    /// Removes an object; the deletion shows `last`, or the current state if that is `None`.
     fn remove(&mut self, id: TypeId, key: &ObjectKey, last: Option<RawObject>) -> Option<Arc<Stored>> {
         let limits = self.limits;
         let entry = &mut self.types[id.0];
@@ -358,8 +358,8 @@ impl TypeEntry {
         }
     }
 
-    /// Returns what differs at `version` from now: the state then of every key changed since. `Err` carries the
-    /// oldest version that can be answered.
+    /// Returns the difference between `version` and now: the old state of every key changed since. `Err` holds the
+    /// oldest available version.
     fn undone_since(&self, version: u64) -> Result<BTreeMap<ObjectKey, Option<Arc<Stored>>>, u64> {
         if version < self.compacted {
             return Err(self.compacted);
@@ -369,7 +369,7 @@ impl TypeEntry {
     }
 }
 
-/// Walks the objects of a snapshot in order of keys: `objects`, with `undone` in place of what it names.
+/// Iterates over a snapshot in key order: `objects`, with the entries of `undone` in place of theirs.
 fn merged<'a>(
     objects: &'a BTreeMap<ObjectKey, Arc<Stored>>,
     undone: &'a BTreeMap<ObjectKey, Option<Arc<Stored>>>,
@@ -389,14 +389,14 @@ fn merged<'a>(
 }
 
 impl Continue {
-    /// Writes the token: opaque to clients, safe in a query.
+    /// Encodes the token: opaque to clients, safe in a query.
     pub(crate) fn to_token(&self) -> String {
         let key = self.after.as_ref();
         let plain = json!([self.version, self.remaining, key.namespace, key.name]).to_string();
         URL_SAFE_NO_PAD.encode(plain)
     }
 
-    /// Reads a token; 400 for one that this server did not write.
+    /// Decodes a token; 400 for a token from another source.
     pub(crate) fn parse(token: &str) -> Result<Self, ApiError> {
         let plain = URL_SAFE_NO_PAD.decode(token).ok();
         let parts = plain.and_then(|plain| serde_json::from_slice::<(_, _, String, String)>(&plain).ok());

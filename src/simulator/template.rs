@@ -1,16 +1,16 @@
-//! JSON templates with `${NAME}` holes, compiled once: an object costs little more than its bytes.
+//! JSON templates with `${NAME}` holes, compiled once, so that an object is little more than a copy of bytes.
 
-/// A template cut at its holes. `F` is a value that differs from object to object.
+/// A template split at its holes. `F` is a value that differs between objects.
 #[derive(Debug)]
 pub(crate) struct ObjectTemplate<F> {
     text: Vec<u8>,
-    /// Positions in the text, and the value that is put there.
+    /// Positions in the text, with the value to insert there.
     cuts: Vec<(usize, F)>,
 }
 
 impl<F> ObjectTemplate<F> {
-    /// Compiles a template; its line breaks do not count. `fill` returns the content of a hole: text that all objects
-    /// share, and the value that follows it.
+    /// Compiles a template; its line breaks are dropped. `fill` returns the content of a hole: text shared by all
+    /// objects, and the value after it.
     pub(crate) fn compile(text: &str, fill: impl Fn(&str) -> (String, Option<F>)) -> Self {
         let joined: String = text.lines().map(str::trim).collect();
         let (mut rest, mut text, mut cuts) = (joined.as_str(), Vec::new(), Vec::new());

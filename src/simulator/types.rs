@@ -1,4 +1,4 @@
-//! The resource types that are served: the built-in ones, and those that custom resource definitions add.
+//! Served resource types: built-in ones, and those of custom resource definitions.
 
 use serde_json::Value;
 
@@ -7,25 +7,25 @@ use crate::{
     object::ResourceType,
 };
 
-/// One served resource type, with what discovery tells of it.
+/// One served resource type, with its discovery data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypeInfo {
     pub(crate) resource: ResourceType,
     pub(crate) list_kind: String,
-    /// Lower-case singular, `pod`.
+    /// Lower-case singular, such as `pod`.
     pub(crate) singular: String,
-    /// kubectl's abbreviations, `po`.
+    /// Short names of kubectl, such as `po`.
     pub(crate) short_names: Vec<String>,
-    /// Whether this is a built-in type: members in the order of the Go struct, list items without kind.
+    /// Set for a built-in type: members in the order of the Go struct, list items without kind.
     pub(crate) typed: bool,
-    /// Whether `status` is a subresource.
+    /// Set when `status` is a subresource.
     pub(crate) status: bool,
 }
 
 impl TypeInfo {
-    /// Returns the versions and names of a custom resource definition: its storage version as a type.
+    /// Returns the type that a custom resource definition defines, in its storage version.
     ///
-    /// `None` if the definition lacks what a type needs. Other served versions are not offered.
+    /// `None` if the definition is incomplete. Other served versions are not supported.
     pub(crate) fn of_definition(definition: &Value) -> Option<Self> {
         let spec = definition.get("spec")?;
         let names = spec.get("names")?;
@@ -50,25 +50,25 @@ impl TypeInfo {
         })
     }
 
-    /// Returns whether objects of this type define other types.
+    /// Returns true if the type is that of custom resource definitions.
     pub(crate) fn is_definition(&self) -> bool {
         self.resource.plural == "customresourcedefinitions" && self.resource.group == "apiextensions.k8s.io"
     }
 
-    /// Returns whether objects of this type are namespaces.
+    /// Returns true if the type is that of namespaces.
     pub(crate) fn is_namespace(&self) -> bool {
         self.resource.plural == "namespaces" && self.resource.group.is_empty()
     }
 
-    /// Returns whether other objects go with objects of this type.
+    /// Returns true if objects of this type own other objects.
     pub(super) fn is_lifecycle(&self) -> bool {
         self.is_definition() || self.is_namespace()
     }
 
-    /// Returns what can be done with objects of this type.
+    /// Returns the supported verbs.
     pub(crate) fn verbs(&self) -> &'static [&'static str] {
         if !self.typed {
-            // in the order in which definitions are served
+            // in the order of real custom resources
             &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
         } else if self.is_namespace() {
             &["create", "delete", "get", "list", "patch", "update", "watch"]
@@ -77,7 +77,7 @@ impl TypeInfo {
         }
     }
 
-    /// Returns the fields that a field selector may name, beside `metadata.name` and `metadata.namespace`.
+    /// Returns the fields that field selectors support, besides `metadata.name` and `metadata.namespace`.
     pub(crate) fn selectable_fields(&self) -> &'static [&'static str] {
         match (&*self.resource.group, &*self.resource.plural) {
             ("", "pods") => &[
@@ -114,7 +114,7 @@ impl TypeInfo {
     }
 }
 
-/// Returns whether the server itself answers for a group, whatever definitions there are.
+/// Returns true if the server itself serves a group, independent of definitions.
 pub(super) fn is_builtin_group(group: &str) -> bool {
     ["authorization.k8s.io", "authentication.k8s.io"].contains(&group)
         || builtin().iter().any(|info| info.resource.group == group)

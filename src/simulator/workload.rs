@@ -1,4 +1,4 @@
-//! A living cluster: deployments roll, pods come and go, types and namespaces too. One seed, one history.
+//! A live cluster: deployments roll out, and pods, types and namespaces come and go. One seed gives one history.
 
 mod fill;
 mod life;
@@ -31,12 +31,12 @@ pub(crate) const APPS: [&str; 10] =
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 const WEBSITES: &str = "websites.demo.deltabus.dev";
 
-/// Numbers of objects that [`Workload::populate`] makes.
+/// Numbers of objects for [`Workload::populate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Nodes, each with a lease and a pod of the daemonset.
+    /// Nodes, each with a lease and a daemonset pod.
     pub nodes: usize,
-    /// Namespaces beside those that every cluster has; each with a database and a cron job.
+    /// Namespaces besides those of every cluster; each with a database and a cron job.
     pub namespaces: usize,
     /// Deployments, spread over the namespaces; each with a service, its endpoints and a configmap.
     pub deployments: usize,
@@ -47,13 +47,13 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// A cluster of some 180 pods.
+    /// Returns the sizes of a cluster with about 180 pods.
     fn default() -> Self {
         Self { nodes: 10, namespaces: 6, deployments: 40, replicas: 4, websites: 12 }
     }
 }
 
-/// Makes a cluster live, step by step.
+/// Changes of a live cluster, step by step.
 #[derive(Debug)]
 pub struct Workload {
     random: Random,
@@ -64,15 +64,15 @@ pub struct Workload {
     cron_jobs: Vec<Controller>,
     pods: Vec<Fill>,
     websites: Vec<Fill>,
-    /// Events that were not deleted yet, oldest first: namespace and name.
+    /// Events that are not deleted yet, oldest first: namespace and name.
     events: VecDeque<(String, String)>,
     serial: usize,
     seasons: Seasons,
-    /// News since they were last taken.
+    /// News since the last call of [`Workload::take_news`].
     news: Vec<String>,
 }
 
-/// A deployment as its controller knows it.
+/// State of a deployment's controller.
 #[derive(Clone, Debug)]
 struct Deployment {
     namespace: String,
@@ -81,9 +81,9 @@ struct Deployment {
     uid: String,
     replicas: usize,
     revision: usize,
-    /// Writes of the spec.
+    /// Number of writes of the spec.
     generation: usize,
-    /// The `ReplicaSet` of the present revision.
+    /// Hash of the current revision's `ReplicaSet`.
     hash: String,
     set_uid: String,
     rollout: Option<Rollout>,
@@ -100,7 +100,7 @@ struct Controller {
 }
 
 impl Workload {
-    /// Makes a workload; the same seed does the same to an equal store, times aside.
+    /// Creates a workload. The same seed makes the same changes to equal stores, except for times.
     pub fn new(seed: u64) -> Self {
         Self {
             random: Random::new(seed),
@@ -118,7 +118,7 @@ impl Workload {
         }
     }
 
-    /// Does one thing to the cluster: one to some eight writes.
+    /// Makes one change to the cluster: one to about eight writes.
     pub fn step(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let time = now();
         self.season_goes_on(store, &time)?;
@@ -137,7 +137,7 @@ impl Workload {
         }
     }
 
-    /// Takes what was worth telling since the last call.
+    /// Returns and clears the news since the last call.
     pub fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }

@@ -1,4 +1,4 @@
-//! What a person can see of configurations that were applied while the engine ran.
+//! Counters of configuration reloads.
 
 use std::sync::Mutex;
 
@@ -6,37 +6,37 @@ use jiff::Timestamp;
 
 use crate::mutex::lock;
 
-/// Counts configurations given to a running engine.
+/// Counts the configurations given to a running engine.
 #[derive(Debug, Default)]
 pub struct Reloads {
     counts: Mutex<ReloadCounts>,
 }
 
-/// What [`Reloads`] has counted.
+/// Counters of [`Reloads`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReloadCounts {
-    /// Applied.
+    /// Number of applied configurations.
     pub applied: u64,
-    /// Refused, because something is wrong with them.
+    /// Number of configurations refused because of errors.
     pub refused: u64,
-    /// When the last one was applied.
+    /// Time of the last applied configuration.
     pub last_applied: Option<Timestamp>,
 }
 
 impl Reloads {
-    /// Counts one that was applied.
+    /// Counts an applied configuration.
     pub fn applied(&self) {
         let mut counts = lock(&self.counts);
         counts.applied += 1;
         counts.last_applied = Some(Timestamp::now());
     }
 
-    /// Counts one that was refused.
+    /// Counts a refused configuration.
     pub fn refused(&self) {
         lock(&self.counts).refused += 1;
     }
 
-    /// Copies the counts out.
+    /// Returns a copy of the counters.
     pub fn counts(&self) -> ReloadCounts {
         *lock(&self.counts)
     }

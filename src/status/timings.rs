@@ -1,15 +1,16 @@
-//! Histograms that all units of an engine share.
+//! Histograms shared by all units of an engine.
 
 use crate::histogram::Histogram;
 
-/// Histograms of the units of an engine together: with hundreds of types, one for each would be too many series.
+/// Histograms for all units of an engine. With hundreds of types, one histogram per unit would be too many series.
 #[derive(Debug)]
 pub struct Timings {
-    /// Seconds from the request for a watch, streaming lists included, to the head of its answer. Only of those that open.
+    /// Duration from the request for a watch or streaming list to the head of its answer, in seconds. Only successful
+    /// ones count.
     pub watch_open: Histogram,
-    /// Seconds from when an event of a watch was read and decoded to when its batch is applied, published and released.
+    /// Duration from the decoding of a watch event until its batch is applied, published and released, in seconds.
     pub event_age: Histogram,
-    /// Deltas of a batch for an indexer.
+    /// Number of deltas in a batch for an indexer.
     pub batch_events: Histogram,
 }
 
@@ -25,5 +26,5 @@ impl Default for Timings {
     }
 }
 
-/// Upper bounds for the duration of a list, in seconds. They are few: there is one histogram for each unit.
+/// Upper bounds for the duration of a list, in seconds. Few, because each unit has its own histogram.
 pub(super) const LIST_BOUNDS: &[f64] = &[0.025, 0.1, 0.5, 2.5, 10.0, 60.0];

@@ -1,4 +1,4 @@
-//! What one subscriber is due next: a place in the stream, and what it does not have to be told.
+//! Position of one subscriber in the stream, and its next step.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,82 +8,82 @@ use super::{
 };
 use crate::journal::{Sequence, UnitId};
 
-/// Where a subscriber begins.
+/// Start of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Since {
-    /// With what comes next.
+    /// The next event.
     #[default]
     Now,
-    /// Behind a place.
+    /// The first event after a position.
     Place {
-        /// Of this journal; of the engine's own where none is named.
+        /// Id of the journal; `None` means the engine's own journal.
         journal: Option<String>,
-        /// The place.
+        /// The position.
         sequence: Sequence,
-        /// As it was written.
+        /// The position as the client wrote it.
         text: String,
     },
-    /// With what happened at a time or later.
+    /// The first event at or after a time.
     Time {
-        /// In microseconds since the Unix epoch.
+        /// Microseconds since the Unix epoch.
         micros: i64,
-        /// As it was written.
+        /// The time as the client wrote it.
         text: String,
     },
 }
 
-/// Events that are looked at in one step.
+/// Maximum number of events processed in one step.
 pub const STEP_EVENTS: usize = 32;
 
-/// What is to be done next for a subscriber.
+/// Next action for a subscriber.
 #[derive(Clone, Debug)]
 pub enum CursorStep {
-    /// Show these, as far as [`SubscriberCursor::is_due`] and the filter say so.
+    /// Send these events, if [`SubscriberCursor::is_due`] and the filter accept them.
     Events(Vec<Arc<Entry>>),
-    /// Tell that something is missing.
+    /// Report a gap.
     Gap(StreamGap),
-    /// Show what exists, then call [`SubscriberCursor::state_shown`].
+    /// Send the existing objects, then call [`SubscriberCursor::state_shown`].
     State,
-    /// Read the store behind `after`, up to `until`, then call [`SubscriberCursor::read`].
+    /// Read the store after `after` up to `until`, then call [`SubscriberCursor::read`].
     Read {
-        /// Behind here.
+        /// Exclusive start.
         after: Sequence,
-        /// Up to here.
+        /// Inclusive end.
         until: Sequence,
     },
-    /// There is nothing new.
+    /// No new event.
     Rest,
 }
 
-/// What a journal knows as a subscriber comes.
+/// Facts about the journal when a subscriber connects.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalFacts<'a> {
     /// The journal's id.
     pub journal: &'a str,
-    /// How far it has come.
+    /// Its released watermark.
     pub released: Sequence,
-    /// The place behind which lies what happened at the time asked for or later, and whether something before it is
-    /// not kept that should be shown.
+    /// The position just before the requested time. The flag is set if earlier events that belong to the stream are no
+    /// longer kept.
     pub time: Option<(Sequence, bool)>,
 }
 
-/// The place of one subscriber.
+/// Position of one subscriber.
 #[derive(Debug)]
 pub struct SubscriberCursor {
-    /// Everything up to here was shown, told missing, or not wanted.
+    /// Every event up to here was sent, reported missing, or filtered out.
     place: Sequence,
-    /// It wants to see what exists, at its begin and whenever something is missing.
+    /// Set if the subscriber wants the existing objects, at the start and after every gap.
     wants_state: bool,
     state_due: bool,
     gap: Option<StreamGap>,
-    /// The place asked for, as it was written, until something behind it is known.
+    /// The requested position as the client wrote it, until it is known to be valid.
     asked: Option<String>,
-    /// What was seen in the cache of each unit: up to here its events are not news.
+    /// Position at which the cache of each unit was read. Events of the unit up to it are already covered.
     shown: HashMap<UnitId, Sequence>,
 }
 
 impl SubscriberCursor {
-    /// Makes the cursor of a subscriber that begins at `since`.
+    /// Makes the cursor of a subscriber that starts at `since`.
     pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &JournalFacts<'_>) -> Self {
         let (place, shown) = (ring.head(), HashMap::new());
         let mut cursor = Self { place, wants_state, state_due: false, gap: None, asked: None, shown };
@@ -111,12 +111,12 @@ impl SubscriberCursor {
         cursor
     }
 
-    /// Returns the place up to which it is done.
+    /// Returns the position up to which all events are processed.
     pub fn place(&self) -> Sequence {
         self.place
     }
 
-    /// Returns the place to resume at: none while something is still to be told that lies before it.
+    /// Returns the position to resume at; `None` while an earlier event, gap or object is still to be sent.
     pub fn resumable(&self) -> Option<Sequence> {
         (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.place)
     }
@@ -127,13 +127,13 @@ impl SubscriberCursor {
         self.state_due = self.wants_state;
     }
 
-    /// Decides what is next; `has_store` says that what the ring lacks may be in the store.
+    /// Returns the next step; `has_store` means that events missing from the ring may be in the store.
     pub fn step(&mut self, ring: &Ring, has_store: bool) -> CursorStep {
         if let Some(gap) = self.gap.take() {
             return CursorStep::Gap(gap);
         }
         if self.state_due {
-            self.place = ring.head(); // what is published is at least as new as what is released (I3)
+            self.place = ring.head(); // caches are at least as new as the released watermark (I3)
             self.shown.clear();
             return CursorStep::State;
         }
@@ -156,8 +156,9 @@ impl SubscriberCursor {
         CursorStep::Events(entries)
     }
 
-    /// Takes notice of what was read of the store: everything up to `to` is here, but for `missing` events; or what is kept
-    /// begins behind `first` only. Returns what is to be told before the events that were read.
+    /// Records the result of a read of the store. All events up to `to` were read, except `missing` ones. If `first` is
+    /// after the position, the store has only events after `first`. Returns the gap to report before the events that
+    /// were read.
     pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<StreamGap> {
         if let Some(first) = first.filter(|first| *first > self.place) {
             self.miss(GapReason::Expired, Some(self.place), first);
@@ -170,19 +171,19 @@ impl SubscriberCursor {
         (missing > 0).then(gap)
     }
 
-    /// Notes that the cache of a unit was seen with everything up to `place` in it.
+    /// Records that the cache of a unit was read with all events up to `place`.
     pub fn saw(&mut self, unit: UnitId, place: Sequence) {
         if place > self.place {
             self.shown.insert(unit, place);
         }
     }
 
-    /// Notes that what exists was shown.
+    /// Records that the existing objects were sent.
     pub fn state_shown(&mut self) {
         self.state_due = false;
     }
 
-    /// Returns whether an event is news: what was seen in the cache is not.
+    /// Returns true if an event is new, so that the cache did not already include it.
     pub fn is_due(&mut self, unit: UnitId, place: Sequence) -> bool {
         if self.shown.is_empty() {
             return true;

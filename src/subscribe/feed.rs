@@ -1,4 +1,4 @@
-//! Who reads the journal for all subscribers, and fills the ring.
+//! The reader of the journal for all subscribers; it fills the ring.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -17,34 +17,36 @@ use crate::{
     notification::Event,
 };
 
-/// How long the ring is fed after the last subscriber has gone: one that comes back finds its place.
+/// Time for which the ring is fed after the last subscriber has left. A client that reconnects in this time finds its
+/// position.
 const LINGER: Duration = Duration::from_mins(5);
-/// What is read of the journal at a time.
+/// Maximum number of events of one read of the journal.
 const READ_EVENTS: usize = 512;
 const READ_BYTES: usize = 4 << 20;
-/// While there are many subscribers they are woken less often, and get more at a time: so much for each, at most that.
+/// Pause after each wake-up, per subscriber. With many subscribers, each is woken less often and receives more events
+/// at a time.
 const PAUSE_EACH: Duration = Duration::from_micros(10);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Who reads the journal for all subscribers.
+/// Reader of the journal for all subscribers.
 pub(super) struct Feed {
     pub(super) hub: Arc<Hub>,
     pub(super) reader: ReaderId,
 }
 
 impl Hub {
-    /// Starts a feed where there is none.
+    /// Starts a feed if none is running.
     pub(super) fn feed(self: &Arc<Self>) -> Result<(), SubscribeError> {
         let mut ring = self.ring();
         if ring.is_some() {
             return Ok(());
         }
         let ring_bounds = self.options().bounds();
-        let when_full = WhenFull::DropOldest; // merged, they would not be what happened
+        let when_full = WhenFull::DropOldest; // coalesced events would differ from the actual events
         let bounds = Bounds { max_events: ring_bounds.max_events.max(1), max_bytes: ring_bounds.max_bytes, when_full };
         let reader = self.router.open_feed(bounds)?;
         let feed = Feed { hub: Arc::clone(self), reader };
-        // Whatever of it is wanted and lies behind its position will be read.
+        // Wanted events after this position will be read.
         let place = self.journal.stats(reader).position;
         *ring = Some((reader, Ring::new(place, now_micros(), ring_bounds)));
         drop(ring);
@@ -54,7 +56,7 @@ impl Hub {
 }
 
 impl Drop for Feed {
-    /// Whatever the reason of its end: who still listens finds no ring, and its stream ends.
+    /// Removes the ring, for whatever reason the feed ends. Remaining subscribers find no ring, and their streams end.
     fn drop(&mut self) {
         self.hub.router.close(self.reader);
         self.hub.ring().take_if(|(reader, _)| *reader == self.reader);
@@ -63,7 +65,7 @@ impl Drop for Feed {
 }
 
 impl Feed {
-    /// Reads until nobody listens any more, or the engine has ended.
+    /// Reads until no subscriber is left, or the engine has ended.
     pub(super) async fn run(self) {
         let mut phase = self.hub.phase.subscribe();
         let mut idle_since = Instant::now();
@@ -92,7 +94,7 @@ impl Feed {
         }
     }
 
-    /// Takes the ring away, unless somebody came meanwhile.
+    /// Removes the ring and returns true, unless a subscriber has connected meanwhile.
     fn is_left(&self) -> bool {
         let mut ring = self.hub.ring();
         let is_left = self.hub.subscribers.load(Relaxed) == 0;
@@ -100,14 +102,14 @@ impl Feed {
         is_left
     }
 
-    /// Keeps the ring until those who read it are done.
+    /// Keeps the ring until all its subscribers have left.
     async fn rest(&self) {
         while self.hub.subscribers.load(Relaxed) > 0 {
             sleep(LOOK).await;
         }
     }
 
-    /// Puts records in the ring, and wakes who listens.
+    /// Puts records in the ring, and wakes the subscribers.
     fn take(&self, records: Vec<Record>) {
         let Self { hub, reader } = self;
         let read = records.last().map(|record| record.sequence);
@@ -122,7 +124,7 @@ impl Feed {
         let mut ring = hub.ring();
         let Some((_, ring)) = ring.as_mut() else { return };
         if lost > 0 {
-            warn!(events = lost, "streams have a gap: the journal was faster than it was read for them");
+            warn!(events = lost, "streams have a gap: the journal dropped events that were not read in time");
             ring.cut(position, now_micros());
         } else {
             for entry in entries {
@@ -141,7 +143,7 @@ impl Feed {
     }
 }
 
-/// Returns how long subscribers get nothing after they were woken.
+/// Returns the pause after subscribers were woken.
 fn pause(subscribers: usize) -> Duration {
     PAUSE_EACH.saturating_mul(u32::try_from(subscribers).unwrap_or(u32::MAX)).min(PAUSE_MAX)
 }

@@ -1,4 +1,4 @@
-//! Which events a subscriber asked for.
+//! Filter of a subscriber's events.
 
 use super::ring::Entry;
 use crate::{
@@ -8,28 +8,28 @@ use crate::{
     object::{Object, ResourceType},
 };
 
-/// What a subscriber wants to see; everything where nothing is said.
+/// Filter of a subscriber's events; the default accepts all events.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriberFilter {
-    /// Of these entries or types: `pods`, `deployments.apps`, or the name of an entry; empty: of all.
+    /// Entries or types: `pods`, `deployments.apps`, or the name of an entry. Empty: all.
     pub resources: Vec<String>,
-    /// In these namespaces; empty: in all, and in none.
+    /// Namespaces. Empty: all, and cluster-scoped objects.
     pub namespaces: Vec<String>,
-    /// With these labels: an update is shown where the object has them before or after it.
+    /// Label selector. An update is sent if the object matches before or after it.
     pub labels: Option<LabelSelector>,
-    /// Of these kinds; empty: of all.
+    /// Kinds of events. Empty: all.
     pub kinds: Vec<ChangeKind>,
-    /// Also of objects that existed before the engine did.
+    /// Set if events of objects that existed before the engine started are wanted.
     pub initial: bool,
 }
 
 impl SubscriberFilter {
-    /// Returns whether an event is wanted.
+    /// Returns true if an event is wanted.
     pub fn wants(&self, entry: &Entry) -> bool {
         (self.initial || !entry.is_initial()) && self.wants_event(entry.event())
     }
 
-    /// As [`SubscriberFilter::wants`], whatever existed when.
+    /// Checks an event like [`SubscriberFilter::wants`], but ignores `initial`.
     pub fn wants_event(&self, event: &Event) -> bool {
         let record = &event.record;
         self.wants_kind(ChangeKind::of(&record.change))
@@ -41,17 +41,17 @@ impl SubscriberFilter {
             })
     }
 
-    /// Returns whether events of a kind are wanted.
+    /// Returns true if events of this kind are wanted.
     pub fn wants_kind(&self, kind: ChangeKind) -> bool {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }
 
-    /// Returns whether events of a unit are wanted.
+    /// Returns true if events of this unit are wanted.
     pub fn wants_unit(&self, unit: &UnitInfo) -> bool {
         self.resources.is_empty() || self.resources.iter().any(|name| names(name, &unit.entry, &unit.resource))
     }
 
-    /// What has no object speaks of all namespaces that its unit shows.
+    /// Returns true if the namespace is wanted. An event without an object matches all namespaces of its unit.
     fn wants_namespace(&self, of_object: Option<&str>, unit: &UnitInfo) -> bool {
         if self.namespaces.is_empty() {
             return true;
@@ -61,7 +61,7 @@ impl SubscriberFilter {
     }
 }
 
-/// Returns whether a name means a type, or the entry that watches it.
+/// Returns true if `name` is a name of this type, or the entry that watches it.
 pub fn names(name: &str, entry: &str, resource: &ResourceType) -> bool {
     let of_group = || name.strip_prefix(&*resource.plural)?.strip_prefix('.');
     name == entry || name == resource.plural || of_group().is_some_and(|group| group == resource.group)
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_named_by_its_entry_its_plural_or_its_plural_and_group() {
+    fn type_is_named_by_entry_plural_or_group() {
         let deployments = |group: &str| ResourceType {
             group: group.into(),
             version: "v1".into(),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_namespaces_and_resources_narrow_what_is_shown() {
+    fn kinds_namespaces_and_resources_filter_events() {
         let added = entry(1);
         assert!(SubscriberFilter::default().wants(&added));
         assert!(!filter(|it| it.kinds = vec![ChangeKind::Deleted]).wants(&added));
@@ -124,11 +124,11 @@ mod tests {
         assert!(!filter(|it| it.resources = vec!["nodes".into()]).wants(&added));
         assert!(filter(|it| it.resources = vec!["nodes".into(), "pods".into()]).wants(&added));
         let end = event(2, synced(3));
-        assert!(filter(|it| it.namespaces = vec!["other".into()]).wants_event(&end), "it speaks of all namespaces");
+        assert!(filter(|it| it.namespaces = vec!["other".into()]).wants_event(&end), "it belongs to all namespaces");
     }
 
     #[test]
-    fn an_update_that_takes_the_label_away_is_shown_too() {
+    fn update_that_leaves_label_selection_is_shown() {
         let shown = |from: &str, to: &str| {
             let change = Change::Updated { old: labelled(from), object: labelled(to), cause: Cause::Watch };
             let labels = LabelSelector::parse("app=web").unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_existed_before_the_engine_is_no_news_unless_asked_for() {
+    fn initial_objects_are_hidden_unless_requested() {
         let old = Entry::new(event(1, crate::journal::testing::initial("web", "u", 1)), true);
         assert!(!SubscriberFilter::default().wants(&old));
         assert!(filter(|it| it.initial = true).wants(&old));

@@ -1,11 +1,11 @@
-//! How a stream looks: server-sent events, or JSON lines.
+//! Encoding of a stream: server-sent events, or JSON lines.
 //!
 //! | | SSE | NDJSON |
 //! |---|---|---|
-//! | an event | `id:` place, `event:` the last word of its type, `data:` the `CloudEvent` | the `CloudEvent`, a line |
-//! | a gap | `event: gap`, `data:` an event of type `dev.deltabus.stream.gap` | that event, a line |
-//! | an expression that exceeds a limit, the last event | `event: error`, `data:` an event of type `dev.deltabus.stream.error` | that event, a line |
-//! | at rest | a comment, and the place reached as `id:` | an empty line |
+//! | an event | `id:` position, `event:` last word of its type, `data:` the `CloudEvent` | one line with the `CloudEvent` |
+//! | a gap | `event: gap`, `data:` of type `dev.deltabus.stream.gap` | that event, a line |
+//! | a limit of `when` exceeded (last event) | `event: error`, `data:` of type `dev.deltabus.stream.error` | that event, a line |
+//! | heartbeat | a comment, and the current position as `id:` | an empty line |
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -18,22 +18,22 @@ use crate::{
     notification::Event,
 };
 
-/// The media type of each format.
+/// Media type of each format.
 const SSE: &str = "text/event-stream";
 const NDJSON: &str = "application/x-ndjson";
 
-/// How a stream is written.
+/// Format of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamFormat {
     /// Server-sent events.
     #[default]
     Sse,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Ndjson,
 }
 
 impl StreamFormat {
-    /// Returns the format that `Accept` asks for, the first of those it names; `None` where it names none.
+    /// Returns the first format in `Accept` that is known; `None` if there is none.
     pub fn accepted(accept: Option<&str>) -> Option<Self> {
         let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else { return Some(Self::Sse) };
         accept.split(',').find_map(|range| match range.split(';').next().unwrap_or_default().trim() {
@@ -51,8 +51,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns what is sent at rest. A place is one to resume at: a client that filters much, and hears little, asks for
-    /// what is new and not for all that it did not want.
+    /// Returns a heartbeat. `place` is a position to resume at. A client with a narrow filter rarely receives events;
+    /// thanks to this position it does not read again the events that it filters out.
     pub fn heartbeat(self, journal: &str, place: Option<Sequence>) -> Bytes {
         match (self, place) {
             (Self::Ndjson, _) => Bytes::from_static(b"\n"),
@@ -62,12 +62,12 @@ impl StreamFormat {
     }
 }
 
-/// Names a place of a journal, as `id:` has it: `<journal>.<sequence>`.
+/// Formats a position of a journal for `id:`, as `<journal>.<sequence>`.
 pub fn position(journal: &str, place: Sequence) -> String {
     format!("{journal}.{:020}", place.0)
 }
 
-/// Begins an event that is about the stream itself.
+/// Makes the envelope of an event about the stream itself.
 fn notice(kind: &str, id: &str, cluster: &str, journal: &str, now: Timestamp) -> Value {
     json!({
         "specversion": "1.0",
@@ -80,14 +80,14 @@ fn notice(kind: &str, id: &str, cluster: &str, journal: &str, now: Timestamp) ->
     })
 }
 
-/// The bytes of one event, in which those of each format lie.
+/// Encoded event, from which the bytes of each format are sliced.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// `id: …\nevent: …\ndata: {…}\n\n`
     sse: Bytes,
-    /// Where the object begins.
+    /// Offset of the JSON object.
     json: usize,
-    /// Where what is shown without a place begins.
+    /// Offset of the SSE form without `id:`.
     unplaced: usize,
 }
 
@@ -98,7 +98,7 @@ impl Frame {
         Self::write(&position(journal, event.record.sequence), word, |out| encoder.encode(out, event))
     }
 
-    /// Encodes a gap, from which the stream goes on at a place.
+    /// Encodes a gap; the stream continues after it at position `gap.to`.
     pub fn of_gap(gap: &StreamGap, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let place = format!("{:020}", gap.to.0);
         let mut event = notice("gap", &place, cluster, journal, now);
@@ -107,7 +107,7 @@ impl Frame {
         Self::write(&position(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
     }
 
-    /// Encodes the end of a stream that cannot be continued: its expression has exceeded a limit.
+    /// Encodes the last event of a stream whose expression has exceeded a limit.
     pub fn of_error(message: &str, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let mut event = notice("error", &now.as_microsecond().to_string(), cluster, journal, now);
         event["data"] = json!({"reason": "when", "message": format!("the stream has ended: {message}")});
@@ -126,7 +126,7 @@ impl Frame {
         Self { sse: out.into(), json, unplaced }
     }
 
-    /// Returns the bytes of a format; no copy of them.
+    /// Returns the bytes in a format, without a copy.
     pub fn bytes(&self, format: StreamFormat) -> Bytes {
         match format {
             StreamFormat::Sse => self.sse.clone(),
@@ -134,7 +134,7 @@ impl Frame {
         }
     }
 
-    /// As [`Frame::bytes`], without a place to resume at: what comes before it is not complete.
+    /// Returns the bytes without a position to resume at, because earlier events are incomplete. See [`Frame::bytes`].
     pub fn unplaced_bytes(&self, format: StreamFormat) -> Bytes {
         match format {
             StreamFormat::Sse => self.sse.slice(self.unplaced..),
@@ -152,7 +152,7 @@ mod tests {
     use crate::journal::testing::updated;
 
     #[test]
-    fn an_event_has_its_place_its_word_and_its_cloud_event() {
+    fn event_frame_has_position_word_and_cloud_event() {
         let encoder = Encoder::new("prod", "9f2c41d07b6e");
         let event = event(48, updated("web", "u", 1, 2));
         let frame = Frame::of_event(&encoder, "9f2c41d07b6e", &event);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_an_event_of_the_stream() {
+    fn gap_is_stream_event() {
         let gap = StreamGap {
             reason: GapReason::Behind,
             asked: None,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_chooses_the_first_format_it_names() {
+    fn accept_header_selects_first_known_format() {
         for (accept, expected) in [
             (None, Some(StreamFormat::Sse)),
             (Some(""), Some(StreamFormat::Sse)),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_says_how_far_the_stream_is() {
+    fn heartbeat_carries_stream_position() {
         assert_eq!(StreamFormat::Sse.heartbeat("j", Some(Sequence(3))), ":\nid: j.00000000000000000003\n\n");
         assert_eq!(StreamFormat::Sse.heartbeat("j", None), ":\n\n");
         assert_eq!(StreamFormat::Ndjson.heartbeat("j", Some(Sequence(3))), "\n");

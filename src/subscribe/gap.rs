@@ -1,4 +1,4 @@
-//! Gaps of a stream: what a subscriber is not shown.
+//! Gaps of a stream: events that a subscriber does not receive.
 
 use serde_json::{Value, json};
 use strum::AsRefStr;
@@ -9,44 +9,44 @@ use crate::journal::Sequence;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum GapReason {
-    /// The place is one of another journal: the engine was started without the state of then.
+    /// The position belongs to another journal: the engine was started without its earlier state.
     Journal,
-    /// The journal has not come as far as the place: it is none of its own.
+    /// The journal has not reached the position, so the position is not from this journal.
     Unknown,
     /// The position asked for is no longer kept.
     Expired,
-    /// The subscriber was too slow for what is kept.
+    /// The subscriber was too slow, and the events are no longer kept.
     Behind,
 }
 
 /// Events that a subscriber does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamGap {
-    /// Why.
+    /// Reason of the gap.
     pub reason: GapReason,
-    /// The place asked for, as it was written.
+    /// The requested position as the client wrote it.
     pub asked: Option<String>,
-    /// It is missing behind here; not known where the place is none of this journal.
+    /// The events after this position are missing; `None` if the position is not from this journal.
     pub from: Option<Sequence>,
-    /// Up to here: the stream goes on behind.
+    /// The events up to this position are missing; the stream continues after it.
     pub to: Sequence,
-    /// Number of events, where that is known.
+    /// Number of missing events, if known.
     pub events: Option<u64>,
 }
 
 impl GapReason {
     fn message(self) -> &'static str {
         match self {
-            Self::Journal => "the place is one of another journal: what happened since is not known here",
-            Self::Unknown => "the journal has not come as far as the place: it is none of its own",
-            Self::Expired => "some of what was asked for is not kept any more",
-            Self::Behind => "the subscriber was slower than the events, and some are not kept any more",
+            Self::Journal => "the position belongs to another journal; events since then are not known",
+            Self::Unknown => "the position is beyond the end of this journal",
+            Self::Expired => "some of the requested events are no longer kept",
+            Self::Behind => "the subscriber was too slow, and some events are no longer kept",
         }
     }
 }
 
 impl StreamGap {
-    /// Returns what is known of it: the `data` of its event.
+    /// Returns the `data` of the gap's event.
     pub fn data(&self) -> Value {
         let mut data = json!({
             "reason": self.reason.as_ref(),

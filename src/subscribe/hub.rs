@@ -1,4 +1,4 @@
-//! What all subscribers share: the ring and who feeds it, how many there are, and the end.
+//! State shared by all subscribers: the ring and its feed, the number of subscribers, and the end of the streams.
 
 use std::{
     sync::{
@@ -26,29 +26,29 @@ use crate::{
     registry::Registry,
 };
 
-/// How often is looked whether streams have ended.
+/// Interval of the checks for the end of all streams.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
-/// How far an engine is.
+/// Phase of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// What was known before is being taken up: nobody is let in yet.
+    /// The engine is restoring its state. New subscribers wait.
     Starting,
     Running,
-    /// What is there is still shown, then streams end.
+    /// Remaining events are still sent, then the streams end.
     Ending,
 }
 
-/// Moves on whenever there is something to look at.
+/// Notification of subscribers. It changes when there is something new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct News {
-    /// Counts what came.
+    /// Counter of changes.
     pub(super) count: u64,
-    /// Nothing more comes.
+    /// Set when no more events will follow.
     pub(super) is_over: bool,
 }
 
-/// Where streams of events come from; one an engine.
+/// Source of all streams of an engine.
 pub struct Hub {
     pub(super) router: Router,
     pub(super) journal: Journal,
@@ -56,7 +56,7 @@ pub struct Hub {
     pub(super) encoder: Encoder,
     pub(super) cluster: String,
     options: SubscribeOptions,
-    /// With the reader of the journal that it is fed by; `None` while there is none.
+    /// The ring, and the reader of the journal that feeds it; `None` while no feed runs.
     ring: Mutex<Option<(ReaderId, Ring)>>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) news: watch::Sender<News>,
@@ -68,11 +68,11 @@ pub struct Hub {
     judge: Mutex<Option<Arc<Judge>>>,
 }
 
-/// Why nobody more is let in.
+/// Reason why a subscriber is not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscribeError {
-    /// There are as many as there may be.
-    #[error("there are {0} subscribers, as many as [subscribe] max_subscribers lets in: try again later")]
+    /// The maximum number of subscribers is connected.
+    #[error("too many subscribers: [subscribe] max_subscribers is {0}; try again later")]
     Full(usize),
     /// The engine is stopping.
     #[error("the engine is stopping")]
@@ -84,11 +84,11 @@ pub enum SubscribeError {
     #[error(transparent)]
     When(#[from] QueryError),
     /// The thread that evaluates expressions cannot be started, or has failed.
-    #[error("expressions cannot be evaluated: {0}")]
+    #[error("cannot evaluate expressions: {0}")]
     Judge(String),
 }
 
-/// One subscriber, as far as it is counted.
+/// Guard of one counted subscriber.
 pub(super) struct Seat(pub(super) Arc<Hub>);
 
 impl Drop for Seat {
@@ -98,7 +98,7 @@ impl Drop for Seat {
 }
 
 impl Hub {
-    /// Makes a hub that lets nobody in before [`Hub::open`].
+    /// Makes a hub. It admits no subscriber before [`Hub::open`].
     pub fn new(
         router: Router,
         journal: Journal,
@@ -129,7 +129,7 @@ impl Hub {
         &self.cluster
     }
 
-    /// Lets subscribers in: every unit of an earlier run is known.
+    /// Admits subscribers. Call this when every unit of an earlier run is known.
     pub fn open(&self) {
         self.phase.send_if_modified(|phase| {
             let is_new = *phase == Phase::Starting;
@@ -140,7 +140,7 @@ impl Hub {
         });
     }
 
-    /// Shows subscribers what is left, and ends their streams; waits for them until the deadline.
+    /// Sends the remaining events and ends all streams. Waits for the subscribers until the deadline.
     pub async fn close(&self, deadline: Instant) {
         self.phase.send_replace(Phase::Ending);
         if lock(&self.ring).is_none() {
@@ -152,11 +152,14 @@ impl Hub {
             }
         };
         if timeout_at(deadline, gone).await.is_err() {
-            info!(subscribers = self.subscribers.load(Relaxed), "streams were cut: nobody has read their end");
+            info!(
+                subscribers = self.subscribers.load(Relaxed),
+                "streams were cut before the clients had read everything"
+            );
         }
     }
 
-    /// Returns what there is to see.
+    /// Returns the counters of all streams.
     pub fn counts(&self) -> SubscribeCounts {
         SubscribeCounts {
             subscribers: self.subscribers.load(Relaxed) as u64,
@@ -166,17 +169,17 @@ impl Hub {
         }
     }
 
-    /// Returns how streams are served.
+    /// Returns the options of streams.
     pub fn options(&self) -> &SubscribeOptions {
         &self.options
     }
 
-    /// Returns the registry of what is watched.
+    /// Returns the registry of watched types.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Counts a subscriber in, and sees that the ring is fed; waits until the engine has taken up what it knew.
+    /// Admits a subscriber, and starts the feed if needed. Waits until the engine has restored its state.
     pub(super) async fn enter(self: &Arc<Self>) -> Result<Seat, SubscribeError> {
         let mut phase = self.phase.subscribe();
         let is_running =
@@ -209,7 +212,7 @@ impl Hub {
         self.news.subscribe()
     }
 
-    /// Does something with the ring; `None` where nobody feeds it, after a panic of who did.
+    /// Calls `act` with the ring; `None` if no feed runs because it has panicked.
     pub(super) fn with_ring<T>(&self, act: impl FnOnce(&Ring) -> T) -> Option<T> {
         lock(&self.ring).as_ref().map(|(_, ring)| act(ring))
     }
@@ -223,8 +226,8 @@ impl Hub {
     }
 }
 
-/// Returns whether an event tells of an object that existed before the engine did; what a type has that was found later
-/// is news.
+/// Returns true if an event is about an object that existed before the engine started. Objects of a type that was
+/// discovered later are new.
 pub(super) fn is_initial(journal: &Journal, event: &Event) -> bool {
     let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
     is_first_list && journal.terms(event.record.unit).is_none_or(|terms| !terms.late)

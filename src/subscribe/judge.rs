@@ -1,7 +1,7 @@
-//! Evaluates the expressions of clients (`when`), on a thread of its own with the lowest priority.
+//! Evaluation of the expressions of clients (`when`), on its own thread with the lowest priority.
 //!
-//! A client may send an expression that takes long, and many clients may. The HTTP thread only waits; handlers and indexers
-//! keep the cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT).
+//! Clients may send slow expressions. With this thread, the HTTP thread only waits, and handlers and indexers keep
+//! their cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT).
 
 use std::{io, panic::AssertUnwindSafe, sync::Arc, thread, time::Duration};
 
@@ -15,18 +15,18 @@ use crate::{
     rules::{RuleVerdict, Rules, cpu_time},
 };
 
-/// CPU time after which the next subscriber has its turn.
+/// CPU time of one turn. After it, the next subscriber has its turn.
 const TURN: Duration = Duration::from_millis(5);
 
-/// Priority of the thread: 19 is the lowest there is (nice(2)).
+/// Priority of the thread: 19 is the lowest (nice(2)).
 const NICE: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// An event that a subscriber gets if its expression is true.
+/// An event that is sent if the subscriber's expression is true.
 pub(super) struct Candidate {
     pub(super) entry: Arc<Entry>,
-    /// The stream may be resumed behind it.
+    /// Set if the stream can resume after this event.
     pub(super) is_place: bool,
 }
 
@@ -36,45 +36,45 @@ pub(super) struct Judged {
     pub(super) wanted: Vec<Candidate>,
     /// Events that wait for the next turn.
     pub(super) rest: Vec<Candidate>,
-    /// The limit that an evaluation has exceeded, in words.
+    /// Description of the limit that an evaluation has exceeded.
     pub(super) exceeded: Option<String>,
 }
 
-/// The thread; it ends with its last handle.
+/// Handle of the thread. The thread ends with its last handle.
 pub(super) struct Judge(Sender<Job>);
 
 impl Judge {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// Fails if the system cannot start another thread.
     pub(super) fn start() -> io::Result<Self> {
-        // Each subscriber has one job at most.
+        // Each subscriber has at most one job.
         let (jobs, waiting) = unbounded::<Job>();
         thread::Builder::new().name("filters".to_owned()).spawn(move || {
-            // On Linux the id of a thread is taken, and changes that thread alone.
+            // On Linux, a thread id is accepted and changes only this thread.
             if let Err(error) = setpriority_process(Some(gettid()), NICE) {
                 tracing::debug!(%error, "failed to lower the priority of the filters' thread");
             }
             for job in waiting {
-                // A panic ends the job: its subscriber sees that no answer comes.
+                // A panic ends only this job: its subscriber receives no answer.
                 drop(std::panic::catch_unwind(AssertUnwindSafe(job)));
             }
         })?;
         Ok(Self(jobs))
     }
 
-    /// Hands in a job; its result comes, or an error if it has panicked. Does not wait.
+    /// Queues a job without waiting. The receiver gets its result, or an error if it has panicked.
     pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
         let (result, answer) = oneshot::channel();
-        // An error: the subscriber has gone, or the thread has ended and the answer never comes.
+        // On error, the subscriber has left, or the thread has ended and no answer will come.
         let job = move || drop(result.send(job()));
         drop(self.0.send(Box::new(job)));
         answer
     }
 }
 
-/// Judges events in their order, until the turn is over or an evaluation exceeds a limit.
+/// Evaluates events in order, until the turn is over or an evaluation exceeds a limit.
 pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
     let start = cpu_time();
     let mut judged = Judged { wanted: Vec::new(), rest: Vec::new(), exceeded: None };
@@ -83,7 +83,7 @@ pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
         let record = &candidate.entry.event().record;
         let verdict = match record.object() {
             Some(object) => when.judge(ChangeKind::of(&record.change), record.old(), object),
-            None => RuleVerdict::Match, // the end of a list
+            None => RuleVerdict::Match, // no object: a list is complete
         };
         match verdict {
             RuleVerdict::Match => judged.wanted.push(candidate),
@@ -118,7 +118,7 @@ mod tests {
         (1..).zip(changes).map(|change| Candidate { entry: entry(change), is_place: true }).collect()
     }
 
-    /// A config map with a text of this length.
+    /// Returns a config map with a text of this length.
     fn object_with(bytes: usize) -> Object {
         let text = "x".repeat(bytes);
         let json =
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn expression_is_asked_of_changes_and_not_of_the_end_of_a_list() {
+    fn expression_judges_changes_but_not_synced() {
         let wanted = |when: &str| {
             let changes = [updated("x", "u", 1, 2), updated("y", "v", 1, 2), synced(2)];
             let judged = judge(&compile(when, "prod").unwrap(), candidates(changes));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_beyond_a_limit_ends_the_turn() {
+    fn evaluation_beyond_limit_ends_turn() {
         let object = object_with(200_000);
         let change = || Change::Added { object: object.clone(), cause: Cause::Watch };
         let when = compile("object.data.x.split('').all(x, x == 'x')", "prod").unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panic_ends_its_job_alone() {
+    async fn panic_ends_only_its_own_job() {
         let judge = Judge::start().unwrap();
         assert!(judge.run(|| panic!("on purpose")).await.is_err());
         assert_eq!(judge.run(|| 1).await, Ok(1));

@@ -1,4 +1,4 @@
-//! What a subscriber asks for, in words: the query of `/v1/events`.
+//! Parser of a subscriber's request: the query of `/v1/events`.
 
 use std::fmt::Display;
 
@@ -11,31 +11,32 @@ use crate::{
     rules::{RuleLimits, Rules, RulesOptions},
 };
 
-/// The parameters there are.
+/// The known parameters.
 const PARAMETERS: &str = "resource, namespace, labelSelector, type, when, since, initial";
 
-/// The kinds of events, by the last word of their type.
+/// The kinds of events. In a query, each is named by the last word of its event type.
 const KINDS: [ChangeKind; 5] =
     [ChangeKind::Added, ChangeKind::Updated, ChangeKind::Deleted, ChangeKind::Removed, ChangeKind::Synced];
 
-/// What one subscriber asked for.
+/// Request of one subscriber.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriberQuery {
-    /// Which events.
+    /// Filter of events.
     pub filter: SubscriberFilter,
-    /// From where on.
+    /// Start of the stream.
     pub since: Since,
-    /// A CEL expression that is true of the changes that are shown; compiled once the subscriber has its seat.
+    /// CEL expression; only events for which it is true are sent. It is compiled after the subscriber was admitted.
     pub when: Option<String>,
 }
 
-/// A parameter that is not understood: what was found, and what was expected.
+/// Invalid parameter; the message has the found and the expected value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct QueryError(String);
 
 impl SubscriberQuery {
-    /// Reads a query. A `Last-Event-ID` counts more than `since`: a client that connects again repeats its address.
+    /// Parses a query. `Last-Event-ID` takes precedence over `since`: a client that reconnects sends the same URL
+    /// again.
     pub fn parse(query: &str, last_event_id: Option<&str>, now: Timestamp) -> Result<Self, QueryError> {
         let mut parsed = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -81,7 +82,7 @@ fn labels(value: &str) -> Result<Option<LabelSelector>, QueryError> {
     LabelSelector::parse(value).map(Some).map_err(|error| invalid("labelSelector", value, error))
 }
 
-/// Compiles the expression of a client; `cluster` is what it calls so.
+/// Compiles the expression of a client; `cluster` is the value of its variable `cluster`.
 pub(super) fn compile(when: &str, cluster: &str) -> Result<Rules, QueryError> {
     let options = RulesOptions {
         when: Some(when.to_owned()),
@@ -92,7 +93,7 @@ pub(super) fn compile(when: &str, cluster: &str) -> Result<Rules, QueryError> {
     Rules::compile(options).map_err(|error| invalid("when", when, error))
 }
 
-/// Returns the kind of events that a word names.
+/// Returns the kind of events with this name.
 pub fn kind(word: &str) -> Option<ChangeKind> {
     KINDS.into_iter().find(|kind| kind.as_str() == word)
 }
@@ -110,7 +111,7 @@ fn truth(value: &str) -> Result<bool, QueryError> {
     }
 }
 
-/// Reads `<journal>.<sequence>`, a sequence, a duration back from now, or a time.
+/// Parses `<journal>.<sequence>`, a sequence, a duration before now, or a time.
 fn since(parameter: &str, value: &str, now: Timestamp) -> Result<Since, QueryError> {
     let value = value.trim();
     let text = value.to_owned();
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_repeated_or_have_commas() {
+    fn list_parameters_are_repeated_or_comma_separated() {
         let query =
             parse("resource=pods,deployments.apps&resource=nodes&namespace=a&namespace=b&type=added,deleted").unwrap();
         assert_eq!(query.filter.resources, ["pods", "deployments.apps", "nodes"]);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told_with_what_was_expected() {
+    fn invalid_query_is_refused_with_expectation() {
         for (query, expected) in [
             ("resources=pods", "unknown parameter \"resources\": expected one of resource, namespace"),
             (
@@ -202,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn expression_of_a_client_has_narrow_limits() {
+    fn client_expression_has_narrow_limits() {
         let refused = |when: &str| compile(when, "prod").unwrap_err().to_string();
         assert!(refused("objct.kind").starts_with("when: Invalid value: \"objct.kind\": line 1, column 1: "));
         for (when, expected) in [
             ("object.a.all(x, x.all(y, y > 1))", "macros are nested too deeply, expected 1 in one another at most"),
-            ("'x'.matches(object.a)", "`matches` takes a pattern that is written out here"),
+            ("'x'.matches(object.a)", "`matches` takes only a literal pattern here"),
             ("'x'.matches('(a{1000}){1000}')", "`matches`: Compiled regex exceeds size limit of 262144 bytes"),
         ] {
             assert!(refused(when).contains(expected), "{when}: {}", refused(when));
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn since_is_a_place_a_duration_or_a_time() {
+    fn since_is_position_duration_or_time() {
         let place = |journal: Option<&str>, sequence, text: &str| {
             let journal = journal.map(str::to_owned);
             Ok(Since::Place { journal, sequence: Sequence(sequence), text: text.to_owned() })
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_again_goes_on_where_it_was() {
+    fn last_event_id_overrides_since() {
         let query = SubscriberQuery::parse("since=5m", Some("ab12.7"), now()).unwrap();
         let Since::Place { sequence, .. } = query.since else { panic!("{query:?}") };
         assert_eq!(sequence, Sequence(7));

@@ -1,5 +1,5 @@
-//! What exists, object by object, for a subscriber that asks for it: of each unit one version, and where the stream of it
-//! goes on.
+//! Replay of the existing objects to a subscriber that requests them. Of each unit one version is read, and the stream
+//! continues after it.
 
 use std::{sync::Arc, vec};
 
@@ -17,7 +17,7 @@ use crate::{
     registry::{Registry, WatchedType},
 };
 
-/// What exists, type by type.
+/// Replay of the existing objects, type by type.
 pub struct Replay {
     place: Sequence,
     types: vec::IntoIter<Arc<WatchedType>>,
@@ -25,7 +25,7 @@ pub struct Replay {
     of_unit: Option<OfUnit>,
 }
 
-/// A type that is being shown.
+/// State of the type that is being replayed.
 struct OfType {
     units: vec::IntoIter<Arc<Informer>>,
     synced: bool,
@@ -34,7 +34,7 @@ struct OfType {
     last: Option<(UnitId, Arc<UnitInfo>)>,
 }
 
-/// A unit whose objects are being shown: as many pointers as it has objects, until they are.
+/// State of the unit that is being replayed. It holds one pointer to each of the unit's remaining objects.
 struct OfUnit {
     id: UnitId,
     info: Arc<UnitInfo>,
@@ -43,21 +43,22 @@ struct OfUnit {
 
 /// One step of a replay.
 pub enum Shown {
-    /// An object that exists, or the end of a type.
+    /// An existing object, or the end of a type.
     Event(Event),
-    /// Something that the subscriber did not ask for.
+    /// Nothing to send: the event is filtered out, or the next unit was opened.
     Nothing,
-    /// Everything was shown.
+    /// The replay is complete.
     End,
 }
 
 impl Replay {
-    /// Begins with what exists now, which is at least as new as `place`, the release mark seen before.
+    /// Starts a replay of the current caches. They are at least as new as `place`, a released watermark that was read
+    /// before.
     pub fn new(registry: &Registry, place: Sequence) -> Self {
         Self { place, types: registry.types().into_iter(), of_type: None, of_unit: None }
     }
 
-    /// Returns what is shown next; `cursor` learns what was seen.
+    /// Returns the next event; records in `cursor` the position of each unit that was read.
     pub fn next(&mut self, router: &Router, filter: &SubscriberFilter, cursor: &mut SubscriberCursor) -> Shown {
         if let Some(unit) = &mut self.of_unit {
             if let Some(object) = unit.objects.next() {
@@ -85,10 +86,10 @@ impl Replay {
         Shown::Nothing
     }
 
-    /// Takes one version of a unit.
+    /// Reads one version of a unit.
     fn open(&mut self, informer: &Informer, router: &Router, filter: &SubscriberFilter, cursor: &mut SubscriberCursor) {
         let Some(of_type) = &mut self.of_type else { return };
-        // One that is not known yet shows its objects as they come, one that is forgotten has none.
+        // A unit that is not known yet sends its objects later as events. A unit that was removed has none.
         let Some(info) = router.table().unit(informer.id) else { return of_type.synced = false };
         if !filter.wants_unit(&info) {
             return;
@@ -103,7 +104,7 @@ impl Replay {
         };
         let (meta, objects) = informer.reader_factory().reader().read(take);
         if shows {
-            cursor.saw(informer.id, Sequence(meta.place)); // else what led there is still to be shown
+            cursor.saw(informer.id, Sequence(meta.place)); // else the events before are still to be sent
         }
         of_type.synced &= meta.synced;
         of_type.objects += meta.objects;
@@ -115,7 +116,7 @@ impl Replay {
         self.of_unit = Some(OfUnit { id: informer.id, info, objects: objects.into_iter() });
     }
 
-    /// Says that a type is complete. One that is not says so by itself, later.
+    /// Returns the event that marks a type as complete. A type that is not yet synced emits this event itself, later.
     fn close_type(&mut self, filter: &SubscriberFilter) -> Shown {
         let Some(OfType { synced: true, objects, version, last: Some((id, info)), .. }) = self.of_type.take() else {
             return Shown::Nothing;
@@ -130,7 +131,7 @@ impl Replay {
         Some(Event { unit: Arc::clone(info), record: self.record(*id, change) })
     }
 
-    /// All of it has the place that the stream goes on behind.
+    /// Makes a record at the position after which the stream continues.
     fn record(&self, unit: UnitId, change: Change) -> Record {
         let time_micros = Timestamp::now().as_microsecond();
         Record { sequence: self.place, unit, time_micros, change, old_lost: false }

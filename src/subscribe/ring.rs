@@ -1,4 +1,4 @@
-//! The newest events, for all subscribers: bounded, each encoded once, when the first one wants it.
+//! The newest events for all subscribers: bounded; each event is encoded once, on first use.
 
 use std::{
     collections::VecDeque,
@@ -8,19 +8,19 @@ use std::{
 use super::frame::{Frame, StreamFormat};
 use crate::{cloud_event::Encoder, journal::Sequence, notification::Event};
 
-/// What an entry takes beside its bodies, about.
+/// Approximate overhead of an entry, without its bodies.
 const ENTRY_BYTES: usize = 1024;
 
-/// How much a ring holds.
+/// Bounds of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingBounds {
-    /// Events.
+    /// Maximum number of events.
     pub max_events: usize,
-    /// Bytes of their bodies and of their encoded form, about. One event alone is never too much.
+    /// Approximate maximum size of their bodies and encoded forms, in bytes. A single event is never too large.
     pub max_bytes: usize,
 }
 
-/// One event, shared by all who get it.
+/// One event, shared by all its subscribers.
 #[derive(Debug)]
 pub struct Entry {
     event: Event,
@@ -29,7 +29,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Makes an entry; `is_initial`: it existed before the engine did, and is no news.
+    /// Makes an entry; `is_initial` means that its object existed before the engine started.
     pub fn new(event: Event, is_initial: bool) -> Self {
         Self { event, is_initial, frame: OnceLock::new() }
     }
@@ -39,25 +39,25 @@ impl Entry {
         &self.event
     }
 
-    /// Returns whether it tells of an object that existed before the engine did.
+    /// Returns true if the event's object existed before the engine started.
     pub fn is_initial(&self) -> bool {
         self.is_initial
     }
 
-    /// Returns its place.
+    /// Returns its position.
     pub fn place(&self) -> Sequence {
         self.event.record.sequence
     }
 
-    /// Returns its bytes as a stream has them; they are made once, for every format.
+    /// Returns its bytes in a stream. They are encoded once for all formats.
     ///
-    /// `is_place` says whether a stream may be resumed behind it.
+    /// `is_place` means that a stream can resume after this event.
     pub fn bytes(&self, encoder: &Encoder, journal: &str, format: StreamFormat, is_place: bool) -> bytes::Bytes {
         let frame = self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event));
         if is_place { frame.bytes(format) } else { frame.unplaced_bytes(format) }
     }
 
-    /// Returns what it takes in memory once it is encoded, about.
+    /// Returns its approximate size in memory once it is encoded.
     fn cost(&self) -> usize {
         let bodies = [self.event.record.object(), self.event.record.old()];
         let body = |object: &crate::object::Object| object.size_bytes() + object.json_bytes();
@@ -67,8 +67,8 @@ impl Entry {
 
 /// The newest events of a journal.
 ///
-/// **Invariant:** every event of the stream that lies behind [`floor`](Ring::floor) and not behind [`head`](Ring::head)
-/// is here, in order.
+/// **Invariant:** all events of the stream after [`floor`](Ring::floor) and up to [`head`](Ring::head) are here, in
+/// order.
 #[derive(Debug)]
 pub struct Ring {
     floor: Sequence,
@@ -80,22 +80,22 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes an empty ring that begins behind `place`, now.
+    /// Makes an empty ring that starts after `place`, at the current time.
     pub fn new(place: Sequence, now_micros: i64, bounds: RingBounds) -> Self {
         Self { floor: place, floor_micros: now_micros, head: place, entries: VecDeque::new(), bytes: 0, bounds }
     }
 
-    /// Returns the place behind which everything is here.
+    /// Returns the position after which all events are here.
     pub fn floor(&self) -> Sequence {
         self.floor
     }
 
-    /// Returns the place up to which everything is here.
+    /// Returns the position up to which all events are here.
     pub fn head(&self) -> Sequence {
         self.head
     }
 
-    /// Takes the next event; the oldest go where there are too many.
+    /// Adds the next event; evicts the oldest events if a bound is exceeded.
     pub fn push(&mut self, entry: Arc<Entry>) {
         debug_assert!(entry.place() > self.head, "a journal is read in order");
         self.head = entry.place();
@@ -110,12 +110,12 @@ impl Ring {
         }
     }
 
-    /// Notes that there is nothing more up to `place`.
+    /// Records that no other event exists up to `place`.
     pub fn reach(&mut self, place: Sequence) {
         self.head = self.head.max(place);
     }
 
-    /// Notes that something was lost before `place`: what is here is no unbroken row any more, and goes.
+    /// Records that events before `place` were lost. Empties the ring, because its events are no longer contiguous.
     pub fn cut(&mut self, place: Sequence, now_micros: i64) {
         self.entries.clear();
         self.bytes = 0;
@@ -123,14 +123,14 @@ impl Ring {
         self.head = self.floor;
     }
 
-    /// Returns the events behind `place`, at most `max`; none where it lies before [`Ring::floor`] says nothing.
+    /// Returns up to `max` events after `place`. If `place` is before [`Ring::floor`], an empty answer has no meaning.
     pub fn after(&self, place: Sequence, max: usize) -> Vec<Arc<Entry>> {
         let from = self.entries.partition_point(|entry| entry.place() <= place);
         self.entries.range(from..).take(max).cloned().collect()
     }
 
-    /// Returns the place behind which lies what happened at a time or later; `None` where that is too long ago to be
-    /// known here.
+    /// Returns the position just before the first event at or after a time; `None` if the ring does not reach back that
+    /// far.
     pub fn before(&self, micros: i64) -> Option<Sequence> {
         if micros < self.floor_micros {
             return None;
@@ -142,7 +142,7 @@ impl Ring {
 
 #[cfg(test)]
 pub(super) mod testing {
-    //! Entries to make rings of.
+    //! Entries for tests of the ring.
 
     use super::*;
     use crate::{
@@ -152,7 +152,7 @@ pub(super) mod testing {
         object::ResourceType,
     };
 
-    /// Makes an event of a pod at a place; the time is the place in microseconds.
+    /// Makes an event of a pod at a position; its time in microseconds equals the position.
     pub(in crate::subscribe) fn event(place: u64, change: Change) -> Event {
         let (version, kind, plural) = ("v1".into(), "Pod".into(), "pods".into());
         let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_at_the_bound_and_the_floor_says_so() {
+    fn bound_evicts_oldest_events_and_raises_floor() {
         let mut ring = ring(2, usize::MAX);
         for place in [12, 15, 19] {
             ring.push(entry(place));
@@ -188,12 +188,12 @@ mod tests {
         assert_eq!((ring.floor(), ring.head()), (Sequence(12), Sequence(19)));
         assert_eq!(places(&ring, 12), [15, 19]);
         assert_eq!(places(&ring, 15), [19]);
-        assert_eq!(places(&ring, 17), [19], "holes mean nothing");
+        assert_eq!(places(&ring, 17), [19], "sequences may have holes");
         assert_eq!(places(&ring, 19), [0; 0]);
     }
 
     #[test]
-    fn bytes_are_a_bound_too_and_one_event_is_never_too_much() {
+    fn byte_bound_always_admits_one_event() {
         let mut ring = ring(100, 1);
         ring.push(entry(11));
         assert_eq!(places(&ring, 10), [11]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn i6_what_was_lost_leaves_no_row_that_looks_whole() {
+    fn cut_leaves_no_hidden_hole() {
         let mut ring = ring(100, usize::MAX);
         ring.push(entry(11));
         ring.cut(Sequence(20), 20);
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_a_place_as_far_back_as_the_ring_reaches() {
+    fn time_maps_to_position_within_ring() {
         let mut ring = ring(3, usize::MAX);
         assert_eq!((ring.before(9), ring.before(10)), (None, Some(Sequence(10))));
         for place in [12, 15, 19, 30] {
             ring.push(entry(place));
         }
         let before = |micros| ring.before(micros).map(|place| place.0);
-        assert_eq!(before(11), None, "what happened then is gone");
+        assert_eq!(before(11), None, "older than the ring");
         assert_eq!(
             [before(12), before(13), before(15), before(16), before(99)],
             [Some(12), Some(12), Some(12), Some(15), Some(30)]
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_encoded_once_for_all() {
+    fn event_is_encoded_once_for_all_subscribers() {
         let entry = entry(11);
         let encoder = Encoder::new("c", "j");
         let sse = entry.bytes(&encoder, "j", StreamFormat::Sse, true);

@@ -1,4 +1,4 @@
-//! One stream: takes what its cursor is due, and hands it out as bytes, piece by piece as they are asked for.
+//! One stream. It follows its cursor and returns its output in pieces, one per call.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     rules::Rules,
 };
 
-/// What is read of the store at a time.
+/// Size of one read of the store.
 const PAGE: PageSize = PageSize { max_events: 64, max_bytes: 1 << 20 };
-/// How long is waited after the store could not be read.
+/// Delay after a failed read of the store.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// Objects that are passed over before others have their turn.
+/// Number of replayed objects after which other tasks have their turn.
 const STRIDE: usize = 256;
 
-/// A subscriber: what it asked for, and how far it is. It holds a few pieces at most that are not sent yet.
+/// A subscriber: its request and its position. It buffers only a few pieces that are not yet sent.
 pub struct Subscriber {
     seat: Seat,
     filter: SubscriberFilter,
@@ -46,16 +46,16 @@ pub struct Subscriber {
     replay: Option<Replay>,
     due: VecDeque<Bytes>,
     judging: Option<Judging>,
-    /// The stream ends once what is due was taken.
+    /// Set when the stream ends after its buffered pieces.
     is_over: bool,
 }
 
-/// The expression of a subscriber, and the events that wait for it.
+/// Expression of a subscriber, and the events that wait for its evaluation.
 struct Judging {
     when: Arc<Rules>,
     judge: Arc<Judge>,
     candidates: Vec<Candidate>,
-    /// The turn that is under way.
+    /// The running turn.
     turn: Option<oneshot::Receiver<Judged>>,
 }
 
@@ -66,10 +66,11 @@ impl Judging {
 }
 
 impl Subscriber {
-    /// Lets a subscriber in.
+    /// Admits a subscriber.
     ///
     /// # Errors
-    /// When there are as many as may be, the engine stops, the journal cannot be read, or the expression cannot be used.
+    /// Fails if the maximum number of subscribers is connected, the engine is stopping, the journal cannot be read, or
+    /// the expression is invalid.
     pub async fn enter(hub: &Arc<Hub>, query: SubscriberQuery, format: StreamFormat) -> Result<Self, SubscribeError> {
         let seat = hub.enter().await?;
         let news = hub.news();
@@ -85,13 +86,13 @@ impl Subscriber {
         let facts = JournalFacts { journal: hub.journal.id(), released: hub.journal.released(), time };
         let cursor = hub.with_ring(|ring| SubscriberCursor::new(&since, filter.initial, ring, &facts));
         let cursor = cursor.ok_or(SubscribeError::Stopping)?;
-        // The head goes out at once, and with it the place where the stream begins.
+        // The response headers are sent at once, together with the position at which the stream starts.
         let due = VecDeque::from([format.heartbeat(hub.journal.id(), cursor.resumable())]);
         Ok(Self { seat, filter, format, cursor, news, replay: None, due, judging, is_over: false })
     }
 
-    /// Returns the next bytes; waits until there are some, for no longer than a heartbeat. `None` when the engine stops, or
-    /// the expression has exceeded a limit. The wait can be given up and begun again.
+    /// Returns the next bytes. Waits for them for at most one heartbeat. `None` when the engine stops, or the
+    /// expression has exceeded a limit. The future may be dropped, and `next` called again.
     pub async fn next(&mut self) -> Option<Bytes> {
         let speak_at = Instant::now() + self.seat.0.options().heartbeat;
         loop {
@@ -101,7 +102,7 @@ impl Subscriber {
             if self.is_over {
                 return None;
             }
-            // also where much happens, and nothing of it is wanted
+            // also if there are many events and none is wanted
             if Instant::now() >= speak_at {
                 return Some(self.heartbeat());
             }
@@ -121,10 +122,10 @@ impl Subscriber {
                 CursorStep::Events(entries) => {
                     self.show(&entries);
                     if self.due.is_empty() {
-                        tokio::task::yield_now().await; // others have their turn
+                        tokio::task::yield_now().await; // other tasks have their turn
                     }
                 }
-                // Who leaves before it has seen what exists is to see that gap again.
+                // A client that disconnects before it has received the existing objects must receive this gap again.
                 CursorStep::Gap(gap) => self.tell(&gap, self.cursor.resumable().is_some()),
                 CursorStep::State => self.replay = Some(Replay::new(&hub.registry, self.cursor.place())),
                 CursorStep::Read { after, until } => self.read(after, until).await,
@@ -139,7 +140,7 @@ impl Subscriber {
     }
 
     fn heartbeat(&self) -> Bytes {
-        // A place behind events that wait for their verdict would skip them.
+        // A position after events that wait for evaluation would skip them.
         let place = self.cursor.resumable().filter(|_| !self.judging.as_ref().is_some_and(Judging::is_waiting));
         self.format.heartbeat(self.seat.0.journal.id(), place)
     }
@@ -148,14 +149,14 @@ impl Subscriber {
         for entry in entries {
             let unit = entry.event().record.unit;
             if self.cursor.is_due(unit, entry.place()) && self.filter.wants(entry) {
-                // While the cache was seen newer than this, going on from here would show it older again.
+                // While the cache that was read is newer than this event, resuming here would show older states again.
                 let is_place = self.cursor.resumable().is_some();
                 self.offer(Candidate { entry: Arc::clone(entry), is_place });
             }
         }
     }
 
-    /// Sends an event, or has it judged first.
+    /// Sends an event, or queues it for evaluation.
     fn offer(&mut self, candidate: Candidate) {
         match &mut self.judging {
             Some(judging) => judging.candidates.push(candidate),
@@ -169,7 +170,7 @@ impl Subscriber {
         events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Waits for the verdict on some events, until it is time for a heartbeat.
+    /// Waits for the evaluation of some events, until a heartbeat is due.
     async fn judge(&mut self, speak_at: Instant) {
         let Some(judging) = &mut self.judging else { return };
         let Judging { when, judge, candidates, turn } = judging;
@@ -179,7 +180,11 @@ impl Subscriber {
         });
         let Ok(judged) = timeout_at(speak_at, turn).await else { return };
         judging.turn = None;
-        let failed = || Judged { wanted: Vec::new(), rest: Vec::new(), exceeded: Some("it has panicked".to_owned()) };
+        let failed = || Judged {
+            wanted: Vec::new(),
+            rest: Vec::new(),
+            exceeded: Some("the evaluation has panicked".to_owned()),
+        };
         let Judged { wanted, rest, exceeded } = judged.unwrap_or_else(|_| failed());
         judging.candidates = rest;
         for candidate in &wanted {
@@ -200,7 +205,7 @@ impl Subscriber {
         self.due.push_back(if is_place { frame.bytes(self.format) } else { frame.unplaced_bytes(self.format) });
     }
 
-    /// Shows some of what exists.
+    /// Replays some of the existing objects.
     async fn go_on(&mut self) {
         for _ in 0..STRIDE {
             let Some(replay) = &mut self.replay else { return };
@@ -212,7 +217,7 @@ impl Subscriber {
                     }
                 }
                 Shown::Nothing => {}
-                // It comes again, once all before it were judged.
+                // `next` returns this step again, after all earlier events were evaluated.
                 Shown::End if self.judging.as_ref().is_some_and(Judging::is_waiting) => return,
                 Shown::End => {
                     self.replay = None;
@@ -227,7 +232,7 @@ impl Subscriber {
         tokio::task::yield_now().await;
     }
 
-    /// Reads a page of the store, without blocking this thread.
+    /// Reads a page of the store without blocking this thread.
     async fn read(&mut self, after: Sequence, until: Sequence) {
         let journal = self.seat.0.journal.clone();
         let read = tokio::task::spawn_blocking(move || journal.page((after, until), PAGE)).await;
@@ -235,10 +240,10 @@ impl Subscriber {
             Ok(Ok(Some(page))) => page,
             Ok(Ok(None)) => return,
             Ok(Err(error)) => {
-                warn!(%error, "failed to read the state for a stream, trying again");
+                warn!(%error, "failed to read [state] dir for a stream; retrying");
                 return tokio::time::sleep(AFTER_FAILURE).await;
             }
-            Err(_) => return tokio::time::sleep(AFTER_FAILURE).await, // it panicked, which was reported
+            Err(_) => return tokio::time::sleep(AFTER_FAILURE).await, // it panicked; already logged
         };
         let kept_behind = Sequence(first.0.saturating_sub(1));
         let mut missing = missing;
@@ -252,7 +257,7 @@ impl Subscriber {
             });
             let entries: Vec<_> = entries.collect();
             if let Some(gap) = self.cursor.read(to, missing, None) {
-                // Its place is behind the events of this page, which come after it.
+                // The gap's position is after the events of this page, but the gap is sent before them.
                 self.tell(&gap, false);
             }
             self.show(&entries);
@@ -267,11 +272,11 @@ async fn compile(hub: &Hub, when: String) -> Result<Judging, SubscribeError> {
     let judge = hub.judge()?;
     let cluster = hub.cluster().to_owned();
     let compiled = judge.run(move || query::compile(&when, &cluster)).await;
-    let when = compiled.map_err(|_| SubscribeError::Judge("the compiler has panicked".to_owned()))??;
+    let when = compiled.map_err(|_| SubscribeError::Judge("the compiler of expressions has panicked".to_owned()))??;
     Ok(Judging { when: Arc::new(when), judge, candidates: Vec::new(), turn: None })
 }
 
-/// Returns the place behind which lies what happened at a time or later, and whether some of it is not kept.
+/// Returns the position just before a time, and true if some later events are no longer kept.
 async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
     if let Some(place) = hub.with_ring(|ring| ring.before(micros)).flatten() {
         return (place, false);
@@ -279,8 +284,8 @@ async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
     let journal = hub.journal.clone();
     match tokio::task::spawn_blocking(move || journal.place_at(micros)).await {
         Ok(Ok(Some((place, first)))) => return (place, first.0 > 1 && place < first),
-        Ok(Err(error)) => warn!(%error, "failed to look up a time in the state"),
-        Ok(Ok(None)) | Err(_) => {} // without a store; or it panicked, which was reported
+        Ok(Err(error)) => warn!(%error, "failed to look up a time in [state] dir"),
+        Ok(Ok(None)) | Err(_) => {} // no store; or it panicked, which is already logged
     }
     (hub.with_ring(Ring::floor).unwrap_or_default(), true)
 }

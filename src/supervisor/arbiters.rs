@@ -1,7 +1,7 @@
-//! The threads that carry the units: as many arbiters as cores, dealt out in turn; a hung one is replaced.
+//! Threads of the units: one arbiter per core, assigned in turn. A hung arbiter is replaced.
 //!
-//! The three actors of a unit share an arbiter, so a batch crosses no thread on its way from socket to cache. Each
-//! arbiter has a current-thread runtime of its own, and the unit's connections live on it.
+//! The three actors of a unit share an arbiter, so a batch stays on one thread from socket to cache. Each arbiter has its
+//! own current-thread runtime, which also runs the unit's connections.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{Exit, child::panic_text};
 use crate::mutex::lock;
 
-/// A fixed number of arbiters.
+/// Fixed number of arbiters.
 #[derive(Debug)]
 pub struct Arbiters {
     pool: Mutex<Pool>,
@@ -29,11 +29,11 @@ struct Pool {
 #[derive(Debug)]
 struct Seated {
     arbiter: Arbiter,
-    /// How many stood here before.
+    /// Number of earlier arbiters at this position.
     generation: u64,
 }
 
-/// Names an arbiter of the pool.
+/// Reference to an arbiter of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     index: usize,
@@ -47,7 +47,7 @@ impl Arbiters {
         Self { pool: Mutex::new(Pool { seats, next: 0 }) }
     }
 
-    /// Deals out the next seat.
+    /// Returns the next seat in turn.
     pub fn seat(&self) -> Seat {
         let mut pool = self.lock();
         let index = pool.next % pool.seats.len();
@@ -55,7 +55,7 @@ impl Arbiters {
         Seat { index, generation: pool.seats[index].generation }
     }
 
-    /// Runs `work` on the thread of the seat. The future fails where `work` does, panics, or where the thread has ended.
+    /// Runs `work` on the thread of the seat. The future fails if `work` fails or panics, or if the thread has ended.
     pub fn run<T, W>(&self, seat: Seat, work: W) -> impl Future<Output = Result<T, Exit>> + use<T, W>
     where
         T: Send + 'static,
@@ -71,8 +71,8 @@ impl Arbiters {
         async move { answer.await.unwrap_or(Err(Exit::ArbiterGone)) }
     }
 
-    /// Returns the seat with a new arbiter in it, unless another unit replaced the hung one already. The old thread
-    /// is left to itself: it hangs, and cannot be ended from outside.
+    /// Replaces the hung arbiter of a seat, unless another unit has done so, and returns the new seat. The old thread cannot be
+    /// ended from outside, so it is abandoned.
     pub fn replace(&self, seat: Seat) -> Seat {
         let mut pool = self.lock();
         let place = &mut pool.seats[seat.index];

@@ -1,5 +1,5 @@
-//! Faults that tests put into running actors. In a program without the feature `testing` a fault is nothing, and takes no
-//! room.
+//! Faults that tests inject into running actors. In a program without the feature `testing`, a fault does nothing and takes
+//! no memory.
 
 #[cfg(any(test, feature = "testing"))]
 use std::{
@@ -11,14 +11,14 @@ use std::{
 #[cfg(any(test, feature = "testing"))]
 use crate::mutex::lock;
 
-/// What goes wrong next, if anything does.
+/// Fault that happens next, if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault(#[cfg(any(test, feature = "testing"))] Option<(Harm, Moment)>);
 
-/// When it goes wrong. All but the indexer know only the first.
+/// Moment of a fault. Only the indexer supports moments other than the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// At once.
+    /// At once, without waiting for a batch.
     Now,
     /// In the next batch, before it is appended to the journal.
     BeforeAppend,
@@ -28,23 +28,23 @@ pub enum Moment {
     BeforeRelease,
 }
 
-/// A fault that is put in by one thread and happens on another.
+/// Fault that one thread injects and another one triggers.
 #[derive(Clone, Debug, Default)]
 pub struct SharedFault(#[cfg(any(test, feature = "testing"))] Arc<Mutex<Fault>>);
 
-/// What goes wrong.
+/// Kind of a fault.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug)]
 pub enum Harm {
-    /// A panic.
+    /// Panic of the thread.
     Panic,
-    /// The thread does nothing else for so long.
+    /// Thread that is blocked for this time.
     Hang(Duration),
-    /// The thread does nothing else until the test lets it continue.
+    /// Thread that is blocked until the test lets it continue.
     Hold(&'static dyn Hold),
 }
 
-/// Keeps a thread for as long as a test wants.
+/// Blocker of a thread, controlled by a test.
 #[cfg(any(test, feature = "testing"))]
 pub trait Hold: Debug + Sync {
     /// Blocks the current thread.
@@ -53,22 +53,22 @@ pub trait Hold: Debug + Sync {
 
 #[cfg(any(test, feature = "testing"))]
 impl Fault {
-    /// Makes one.
+    /// Creates a fault.
     pub fn new(harm: Harm, moment: Moment) -> Self {
         Self(Some((harm, moment)))
     }
 
-    /// Takes it out, if there is one.
+    /// Removes and returns the fault, if there is one.
     pub(crate) fn take(&mut self) -> Option<Self> {
         self.0.take().map(|fault| Self(Some(fault)))
     }
 
-    /// Puts in another one, unless that is none.
+    /// Replaces the fault, unless the new one is empty.
     pub(crate) fn put(&mut self, other: Self) {
         self.0 = other.0.or(self.0);
     }
 
-    /// Goes wrong where this is the moment.
+    /// Triggers the fault if this is its moment.
     pub(crate) fn strike(&mut self, moment: Moment, whom: &str) {
         match self.0.take_if(|(_, at)| *at == moment) {
             Some((Harm::Panic, _)) => panic!("injected into the {whom}"),
@@ -81,12 +81,12 @@ impl Fault {
 
 #[cfg(any(test, feature = "testing"))]
 impl SharedFault {
-    /// Puts one in.
+    /// Injects a fault.
     pub(crate) fn put(&self, harm: Harm) {
         *lock(&self.0) = Fault::new(harm, Moment::Now);
     }
 
-    /// Goes wrong, if a fault was put in.
+    /// Triggers the fault, if there is one.
     pub(crate) fn strike(&self, whom: &str) {
         let fault = lock(&self.0).take();
         fault.unwrap_or_default().strike(Moment::Now, whom);

@@ -1,7 +1,7 @@
-//! The supervisor against a model of actors that fail, hang, and say things too late.
+//! The supervisor against a model of actors that fail, hang and answer too late.
 //!
-//! Whatever happened: once actors behave, the unit runs (or has stopped, if that was asked), and at no time do two
-//! generations live side by side, but for actors that were given up on. `PROPTEST_CASES` sets the number of cases.
+//! After any events, once the actors behave, the unit runs (or has stopped, if that was requested). Two generations never
+//! live at the same time, except for abandoned actors. `PROPTEST_CASES` sets the number of cases.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -13,24 +13,24 @@ use proptest::{
 use super::*;
 
 const ACTORS: usize = 3;
-/// Fewer cases may miss something rare.
+/// Number of cases below which rare events may be missing.
 const ENOUGH_CASES: u32 = 200;
 
 #[derive(Clone, Debug)]
 enum Op {
     Start,
     Stop,
-    /// All booted.
+    /// All actors have started.
     Boot,
     Crash(usize, u8),
     Hang(usize),
-    /// An actor that was asked to stop does.
+    /// An actor that was asked to stop stops.
     Obey(usize),
     /// An actor that was sent a heartbeat answers.
     Answer(usize),
     /// An exit or an answer of an earlier generation.
     Stale(usize, u8),
-    /// Time passes, in milliseconds, and the timer fires where it is due.
+    /// Time in milliseconds passes; the timer fires when it is due.
     Pass(u32),
 }
 
@@ -120,7 +120,7 @@ impl World<'_> {
         self.booted = false;
     }
 
-    /// Exactly those who live still are named as left behind.
+    /// Checks that exactly the living actors are reported as abandoned.
     fn check_left(&self, abandoned: &[ActorIndex]) {
         let alive: Vec<_> = (0..ACTORS).filter(|at| self.actors[*at].alive).collect();
         assert_eq!(abandoned, alive);
@@ -224,7 +224,7 @@ impl World<'_> {
         self.hit("stale");
     }
 
-    /// The timer fires whenever it is due, as in a shell.
+    /// Lets time pass; the timer fires whenever it is due, like in a shell.
     fn pass(&mut self, passed: Duration) {
         let end = self.now + passed;
         while let Some(at) = self.wake_at.filter(|at| *at <= end) {
@@ -246,7 +246,7 @@ impl World<'_> {
         assert!(!up || !self.booted || !self.actors.iter().any(overdue), "an actor hangs unnoticed");
     }
 
-    /// Actors behave: the unit is up in the end.
+    /// Lets all actors behave; the unit must come up in the end.
     fn drain(&mut self) {
         self.actors.iter_mut().for_each(|actor| actor.hangs = false);
         for _ in 0..200 {
@@ -262,8 +262,9 @@ impl World<'_> {
     }
 }
 
+/// Rule: C-1.
 #[test]
-fn whatever_actors_do_the_unit_is_up_again_once_they_behave() {
+fn unit_recovers_once_actors_behave() {
     let hits = RefCell::new(BTreeMap::new());
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     let result = runner.run(&prop::collection::vec(op(), 200..260), |ops| {

@@ -1,11 +1,11 @@
-//! When to try again, and when to call it degraded.
+//! Policy of restarts: the time of the next attempt, and the degraded state.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::SupervisorConfig;
 use crate::backoff::Backoff;
 
-/// Decides on restarts of one unit or handler.
+/// Policy for the restarts of one unit or handler.
 ///
 /// **Invariant:** there is always a next attempt.
 #[derive(Clone, Debug)]
@@ -13,21 +13,21 @@ pub(crate) struct RestartPolicy {
     backoff: Backoff,
     degraded_after: u32,
     degraded_window: Duration,
-    /// The latest failures, oldest first; at most [`FAILURES_MAX`].
+    /// Latest failures, oldest first; at most [`FAILURES_MAX`].
     failures: VecDeque<Duration>,
     degraded: bool,
 }
 
-/// The next attempt.
+/// Next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Restart {
-    /// Its number since the last health, from 1.
+    /// Number of the attempt since the last healthy time, from 1.
     pub(crate) attempt: u32,
     pub(crate) delay: Duration,
 }
 
 impl RestartPolicy {
-    /// Makes the policy of something that has not failed yet.
+    /// Creates a policy without failures.
     pub(crate) fn new(config: &SupervisorConfig) -> Self {
         Self {
             backoff: Backoff::new(config.backoff),
@@ -38,12 +38,12 @@ impl RestartPolicy {
         }
     }
 
-    /// Notes that all is well from `now` on.
+    /// Records that everything is healthy from `now` on.
     pub(crate) fn healthy(&mut self, now: Duration) {
         self.backoff.healthy(now);
     }
 
-    /// Forgets old failures if all has been well for long enough.
+    /// Forgets old failures after a healthy time that is long enough.
     pub(crate) fn settle(&mut self, now: Duration) {
         if self.backoff.settle(now) {
             self.degraded = false;
@@ -51,12 +51,12 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns when [`RestartPolicy::settle`] would forget, if there is anything to forget.
+    /// Returns the time at which [`RestartPolicy::settle`] forgets failures, if there are any.
     pub(crate) fn settles_at(&self) -> Option<Duration> {
         self.backoff.resets_at().filter(|_| self.backoff.attempt() > 0 || self.degraded)
     }
 
-    /// Notes a failure at `now` and returns the next attempt. `jitter` is uniform in `[0, 1)`.
+    /// Records a failure at `now`, and returns the next attempt. `jitter` is uniform in `[0, 1)`.
     pub(crate) fn failed(&mut self, now: Duration, jitter: f64) -> Restart {
         self.settle(now);
         let delay = self.backoff.fail(now, jitter);
@@ -73,16 +73,16 @@ impl RestartPolicy {
         Restart { attempt: self.backoff.attempt(), delay }
     }
 
-    /// Returns whether there were too many failures lately. Only health ends it.
+    /// Returns true after too many recent failures. Only a healthy time ends this state.
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }
 
-    /// Returns how many failures there were within the window, at most 1,000.
+    /// Returns the number of failures within the window, at most 1,000.
     pub(crate) fn failures(&self) -> u32 {
         u32::try_from(self.failures.len()).unwrap_or(u32::MAX)
     }
 }
 
-/// Failures remembered at most, however short the backoff.
+/// Maximum number of stored failures, however short the backoff is.
 const FAILURES_MAX: usize = 1_000;

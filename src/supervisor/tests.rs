@@ -1,4 +1,4 @@
-//! Every state against every input, then the stories.
+//! Every state against every input, then sequences of events.
 
 use super::*;
 
@@ -28,14 +28,14 @@ fn ping(number: u64, actors: &[ActorIndex]) -> Decision {
     Decision::Ping { generation: generation(number), actors: actors.to_vec() }
 }
 
-/// A unit of three actors, at time 0, in the state of this name, in generation 1 (0 where it never ran).
+/// Returns a unit of three actors, at time 0, in the named state, in generation 1 (0 if it never ran).
 fn unit(state: &str) -> Supervisor {
     let mut unit = Supervisor::new(SupervisorConfig::default(), 3);
     let inputs = match state {
         "stopped" => vec![],
         "starting" => vec![SupervisorInput::Start],
         "running" => vec![SupervisorInput::Start, SupervisorInput::Started(generation(1))],
-        // The failed actor and one more are gone, the third is still stopping.
+        // The failed actor and another one have ended, the third is still stopping.
         "backing off" => vec![SupervisorInput::Start, failed(1, 0), failed(1, 1)],
         "stopping" => vec![SupervisorInput::Start, SupervisorInput::Stop, failed(1, 0)],
         _ => panic!("no such state: {state}"),
@@ -67,7 +67,7 @@ fn check(state: &str, input: &SupervisorInput, now: f64, expected: &Decision, ne
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "it is one table")]
-fn every_state_and_every_input() {
+fn every_state_handles_every_input() {
     use Decision::{Done, Nothing};
     let (stop, done) = (Decision::Stop(generation(1)), Done { abandoned: vec![] });
     let answered = |number, actor| SupervisorInput::Answered { generation: generation(number), actor };
@@ -105,7 +105,7 @@ fn every_state_and_every_input() {
                 (Nothing, "stopping"),
             ],
         ),
-        // The last one of a unit that waits for it, after the delay.
+        // Last actor of a unit that waits for it, after the delay.
         (
             failed(1, 2),
             5.0,
@@ -150,7 +150,7 @@ fn every_state_and_every_input() {
                 (Nothing, "stopping"),
             ],
         ),
-        // Everything that has a deadline is past it.
+        // All deadlines have passed.
         (
             SupervisorInput::Timer,
             60.0,
@@ -183,7 +183,7 @@ fn every_state_and_every_input() {
 }
 
 #[test]
-fn what_another_generation_or_an_unknown_actor_says_changes_nothing() {
+fn input_of_other_generation_or_actor_changes_nothing() {
     for state in ["stopped", "starting", "running", "backing off", "stopping"] {
         for input in [
             failed(0, 0),
@@ -202,7 +202,7 @@ fn what_another_generation_or_an_unknown_actor_says_changes_nothing() {
 }
 
 #[test]
-fn one_for_all_and_the_next_generation_waits_for_the_delay_and_for_the_last_actor() {
+fn one_exit_restarts_all_after_delay() {
     for exit in [Exit::Stopped, Exit::Failed("x".into()), Exit::Panicked("y".into()), Exit::Hung, Exit::ArbiterGone] {
         let mut unit = unit("running");
         let verdict = unit.step(exited(1, 1, exit.clone()), SECOND, 0.5);
@@ -228,7 +228,7 @@ fn one_for_all_and_the_next_generation_waits_for_the_delay_and_for_the_last_acto
     assert_eq!(unit.step(SupervisorInput::Timer, at(1.8), 0.0).decision, start(2));
 }
 
-/// Lets the unit fail so often, each time as soon as it runs; returns the clock.
+/// Lets the unit fail this number of times, each time when it starts to run; returns the clock.
 fn fail_often(unit: &mut Supervisor, times: u32, mut now: Duration) -> Duration {
     for _ in 0..times {
         let running = unit.generation();
@@ -253,7 +253,7 @@ fn delays_grow_and_restarts_never_end() {
 }
 
 #[test]
-fn five_failures_within_five_minutes_degrade_and_two_minutes_of_health_heal() {
+fn five_quick_failures_degrade_and_health_heals() {
     let mut unit = unit("starting");
     let now = fail_often(&mut unit, 4, Duration::ZERO);
     assert!(!unit.is_degraded());
@@ -274,7 +274,7 @@ fn five_failures_within_five_minutes_degrade_and_two_minutes_of_health_heal() {
 }
 
 #[test]
-fn failures_that_are_far_apart_do_not_degrade() {
+fn distant_failures_do_not_degrade() {
     let config = SupervisorConfig::default();
     let mut policy = RestartPolicy::new(&config);
     for round in 0..20 {
@@ -290,7 +290,7 @@ fn failures_that_are_far_apart_do_not_degrade() {
 }
 
 #[test]
-fn heartbeats_are_sent_to_who_answered_the_last_and_silence_is_a_hang() {
+fn unanswered_heartbeat_is_a_hang() {
     let mut unit = unit("running");
     assert_eq!(unit.step(SupervisorInput::Timer, at(10.0), 0.0).decision, ping(1, &[0, 1, 2]));
     for actor in [0, 2] {
@@ -312,7 +312,7 @@ fn heartbeats_are_sent_to_who_answered_the_last_and_silence_is_a_hang() {
 }
 
 #[test]
-fn a_hung_actor_that_wakes_up_before_the_restart_is_waited_for_again() {
+fn hung_actor_that_wakes_up_is_awaited() {
     let mut unit = unit("running");
     unit.step(SupervisorInput::Timer, at(10.0), 0.0);
     unit.step(SupervisorInput::Timer, at(40.0), 0.0);
@@ -323,7 +323,7 @@ fn a_hung_actor_that_wakes_up_before_the_restart_is_waited_for_again() {
 }
 
 #[test]
-fn actors_of_one_thread_that_hang_together_are_given_up_on_together() {
+fn hung_actors_of_one_thread_are_abandoned_together() {
     let mut unit = unit("running");
     unit.step(SupervisorInput::Timer, at(10.0), 0.0);
     unit.step(SupervisorInput::Timer, at(40.0), 0.0);
@@ -332,7 +332,7 @@ fn actors_of_one_thread_that_hang_together_are_given_up_on_together() {
 }
 
 #[test]
-fn a_stop_waits_for_every_actor_and_the_unit_can_be_started_again() {
+fn stop_waits_for_every_actor_and_allows_restart() {
     let mut unit = unit("running");
     assert_eq!(unit.step(SupervisorInput::Stop, SECOND, 0.0).decision, Decision::Stop(generation(1)));
     for actor in 0..2 {
@@ -345,14 +345,14 @@ fn a_stop_waits_for_every_actor_and_the_unit_can_be_started_again() {
 }
 
 #[test]
-fn a_stop_while_backing_off_with_nobody_left_is_done_at_once() {
+fn stop_during_backoff_completes_at_once() {
     let mut unit = unit("backing off");
     unit.step(failed(1, 2), Duration::ZERO, 0.0);
     assert_eq!(unit.step(SupervisorInput::Stop, at(0.1), 0.0).decision, Decision::Done { abandoned: vec![] });
 }
 
 #[test]
-fn a_policy_settles_only_where_there_is_something_to_forget() {
+fn policy_settles_only_after_failures() {
     let mut policy = RestartPolicy::new(&SupervisorConfig::default());
     policy.healthy(at(0.0));
     assert_eq!(policy.settles_at(), None, "nothing has failed");
@@ -364,7 +364,7 @@ fn a_policy_settles_only_where_there_is_something_to_forget() {
 }
 
 #[test]
-fn a_failure_counts_up_to_the_end_of_the_window() {
+fn failure_counts_until_window_ends() {
     let config = SupervisorConfig::default();
     let mut policy = RestartPolicy::new(&config);
     policy.failed(Duration::ZERO, 0.0);

@@ -1,24 +1,24 @@
-//! The view of a unit as far as its supervisor shows in it.
+//! Parts of a unit's view that its supervisor fills in.
 
 use std::time::Duration;
 
 use super::{Exit, Supervisor, SupervisorState};
 use crate::status::{UnitState, UnitView};
 
-/// A restart that has just been decided.
+/// Restart that was just decided.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NextRestart {
     /// See [`SupervisorState::BackingOff`].
     pub(crate) attempt: u32,
     /// Delay until the restart.
     pub(crate) delay: Duration,
-    /// End of the generation before.
+    /// End of the previous generation.
     pub(crate) cause: Exit,
 }
 
 impl Supervisor {
-    /// Writes restarts and state into the view of the unit, whose actors have these names. Returns the restart that it
-    /// did not show before.
+    /// Writes restarts and state into the view of the unit; `actors` are the names of its actors. Returns a restart that the
+    /// view did not show before.
     pub(crate) fn show(&self, view: &mut UnitView, actors: &[&str], now: Duration) -> Option<NextRestart> {
         let state = self.state();
         view.restarts = self.restarts();

@@ -1,4 +1,4 @@
-//! What an API server knows of one collection.
+//! Model of one collection of an API server.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,13 +8,13 @@ use crate::{
     object::{Identity, Object, ResourceVersion},
 };
 
-/// A collection with its history, as etcd and the watch cache keep it. Pure: no clock, no I/O.
+/// A collection with its history, like etcd and the watch cache. Pure: no clock, no I/O.
 ///
-/// Versions count up by one with each change and begin at 100. It behaves well; misbehaviour is added around it.
+/// Versions begin at 100 and increase by one with each change. The collection behaves correctly; its users add faults.
 #[derive(Clone, Debug)]
 pub(crate) struct Collection {
     version: u64,
-    /// The state at the oldest version that can be asked for.
+    /// State at the oldest available version.
     base: BTreeMap<String, Object>,
     compacted: u64,
     history: VecDeque<Entry>,
@@ -28,12 +28,12 @@ struct Entry {
     event: WatchEvent,
 }
 
-/// Where a watch of a [`Collection`] stands.
+/// Position of a watch of a [`Collection`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cursor {
-    /// Not delivered yet: synthetic events, a marker.
+    /// Undelivered initial events: synthetic events and the marker.
     pub(crate) initial: VecDeque<WatchEvent>,
-    /// The version that was delivered last.
+    /// Version that was delivered last.
     pub(crate) version: u64,
 }
 
@@ -56,7 +56,7 @@ impl Collection {
         self.version
     }
 
-    /// Returns name → version of everything there is.
+    /// Returns the current state: name → version.
     pub(crate) fn state(&self) -> BTreeMap<String, String> {
         self.objects.values().map(|object| (object.name().to_owned(), object.resource_version().to_owned())).collect()
     }
@@ -73,33 +73,33 @@ impl Collection {
         self.push(event);
     }
 
-    /// Writes an object, if it is there, without changing anything of it but its version.
+    /// Writes an existing object without changing any field except its version.
     pub(crate) fn touch(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
         self.push(WatchEvent::Modified(object(name, old.uid(), self.version, changed_at(old))));
     }
 
-    /// Deletes an object, if it is there.
+    /// Deletes an object if it exists.
     pub(crate) fn delete(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
         self.push(WatchEvent::Deleted(object(name, old.uid(), self.version, changed_at(old))));
     }
 
-    /// Lets time pass for other collections: the version grows and nothing changes here.
+    /// Increases the version without a change here, as if another collection had changed.
     pub(crate) fn advance(&mut self) {
         self.version += 1;
     }
 
-    /// Forgets the history: everything but the newest state answers "expired".
+    /// Drops the history: every version except the newest is expired.
     pub(crate) fn compact(&mut self) {
         self.base.clone_from(&self.objects);
         self.compacted = self.version;
         self.history.clear();
     }
 
-    /// Answers a list. `lag` is how many versions behind a list may be that takes any state.
+    /// Answers a list. `lag` is the number of versions by which a list of any state may be out of date.
     pub(crate) fn list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<ListPage, Failure> {
         let (version, offset) = match &request.continue_token {
             Some(token) => parse_token(token).ok_or_else(|| status(400))?,
@@ -138,8 +138,8 @@ impl Collection {
         }
     }
 
-    /// Opens a watch. `marker` false leaves the marker of a streaming list out. `lag` is how many versions old
-    /// the state of a streaming list is: the changes since come before its marker.
+    /// Opens a watch. `marker` false omits the marker of a streaming list. `lag` is the age of a streaming list's
+    /// state in versions: later changes precede its marker.
     pub(crate) fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
         let asked = &request.resource_version;
         let asked_number = match asked.as_str() {
@@ -166,7 +166,7 @@ impl Collection {
         Ok(Cursor { initial, version: self.version })
     }
 
-    /// Takes up to `most` events that `cursor` has not seen.
+    /// Returns up to `most` events that `cursor` has not seen.
     pub(crate) fn poll(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
         let mut batch: Vec<_> = cursor.initial.drain(..most.min(cursor.initial.len())).collect();
         if !cursor.initial.is_empty() || batch.len() == most {
@@ -212,7 +212,7 @@ impl Collection {
     }
 }
 
-/// Makes an object that was changed at one version, and perhaps only touched after that.
+/// Creates an object that changed at version `changed_at`, and was only touched after that.
 fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
     let version = version.to_string();
     let identity = Identity { namespace: "default", name, uid, resource_version: &version };
@@ -222,10 +222,10 @@ fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
     Object::assemble(identity, &[json.as_bytes()])
 }
 
-/// Returns the version at which more of an object of a [`Collection`] than its version has changed for the last time.
+/// Returns the version of the last change of an object of a [`Collection`], without writes that only changed its version.
 ///
 /// # Panics
-/// If it is of another one.
+/// If the object is not from a [`Collection`].
 pub(crate) fn changed_at(object: &Object) -> u64 {
     let value = object.value().expect("an object is JSON");
     value["data"]["changedAt"].as_str().and_then(|version| version.parse().ok()).expect("it says so")

@@ -1,4 +1,4 @@
-//! A [`ListWatch`] over a [`Collection`] that misbehaves on demand.
+//! A [`ListWatch`] over a [`Collection`], with faults on demand.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,7 +18,7 @@ use crate::{
     mutex::lock,
 };
 
-/// One request, as the server saw it.
+/// One request, as received by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// A page of a list.
@@ -27,10 +27,10 @@ pub(crate) enum Request {
     Watch(WatchRequest),
 }
 
-/// A collection of an API server in this process. Clones are handles to the same server; the test holds one, the
-/// reflector's source another.
+/// One collection of an API server in this process. Clones are handles to the same server: the test holds one, and the
+/// reflector's source holds another.
 ///
-/// Streams deliver as soon as something changes, in batches of at most 100 events. It needs no runtime and no clock.
+/// Streams deliver each change immediately, in batches of at most 100 events. The server needs no runtime and no clock.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeApiServer {
     shared: Arc<Mutex<Server>>,
@@ -53,14 +53,14 @@ struct Server {
 #[derive(Debug, Default)]
 struct Open {
     cursor: Cursor,
-    /// Comes before everything else.
+    /// Events to deliver before all others.
     injected: VecDeque<WatchEvent>,
     end: Option<Result<(), Failure>>,
 }
 
 type Batch = Result<Vec<WatchEvent>, Failure>;
 
-/// What a stream has to say now.
+/// Next output of a stream.
 enum Due {
     Nothing,
     Batch(Batch),
@@ -84,14 +84,14 @@ impl Default for FakeApiServer {
 }
 
 impl FakeApiServer {
-    /// Makes a server with these objects.
+    /// Creates a server with these objects.
     pub(crate) fn with_objects(names: &[&str]) -> Self {
         let server = Self::default();
         server.change(|collection| names.iter().for_each(|name| collection.put(name)));
         server
     }
 
-    /// Changes the collection; open streams see it.
+    /// Changes the collection; open streams deliver the changes.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Collection)) {
         self.act(|server| change(&mut server.collection));
     }
@@ -101,42 +101,42 @@ impl FakeApiServer {
         self.lock().collection.clone()
     }
 
-    /// Returns everything that was asked so far.
+    /// Returns all requests so far.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.lock().requests.clone()
     }
 
-    /// Returns how many streams are open.
+    /// Returns the number of open streams.
     pub(crate) fn open_streams(&self) -> usize {
         self.lock().streams.len()
     }
 
-    /// Answers a request for a streaming list with 400 from now on.
+    /// Makes the server answer requests for a streaming list with 400.
     pub(crate) fn refuse_streaming(&self) {
         self.act(|server| server.refuses_streaming = true);
     }
 
-    /// Makes pages no longer than `size`, as a server without a watch cache does.
+    /// Limits pages to `size`, like a server without a watch cache.
     pub(crate) fn set_page_size_max(&self, size: Option<u32>) {
         self.act(|server| server.page_size_max = size);
     }
 
-    /// Lets the next page fail; repeated calls queue up.
+    /// Makes the next page fail; further calls apply to further pages.
     pub(crate) fn fail_list(&self, failure: Failure) {
         self.act(|server| server.list_failures.push_back(failure));
     }
 
-    /// Leaves lists unanswered while `hold`.
+    /// Delays the answers of lists while `hold`.
     pub(crate) fn hold_lists(&self, hold: bool) {
         self.act(|server| server.hold_lists = hold);
     }
 
-    /// Sends `events` on every open stream, before anything else that is due: wrong kinds, errors, bad bookmarks.
+    /// Sends `events` on every open stream, before all due events: wrong kinds, errors, bad bookmarks.
     pub(crate) fn inject(&self, events: &[WatchEvent]) {
         self.act(|server| server.streams.values_mut().for_each(|open| open.injected.extend(events.iter().cloned())));
     }
 
-    /// Sends a bookmark on every open stream that has seen all.
+    /// Sends a bookmark on every open stream that has delivered everything.
     pub(crate) fn bookmark(&self) {
         self.act(|server| {
             let Server { collection, streams, .. } = server;
@@ -151,7 +151,7 @@ impl FakeApiServer {
         self.act(|server| server.streams.values_mut().for_each(|open| open.end = Some(end.clone())));
     }
 
-    /// Loses what open streams have not delivered yet: a gap that only a list can find.
+    /// Drops the undelivered events of open streams: a gap that only a list can find.
     pub(crate) fn lose_undelivered(&self) {
         self.act(|server| {
             let version = server.collection.version();
@@ -159,7 +159,7 @@ impl FakeApiServer {
         });
     }
 
-    /// Changes the server so that `f` is seen as one: streams do not run in between.
+    /// Changes the server atomically: streams do not run during `f`.
     fn act(&self, f: impl FnOnce(&mut Server)) {
         f(&mut self.lock());
         self.changed.send_modify(|changes| *changes += 1);
@@ -233,7 +233,7 @@ impl Server {
     }
 }
 
-/// Closes the stream on the server when it is dropped.
+/// An open stream; dropping it closes the stream on the server.
 #[derive(Debug)]
 struct OpenStream {
     server: FakeApiServer,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_delivers_the_state_its_marker_and_what_changes() {
+    async fn stream_delivers_state_marker_and_changes() {
         let server = FakeApiServer::with_objects(&["a", "b"]);
         let mut stream = server.watch(request(true, "")).await.unwrap();
         let batch = stream.next().await.unwrap().unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn held_lists_are_answered_when_they_are_released() {
+    async fn held_lists_are_answered_on_release() {
         let server = FakeApiServer::with_objects(&["a"]);
         server.hold_lists(true);
         let mut answer = server.list(list("", None));
@@ -343,9 +343,9 @@ mod tests {
         assert_eq!(answer.await.unwrap().items.len(), 1);
     }
 
-    /// The least shell there can be: one answer for each action, until the replay is what the server has.
+    /// A minimal shell: one answer per action, until the replayed events equal the server's state.
     #[tokio::test(start_paused = true)]
-    async fn a_reflector_on_it_mirrors_it_over_failures() {
+    async fn reflector_mirrors_fake_server_despite_failures() {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);
         server.refuse_streaming();
         server.fail_list(status(500));

@@ -1,4 +1,4 @@
-//! Stand-in for `otlp.rs` in a program without that feature: there are no spans.
+//! Stand-in for `otlp.rs` in a program without the feature `otlp`: there are no spans.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -25,7 +25,7 @@ pub(super) struct Span(Infallible);
 
 impl Span {
     pub(super) fn begin(_: String, _: Kind, _: Option<TraceContext>, _: &[TraceContext]) -> Self {
-        unreachable!("nothing begins while `is_on` is false")
+        unreachable!("no span begins while `is_on` is false")
     }
 
     pub(super) fn context(&self) -> TraceContext {

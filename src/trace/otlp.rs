@@ -1,4 +1,4 @@
-//! Spans by the crates of OpenTelemetry, sent over OTLP.
+//! Spans with the OpenTelemetry crates, sent over OTLP.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -31,7 +31,7 @@ pub(super) fn is_on() -> bool {
     TRACER.get().is_some()
 }
 
-/// Sends spans. Its client has a runtime of its own: nothing of the engine waits for a collector.
+/// Sender of spans. Its client has its own runtime, so that the engine never waits for a collector.
 #[derive(Debug)]
 pub(super) struct Exporter {
     provider: SdkTracerProvider,
@@ -61,7 +61,7 @@ pub(super) fn start(options: &Options) -> Result<Exporter, String> {
         resource = resource.with_service_name("deltabus");
     }
     let provider = SdkTracerProvider::builder().with_resource(resource.build()).with_batch_exporter(logged).build();
-    TRACER.set(provider.tracer("deltabus")).map_err(|_| "spans are sent already".to_owned())?;
+    TRACER.set(provider.tracer("deltabus")).map_err(|_| "spans are already being sent".to_owned())?;
     Ok(Exporter { provider, runtime })
 }
 
@@ -77,7 +77,7 @@ impl Exporter {
     }
 }
 
-/// An exporter whose failures are one line in the log, then one a minute.
+/// Exporter that logs the first failure, then one per minute.
 #[derive(Debug)]
 struct Logged {
     exporter: Arc<SpanExporter>,
@@ -105,7 +105,7 @@ impl opentelemetry_sdk::trace::SpanExporter for Logged {
                         spans,
                         error,
                         suppressed,
-                        "failed to send spans to the collector of [telemetry] otlp_endpoint, they are lost"
+                        "failed to send spans to the collector of [telemetry] otlp_endpoint; they are lost"
                     );
                 }
             }
@@ -124,7 +124,7 @@ pub(super) struct Span(opentelemetry_sdk::trace::Span);
 
 impl Span {
     pub(super) fn begin(name: String, kind: Kind, parent: Option<TraceContext>, links: &[TraceContext]) -> Self {
-        let tracer = TRACER.get().expect("spans begin after `start`");
+        let tracer = TRACER.get().expect("spans begin only after `start`");
         let parent = parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent.into()));
         let links = links.iter().map(|&link| Link::with_context(link.into())).collect();
         let kind = match kind {

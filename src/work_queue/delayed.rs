@@ -1,4 +1,4 @@
-//! Items that wait for their time, the earliest first.
+//! Delayed items, the earliest first.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-/// When an item is ready, and its place among those that are ready at the same time.
+/// Ready time of an item, and its rank among items with the same time.
 type Slot = (Duration, u64);
 
-/// Items by ready time; each at most once, with the earliest time that it was given.
+/// Items by ready time. Each item is in it at most once, with its earliest time.
 #[derive(Debug)]
 pub(super) struct Delayed<T> {
     by_time: BTreeMap<Slot, T>,
@@ -24,7 +24,8 @@ impl<T> Default for Delayed<T> {
 }
 
 impl<T: Clone + Eq + Hash> Delayed<T> {
-    /// Lets an item wait until `ready_at`, unless it is ready earlier anyhow. Returns whether it is the first now.
+    /// Delays an item until `ready_at`, unless it already has an earlier time. Returns true if it is now the first
+    /// item.
     pub(super) fn put(&mut self, item: T, ready_at: Duration) -> bool {
         if let Some(slot) = self.slots.get(&item) {
             if slot.0 <= ready_at {
@@ -39,14 +40,14 @@ impl<T: Clone + Eq + Hash> Delayed<T> {
         self.by_time.first_key_value().is_some_and(|(first, _)| *first == slot)
     }
 
-    /// Takes the first item out if it is ready by `now`; with its time.
+    /// Removes the first item if it is ready by `now`. Returns it with its time.
     pub(super) fn pop_due(&mut self, now: Duration) -> Option<(T, Duration)> {
         let ((ready_at, _), item) = self.by_time.first_entry().filter(|first| first.key().0 <= now)?.remove_entry();
         self.slots.remove(&item);
         Some((item, ready_at))
     }
 
-    /// Returns when the first item is ready.
+    /// Returns the time at which the first item is ready.
     pub(super) fn next_at(&self) -> Option<Duration> {
         self.by_time.first_key_value().map(|((ready_at, _), _)| *ready_at)
     }

@@ -1,4 +1,4 @@
-//! The shell of the queue: a handle to share, waiting for items by task or by thread, and the guard of an item in work.
+//! The shared handle of the queue, waiting in tasks and threads, and the guard of an item in work.
 
 use std::{
     fmt,
@@ -19,10 +19,10 @@ use super::{Intake, Items, RateLimiter, Stats, Taken, Wake, default_controller_l
 
 use crate::mutex::lock;
 
-/// A rate-limited, delaying queue of distinct items: keys, as a rule. Clones are handles of one queue.
+/// A rate-limited queue with delays, for distinct items (usually keys). Clones are handles of the same queue.
 ///
-/// No call blocks but [`WorkQueue::take_blocking`]; the two `async` ones wait. Nothing runs in the background: items
-/// that wait for their time are looked after by whoever takes. See the [module](super) for what is promised.
+/// Only [`WorkQueue::take_blocking`] blocks; the two `async` methods wait. Nothing runs in the background: the callers
+/// of `take` also watch the delayed items. See the [module](super) for the guarantees.
 #[doc(alias = "TypedRateLimitingInterface")]
 #[doc(alias = "TypedDelayingInterface")]
 pub struct WorkQueue<T> {
@@ -32,7 +32,7 @@ pub struct WorkQueue<T> {
 struct Shared<T> {
     state: Mutex<State<T>>,
     origin: Instant,
-    /// Tasks and threads in `take`, and tasks that wait for the drain.
+    /// Wakes the tasks and threads in `take`, and the tasks that wait for the drain.
     takers: Notify,
     taker_threads: Condvar,
     drainers: Notify,
@@ -50,7 +50,7 @@ impl<T> Clone for WorkQueue<T> {
 }
 
 impl<T: Clone + Eq + Hash + Send + 'static> Default for WorkQueue<T> {
-    /// With client-go's default for controllers, see [`default_controller_limiter`].
+    /// Makes a queue with client-go's default limiter for controllers, see [`default_controller_limiter`].
     fn default() -> Self {
         Self::new(default_controller_limiter())
     }
@@ -64,11 +64,11 @@ impl<T: Clone + Eq + Hash> fmt::Debug for WorkQueue<T> {
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // What panics under the lock is the items' own `Hash`, `Eq` and `Clone`.
+        // Only `Hash`, `Eq` and `Clone` of the items can panic under the lock.
         lock(&self.state)
     }
 
-    /// Reads the clock; with the lock held, so that times go up.
+    /// Reads the clock. The caller holds the lock, so that times never go back.
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -106,24 +106,25 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         }
     }
 
-    /// Says that an item needs work. Nothing changes if that is known already; one that is in work comes again after
-    /// it. Ignored after a shutdown.
+    /// Marks an item as needing work. Has no effect if it is already marked. An item in work is taken again afterwards
+    /// . Ignored after a shutdown.
     #[doc(alias = "Add")]
     pub fn add(&self, item: T) {
         self.change(|items, now| items.add(item, now));
     }
 
-    /// Says that an item will need work when `delay` has passed. Of several times for one item the earliest counts;
-    /// items come in the order of their times. A zero delay is [`WorkQueue::add`]. Ignored after a shutdown,
-    /// which also forgets what waits.
+    /// Marks an item as needing work after `delay`. If an item has several delays, the earliest time counts. Items are
+    /// queued in the order of their times. A zero delay is [`WorkQueue::add`]. Ignored after a shutdown, which
+    /// also drops delayed items.
     ///
-    /// Waiting does not count as needing work: added meanwhile, an item comes at once, and once more at its time.
+    /// A delayed item does not count as needing work: if it is added meanwhile, it is queued at once, and again at its
+    /// time.
     #[doc(alias = "AddAfter")]
     pub fn add_after(&self, item: T, delay: Duration) {
         self.change(|items, now| items.add_after(item, delay, now));
     }
 
-    /// Counts a failure of an item and adds it after the delay that the limiter says, which is returned.
+    /// Counts a failure of an item and adds it after the delay that the limiter chooses. Returns this delay.
     #[doc(alias = "AddRateLimited")]
     pub fn add_rate_limited(&self, item: T) -> Duration {
         let mut state = self.shared.lock();
@@ -135,30 +136,30 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         delay
     }
 
-    /// Clears the failures of an item, and nothing else: its work is not done by that. Items that succeed and
-    /// are never forgotten stay in the limiter for ever; [`WorkItem::finish`] does both.
+    /// Clears the failures of an item. This does not end the work on it. The limiter keeps an item until it is
+    /// forgotten, even if it has succeeded. [`WorkItem::finish`] does both.
     #[doc(alias = "Forget")]
     pub fn forget(&self, item: &T) {
         self.shared.lock().limiter.forget(item);
     }
 
-    /// Returns how often an item was added rate-limited since it was last forgotten.
+    /// Returns the number of rate-limited adds of an item since it was last forgotten.
     #[doc(alias = "NumRequeues")]
     pub fn num_requeues(&self, item: &T) -> u32 {
         self.shared.lock().limiter.num_requeues(item)
     }
 
-    /// Waits for an item and takes it into work; `None` when the queue was shut down and nothing is left. No other
-    /// `take` returns the item until it is done.
+    /// Waits for an item and takes it into work; `None` when the queue is shut down and empty. No other `take` returns
+    /// the item until it is done.
     ///
-    /// Dropping the future loses nothing. Needs a tokio runtime with time.
+    /// Dropping the future loses no item. Needs a tokio runtime with time enabled.
     #[doc(alias = "Get")]
     pub async fn take(&self) -> Option<WorkItem<T>> {
-        // Else a worker that never waits for anything would keep its thread from all others.
+        // Without this, a worker that never waits would starve the other tasks of its thread.
         tokio::task::consume_budget().await;
         loop {
-            // Registered before the look: what is added after it wakes this task. A wake-up that is not used because
-            // the look found something is passed on to another.
+            // Registered before the check, so that a later add wakes this task. If the check finds an item, an unused
+            // wake-up is passed on to another task.
             let mut changed = pin!(self.shared.takers.notified());
             changed.as_mut().enable();
             let taken = {
@@ -177,7 +178,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         }
     }
 
-    /// As [`WorkQueue::take`], blocking the thread: for workers that are threads. Needs no runtime.
+    /// Waits like [`WorkQueue::take`] but blocks the thread, for workers that are threads. Needs no runtime.
     pub fn take_blocking(&self) -> Option<WorkItem<T>> {
         let mut state = self.shared.lock();
         loop {
@@ -198,19 +199,20 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         }
     }
 
-    /// Takes no new items from now on. What is queued is still handed out, then [`WorkQueue::take`] says `None`; what
-    /// is in work is not waited for. Ends a drain that is waited for.
+    /// Rejects new items from now on. Queued items can still be taken; then [`WorkQueue::take`] returns `None`. Does
+    /// not wait for items in work. Ends a running drain.
     #[doc(alias = "ShutDown")]
     pub fn shut_down(&self) {
         self.change(|items, now| items.shut_down(Intake::ShutDown, now));
     }
 
-    /// Takes no new items from now on, and waits until what was queued is taken and what is in work is done.
+    /// Rejects new items from now on. Waits until the queued items are taken and the items in work are done.
     ///
-    /// An item that was added before, while in work, is still taken. Waits for ever if nobody takes or an item is never
-    /// done; [`WorkQueue::shut_down`] ends the wait. Dropping the future ends the wait too, not the drain.
+    /// An item that was added earlier, while in work, is still taken. This waits for ever if no worker takes the items,
+    /// or an item is never done. [`WorkQueue::shut_down`] ends the wait. Dropping the future ends the wait too, but not
+    /// the drain.
     ///
-    /// client-go's waits for items in work only, and may return while some are queued.
+    /// In client-go, the drain waits only for items in work, and may return while some are queued.
     #[doc(alias = "ShutDownWithDrain")]
     pub async fn shut_down_with_drain(&self) {
         self.change(|items, now| items.shut_down(Intake::Draining, now));
@@ -224,24 +226,24 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         }
     }
 
-    /// Returns whether the queue was shut down, draining or not.
+    /// Returns true if the queue was shut down, with or without a drain.
     #[doc(alias = "ShuttingDown")]
     pub fn is_shutting_down(&self) -> bool {
         self.shared.lock().items.is_shutting_down()
     }
 
-    /// Returns how many items can be taken now; those in work and those that wait for their time are not counted.
+    /// Returns the number of items that can be taken now. Delayed items and items in work do not count.
     #[doc(alias = "Len")]
     pub fn len(&self) -> usize {
         self.shared.lock().items.len(self.shared.now())
     }
 
-    /// Returns whether there is nothing to take now.
+    /// Returns true if no item can be taken now.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns what the queue holds and has done. Looks at every item in it.
+    /// Returns the numbers of the queue. Scans all its items.
     pub fn stats(&self) -> Stats {
         self.shared.lock().items.stats(self.shared.now())
     }
@@ -256,31 +258,31 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     }
 }
 
-/// An item in work. Dereferences to the item, and is shown as it.
+/// Guard of an item in work. It dereferences to the item, and displays as the item.
 ///
-/// Dropping it is [`WorkItem::done`], so no early return leaks it; where a panic drops it, it is [`WorkItem::retry`]. It may be
-/// sent to another task or thread.
+/// Dropping it calls [`WorkItem::done`], so an early return cannot leak the item. If a panic drops it,
+/// [`WorkItem::retry`] is called. It may be sent to another task or thread.
 pub struct WorkItem<T: Clone + Eq + Hash> {
     item: T,
     queue: WorkQueue<T>,
 }
 
 impl<T: Clone + Eq + Hash> WorkItem<T> {
-    /// Ends the work. If the item was added meanwhile, it is queued again, last. Its failures stay counted.
+    /// Ends the work. An item that was added meanwhile is queued again, last. Its failures remain counted.
     #[doc(alias = "Done")]
     pub fn done(self) {}
 
-    /// Ends the work with success: forgets the failures of the item.
+    /// Ends the work with success: clears the failures of the item.
     pub fn finish(self) {
         self.queue.forget(&self.item);
     }
 
-    /// Ends the work with failure: the item comes again after the delay that is returned, unless the queue is shut down.
+    /// Ends the work with failure. The item is added again after the returned delay, unless the queue is shut down.
     pub fn retry(self) -> Duration {
         self.queue.add_rate_limited(self.item.clone())
     }
 
-    /// Returns how often the item failed before, see [`WorkQueue::num_requeues`].
+    /// Returns the number of earlier failures of the item, see [`WorkQueue::num_requeues`].
     pub fn num_requeues(&self) -> u32 {
         self.queue.num_requeues(&self.item)
     }

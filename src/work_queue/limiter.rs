@@ -1,19 +1,19 @@
-//! How long a failed item waits before it is tried again. Time comes in; nothing here has a clock.
+//! Delays before failed items are tried again. The caller passes the time; nothing here reads a clock.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-/// Decides how long an item waits. It must not panic, nor block: the queue is locked meanwhile.
+/// Chooses the delay of an item. It must not panic or block, because the queue is locked during the call.
 #[doc(alias = "TypedRateLimiter")]
 pub trait RateLimiter<T>: Send {
-    /// Counts a failure of `item` at `now` and returns how long it is to wait. `now` is of one monotonic clock.
+    /// Counts a failure of `item` at `now` and returns the delay. All values of `now` are of one monotonic clock.
     #[doc(alias = "When")]
     fn when(&mut self, item: &T, now: Duration) -> Duration;
 
-    /// Forgets the failures of `item`: it succeeded, or is given up.
+    /// Forgets the failures of `item`, which has succeeded or is given up.
     #[doc(alias = "Forget")]
     fn forget(&mut self, item: &T);
 
-    /// Returns how often `item` failed since it was last forgotten.
+    /// Returns the number of failures of `item` since it was last forgotten.
     #[doc(alias = "NumRequeues")]
     fn num_requeues(&self, item: &T) -> u32;
 }
@@ -32,8 +32,8 @@ impl<T> RateLimiter<T> for Box<dyn RateLimiter<T>> {
     }
 }
 
-/// Returns client-go's default for controllers: the longer of 5 ms … 1000 s an item, and 10 a second with a burst of
-/// 100 for all together.
+/// Returns client-go's default for controllers, the longer of two delays: 5 ms … 1000 s for each item, and 10
+/// items a second with a burst of 100 for all items together.
 #[doc(alias = "DefaultTypedControllerRateLimiter")]
 pub fn default_controller_limiter<T: Clone + Eq + Hash + Send + 'static>() -> MaxOf<T> {
     MaxOf::new(vec![
@@ -42,13 +42,13 @@ pub fn default_controller_limiter<T: Clone + Eq + Hash + Send + 'static>() -> Ma
     ])
 }
 
-/// Returns client-go's default without a bound for all together: 1 ms … 1000 s an item.
+/// Returns client-go's default without the common limit: 1 ms … 1000 s for each item.
 #[doc(alias = "DefaultTypedItemBasedRateLimiter")]
 pub fn default_item_limiter<T>() -> Exponential<T> {
     Exponential::new(Duration::from_millis(1), Duration::from_secs(1000))
 }
 
-/// Counts one more failure of an item and returns how many there were before.
+/// Counts one more failure of an item and returns the number before it.
 fn count<T: Clone + Eq + Hash>(failures: &mut HashMap<T, u32>, item: &T) -> u32 {
     let Some(failures) = failures.get_mut(item) else {
         failures.insert(item.clone(), 1);
@@ -58,7 +58,7 @@ fn count<T: Clone + Eq + Hash>(failures: &mut HashMap<T, u32>, item: &T) -> u32 
     *failures - 1
 }
 
-/// `base × 2ⁿ` after `n` earlier failures of the item, at most `max`; without jitter.
+/// Delay of `base × 2ⁿ` after `n` earlier failures of the item, at most `max`, without jitter.
 #[doc(alias = "ItemExponentialFailureRateLimiter")]
 #[derive(Clone, Debug)]
 pub struct Exponential<T> {
@@ -68,7 +68,7 @@ pub struct Exponential<T> {
 }
 
 impl<T> Exponential<T> {
-    /// Makes a limiter for which nothing has failed yet.
+    /// Makes a limiter without failures.
     pub fn new(base: Duration, max: Duration) -> Self {
         Self { base, max, failures: HashMap::new() }
     }
@@ -90,7 +90,7 @@ impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for Exponential<T> {
     }
 }
 
-/// `fast` for the first `fast_attempts` failures of an item, then `slow`.
+/// Delay of `fast` for the first `fast_attempts` failures of an item, then `slow`.
 #[doc(alias = "ItemFastSlowRateLimiter")]
 #[derive(Clone, Debug)]
 pub struct FastSlow<T> {
@@ -101,7 +101,7 @@ pub struct FastSlow<T> {
 }
 
 impl<T> FastSlow<T> {
-    /// Makes a limiter for which nothing has failed yet.
+    /// Makes a limiter without failures.
     pub fn new(fast: Duration, slow: Duration, fast_attempts: u32) -> Self {
         Self { fast, slow, fast_attempts, failures: HashMap::new() }
     }
@@ -121,14 +121,15 @@ impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for FastSlow<T> {
     }
 }
 
-/// One token each `interval` for all items together, up to `burst` kept. Who finds none waits for its own: the n-th in
-/// a row waits n intervals. It knows no item: [`RateLimiter::num_requeues`] is 0.
+/// Token bucket for all items together: one token per `interval`, at most `burst` stored. An item without a token waits
+/// for its own: the n-th in a row waits n intervals. Items are not distinguished, so [`RateLimiter::num_requeues`] is
+/// 0.
 #[doc(alias = "BucketRateLimiter")]
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     interval: Duration,
     burst: u32,
-    /// When the bucket will be full again, if nothing more is taken.
+    /// Time at which the bucket is full again if no token is taken.
     full_at: Duration,
 }
 
@@ -152,14 +153,14 @@ impl<T> RateLimiter<T> for TokenBucket {
     }
 }
 
-/// The longest delay and the highest count of its members; each of them counts every failure.
+/// Longest delay and highest count of several limiters. Each of them counts every failure.
 #[doc(alias = "MaxOfRateLimiter")]
 pub struct MaxOf<T> {
     members: Vec<Box<dyn RateLimiter<T>>>,
 }
 
 impl<T> MaxOf<T> {
-    /// Makes a limiter of limiters; without members nothing ever waits.
+    /// Combines limiters. Without members every delay is zero.
     pub fn new(members: Vec<Box<dyn RateLimiter<T>>>) -> Self {
         Self { members }
     }
@@ -181,7 +182,7 @@ impl<T> RateLimiter<T> for MaxOf<T> {
     }
 }
 
-/// As another limiter, but never longer than `max`.
+/// Another limiter, with delays capped at `max`.
 #[doc(alias = "WithMaxWaitRateLimiter")]
 #[derive(Clone, Debug)]
 pub struct MaxWait<L> {

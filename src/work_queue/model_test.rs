@@ -1,5 +1,5 @@
-//! Random adds, takes, ends, shutdowns and lapses of time, by takers who sleep until they are woken: the queue against a
-//! naive one, and nobody asleep who should not be.
+//! Random adds, takes, dones, shutdowns and time steps, with takers that sleep until they are woken. The queue is
+//! compared with a naive model, and no taker may sleep when there is work.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +19,10 @@ const ITEMS: u8 = 6;
 const TAKERS: usize = 3;
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 
-/// The rules as they are written (Q-1 … Q-7): two sets, a list, and every time that was asked for.
+/// The rules Q-1 … Q-7, implemented naively: two sets, a list, and all requested times.
 #[derive(Default)]
 struct Model {
-    /// Since when.
+    /// Dirty items, with the time when each became dirty.
     dirty: BTreeMap<u8, u64>,
     processing: BTreeMap<u8, u64>,
     fifo: Vec<u8>,
@@ -117,7 +117,7 @@ impl Model {
     }
 }
 
-/// What must have happened at least once over all cases.
+/// Cases that must occur at least once in all runs.
 #[derive(Default)]
 struct Hits {
     stolen: AtomicU64,
@@ -133,13 +133,13 @@ struct World {
     items: Items<u8>,
     model: Model,
     now: u64,
-    /// When each sleeping taker would look again by itself.
+    /// Time at which each sleeping taker wakes by itself.
     asleep: Vec<Option<Duration>>,
-    /// Takers that were woken and did not look yet.
+    /// Number of takers that were woken and have not checked yet.
     woken: usize,
     is_drain_waited_for: bool,
     is_idle: bool,
-    /// Of each item: whether an add was heard after its last take.
+    /// Items added after their last take.
     unseen: BTreeSet<u8>,
 }
 
@@ -161,7 +161,7 @@ impl World {
         MILLIS(self.now)
     }
 
-    /// One look of a taker; it falls asleep where there is nothing.
+    /// One check of a taker; it falls asleep if there is nothing.
     fn look(&mut self) {
         match self.items.take(self.time()) {
             Taken::Item(item) => {
@@ -204,7 +204,7 @@ impl World {
             self.model.add(item, self.now);
             self.items.add(item, time)
         } else {
-            let delay = delay - 1; // zero is a delay too
+            let delay = delay - 1; // includes a zero delay
             self.model.add_after(item, delay, self.now);
             self.items.add_after(item, MILLIS(delay), time)
         };
@@ -244,7 +244,7 @@ impl World {
     fn step(&mut self, (action, item, amount): (u8, u8, u64), hits: &Hits) {
         let is_taker_free = self.asleep.len() + self.woken < TAKERS;
         match action {
-            // Where little is added, takers sleep; after a shutdown nothing is.
+            // With few adds, takers sleep; after a shutdown there are none.
             0..=29 if (self.is_idle || self.model.is_shut_down) && is_taker_free => self.look(),
             0..=29 if self.is_idle => self.done(item, hits),
             90..=99 if self.is_drain_waited_for => self.shut_down(false, hits),
@@ -254,7 +254,7 @@ impl World {
             60..=69 if self.woken > 0 => self.look_woken(hits),
             50..=84 => self.done(item, hits),
             85..=97 => self.advance(amount, hits),
-            // A queue lives for some hundred steps before it is shut down.
+            // A queue runs for some hundred steps before it is shut down.
             98 if amount < 2 => self.shut_down(true, hits),
             99 if amount < 2 => self.shut_down(false, hits),
             _ => {}
@@ -268,20 +268,20 @@ impl World {
         assert_eq!(self.items.is_shutting_down(), self.model.is_shut_down);
         assert_eq!(self.items.is_drained(), self.model.is_drained());
         if !self.asleep.is_empty() && self.woken == 0 {
-            assert!(self.model.fifo.is_empty(), "somebody sleeps and there is work");
+            assert!(self.model.fifo.is_empty(), "a taker sleeps although there is work");
             let is_drained_later = self.model.is_draining && !self.model.processing.is_empty();
-            assert!(!self.model.is_over() || is_drained_later, "somebody sleeps for ever");
+            assert!(!self.model.is_over() || is_drained_later, "a taker sleeps for ever");
         }
         let next = self.model.waiting.iter().map(|(at, _)| MILLIS(*at)).min();
         assert!(self.asleep.iter().all(|until| *until == next), "{:?} is not {next:?}", self.asleep);
-        assert!(!self.is_drain_waited_for || !self.model.is_drained(), "a drain is waited for that is over");
+        assert!(!self.is_drain_waited_for || !self.model.is_drained(), "a finished drain is still waited for");
     }
 
-    /// Lets everything become due, and works until nothing is left.
+    /// Lets all delayed items become due, and works until nothing is left.
     fn finish(&mut self, hits: &Hits) {
         self.advance(1000, hits);
         if self.is_idle && !self.model.is_shut_down {
-            // A drain of items that all come again.
+            // Drain of items that are all added again.
             while !self.model.fifo.is_empty() {
                 self.look();
             }
@@ -310,7 +310,7 @@ impl World {
             self.check();
         }
         if self.model.is_shut_down {
-            assert!(self.asleep.is_empty(), "a worker was never told of the end");
+            assert!(self.asleep.is_empty(), "a worker was never notified of the end");
         }
         assert!(self.unseen.is_empty(), "Q-11: {:?} were added and not taken afterwards", self.unseen);
         hits.seen_at_last.fetch_add(1, Relaxed);
@@ -318,7 +318,7 @@ impl World {
 }
 
 #[test]
-fn the_queue_equals_its_model_and_nobody_sleeps_who_should_not() {
+fn queue_equals_its_model_without_lost_wakeups() {
     let hits = Hits::default();
     let config = Config { failure_persistence: None, ..Config::default() };
     let steps = (any::<bool>(), vec((0..100_u8, 0..ITEMS, 0..8_u64), 200..240));

@@ -1,4 +1,4 @@
-//! The rules of the queue one by one (Q-1 … Q-11): the machine by explicit times, the handle on tokio's paused clock.
+//! Tests of each rule of the queue (Q-1 … Q-11): its state with explicit times, its handle with tokio's paused clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,21 +36,24 @@ fn drain(items: &mut Items<char>, now: Duration) -> String {
     std::iter::from_fn(|| take(items, now).inspect(|item| _ = items.done(item, now))).collect()
 }
 
+/// Rule: Q-1.
 #[test]
-fn q1_items_come_first_in_first_out() {
+fn items_come_first_in_first_out() {
     assert_eq!(drain(&mut queue_of("bca"), ZERO), "bca");
 }
 
+/// Rule: Q-2.
 #[test]
-fn q2_an_item_added_twice_is_taken_once() {
+fn item_added_twice_is_taken_once() {
     let mut items = queue_of("ab");
     assert_eq!(items.add('a', ZERO), Wake::Nobody);
     assert_eq!(items.len(ZERO), 2);
     assert_eq!(drain(&mut items, ZERO), "ab");
 }
 
+/// Rule: Q-2.
 #[test]
-fn q2_len_counts_the_fifo_only() {
+fn len_counts_only_the_fifo() {
     let mut items = queue_of("ab");
     assert_eq!(take(&mut items, ZERO), Some('a'));
     assert_eq!(items.add('a', ZERO), Wake::Nobody, "in work: queued when done");
@@ -59,16 +62,18 @@ fn q2_len_counts_the_fifo_only() {
     assert_eq!(items.len(SECONDS(1)), 2);
 }
 
+/// Rule: Q-3.
 #[test]
-fn q3_an_item_in_work_is_given_to_nobody_else() {
+fn item_in_work_is_not_taken_again() {
     let mut items = queue_of("a");
     assert_eq!(take(&mut items, ZERO), Some('a'));
     assert_eq!(items.add('a', ZERO), Wake::Nobody);
     assert_eq!(take(&mut items, ZERO), None);
 }
 
+/// Rule: Q-4.
 #[test]
-fn q4_adds_during_work_make_one_more_run_at_the_tail() {
+fn adds_during_work_requeue_item_once_at_tail() {
     let mut items = queue_of("ab");
     assert_eq!(take(&mut items, ZERO), Some('a'));
     for _ in 0..3 {
@@ -78,8 +83,9 @@ fn q4_adds_during_work_make_one_more_run_at_the_tail() {
     assert_eq!(drain(&mut items, ZERO), "ba");
 }
 
+/// Rule: Q-5.
 #[test]
-fn q5_a_shutdown_hands_out_what_is_queued_and_takes_nothing_in() {
+fn shutdown_hands_out_queued_items_and_refuses_adds() {
     let mut items = queue_of("ab");
     assert_eq!(items.add_after('c', MILLIS(1), ZERO), Wake::Takers);
     assert_eq!(items.shut_down(Intake::ShutDown, ZERO), Wake::All);
@@ -87,20 +93,22 @@ fn q5_a_shutdown_hands_out_what_is_queued_and_takes_nothing_in() {
     assert_eq!(items.add_after('d', MILLIS(1), ZERO), Wake::Nobody);
     assert_eq!(items.take(ZERO), Taken::Item('a'));
     assert_eq!(items.take(ZERO), Taken::Item('b'));
-    assert_eq!(items.take(SECONDS(1)), Taken::End, "done is not waited for, what waited is forgotten");
+    assert_eq!(items.take(SECONDS(1)), Taken::End, "items in work are not waited for, delayed ones are dropped");
     assert!(items.is_drained());
 }
 
+/// Rule: Q-5.
 #[test]
-fn q5_what_is_due_at_the_shutdown_is_handed_out() {
+fn item_due_at_shutdown_is_handed_out() {
     let mut items = queue_of("");
     assert_eq!(items.add_after('a', MILLIS(1), ZERO), Wake::Takers);
     assert_eq!(items.shut_down(Intake::ShutDown, MILLIS(1)), Wake::All);
     assert_eq!(drain(&mut items, MILLIS(1)), "a");
 }
 
+/// Rule: Q-6.
 #[test]
-fn q6_a_drain_waits_for_what_is_queued_and_in_work() {
+fn drain_waits_for_queued_and_running_items() {
     let mut items = queue_of("ab");
     assert_eq!(take(&mut items, ZERO), Some('a'));
     assert_eq!(items.shut_down(Intake::Draining, ZERO), Wake::All);
@@ -113,13 +121,14 @@ fn q6_a_drain_waits_for_what_is_queued_and_in_work() {
     assert!(items.is_drained());
 }
 
+/// Rule: Q-6.
 #[test]
-fn q6_what_was_added_to_an_item_in_work_before_a_drain_is_still_run() {
+fn item_added_before_drain_still_runs() {
     let mut items = queue_of("a");
     assert_eq!(take(&mut items, ZERO), Some('a'));
     assert_eq!(items.add('a', ZERO), Wake::Nobody);
     assert_eq!(items.shut_down(Intake::Draining, ZERO), Wake::All);
-    assert_eq!(items.take(ZERO), Taken::Nothing { until: None }, "it comes again: a worker stays");
+    assert_eq!(items.take(ZERO), Taken::Nothing { until: None }, "it will be queued again, so a worker stays");
     assert_eq!(items.done(&'a', ZERO), Wake::OneTaker);
     assert_eq!(items.take(ZERO), Taken::Item('a'));
     assert_eq!(items.add('a', ZERO), Wake::Nobody);
@@ -127,8 +136,9 @@ fn q6_what_was_added_to_an_item_in_work_before_a_drain_is_still_run() {
     assert!(items.is_drained());
 }
 
+/// Rule: Q-6.
 #[test]
-fn q6_a_plain_shutdown_releases_a_drain() {
+fn plain_shutdown_releases_drain() {
     let mut items = queue_of("a");
     assert_eq!(take(&mut items, ZERO), Some('a'));
     assert_eq!(items.shut_down(Intake::Draining, ZERO), Wake::All);
@@ -137,15 +147,17 @@ fn q6_a_plain_shutdown_releases_a_drain() {
     assert!(items.is_drained());
 }
 
+/// Rule: Q-7.
 #[test]
-fn q7_no_delay_is_an_add() {
+fn zero_delay_is_plain_add() {
     let mut items = queue_of("a");
     assert_eq!(items.add_after('b', ZERO, ZERO), Wake::OneTaker);
     assert_eq!(drain(&mut items, ZERO), "ab");
 }
 
+/// Rule: Q-7.
 #[test]
-fn q7_waiting_items_come_in_the_order_of_their_times() {
+fn waiting_items_come_in_order_of_their_times() {
     let mut items = queue_of("");
     for (item, delay) in [('c', 30), ('a', 10), ('x', 40), ('b', 20), ('d', 30)] {
         let first = matches!(item, 'a' | 'c');
@@ -157,8 +169,9 @@ fn q7_waiting_items_come_in_the_order_of_their_times() {
     assert_eq!(items.take(MILLIS(39)), Taken::Nothing { until: Some(MILLIS(40)) });
 }
 
+/// Rule: Q-7.
 #[test]
-fn q7_of_several_times_the_earliest_counts() {
+fn earliest_of_several_times_wins() {
     for delays in [[20, 10, 30], [10, 20, 30], [30, 20, 10]] {
         let mut items = queue_of("");
         for delay in delays {
@@ -170,16 +183,18 @@ fn q7_of_several_times_the_earliest_counts() {
     }
 }
 
+/// Rule: Q-7.
 #[test]
-fn q7_what_became_due_stands_before_what_is_added_later() {
+fn due_item_precedes_later_add() {
     let mut items = queue_of("");
     assert_eq!(items.add_after('a', MILLIS(10), ZERO), Wake::Takers);
     items.add('b', MILLIS(20));
     assert_eq!(drain(&mut items, MILLIS(20)), "ab");
 }
 
+/// Rule: Q-7.
 #[test]
-fn q7_an_item_added_while_it_waits_comes_at_once_and_again() {
+fn add_during_delay_runs_at_once_and_again() {
     let mut items = queue_of("");
     items.add_after('a', MILLIS(10), ZERO);
     items.add('a', ZERO);
@@ -187,15 +202,16 @@ fn q7_an_item_added_while_it_waits_comes_at_once_and_again() {
     assert_eq!(drain(&mut items, MILLIS(10)), "a");
 }
 
+/// Rule: Q-7.
 #[test]
-fn q7_an_endless_delay_never_ends() {
+fn endless_delay_never_ends() {
     let mut items = queue_of("");
     items.add_after('a', Duration::MAX, SECONDS(1));
     assert_eq!(items.take(SECONDS(1 << 40)), Taken::Nothing { until: Some(Duration::MAX) });
 }
 
 #[test]
-fn stats_count_as_client_go_does() {
+fn stats_match_client_go() {
     let mut items = queue_of("ab");
     items.add('a', SECONDS(1));
     assert_eq!(take(&mut items, SECONDS(3)), Some('a'));
@@ -228,10 +244,10 @@ fn stats_count_as_client_go_does() {
     };
     assert_eq!(items.stats(SECONDS(10)), expected);
     assert_eq!(take(&mut items, SECONDS(10)), Some('a'));
-    assert_eq!(items.stats(SECONDS(10)).queued_for, SECONDS(3 + 5 + 6), "it was dirty from the fourth second on");
+    assert_eq!(items.stats(SECONDS(10)).queued_for, SECONDS(3 + 5 + 6), "it was dirty since the fourth second");
 }
 
-/// The delays of failures of one item, one after another at the times given.
+/// Checks the delays of several failures of one item at the given times.
 #[track_caller]
 fn check<T>(mut limiter: impl RateLimiter<T>, item: &T, failures: &[(u64, u64)]) {
     for (at, expected) in failures {
@@ -239,8 +255,9 @@ fn check<T>(mut limiter: impl RateLimiter<T>, item: &T, failures: &[(u64, u64)])
     }
 }
 
+/// Rule: Q-8.
 #[test]
-fn q8_exponential_doubles_per_item_up_to_its_maximum() {
+fn exponential_delay_doubles_per_item_to_maximum() {
     let mut limiter = Exponential::new(MILLIS(1), MILLIS(10));
     let delays = |limiter: &mut Exponential<_>, item| [(); 6].map(|()| limiter.when(&item, ZERO).as_millis());
     assert_eq!(delays(&mut limiter, 'a'), [1, 2, 4, 8, 10, 10]);
@@ -251,8 +268,9 @@ fn q8_exponential_doubles_per_item_up_to_its_maximum() {
     assert_eq!(limiter.when(&'a', ZERO), MILLIS(1));
 }
 
+/// Rule: Q-8.
 #[test]
-fn q8_exponential_caps_where_it_would_overflow() {
+fn exponential_delay_never_overflows() {
     let max = SECONDS(1000);
     for base in [Duration::from_nanos(1), MILLIS(5), Duration::MAX] {
         let mut limiter = Exponential::new(base, max);
@@ -262,8 +280,9 @@ fn q8_exponential_caps_where_it_would_overflow() {
     check(Exponential::new(ZERO, max), &'a', &[(0, 0); 100]);
 }
 
+/// Rule: Q-8.
 #[test]
-fn q8_fast_slow_is_fast_for_the_first_failures_of_an_item() {
+fn fast_slow_is_fast_for_first_failures() {
     let mut limiter = FastSlow::new(MILLIS(5), SECONDS(10), 3);
     let delays = |limiter: &mut FastSlow<_>, item| [(); 5].map(|()| limiter.when(&item, ZERO).as_millis());
     assert_eq!(delays(&mut limiter, 'a'), [5, 5, 5, 10_000, 10_000]);
@@ -274,8 +293,9 @@ fn q8_fast_slow_is_fast_for_the_first_failures_of_an_item() {
     assert_eq!(delays(&mut limiter, 'a'), [5, 5, 5, 10_000, 10_000]);
 }
 
+/// Rule: Q-8.
 #[test]
-fn q8_a_token_bucket_is_shared_and_fills_with_time() {
+fn token_bucket_is_shared_and_refills() {
     let bucket = TokenBucket::new(MILLIS(100), 3);
     check(bucket.clone(), &'a', &[(0, 0), (0, 0), (0, 0), (0, 100), (0, 200), (50, 250)]);
     check(bucket.clone(), &'a', &[(0, 0), (0, 0), (0, 0), (100, 0), (100, 100), (300, 0)]);
@@ -291,8 +311,9 @@ fn q8_a_token_bucket_is_shared_and_fills_with_time() {
     assert_eq!((shared.when(&'d', ZERO), RateLimiter::num_requeues(&shared, &'d')), (MILLIS(200), 0));
 }
 
+/// Rule: Q-8.
 #[test]
-fn q8_max_of_is_the_longest_delay_and_asks_every_member() {
+fn max_of_takes_longest_delay_of_all_members() {
     let exponential = || Box::new(Exponential::new(MILLIS(1), MILLIS(8)));
     let fast_slow = Box::new(FastSlow::new(MILLIS(3), MILLIS(5), 3));
     let mut limiter = MaxOf::new(vec![fast_slow, exponential()]);
@@ -308,8 +329,9 @@ fn q8_max_of_is_the_longest_delay_and_asks_every_member() {
     assert_eq!(MaxOf::new(Vec::new()).when(&'a', ZERO), ZERO);
 }
 
+/// Rule: Q-8.
 #[test]
-fn q8_max_wait_caps_another_limiter() {
+fn max_wait_caps_another_limiter() {
     let mut limiter = MaxWait::new(Exponential::new(MILLIS(5), SECONDS(1000)), MILLIS(12));
     assert_eq!([(); 4].map(|()| limiter.when(&'a', ZERO).as_millis()), [5, 10, 12, 12]);
     assert_eq!(limiter.num_requeues(&'a'), 4);
@@ -317,8 +339,9 @@ fn q8_max_wait_caps_another_limiter() {
     assert_eq!((limiter.num_requeues(&'a'), limiter.when(&'a', ZERO)), (0, MILLIS(5)));
 }
 
+/// Rule: Q-9.
 #[test]
-fn q9_the_defaults_are_those_of_client_go() {
+fn default_limiters_match_client_go() {
     let mut limiter = default_controller_limiter();
     assert_eq!([(); 3].map(|()| limiter.when(&0, ZERO).as_millis()), [5, 10, 20]);
     for item in 4..=100 {
@@ -338,7 +361,7 @@ fn queue() -> WorkQueue<char> {
     WorkQueue::new(Exponential::new(SECONDS(1), SECONDS(1000)))
 }
 
-/// A worker that tells what it took, and when.
+/// Returns a worker that reports the taken items, with their times.
 fn worker(queue: &WorkQueue<char>, began: Instant) -> JoinHandle<Vec<(char, u64)>> {
     let queue = queue.clone();
     tokio::spawn(async move {
@@ -350,7 +373,7 @@ fn worker(queue: &WorkQueue<char>, began: Instant) -> JoinHandle<Vec<(char, u64)
     })
 }
 
-/// Lets every task run until it waits; on a paused clock no time passes.
+/// Lets every task run until it waits; with a paused clock, no time passes.
 async fn settle() {
     for _ in 0..20 {
         yield_now().await;
@@ -358,26 +381,28 @@ async fn settle() {
 }
 
 #[test]
-fn handles_and_items_go_to_other_threads() {
+fn handles_and_items_are_send_and_sync() {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<WorkQueue<String>>();
     is_shared::<super::WorkItem<String>>();
 }
 
+/// Rule: Q-3.
 #[tokio::test(start_paused = true)]
-async fn q3_take_waits_for_an_add() {
+async fn take_waits_for_an_add() {
     let (queue, began) = (queue(), Instant::now());
     let worker = worker(&queue, began);
     settle().await;
     queue.add('a');
     settle().await;
-    assert_eq!(queue.stats().done, 1, "dropped is done");
+    assert_eq!(queue.stats().done, 1, "a dropped item is done");
     queue.shut_down();
     assert_eq!(worker.await.unwrap(), [('a', 0)]);
 }
 
+/// Rule: Q-5.
 #[tokio::test(start_paused = true)]
-async fn q5_a_shutdown_ends_every_worker() {
+async fn shutdown_ends_every_worker() {
     let (queue, began) = (queue(), Instant::now());
     let workers: Vec<_> = (0..4).map(|_| worker(&queue, began)).collect();
     settle().await;
@@ -389,8 +414,9 @@ async fn q5_a_shutdown_ends_every_worker() {
     assert!(queue.take().await.is_none());
 }
 
+/// Rule: Q-6.
 #[tokio::test(start_paused = true)]
-async fn q6_a_drain_waits_for_the_work_and_ends_the_workers() {
+async fn drain_waits_for_work_and_ends_workers() {
     let queue = queue();
     queue.add('a');
     queue.add('b');
@@ -410,8 +436,9 @@ async fn q6_a_drain_waits_for_the_work_and_ends_the_workers() {
     assert_eq!(worker.await.unwrap(), [('b', 0)]);
 }
 
+/// Rule: Q-6.
 #[tokio::test(start_paused = true)]
-async fn q6_workers_wait_for_what_a_drain_still_runs_and_all_of_them_end() {
+async fn workers_wait_for_draining_items_and_then_end() {
     let queue = queue();
     queue.add('a');
     let held = queue.take().await.unwrap();
@@ -432,8 +459,9 @@ async fn q6_workers_wait_for_what_a_drain_still_runs_and_all_of_them_end() {
     assert_eq!(taken, [('a', 0)]);
 }
 
+/// Rule: Q-6.
 #[tokio::test(start_paused = true)]
-async fn q6_a_shutdown_ends_the_wait_for_an_item_that_is_never_done() {
+async fn shutdown_releases_drain_of_unfinished_item() {
     let queue = queue();
     queue.add('a');
     let held = queue.take().await;
@@ -443,8 +471,9 @@ async fn q6_a_shutdown_ends_the_wait_for_an_item_that_is_never_done() {
     drop(held);
 }
 
+/// Rule: Q-7.
 #[tokio::test(start_paused = true)]
-async fn q7_workers_wake_at_the_times_of_waiting_items() {
+async fn workers_wake_when_waiting_items_are_due() {
     let (queue, began) = (queue(), Instant::now());
     let worker = worker(&queue, began);
     queue.add_after('c', SECONDS(30));
@@ -458,8 +487,9 @@ async fn q7_workers_wake_at_the_times_of_waiting_items() {
     assert_eq!(worker.await.unwrap(), [('a', 10), ('b', 20), ('c', 30)]);
 }
 
+/// Rule: Q-7.
 #[tokio::test(start_paused = true)]
-async fn q7_an_earlier_time_is_kept_by_the_others_where_one_worker_goes_away() {
+async fn remaining_worker_takes_over_earlier_wakeup() {
     let (queue, began) = (queue(), Instant::now());
     let (first, second) = (worker(&queue, began), worker(&queue, began));
     settle().await;
@@ -472,19 +502,20 @@ async fn q7_an_earlier_time_is_kept_by_the_others_where_one_worker_goes_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_take_that_is_given_up_loses_nothing() {
+async fn cancelled_take_loses_nothing() {
     let queue = queue();
     let (first, second) = (worker(&queue, Instant::now()), worker(&queue, Instant::now()));
     settle().await;
-    queue.add('a'); // wakes the first, which does not run any more
+    queue.add('a'); // wakes the first, which no longer runs
     first.abort();
     settle().await;
     queue.shut_down();
     assert_eq!(second.await.unwrap(), [('a', 0)]);
 }
 
+/// Rule: Q-10.
 #[tokio::test(start_paused = true)]
-async fn q10_a_retry_waits_longer_each_time_and_forget_clears_only_the_limiter() {
+async fn retry_delay_grows_and_forget_clears_only_limiter() {
     let (queue, began) = (queue(), Instant::now());
     queue.add('a');
     for (at, delay) in [(0, 1), (1, 2), (3, 4)] {
@@ -495,7 +526,7 @@ async fn q10_a_retry_waits_longer_each_time_and_forget_clears_only_the_limiter()
     let item = queue.take().await.unwrap();
     assert_eq!((began.elapsed(), item.num_requeues()), (SECONDS(7), 3));
     queue.forget(&item);
-    assert_eq!((item.num_requeues(), queue.stats().in_work), (0, 1), "done is still required");
+    assert_eq!((item.num_requeues(), queue.stats().in_work), (0, 1), "the item is not done yet");
     assert_eq!(queue.add_rate_limited('a'), SECONDS(1));
     item.finish();
     assert_eq!((queue.num_requeues(&'a'), queue.stats().in_work, queue.stats().waiting), (0, 0, 1));
@@ -503,8 +534,9 @@ async fn q10_a_retry_waits_longer_each_time_and_forget_clears_only_the_limiter()
     assert_eq!((*item, began.elapsed()), ('a', SECONDS(8)));
 }
 
+/// Rule: Q-11.
 #[tokio::test(start_paused = true)]
-async fn q11_an_add_during_work_is_worked_on_afterwards() {
+async fn add_during_work_is_processed_afterwards() {
     let queue = queue();
     queue.add('a');
     let item = queue.take().await.unwrap();
@@ -515,14 +547,14 @@ async fn q11_an_add_during_work_is_worked_on_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_panics_has_failed_and_leaks_nothing() {
+async fn panicking_worker_fails_its_item_without_leak() {
     let queue = queue();
     queue.add('a');
     let panicking = tokio::spawn({
         let queue = queue.clone();
         async move {
             let item = queue.take().await.unwrap();
-            panic!("a test's panic over {item:?}");
+            panic!("test panic on {item:?}");
         }
     });
     assert!(panicking.await.unwrap_err().is_panic());
@@ -532,7 +564,7 @@ async fn a_worker_that_panics_has_failed_and_leaks_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_worker_lets_others_run() {
+async fn busy_worker_yields_to_others() {
     let queue: Arc<WorkQueue<u32>> = Arc::default();
     (0..10_000).for_each(|item| queue.add(item));
     let worker = tokio::spawn({
@@ -559,7 +591,7 @@ async fn stats_follow_the_clock() {
 }
 
 #[test]
-fn threads_take_what_tasks_and_threads_add() {
+fn threads_take_items_added_by_tasks_and_threads() {
     let queue = WorkQueue::new(Exponential::new(MILLIS(1), MILLIS(20)));
     let workers: Vec<_> = (0..4)
         .map(|_| {
@@ -590,7 +622,7 @@ fn threads_take_what_tasks_and_threads_add() {
 }
 
 #[test]
-fn a_thread_that_waits_is_woken_by_an_add_a_time_and_the_end() {
+fn waiting_thread_wakes_on_add_timer_and_end() {
     let queue = queue();
     let (tell, told) = std::sync::mpsc::channel();
     let worker = std::thread::spawn({
@@ -601,7 +633,7 @@ fn a_thread_that_waits_is_woken_by_an_add_a_time_and_the_end() {
             }
         }
     });
-    // Long enough for the thread to wait; where it does not yet, this shows less and still holds.
+    // Long enough for the thread to wait. If it is not, the test checks less, but still passes.
     let pause = || std::thread::sleep(MILLIS(30));
     pause();
     queue.add('a');
@@ -617,9 +649,11 @@ fn a_thread_that_waits_is_woken_by_an_add_a_time_and_the_end() {
     worker.join().unwrap();
 }
 
-/// Tasks on many threads, adding while others take: an add is never lost, an item never in work twice.
+/// Tasks on many threads add and take: no add is lost, and no item is in work twice.
+///
+/// Rules.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn q3_q11_hold_between_threads() {
+async fn no_add_is_lost_between_threads() {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
     let queue: WorkQueue<usize> = WorkQueue::default();
     let wanted: Arc<[AtomicU32; 8]> = Arc::default();

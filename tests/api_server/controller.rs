@@ -1,5 +1,5 @@
-//! `examples/controller.rs` as a process of its own against a real API server: what it writes is right in the end,
-//! whatever children do, whoever else writes, and whenever it is told to stop.
+//! `examples/controller.rs` as a separate process with a real API server. Its final writes are correct whatever children
+//! do, despite other writers, and after a stop at any time.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,19 +24,19 @@ use std::{
 };
 
 use crate::support::cluster::Cluster;
-use deltabus::list_watch::kube::{ClusterAccess, KubeOptions};
+use deltabus::internals::list_watch::kube::{ClusterAccess, KubeOptions};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// Set for the process that is the controller.
+/// Variable that is set in the controller's process.
 const ROLE_ENV: &str = "DELTABUS_TEST_IS_CONTROLLER";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const REPLICA_SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
 
-/// What the tests below run in a process of its own; by itself it does nothing.
+/// The controller process for the tests below; does nothing when run as a test.
 #[test]
-fn the_controller_as_a_process() {
+fn controller_runs_as_child_process() {
     if std::env::var_os(ROLE_ENV).is_some() {
         example::main().unwrap();
     }
@@ -51,7 +51,7 @@ struct Controller {
 impl Controller {
     fn start(kubeconfig: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "controller::the_controller_as_a_process", "--nocapture"])
+            .args(["--exact", "controller::controller_runs_as_child_process", "--nocapture"])
             .env(ROLE_ENV, "1")
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
@@ -74,7 +74,7 @@ impl Controller {
         self.log.lock().unwrap().matches("the object has been modified").count()
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     fn terminate(mut self) -> ExitStatus {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()), "kill works");
@@ -92,7 +92,7 @@ impl Drop for Controller {
     }
 }
 
-/// Waits until there is an answer.
+/// Waits until `ask` returns a value.
 #[track_caller]
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_mins(3);
@@ -130,7 +130,7 @@ fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// The annotation of each Deployment that has it.
+/// Returns the annotation of each Deployment that has one.
 fn counts(cluster: &Cluster) -> BTreeMap<String, String> {
     let list = cluster.get(DEPLOYMENTS);
     let counts = list["items"].as_array().unwrap().iter().filter_map(|item| {
@@ -160,9 +160,10 @@ fn uids(cluster: &Cluster) -> BTreeMap<String, String> {
     items.map(|item| (text(&item["metadata"]["name"]), text(&item["metadata"]["uid"]))).collect()
 }
 
+/// Rules: H-2, Q-11.
 #[test]
-fn q11_the_counts_follow_children_that_come_move_and_go() {
-    let Some(cluster) = Cluster::start_or_skip("q11_the_counts_follow_children", &[]) else { return };
+fn counts_follow_children_that_come_move_and_go() {
+    let Some(cluster) = Cluster::start_or_skip("counts_follow_children_that_come_move_and_go", &[]) else { return };
     cluster.apply(&list(&[deployment("a"), deployment("b")]));
     let uids = uids(&cluster);
     let (a, b) = (Some(("a", uids["a"].as_str())), Some(("b", uids["b"].as_str())));
@@ -180,17 +181,17 @@ fn q11_the_counts_follow_children_that_come_move_and_go() {
     cluster.apply(&child("y", None));
     until_counts_are(&cluster, &[("a", "0"), ("b", "3")]);
 
-    // An owner of its own though it has the name of the first: the children of that one do not count.
+    // An owner with the same name as the first but another uid: the first one's children do not count.
     cluster.delete(&format!("{DEPLOYMENTS}/b"));
     cluster.apply(&deployment("b"));
     until_counts_are(&cluster, &[("a", "0"), ("b", "0")]);
-    // Somebody takes the annotation away.
+    // Another client removes the annotation.
     cluster.request("PATCH", &format!("{DEPLOYMENTS}/a"), Some(&json!({"metadata": {"annotations": null}})));
     until_counts_are(&cluster, &[("a", "0"), ("b", "0")]);
     assert!(controller.terminate().success());
 }
 
-/// Writes to Deployments of these names as fast as the server lets it, until told to stop. Returns how often.
+/// Writes to Deployments with these names at full speed until stopped. Returns the number of writes.
 fn write_meanwhile(kubeconfig: &Path, names: [&'static str; 2], stop: &Arc<AtomicBool>) -> thread::JoinHandle<u32> {
     let options = KubeOptions { kubeconfig: kubeconfig.to_str().unwrap().to_owned(), context: String::new() };
     let stop = Arc::clone(stop);
@@ -216,9 +217,10 @@ fn write_meanwhile(kubeconfig: &Path, names: [&'static str; 2], stop: &Arc<Atomi
     })
 }
 
+/// Rule: Q-10.
 #[test]
-fn q10_conflicts_with_another_writer_are_retried_until_the_counts_are_right() {
-    let Some(cluster) = Cluster::start_or_skip("q10_conflicts_with_another_writer", &[]) else { return };
+fn conflicts_are_retried_until_counts_are_right() {
+    let Some(cluster) = Cluster::start_or_skip("conflicts_are_retried_until_counts_are_right", &[]) else { return };
     cluster.apply(&list(&[deployment("a"), deployment("b")]));
     let uids = uids(&cluster);
     let owners = ["a", "b"].map(|name| Some((name, uids[name].as_str())));
@@ -243,10 +245,11 @@ fn q10_conflicts_with_another_writer_are_retried_until_the_counts_are_right() {
     assert!(controller.terminate().success());
 }
 
+/// Rule: Q-6.
 #[test]
-fn q6_sigterm_in_mid_work_finishes_what_is_queued() {
+fn sigterm_finishes_queued_work() {
     const OWNERS: usize = 240;
-    let Some(cluster) = Cluster::start_or_skip("q6_sigterm_in_mid_work", &[]) else { return };
+    let Some(cluster) = Cluster::start_or_skip("sigterm_finishes_queued_work", &[]) else { return };
     let names: Vec<_> = (0..OWNERS).map(|n| format!("d{n:03}")).collect();
     cluster.apply(&list(&names.iter().map(|name| deployment(name)).collect::<Vec<_>>()));
     let uids = uids(&cluster);
@@ -264,7 +267,7 @@ fn q6_sigterm_in_mid_work_finishes_what_is_queued() {
     assert!(before < OWNERS, "it was in the middle of it");
     assert_eq!(counts(&cluster), expected, "{before} of {OWNERS} were written at the SIGTERM");
 
-    // What happens meanwhile is seen at the next start.
+    // Changes of the downtime are seen at the next start.
     cluster.apply(&child("d000-late", Some(("d000", uids["d000"].as_str()))));
     cluster.delete(&format!("{REPLICA_SETS}/d001-0"));
     let controller = Controller::start(cluster.kubeconfig());

@@ -1,4 +1,4 @@
-//! The engine, an example and the simulator beside a real Kubernetes API server.
+//! The engine, an example and the simulator, compared with a real Kubernetes API server.
 
 mod controller;
 mod run;

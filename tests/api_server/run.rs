@@ -1,5 +1,5 @@
-//! `deltabus run` against a real Kubernetes API server, as a user runs it: what the file handler wrote is replayed from
-//! empty and held against what the server lists.
+//! `deltabus run` against a real Kubernetes API server, from a user's view. The file handler's events are replayed from
+//! empty and compared with the server's lists.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 
-/// What is watched, as kubectl spells it.
+/// Watched types, in kubectl's syntax.
 const RESOURCES: [&str; 4] = ["pods", "deployments.apps", "configmaps", "widgets.test.deltabus.dev"];
 
 fn config(kubeconfig: &Path, dir: &Path) -> String {
@@ -36,7 +36,7 @@ fn config(kubeconfig: &Path, dir: &Path) -> String {
     )
 }
 
-/// What the server lists now, as the replayed stream names it.
+/// Returns the server's current state in the form of the replayed stream.
 fn server_state(cluster: &Cluster) -> State {
     let dump = cluster.dump(&RESOURCES);
     let mut state = State::new();
@@ -50,7 +50,7 @@ fn server_state(cluster: &Cluster) -> State {
     state
 }
 
-/// Waits until the cache holds what the server lists, then stops the engine.
+/// Waits until the cache equals the server's lists, then stops the engine.
 fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
     let server = server_state(cluster);
     engine.wait_for("equal to the server", Duration::from_mins(3), || cached_state(&engine) == server);
@@ -59,7 +59,7 @@ fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
     server
 }
 
-/// What the read API lists.
+/// Returns the state that the read API lists.
 fn cached_state(engine: &Engine) -> State {
     let mut state = State::new();
     let paths = ["api/v1/pods", "apis/apps/v1/deployments", "api/v1/configmaps", "apis/test.deltabus.dev/v1/widgets"];
@@ -87,9 +87,10 @@ fn assert_equal(replay: &Replay, server: &State) {
     eprintln!("{} events, {} objects at the end, {:?}", replay.events, server.len(), replay.counts);
 }
 
+/// Rule: G-1.
 #[test]
-fn i1_ten_thousand_random_writes_end_in_the_state_the_server_lists() {
-    let Some(cluster) = Cluster::start_or_skip("i1_ten_thousand_random_writes", &[]) else { return };
+fn ten_thousand_random_writes_reach_server_state() {
+    let Some(cluster) = Cluster::start_or_skip("ten_thousand_random_writes_reach_server_state", &[]) else { return };
     cluster.churn(&["--setup", "--ops", "500", "--seed", "1"]);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
@@ -104,22 +105,23 @@ fn i1_ten_thousand_random_writes_end_in_the_state_the_server_lists() {
     assert!(replay.counts.keys().any(|(kind, cause)| kind == "deleted" && cause == "watch"));
 }
 
+/// Rules: C-4, S-14.
 #[test]
-fn i4_sigterm_in_mid_stream_leaves_no_accepted_event_undelivered() {
-    let Some(cluster) = Cluster::start_or_skip("i4_sigterm_in_mid_stream", &[]) else { return };
+fn sigterm_leaves_no_accepted_event_undelivered() {
+    let Some(cluster) = Cluster::start_or_skip("sigterm_leaves_no_accepted_event_undelivered", &[]) else { return };
     cluster.churn(&["--setup", "--ops", "200", "--seed", "3"]);
     for round in 0..3 {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
         engine.wait_ready(Duration::from_mins(2));
         let out = dir.path().join("out.jsonl");
-        // It lasts until the engine has stopped.
+        // The load continues until the engine has stopped.
         let churn = cluster.start_churn(&["--duration", "5m", "--clients", "4", "--seed", &format!("{}", 10 + round)]);
         engine.wait_for("in mid-stream", Duration::from_mins(1), || {
             let text = std::fs::read_to_string(&out).unwrap_or_default();
             text.matches(r#""cause":"watch""#).count() > 200 + 100 * round
         });
-        // What readers have seen was accepted: it must be in the file after the stop.
+        // Changes that readers have seen were accepted, so they must be in the file after the stop.
         let seen = cached_state(&engine);
         let status = engine.terminate();
         assert_eq!(status.code(), Some(0));
@@ -135,9 +137,10 @@ fn i4_sigterm_in_mid_stream_leaves_no_accepted_event_undelivered() {
     }
 }
 
+/// Rule: G-1.
 #[test]
-fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compacted_history() {
-    let name = "i1_through_a_bad_proxy_and_restarts";
+fn bad_proxy_and_restarts_end_in_server_state() {
+    let name = "bad_proxy_and_restarts_end_in_server_state";
     let Some(mut cluster) = Cluster::start_or_skip(name, &[]) else { return };
     cluster.churn(&["--setup", "--ops", "500", "--seed", "4"]);
     let upstream: SocketAddr = cluster.url().trim_start_matches("https://").parse().expect("a loopback address");
@@ -174,10 +177,10 @@ fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compact
 
 /// Five updates of 2 MB each: the server writes `<` as six bytes of JSON.
 ///
-/// Rule: R-54
+/// Rule: R-54.
 #[test]
-fn large_objects_of_a_real_server_arrive_from_the_watch() {
-    let Some(cluster) = Cluster::shared_or_skip("large_objects_of_a_real_server") else { return };
+fn large_objects_of_real_server_arrive_by_watch() {
+    let Some(cluster) = Cluster::shared_or_skip("large_objects_of_real_server_arrive_by_watch") else { return };
     let namespace = "large-objects";
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
     let dir = tempfile::tempdir().expect("a temporary directory");

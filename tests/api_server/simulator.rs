@@ -1,4 +1,5 @@
-//! The embedded API server beside a real one: the same requests, and answers that are the same where the engine looks.
+//! The embedded API server compared with a real one: the same requests get the same answers in all parts that the engine
+//! uses.
 
 use std::{
     fs,
@@ -8,15 +9,15 @@ use std::{
 };
 
 use crate::support::cluster::Cluster;
-use deltabus::simulator::{Area, Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Area, Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const FOOS: &str = "/apis/x.dev/v1/namespaces/default/foos";
-/// How long the real server may take for what the simulator does at once.
+/// Number of attempts, because the real server takes time for steps that the simulator does at once.
 const PATIENCE: u32 = 200;
 
-/// Both servers, asked by the same client.
+/// Both servers, with the same client.
 struct Both {
     cluster: &'static Cluster,
     simulator: Simulator,
@@ -34,7 +35,7 @@ impl Both {
         Some(Self { cluster, simulator, simulated, _dir: dir })
     }
 
-    /// Asks both; the real one first, as whom `real` says.
+    /// Sends a request to both; the real one first, with the credentials `real`.
     fn ask_as(&self, real: &Path, method: &str, path: &str, body: Option<&Value>) -> [(u16, Value); 2] {
         [real, &self.simulated].map(|who| self.cluster.request_as(who, method, path, body))
     }
@@ -43,7 +44,7 @@ impl Both {
         self.ask_as(self.cluster.kubeconfig(), method, path, body)
     }
 
-    /// Asks both for the same, and compares what `part` makes of the answers.
+    /// Sends the same request to both, and compares `part` of the answers.
     #[track_caller]
     fn compare(&self, method: &str, path: &str, body: Option<&Value>, part: impl Fn(&Value) -> Value) -> Value {
         let [real, simulated] = self.ask(method, path, body).map(|(code, answer)| (code, part(&answer)));
@@ -51,7 +52,7 @@ impl Both {
         real.1
     }
 
-    /// Waits until both answer so.
+    /// Waits until both answer with this code.
     fn wait_for(&self, path: &str, code: u16) {
         for _ in 0..PATIENCE {
             if self.ask("GET", path, None).iter().all(|(found, _)| *found == code) {
@@ -62,7 +63,7 @@ impl Both {
         panic!("{path} is not answered with {code} by both");
     }
 
-    /// The changes of a collection since the versions, as `part` sees them.
+    /// Compares the changes of a collection since the given versions, reduced by `part`.
     fn compare_history(&self, path: &str, since: &[u64; 2], part: impl Fn(&Value) -> Value) {
         let watch = |who: &Path, version: u64| {
             let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=3");
@@ -94,7 +95,7 @@ fn definition() -> Value {
     })
 }
 
-/// What a definition says of its own life, without times.
+/// Returns the life-cycle status of a definition, without times.
 fn life(definition: &Value) -> Value {
     let mut status = definition["status"].clone();
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
@@ -109,12 +110,12 @@ fn whole(answer: &Value) -> Value {
 }
 
 #[test]
-fn definitions_come_and_go_as_on_a_real_server() {
-    let Some(both) = Both::start("definitions_come_and_go_as_on_a_real_server") else { return };
+fn definitions_come_and_go_like_real_server() {
+    let Some(both) = Both::start("definitions_come_and_go_like_real_server") else { return };
     both.compare("GET", "/apis/x.dev/v1/foos", None, whole);
     let before = both.versions(DEFINITIONS);
     both.compare("POST", DEFINITIONS, Some(&definition()), life);
-    // discovery follows by itself
+    // discovery follows automatically
     let served = ["/apis/x.dev/v1/foos", "/apis/x.dev", "/apis/x.dev/v1"];
     for path in served {
         both.wait_for(path, 200);
@@ -147,8 +148,8 @@ fn definitions_come_and_go_as_on_a_real_server() {
 }
 
 #[test]
-fn rights_that_lack_are_refused_as_by_a_real_server() {
-    let Some(both) = Both::start("rights_that_lack_are_refused_as_by_a_real_server") else { return };
+fn missing_rights_are_refused_like_real_server() {
+    let Some(both) = Both::start("missing_rights_are_refused_like_real_server") else { return };
     both.simulator.faults().forbid("*", "*", Area::Everywhere);
     let limited = both.cluster.limited_kubeconfig().to_owned();
     let compare = |method: &str, path: &str, body: Option<&Value>, part: fn(&Value) -> Value| {
@@ -180,8 +181,8 @@ fn rights_that_lack_are_refused_as_by_a_real_server() {
 }
 
 #[test]
-fn a_namespace_that_goes_takes_nothing_more() {
-    let Some(both) = Both::start("a_namespace_that_goes_takes_nothing_more") else { return };
+fn terminating_namespace_refuses_new_objects() {
+    let Some(both) = Both::start("terminating_namespace_refuses_new_objects") else { return };
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gone"}});
     let state = |answer: &Value| json!([answer["metadata"]["labels"], answer["spec"], answer["status"]]);
     both.compare("POST", "/api/v1/namespaces", Some(&namespace), state);

@@ -1,4 +1,4 @@
-//! `deltabus bench`: the server that makes up its objects, and the command.
+//! `deltabus bench`: the server of generated objects, and the command.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use deltabus::{
+use deltabus::internals::{
     bench::{Generator, Probe, ReplayServer, Shape, States, figures::FIGURES, orders::EngineOptions},
     config::Config,
     engine::Engine,
@@ -22,7 +22,7 @@ use deltabus::{
 use serde_json::Value;
 use tokio::time::{Duration, sleep};
 
-/// Enough bytes for the cache to train a compression dictionary.
+/// Number of objects that gives the cache enough bytes for a compression dictionary.
 const OBJECTS: u64 = 600;
 const CHANGES: u64 = 1_500;
 
@@ -37,7 +37,7 @@ fn options(server: &ReplayServer, shape: Shape) -> EngineOptions {
     }
 }
 
-/// Compares each object of a cache, byte for byte, with what the generator says of it after so many changes.
+/// Compares each object of a cache, byte for byte, with the generator's state after `changes` changes.
 fn assert_equal(lister: &Lister, generator: &Generator, changes: u64) {
     let mut states = States::default();
     states.advance(generator, changes);
@@ -52,8 +52,8 @@ fn assert_equal(lister: &Lister, generator: &Generator, changes: u64) {
 }
 
 #[test]
-fn an_engine_ends_with_exactly_the_states_that_the_generator_says() {
-    // A probe lets its engine come to rest before it measures: three of them do that at the same time.
+fn engine_ends_with_exactly_the_generated_states() {
+    // Each probe waits until its engine is idle before it measures; three probes do that in parallel.
     std::thread::scope(|scope| {
         for (shape, objects) in [(Shape::Pods, OBJECTS), (Shape::Custom, OBJECTS), (Shape::Configmaps, 40)] {
             scope.spawn(move || actix::System::new().block_on(ends_with_the_states(shape, objects)));
@@ -63,7 +63,7 @@ fn an_engine_ends_with_exactly_the_states_that_the_generator_says() {
 
 async fn ends_with_the_states(shape: Shape, objects: u64) {
     let server = ReplayServer::start(Generator::new(shape, objects, 9)).unwrap();
-    server.release(7); // before the engine comes: its list has them
+    server.release(7); // before the engine starts, so that its list has them
     let mut probe = Probe::start(&options(&server, shape)).await.unwrap();
     let synced = probe.synced(|_, _| {}).await.unwrap();
     assert_eq!(synced.objects, objects, "{shape}");
@@ -85,7 +85,7 @@ async fn ends_with_the_states(shape: Shape, objects: u64) {
 }
 
 #[test]
-fn pages_and_a_watch_from_their_version_show_the_same_as_a_streaming_list() {
+fn pages_and_watch_equal_streaming_list() {
     let server = ReplayServer::start(Generator::new(Shape::Events, OBJECTS, 3)).unwrap();
     server.release(100);
     let config =
@@ -108,7 +108,7 @@ fn pages_and_a_watch_from_their_version_show_the_same_as_a_streaming_list() {
     });
 }
 
-/// Sends a GET over a connection of its own; returns the answer so far as it comes within one read of silence.
+/// Sends a GET over a new connection; returns the bytes received until the first silence.
 fn get(server: &ReplayServer, path: &str) -> String {
     let url = server.url();
     let mut socket = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
@@ -119,7 +119,7 @@ fn get(server: &ReplayServer, path: &str) -> String {
 }
 
 #[test]
-fn a_page_follows_the_states_of_the_first_one_and_bad_questions_are_refused() {
+fn pages_share_first_snapshot_and_bad_queries_fail() {
     let server = ReplayServer::start(Generator::new(Shape::Events, 10, 3)).unwrap();
     let pods = Shape::Events.resource().path(None);
     server.release(5);
@@ -145,7 +145,7 @@ fn a_page_follows_the_states_of_the_first_one_and_bad_questions_are_refused() {
 }
 
 #[test]
-fn single_changes_are_told_with_their_times_and_a_flood_ends_when_it_is_held() {
+fn single_changes_have_times_and_flood_ends() {
     let server = ReplayServer::start(Generator::new(Shape::Events, 100, 3)).unwrap();
     actix::System::new().block_on(async {
         let probe = Probe::start(&options(&server, Shape::Events)).await.unwrap();
@@ -180,7 +180,7 @@ fn single_changes_are_told_with_their_times_and_a_flood_ends_when_it_is_held() {
 }
 
 #[test]
-fn a_handler_that_merges_nothing_sees_each_change_once() {
+fn unmerged_handler_sees_each_change_once() {
     let server = ReplayServer::start(Generator::new(Shape::Custom, 50, 3)).unwrap();
     let seen = Arc::new(AtomicU64::new(0));
     let access = ClusterAccess::without_credentials(&server.url(), "test").unwrap();
@@ -188,10 +188,11 @@ fn a_handler_that_merges_nothing_sees_each_change_once() {
     actix::System::new().block_on(async {
         let resource = Shape::Custom.resource().qualified_name();
         let engine = Engine::builder().cluster(access).watch_type(&resource, |_| {});
-        let engine = engine.on_change("count", deltabus::config::HandlerDefaults::default(), move |notification| {
-            of_handler.fetch_add(notification.events().len() as u64, Ordering::Relaxed);
-            Ok(())
-        });
+        let engine =
+            engine.on_change("count", deltabus::internals::config::HandlerDefaults::default(), move |notification| {
+                of_handler.fetch_add(notification.events().len() as u64, Ordering::Relaxed);
+                Ok(())
+            });
         let engine = engine.start().await.unwrap();
         engine.wait_for_sync().await;
         server.release(300);
@@ -208,7 +209,7 @@ fn bench(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_command_prints_one_document_in_which_every_figure_is_plausible() {
+fn bench_prints_document_with_plausible_figures() {
     let dir = tempfile::tempdir().unwrap();
     let plot = dir.path().join("bench.svg");
     let output = bench(&[
@@ -239,8 +240,8 @@ fn the_command_prints_one_document_in_which_every_figure_is_plausible() {
         );
         let figures = result["figures"].as_object().unwrap();
         for figure in &FIGURES {
-            let optional = figure.key == "selectorObjectsPerSecond" && name == "events" // they have no labels
-                || figure.key == "writtenBytesPerEvent" // a file system in memory writes nothing
+            let optional = figure.key == "selectorObjectsPerSecond" && name == "events" // events have no labels
+                || figure.key == "writtenBytesPerEvent" // an in-memory file system writes nothing
                 || !cfg!(target_os = "linux") && (figure.key.contains("esident") || figure.key.contains("Megabytes"));
             let median = figures.get(figure.key).map(|figure| figure["median"].as_f64().unwrap());
             assert!(optional || median.is_some_and(|median| median > 0.0), "{name}: {}: {median:?}", figure.key);
@@ -256,7 +257,7 @@ fn the_command_prints_one_document_in_which_every_figure_is_plausible() {
 }
 
 #[test]
-fn the_command_measures_a_server_that_it_only_reads() {
+fn bench_measures_read_only_server() {
     let server = ReplayServer::start(Generator::new(Shape::Pods, 300, 3)).unwrap();
     server.flow(200);
     let output = bench(&["--server", &server.url(), "--for", "1s"]);
@@ -270,7 +271,7 @@ fn the_command_measures_a_server_that_it_only_reads() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said_and_is_exit_code_1_and_bad_usage_is_2() {
+fn unmeasurable_input_is_exit_code_1() {
     let failed = |arguments: &[&str], said: &str| {
         let output = bench(arguments);
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -290,7 +291,7 @@ fn what_cannot_be_measured_is_said_and_is_exit_code_1_and_bad_usage_is_2() {
     assert_eq!(failed(&["--shape", "cats"], "[possible values: pods, diverse, custom, configmaps, events, all]"), 2);
 }
 
-/// The processes that a process has started.
+/// Returns the child processes of a process.
 fn children(of: u32) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
@@ -298,7 +299,7 @@ fn children(of: u32) -> Vec<String> {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_measurement_that_is_stopped_or_killed_leaves_no_process_behind() {
+fn stopped_measurement_leaves_no_process() {
     for (signal, code) in [("TERM", Some(1)), ("INT", Some(1)), ("KILL", None)] {
         let mut measuring = Command::new(env!("CARGO_BIN_EXE_deltabus"))
             .args(["bench", "--pods", "100000"])
@@ -317,7 +318,7 @@ fn a_measurement_that_is_stopped_or_killed_leaves_no_process_behind() {
         if code.is_some() {
             let mut errors = String::new();
             measuring.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-            assert!(errors.contains("stopped before everything was measured"), "{errors}");
+            assert!(errors.contains("stopped before the measurements were complete"), "{errors}");
         }
         for child in started {
             let state = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
@@ -329,7 +330,7 @@ fn a_measurement_that_is_stopped_or_killed_leaves_no_process_behind() {
 }
 
 #[test]
-fn the_help_is_complete() {
+fn bench_help_is_complete() {
     let output = bench(&["--help"]);
     assert!(output.status.success());
     insta::assert_snapshot!("help", String::from_utf8(output.stdout).unwrap());
@@ -344,13 +345,13 @@ fn every_figure_is_documented() {
 }
 
 #[test]
-fn selectors_of_the_cache_find_what_the_generator_made() {
+fn cache_selectors_find_generated_objects() {
     let server = ReplayServer::start(Generator::new(Shape::Diverse, 200, 3)).unwrap();
     actix::System::new().block_on(async {
         let probe = Probe::start(&options(&server, Shape::Diverse)).await.unwrap();
         probe.synced(|_, _| {}).await.unwrap();
         let lister = probe.lister().unwrap();
-        let web = deltabus::lister::LabelSelector::parse("app.kubernetes.io/name=web").unwrap();
+        let web = deltabus::internals::lister::LabelSelector::parse("app.kubernetes.io/name=web").unwrap();
         assert_eq!(lister.list(&Selector::from(web)).len(), 20);
         assert_eq!(lister.namespace("team-03").list(&Selector::all()).len(), 20);
         let (reads, _) = probe.read(Duration::from_millis(20), false).await.unwrap();

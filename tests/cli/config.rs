@@ -1,4 +1,4 @@
-//! The configuration as users meet it: what loads, what is refused, and how that is told.
+//! Loading of configurations: accepted ones, rejected ones, and their messages.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,8 +6,8 @@ mod json_schema;
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use deltabus::cloud_event::ContentMode;
-use deltabus::config::{
+use deltabus::internals::cloud_event::ContentMode;
+use deltabus::internals::config::{
     Cache, Compression, Config, ConfigErrors, EventType, FileFsync, Finding, FormatSettings, Http, Initial, Loaded,
     LogLevel, Mode, OnMissing, OnRemoved, QueueOrder, Rediscover, SinkConfig, ValueOrigin, WhenFull, schema::schema,
 };
@@ -21,7 +21,7 @@ fn load(files: &[&Path], environment: &[(&str, &str)]) -> Result<Loaded, ConfigE
     Config::load(files, environment.iter().map(|(name, value)| (name.into(), value.into())))
 }
 
-/// Tells an outcome as `validate` does.
+/// Formats a result like `validate`.
 fn tell(outcome: &Result<Loaded, ConfigErrors>) -> String {
     let (errors, warnings) = match outcome {
         Ok(loaded) => (&[][..], &loaded.warnings),
@@ -32,7 +32,7 @@ fn tell(outcome: &Result<Loaded, ConfigErrors>) -> String {
 }
 
 #[test]
-fn each_broken_configuration_is_told_in_full_with_file_line_key_and_the_nearest_right_name() {
+fn each_broken_configuration_is_reported_in_full() {
     let mut names: Vec<_> =
         fs::read_dir("tests/configs/broken").unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -50,7 +50,7 @@ fn each_broken_configuration_is_told_in_full_with_file_line_key_and_the_nearest_
     }
 }
 
-/// Reads a broken configuration, a file or a directory of them, with the environment that its lines `#env NAME=VALUE` set.
+/// Reads a broken configuration (a file or a directory), with the environment from its lines `#env NAME=VALUE`.
 fn fixture(path: &Path) -> (String, Vec<(String, String)>) {
     let mut files = if path.is_dir() {
         fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect()
@@ -88,7 +88,7 @@ fn override_minimal(environment: &[(&str, &str)]) -> Result<Config, String> {
 }
 
 #[test]
-fn later_files_merge_tables_and_replace_lists_and_scalars() {
+fn later_files_merge_tables_and_replace_other_values() {
     let base = "[resources.pods]\nmatch = [\"pods\"]\nindex = [\"owner\", \"spec.nodeName\"]\nlabels = \"a=b\"\n\
                 [handlers.out]\ntype = \"stdout\"\nretry = { initial = \"1s\", max = \"2s\" }\n";
     let local = "[resources.pods]\nindex = [\"metadata.uid\"]\n[resources.nodes]\nmatch = [\"nodes\"]\n\
@@ -102,7 +102,7 @@ fn later_files_merge_tables_and_replace_lists_and_scalars() {
 }
 
 #[test]
-fn a_directory_is_its_toml_files_in_the_order_of_their_names() {
+fn directory_loads_its_toml_files_by_name_order() {
     let files = [
         ("conf/10-base.toml", MINIMAL),
         ("conf/20-more.toml", "[log]\nlevel = \"warn\"\n"),
@@ -119,7 +119,7 @@ fn a_directory_is_its_toml_files_in_the_order_of_their_names() {
 }
 
 #[test]
-fn variables_that_are_not_utf8_are_refused_by_name() {
+fn non_utf8_variables_are_refused_by_name() {
     use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.toml");
@@ -136,11 +136,11 @@ fn variables_that_are_not_utf8_are_refused_by_name() {
     assert_eq!(errors.to_string(), expected);
     let deep = format!("DELTABUS{}", "__A".repeat(10_000));
     let errors = Config::load(&[&file], [(deep.into(), "1".into())]).unwrap_err();
-    assert!(errors.to_string().ends_with(": no option is so deep: expected at most 16 keys between `__`"));
+    assert!(errors.to_string().ends_with(": too many keys: expected at most 16 between `__`"));
 }
 
-/// Loads a configuration of many parts, each made of its number and of how many there are. Returns the errors, and asserts
-/// that the time grows with the number alone.
+/// Loads a configuration of many parts; `part` gets its number and their total. Returns the errors, and asserts that the
+/// time is linear in the number of parts.
 #[track_caller]
 fn load_many(part: impl Fn(usize, usize) -> String) -> Option<ConfigErrors> {
     let load = |parts: usize| {
@@ -150,12 +150,12 @@ fn load_many(part: impl Fn(usize, usize) -> String) -> Option<ConfigErrors> {
         (cpu_time().saturating_sub(begin), outcome)
     };
     let ((some, _), (many, outcome)) = (load(MANY / 4), load(MANY));
-    // Four times as long, where what is quadratic takes sixteen times.
+    // Linear cost takes four times as long, quadratic cost sixteen times.
     assert!(many < some * 10, "{some:?} for {}, {many:?} for {MANY}", MANY / 4);
     outcome.err()
 }
 
-/// CPU time of this thread: other tests take the cores.
+/// Returns the CPU time of this thread, because other tests use the cores too.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
@@ -209,33 +209,44 @@ fn large_configurations_load_in_linear_time() {
 }
 
 #[test]
-fn a_mistake_is_reported_at_the_layer_that_made_it() {
+fn mistake_is_reported_at_its_layer() {
     let wrong = "[handlers.out]\ninitial = \"now\"\n";
     let text = load_files(&[("a", MINIMAL), ("b", wrong)], &["a", "b"], &[]).unwrap_err();
     assert!(text.starts_with("b:2:11: handlers.out.initial: expected one of"), "{text}");
-    // A later layer that is right heals an earlier one.
+    // A correct later layer repairs an earlier one.
     load_files(&[("a", MINIMAL), ("b", wrong), ("c", "handlers.out.initial = \"send\"")], &["a", "b", "c"], &[])
         .unwrap();
-    // A value in the place of a table is the later layer's doing.
+    // A value in place of a table is an error of the later layer.
     let text = load_files(&[("a", MINIMAL), ("b", "handlers = 1")], &["a", "b"], &[]).unwrap_err();
     assert_eq!(text, "b:1:12: handlers: expected a table, found the number 1");
     // Columns count characters.
     let text = load_files(&[("a", "cluster = { \"ä\" = 1, nam = 2 }\n")], &["a"], &[]).unwrap_err();
     assert!(text.contains("a:1:22: cluster.nam: unknown key"), "{text}");
-    // What another file leaves behind is told where it is.
+    // A conflict left by another file is reported at its own position.
     let file = "[handlers.out]\ntype = \"file\"\npath = \"/tmp/x\"\n";
     let text = load_files(&[("a", file), ("b", MINIMAL)], &["a", "b"], &[]).unwrap_err();
     assert_eq!(text, "a:3:1: handlers.out.path: unknown key; `path` belongs to handlers of type file");
 }
 
 #[test]
-fn syntax_errors_of_all_files_are_reported_at_once() {
+fn syntax_errors_of_all_files_are_reported() {
     let text = load_files(&[("a", "x = "), ("b", "[y")], &["a", "b"], &[]).unwrap_err();
     assert!(text.contains("a:1:5: invalid TOML") && text.contains("b:1:3: invalid TOML"), "{text}");
 }
 
 #[test]
-fn environment_variables_override_files_with_values_of_every_type() {
+fn missing_bracket_is_one_error() {
+    let broken = MINIMAL.replace("[\"pods\"]", "[\"pods\"");
+    let text = load_files(&[("a", &broken)], &["a"], &[]).unwrap_err();
+    assert_eq!(text.matches("invalid TOML").count(), 1, "{text}");
+    assert!(text.contains("the array before this line has no `]`"), "{text}");
+    // Errors before the array are reported as well.
+    let text = load_files(&[("a", &format!("x = \n{broken}"))], &["a"], &[]).unwrap_err();
+    assert_eq!(text.matches("invalid TOML").count(), 2, "{text}");
+}
+
+#[test]
+fn environment_variables_override_files() {
     let config = override_minimal(&[
         ("DELTABUS__HANDLERS__OUT__TYPE", "file"),
         ("DELTABUS__HANDLERS__OUT__PATH", "/tmp/12"),
@@ -293,15 +304,14 @@ fn mistakes_in_environment_variables_name_the_variable() {
     );
     check(
         &[("DELTABUS__LOG", "x"), ("DELTABUS__LOG__LEVEL", "info")],
-        "environment variable DELTABUS__LOG: log: sets the whole of what DELTABUS__LOG__LEVEL sets a part of: expected \
-         one of the two",
+        "environment variable DELTABUS__LOG: log: sets a value of which DELTABUS__LOG__LEVEL sets a part: expected one of the two",
     );
 }
 
-// ── what a configuration means ──
+// ── meaning of a configuration ──
 
 #[test]
-fn the_smallest_configuration_has_the_documented_defaults() {
+fn smallest_configuration_has_documented_defaults() {
     let config = Config::from_toml_str(MINIMAL).unwrap();
     let pods = &config.resources["pods"];
     assert_eq!(
@@ -321,7 +331,7 @@ fn the_smallest_configuration_has_the_documented_defaults() {
 }
 
 #[test]
-fn entries_inherit_the_defaults_key_by_key_and_override_them() {
+fn entries_inherit_and_override_defaults() {
     let config = load(&[Path::new("tests/configs/full.toml")], &[]).unwrap().config;
     let [pods, secrets] = ["pods", "secrets"].map(|name| &config.resources[name]);
     assert_eq!((pods.options.order, secrets.options.order), (QueueOrder::PerKey, QueueOrder::Stream));
@@ -343,7 +353,7 @@ fn entries_inherit_the_defaults_key_by_key_and_override_them() {
 }
 
 #[test]
-fn a_handler_takes_names_and_globs_and_excludes_win() {
+fn handler_takes_names_and_globs_with_exclusions() {
     #[track_caller]
     fn check(patterns: &str, expected: &[&str]) {
         let resources = ["pods", "podtemplates", "nodes"];
@@ -364,7 +374,7 @@ fn a_handler_takes_names_and_globs_and_excludes_win() {
 }
 
 #[test]
-fn what_is_odd_is_allowed_and_warned_of() {
+fn odd_configuration_causes_warnings() {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         let loaded = load_files(&[("a", text)], &["a"], &[]).unwrap();
@@ -374,14 +384,14 @@ fn what_is_odd_is_allowed_and_warned_of() {
     }
     check("[resources.pods]\nmatch = [\"pods\"]", "no handlers: nothing will be sent");
     let state = "[state]\ndir = \"/x\"\nmax_bytes = \"200MiB\"";
-    check(&format!("{MINIMAL}{state}"), "state.max_bytes: the store itself takes some 200 MB");
+    check(&format!("{MINIMAL}{state}"), "state.max_bytes: the store itself takes about 200 MB");
     check(&format!("{MINIMAL}enabled = false"), "no handler is enabled");
     check(&format!("{MINIMAL}resources = []"), "gets nothing");
     check(&format!("{MINIMAL}resync = \"1h\""), "there will be no resync events");
     check(&format!("{MINIMAL}resources = [\"*\", \"!node*\"]"), "\"!node*\" matches no entry of [resources]");
     let one_at_a_time = "handlers.out.concurrency: has no effect with type = \"stdout\"";
     check(&format!("{MINIMAL}concurrency = 4"), one_at_a_time);
-    let no_list = "handlers.out.changed[0]: goes into a list without `[*]`, where nothing is found; did you mean \
+    let no_list = "handlers.out.changed[0]: goes into a list without `[*]`, so nothing is found; did you mean \
                    `spec.template.spec.containers[*].image`?";
     check(&format!("{MINIMAL}changed = [\"spec.template.spec.containers.image\"]"), no_list);
     let selected = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nlabels = \"app=web\"") + "on = [\"deleted\"]";
@@ -390,7 +400,7 @@ fn what_is_odd_is_allowed_and_warned_of() {
         MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nmode = \"metadata\"\nindex = [\"spec.nodeName\", \"owner\"]");
     check(&metadata, "a:4:10: resources.pods.index[0]: with mode = \"metadata\" no object has `spec.nodeName`");
     let no_digests = format!("[redact]\nsecrets = \"drop\"\nhmac_key = {{ env = \"K\" }}\n{MINIMAL}");
-    check(&no_digests, "a:3:1: redact.hmac_key: has no effect: nothing becomes a digest");
+    check(&no_digests, "a:3:1: redact.hmac_key: has no effect: digests replace no values");
     let of_nothing = format!("[redact]\npaths = [{{ path = \"data\", resources = [\"node*\"] }}]\n{MINIMAL}");
     check(&of_nothing, "redact.paths[0].resources[0]: \"node*\" matches no entry of [resources]");
     let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"\nresync = \"1h\"");
@@ -398,23 +408,23 @@ fn what_is_odd_is_allowed_and_warned_of() {
     let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"") + "format = \"diff\"";
     check(
         &stubs,
-        "handlers.out.format: with [resources.pods] cache = \"none\" the state before an update is not known",
+        "handlers.out.format: [resources.pods] has cache = \"none\", so the previous object of an update is unknown",
     );
     let template = |text: &str| format!("{MINIMAL}format = \"template\"\ntemplate = \"{text}\"");
     check(
         &template("{{ old.spec }}"),
-        "a:7:12: handlers.out.template: of `added`, `deleted`, `removed` events, some or all will be given up: line 1, \
+        "a:7:12: handlers.out.template: the handler will give up some or all `added`, `deleted`, `removed` events: line 1, \
          column 4: undefined value",
     );
     let hook = template("x").replace("stdout", "webhook\"\nurl = \"http://127.0.0.1/\"\nbatch = {}\n#");
-    check(&hook, "handlers.out.template: may make a text that is no JSON");
+    check(&hook, "handlers.out.template: may produce invalid JSON");
     check(&format!("{MINIMAL}template = \"x\""), "handlers.out.template: has no effect without format = \"template\"");
     let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
     check(&disabled, "[handlers.d] is not enabled");
 }
 
 #[test]
-fn d11_secrets_load_in_every_mode_that_redaction_allows_and_what_is_shown_of_them_loads_again() {
+fn secrets_load_in_every_redaction_mode() {
     for (redact, entry, loads) in [
         ("", "match = [\"secrets\"]", true),
         ("", "match = [\"secrets\"]\nmode = \"full\"", true),
@@ -434,7 +444,7 @@ fn d11_secrets_load_in_every_mode_that_redaction_allows_and_what_is_shown_of_the
 }
 
 #[test]
-fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
+fn non_loopback_address_needs_token_and_certificate() {
     #[track_caller]
     fn check(http: &str, expected: &str) {
         let said = load_files(&[("a", &format!("{MINIMAL}[http]\n{http}"))], &["a"], &[]).err().unwrap_or_default();
@@ -450,7 +460,7 @@ fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
     check(TLS, "");
     check("listen = \"\"\nprobe_listen = \"0.0.0.0:8081\"", "");
     check(&format!("listen = \"0.0.0.0:8080\"\n{TOKEN}\n{TLS}"), "");
-    let open = "can be reached from other machines, and everybody there could read everything: expected";
+    let open = "can be reached from other machines, and anyone there could read everything: expected";
     check(
         "listen = \"192.168.0.1:8080\"",
         &format!(
@@ -466,20 +476,19 @@ fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
     );
     check(
         &format!("listen = \"0.0.0.0:8080\"\n{TOKEN}"),
-        "a:7:10: http.listen: 0.0.0.0:8080 can be reached from other machines, and the token would travel without \
-         encryption: expected `tls`, or a loopback address such as \"127.0.0.1:8080\"",
+        "a:7:10: http.listen: 0.0.0.0:8080 can be reached from other machines, and the token would be sent without encryption: expected `tls`, or a loopback address such as \"127.0.0.1:8080\"",
     );
     check(
         "auth = \"token\"",
-        "a:7:8: http.auth: nobody could be let in: expected `token` too, such as { file = \
+        "a:7:8: http.auth: no client could get in: expected `token` too, such as { file = \
          \"/run/secrets/deltabus/token\" }",
     );
-    check("token = { env = \"T\" }", "a:7:1: http.token: is not asked for: expected auth = \"token\" too, or no token");
+    check("token = { env = \"T\" }", "a:7:1: http.token: has no effect: expected auth = \"token\" too, or no token");
     check("tls = { key_file = \"k\" }", "a:7:20: http.tls.key_file: expected `cert_file` too");
     check(&format!("auth = \"token\"\n{TOKENS}]"), "");
     check(
         &format!("auth = \"token\"\n{TOKENS}, {{ name = \"a\", token = {{ env = \"U\" }} }}]"),
-        "a:8:10: http.tokens: the name \"a\" is empty or used twice: expected a name of its own for each token",
+        "a:8:10: http.tokens: the name \"a\" is empty or used twice: expected a different name for each token",
     );
     for host in ["http://engine", "engine:8080", "", "*.example.com"] {
         let expected = "a:7:17: http.allowed_hosts: expected a host name or an address without scheme and port, found";
@@ -490,7 +499,7 @@ fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
 }
 
 #[test]
-fn d12_entries_share_a_type_where_their_namespaces_have_none_in_common() {
+fn entries_share_type_in_disjoint_namespaces() {
     #[track_caller]
     fn check(left: &str, right: &str, shared: bool) {
         let text = format!("[resources.a]\nmatch = [\"pods\"]\n{left}\n[resources.b]\nmatch = [\"pods\"]\n{right}\n");
@@ -501,26 +510,26 @@ fn d12_entries_share_a_type_where_their_namespaces_have_none_in_common() {
     check("namespaces = [\"a\"]", "namespaces = [\"b\"]", true);
     check("namespaces = [\"!b\"]", "namespaces = [\"b\"]", true);
     check("namespaces = [\"team-*\"]", "namespaces = [\"*-b\"]", false);
-    // labels come and go
+    // labels may change
     check("namespace_selector = \"team=a\"", "namespace_selector = \"team=b\"", false);
 }
 
 #[test]
-fn d11_secrets_under_a_wildcard_need_no_word() {
+fn secrets_under_wildcard_cause_no_warning() {
     for entry in ["match = [\"*\"]", "match = [\"*\"]\nmode = \"full\""] {
         let text = format!("[resources.all]\n{entry}\n[handlers.out]\ntype = \"stdout\"\n");
         assert_eq!(load_files(&[("a", &text)], &["a"], &[]).unwrap().warnings, [], "{entry}");
     }
 }
 
-// ── what is shown loads again, and is what the schema says ──
+// ── printed configurations load again and conform to the schema ──
 
-/// Uncomments the options of the top-level config.toml: lines with `#` right before what stands there.
+/// Uncomments the options of the top-level config.toml: lines with `#` directly before the text.
 fn uncomment(text: &str) -> String {
     let bare = |line: &str| {
         line.strip_prefix('#').filter(|rest| !rest.is_empty() && !rest.starts_with("# ")).map(str::to_owned)
     };
-    // `#  "metadata.managedFields",` goes on a list; prose is `# text`.
+    // `#  "metadata.managedFields",` continues a list; prose is `# text`.
     let option = |line: &str| bare(line).filter(|rest| !rest.starts_with(' ') || rest.starts_with("  \""));
     text.lines().map(|line| option(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
 }
@@ -538,7 +547,7 @@ fn from_toml(text: &str) -> Value {
 }
 
 #[test]
-fn the_shipped_configuration_loads_without_a_warning_as_it_is() {
+fn shipped_configuration_loads_without_warning() {
     let loaded = load(&[Path::new("config.toml")], &[]).unwrap();
     assert_eq!(loaded.warnings, []);
     assert_eq!(loaded.config.resources.len(), 2);
@@ -546,16 +555,16 @@ fn the_shipped_configuration_loads_without_a_warning_as_it_is() {
 }
 
 #[test]
-fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_defaults() {
+fn uncommented_shipped_configuration_shows_true_defaults() {
     let text = uncomment(&shipped());
     let lifted = Config::from_toml_str(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let mut plain = Config::from_toml_str(&shipped()).unwrap();
     assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 7));
-    // All but the entries and handlers that are examples is a default.
+    // All values are defaults, except entries and handlers that are examples.
     for example in ["certificates", "everything", "warnings"] {
         plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
     }
-    // So are secrets, and files that are named.
+    // Secrets and named files are examples too.
     let Http { auth, token, tokens, tls, .. } = lifted.http.clone();
     plain.http = Http { auth, token, tokens, tls, ..plain.http };
     plain.redact.hmac_key.clone_from(&lifted.redact.hmac_key);
@@ -566,7 +575,7 @@ fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_
     assert_eq!(lifted, plain);
 }
 
-/// Collects the paths of all keys, entries of maps as `*`.
+/// Collects the paths of all keys, with map entries as `*`.
 fn keys_of_schema(root: &Value, schema: &Value, at: &str, keys: &mut BTreeSet<String>) {
     let reference = schema.get("$ref").and_then(Value::as_str);
     let schema = reference.and_then(|reference| root.pointer(&reference[1..])).unwrap_or(schema);
@@ -576,7 +585,7 @@ fn keys_of_schema(root: &Value, schema: &Value, at: &str, keys: &mut BTreeSet<St
     for entry in schema["patternProperties"].as_object().into_iter().flat_map(|entries| entries.values()) {
         keys_of_schema(root, entry, &format!("{at}.*"), keys);
     }
-    // Of a choice, one can be shown at a time.
+    // An example shows only one alternative of a choice.
     let is_choice = schema["maxProperties"] == 1;
     for (key, schema) in schema["properties"].as_object().filter(|_| !is_choice).into_iter().flatten() {
         keys.insert(format!("{at}.{key}"));
@@ -594,14 +603,14 @@ fn keys_of(value: &Value, at: &str, keys: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_option_of_the_schema_is_in_the_shipped_configuration_and_in_the_full_one() {
+fn every_schema_option_is_in_example_configurations() {
     let schema = schema().to_value();
     let mut known = BTreeSet::new();
     keys_of_schema(&schema, &schema, "", &mut known);
     for text in [uncomment(&shipped()), full()] {
         let mut used = BTreeSet::new();
         keys_of(&from_toml(&text), "", &mut used);
-        // What can be inherited need not be repeated in an entry.
+        // Inheritable keys need not be repeated in an entry.
         let inherited: Vec<_> = used.iter().filter_map(|key| key.strip_prefix(".defaults.")?.split_once('.')).collect();
         let inherited: Vec<_> = inherited.iter().map(|(section, key)| format!(".{section}.*.{key}")).collect();
         used.extend(inherited);
@@ -612,7 +621,7 @@ fn every_option_of_the_schema_is_in_the_shipped_configuration_and_in_the_full_on
 }
 
 #[test]
-fn what_config_show_prints_loads_again_as_the_same() {
+fn shown_configuration_loads_as_the_same() {
     for text in [MINIMAL.to_owned(), shipped(), uncomment(&shipped()), full()] {
         let config = Config::from_toml_str(&text).unwrap();
         let shown = config.to_toml();
@@ -622,14 +631,14 @@ fn what_config_show_prints_loads_again_as_the_same() {
 }
 
 #[test]
-fn the_shipped_configurations_conform_to_the_schema() {
+fn example_configurations_conform_to_schema() {
     for text in [MINIMAL.to_owned(), shipped(), uncomment(&shipped()), full()] {
         assert_eq!(json_schema::violations(schema().as_value(), &from_toml(&text)), [""; 0]);
     }
 }
 
 #[test]
-fn d2_bodies_are_packed_by_zstd_by_lz4_or_not_at_all() {
+fn compression_is_zstd_lz4_or_none() {
     for (text, expected) in [("zstd", Compression::Zstd), ("lz4", Compression::Lz4), ("none", Compression::None)] {
         let config =
             Config::from_toml_str(&format!("{MINIMAL}[defaults.resources]\ncompression = \"{text}\"\n")).unwrap();
@@ -646,8 +655,8 @@ fn d2_bodies_are_packed_by_zstd_by_lz4_or_not_at_all() {
 }
 
 #[test]
-fn the_schema_refuses_a_key_it_does_not_know_in_any_table() {
-    // One table at a time: the others stay right.
+fn schema_refuses_unknown_keys_in_every_table() {
+    // Break one table at a time: the others stay correct.
     fn each_table(value: &Value, at: &str, pointers: &mut Vec<String>) {
         let Value::Object(table) = value else { return };
         pointers.push(at.to_owned());
@@ -680,9 +689,9 @@ fn every_option_of_the_schema_is_described() {
     schema["$defs"].as_object().unwrap().iter().for_each(|(name, definition)| check(definition, name));
 }
 
-// ── whatever is wrong ──
+// ── any error ──
 
-/// Tells whether an error could not be placed, though something in the file caused it.
+/// Returns true if an error has no position although a text in the file caused it.
 fn is_lost(error: &Finding) -> bool {
     error.origin == ValueOrigin::Nowhere && error.key != "resources"
 }
@@ -690,9 +699,9 @@ fn is_lost(error: &Finding) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the schema lets through must deserialize: otherwise the mistake would have no place.
+    /// Values that the schema accepts must deserialize: otherwise the error would have no position.
     #[test]
-    fn any_value_in_the_place_of_any_other_is_told_with_its_place(at in 0..10_000_usize, value in 0..VALUES.len()) {
+    fn any_wrong_value_is_reported_with_its_location(at in 0..10_000_usize, value in 0..VALUES.len()) {
         let text = full();
         let lines: Vec<&str> = text.lines().collect();
         let assignments: Vec<usize> = (0..lines.len()).filter(|i| lines[*i].contains(" = ")).collect();
@@ -706,7 +715,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutilated_file_is_told_with_its_places(from in 0..4_000_usize, len in 0..200_usize) {
+    fn damaged_file_is_reported_with_locations(from in 0..4_000_usize, len in 0..200_usize) {
         let text = full();
         let from = text.floor_char_boundary(from);
         let to = text.floor_char_boundary(from + len);

@@ -1,4 +1,4 @@
-//! `deltabus demo`: what it says to try, tried.
+//! `deltabus demo`: the commands that it suggests are run.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::support::{engine::Engine, scripted::PATIENCE};
 
-/// A command as a user runs it who works with another cluster, too.
+/// Returns a command as run by a user who also works with another cluster.
 fn command(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
     command.args(line.split_whitespace()).env_clear().env("KUBECONFIG", "/no/such/kubeconfig").stdin(Stdio::null());
@@ -18,7 +18,7 @@ fn command(line: &str) -> Command {
 }
 
 #[test]
-fn commands_that_the_demo_names_work_against_it() {
+fn commands_named_by_demo_work() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::spawn_writing(&["demo", "--listen", "127.0.0.1:0"], &dir.path().join("stdout"));
     engine.wait_ready(PATIENCE);
@@ -44,18 +44,18 @@ fn commands_that_the_demo_names_work_against_it() {
 }
 
 #[test]
-fn demo_runs_where_no_file_can_be_written() {
+fn demo_runs_without_writable_files() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
     command.args(["demo", "--listen", "127.0.0.1:0"]).env("TMPDIR", dir.path().join("none")).stdout(Stdio::null());
     let engine = Engine::spawn_command(command);
     engine.wait_ready(PATIENCE);
-    engine.wait_for_log("note: no kubeconfig for this cluster: ");
+    engine.wait_for_log("note: cannot write a kubeconfig for this cluster: ");
     assert!(engine.terminate().success());
 }
 
 #[test]
-fn kubeconfig_of_the_demo_is_private_and_removed() {
+fn demo_kubeconfig_is_private_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::spawn_writing(&["demo", "--listen", "127.0.0.1:0"], &dir.path().join("stdout"));
     engine.wait_for_log("kubectl --kubeconfig ");

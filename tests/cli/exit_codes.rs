@@ -1,4 +1,4 @@
-//! The command line from outside: exit codes, and what goes where.
+//! The command line as a process: exit codes, and use of stdout and stderr.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -25,14 +25,14 @@ fn deltabus(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
 }
 
 #[test]
-fn a_valid_configuration_is_success_and_leaves_stdout_alone() {
+fn valid_configuration_succeeds_with_empty_stdout() {
     let outcome = deltabus(&["validate", "--offline", "-c", "config.toml"], &[]);
     assert_eq!((outcome.code, &*outcome.stdout), (0, ""));
     assert_eq!(outcome.stderr, "note: the configuration is valid: 2 resources, 1 handler\n");
 }
 
 #[test]
-fn a_bad_configuration_is_exit_code_2_from_every_command_that_reads_one() {
+fn bad_configuration_is_exit_code_2_everywhere() {
     let file = "tests/configs/broken/everything_at_once.toml";
     for command in [&["validate"][..], &["run"], &["resources"], &["rbac"], &["config", "show"]] {
         let outcome = deltabus(&[command, &["-c", file]].concat(), &[]);
@@ -60,7 +60,7 @@ fn bad_usage_is_exit_code_2() {
 }
 
 #[test]
-fn colours_are_for_terminals_unless_asked_for() {
+fn colours_are_for_terminals_unless_forced() {
     let arguments = ["validate", "-c", "tests/configs/broken/syntax_error.toml"];
     let coloured = |environment: &[(&str, &str)]| deltabus(&arguments, environment).stderr.contains('\x1b');
     assert!(!coloured(&[]));
@@ -69,18 +69,18 @@ fn colours_are_for_terminals_unless_asked_for() {
 }
 
 #[test]
-fn the_environment_overrides_what_is_shown() {
+fn environment_overrides_shown_configuration() {
     let overrides = [("DELTABUS__HANDLERS__OUT__INITIAL", "send")];
     let outcome = deltabus(&["config", "show", "-c", "config.toml"], &overrides);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     assert!(outcome.stdout.contains("initial = \"send\""), "{}", outcome.stdout);
-    deltabus::config::Config::from_toml_str(&outcome.stdout).unwrap();
+    deltabus::internals::config::Config::from_toml_str(&outcome.stdout).unwrap();
 }
 
 #[test]
-fn the_schema_is_printed_as_json() {
+fn schema_is_printed_as_json() {
     let outcome = deltabus(&["schema"], &[]);
     let printed: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
-    assert_eq!(&printed, deltabus::config::schema::schema().as_value());
+    assert_eq!(&printed, deltabus::internals::config::schema::schema().as_value());
     assert_eq!(printed["$schema"], "https://json-schema.org/draft/2020-12/schema");
 }

@@ -1,4 +1,4 @@
-//! The command line as users meet it.
+//! The command line from a user's view.
 
 mod bench;
 mod config;

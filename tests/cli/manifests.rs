@@ -1,4 +1,4 @@
-//! `deltabus manifests`: objects that a real API server takes, the same as the Helm chart's.
+//! `deltabus manifests`: its objects are accepted by a real API server, and equal those of the Helm chart.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/deltabus")
 
 const SMALL: &str = "[resources.pods]\nmatch = [\"pods\"]\n[handlers.out]\ntype = \"stdout\"\n";
 
-/// Secrets of each kind, two directories that are written, roles in two places, and HTTP for other pods.
+/// A configuration with secrets of each kind, two written directories, roles in two places, and HTTP for other pods.
 const ALL_KINDS: &str = r#"
 shutdown_timeout = "1m"
 [resources.apps]
@@ -47,7 +47,7 @@ servers = ["nats://nats.nats"]
 auth = { creds_file = "/etc/nats/creds" }
 "#;
 
-/// Runs `deltabus manifests` for configurations, each a file.
+/// Runs `deltabus manifests` for configurations, one file each.
 fn run(dir: &Path, kubeconfig: &str, configs: &[(&str, &str)], args: &[&str]) -> (i32, String, String) {
     let mut command = vec!["manifests"];
     for (name, text) in configs {
@@ -74,7 +74,7 @@ fn by_name(yaml: &str) -> BTreeMap<(String, String, String), Value> {
 }
 
 #[test]
-fn manifests_install_a_configuration_with_the_least_rights() {
+fn manifests_install_configuration_with_least_rights() {
     let (simulator, dir, kubeconfig) = simulator();
     let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", ALL_KINDS)], &["--monitoring"]);
     assert_eq!(code, 0, "{stderr}");
@@ -93,7 +93,7 @@ fn manifests_install_a_configuration_with_the_least_rights() {
 }
 
 #[test]
-fn files_are_merged_in_the_pod_in_the_order_given() {
+fn files_are_merged_in_pod_in_given_order() {
     let (_simulator, dir, kubeconfig) = simulator();
     fs::create_dir(dir.path().join("more")).unwrap();
     fs::write(dir.path().join("more/b.toml"), "[log]\nlevel = \"debug\"\n").unwrap();
@@ -104,10 +104,10 @@ fn files_are_merged_in_the_pod_in_the_order_given() {
     let files: Vec<_> = config.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(files, ["00-z.toml", "01-a.toml", "02-b.toml", "03-pod.toml"]);
     assert_eq!(config["00-z.toml"], SMALL);
-    // The environment of this process is not the pod's.
+    // The environment of this process does not affect the pod.
     assert!(!stdout.contains("trace"), "{stdout}");
 
-    // What the pod reads is a configuration, and says the same.
+    // The pod's files are a configuration with the same meaning.
     let pod = dir.path().join("pod");
     fs::create_dir(&pod).unwrap();
     for (name, text) in config.as_object().unwrap() {
@@ -119,7 +119,7 @@ fn files_are_merged_in_the_pod_in_the_order_given() {
 }
 
 #[test]
-fn wildcards_are_granted_as_whole_groups_on_request() {
+fn wildcards_are_granted_as_groups_on_request() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = SMALL.replace("\"pods\"]", "\"pods\", \"*.apps\"]");
     for (args, expected) in [(&[][..], "  - statefulsets\n"), (&["--wildcard"], "  - apps\n  resources:\n  - \"*\"\n")]
@@ -130,26 +130,26 @@ fn wildcards_are_granted_as_whole_groups_on_request() {
 }
 
 #[test]
-fn configuration_that_no_pod_can_run_is_refused_with_a_reason() {
+fn configuration_unsuitable_for_pods_is_refused() {
     let (_simulator, dir, kubeconfig) = simulator();
     let check = |more: &str, args: &[&str], expected: &str| {
         let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", &format!("{SMALL}{more}"))], args);
         assert!(code == 2 && stdout.is_empty() && stderr.contains(expected), "{more}: {code} {stderr}{stdout}");
     };
     let file = |path: &str| format!("[handlers.f]\ntype = \"file\"\npath = \"{path}\"\n");
-    check(&file("events.jsonl"), &[], "handlers.f.path: a pod can write to volumes alone");
-    check(&file("/events.jsonl"), &[], "expected an absolute path with a directory of its own");
-    check("[state]\ndir = \"state\"\n", &[], "state.dir: a pod can write to volumes alone");
+    check(&file("events.jsonl"), &[], "handlers.f.path: a pod can write only to volumes");
+    check(&file("/events.jsonl"), &[], "expected an absolute path in a separate directory");
+    check("[state]\ndir = \"state\"\n", &[], "state.dir: a pod can write only to volumes");
     check("[http]\nprobe_listen = \"127.0.0.1:8081\"\n", &[], "http.probe_listen: the kubelet cannot reach a loopback");
     let token = |path: &str| format!("[http]\nauth = \"token\"\ntoken = {{ file = \"{path}\" }}\n");
-    check(&token("token"), &[], "no Secret can be mounted at token: expected a directory of its own");
-    check(&token("/token"), &[], "no Secret can be mounted at /token");
+    check(&token("token"), &[], "cannot mount a Secret at token: expected a separate directory");
+    check(&token("/token"), &[], "cannot mount a Secret at /token");
     check(&token("/run/secrets/a/to ken"), &[], "expected a name of letters");
     let inside = format!("{}[state]\ndir = \"/run/secrets/a/state\"\n", token("/run/secrets/a/token"));
-    check(&inside, &[], "/run/secrets/a/state is written, and expected outside of it");
+    check(&inside, &[], "the engine writes to /run/secrets/a/state, which must be elsewhere");
     let nested =
         format!("{}[redact]\nhmac_key = {{ file = \"/run/secrets/a/b/key\" }}\n", token("/run/secrets/a/token"));
-    check(&nested, &[], "a Secret is mounted at /run/secrets/a/b already");
+    check(&nested, &[], "a Secret is already mounted at /run/secrets/a/b");
     let program = "[handlers.script]\ntype = \"exec\"\ncommand = [\"/on-change\"]\n";
     check(program, &[], "--allow-exec");
     check(&format!("# {}\n", "x".repeat(1 << 20)), &[], "a ConfigMap holds 1048576");
@@ -159,7 +159,7 @@ fn configuration_that_no_pod_can_run_is_refused_with_a_reason() {
     assert!(code == 0 && stdout.contains("- --allow-exec\n"), "{stderr}{stdout}");
 }
 
-/// Makes objects of the chart's values with helm, and compares them with those of `deltabus manifests`.
+/// Renders the chart's values with helm, and compares the objects with those of `deltabus manifests`.
 #[test]
 fn helm_chart_makes_the_same_objects() {
     let Some(helm) = helm::build_or_skip("helm_chart_makes_the_same_objects") else { return };
@@ -189,8 +189,8 @@ fn helm_chart_makes_the_same_objects() {
 }
 
 #[test]
-fn helm_chart_is_sound_and_refuses_wrong_values() {
-    let Some(helm) = helm::build_or_skip("helm_chart_is_sound_and_refuses_wrong_values") else { return };
+fn helm_chart_is_valid_and_refuses_wrong_values() {
+    let Some(helm) = helm::build_or_skip("helm_chart_is_valid_and_refuses_wrong_values") else { return };
     let linted = helm.run(&["lint", "--strict", CHART]);
     assert!(linted.contains("0 chart(s) failed"), "{linted}");
     let version = format!("appVersion: {}\n", env!("CARGO_PKG_VERSION"));
@@ -208,8 +208,8 @@ fn helm_chart_is_sound_and_refuses_wrong_values() {
 }
 
 #[test]
-fn real_api_server_takes_every_object() {
-    let Some(cluster) = Cluster::shared_or_skip("real_api_server_takes_every_object") else { return };
+fn real_api_server_accepts_every_object() {
+    let Some(cluster) = Cluster::shared_or_skip("real_api_server_accepts_every_object") else { return };
     let dir = tempfile::tempdir().unwrap();
     for namespace in ["manifests", "shop"] {
         cluster.apply_yaml(&format!("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {namespace}\n"));

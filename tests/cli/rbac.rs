@@ -1,4 +1,4 @@
-//! `deltabus rbac` held against a real API server: what it prints is enough, and each verb of it is needed.
+//! `deltabus rbac` with a real API server: the printed roles are sufficient, and each of their verbs is needed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,10 +13,10 @@ use crate::support::{
     command::deltabus,
     engine::{Engine, text},
 };
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
-/// Prints the roles of a configuration, asking the server of a kubeconfig.
+/// Prints the roles of a configuration, by discovery on a kubeconfig's server.
 fn roles(dir: &Path, kubeconfig: &Path, config: &str, args: &[&str]) -> String {
     fs::write(dir.join("rbac.toml"), config).unwrap();
     let (code, stdout, stderr) = deltabus(dir, kubeconfig, &[&["rbac", "-c", "rbac.toml"], args].concat(), &[]);
@@ -26,14 +26,14 @@ fn roles(dir: &Path, kubeconfig: &Path, config: &str, args: &[&str]) -> String {
 
 const OUT: &str = "[handlers.out]\ntype = \"blackhole\"\n";
 
-/// Wildcards, cluster-scoped types, literal namespaces, globs, a selector, Secrets, and what is not there.
+/// Wildcards, cluster-scoped types, literal namespaces, globs, a selector, Secrets, and missing types.
 const ALL_KINDS: &str = "[resources.apps]\nmatch = [\"*.apps\", \"no\", \"podz\"]\nexclude = [\"replicasets\"]\n\
                          [resources.mine]\nmatch = [\"pods\", \"secrets\", \"deploy\"]\nnamespaces = [\"team-b\", \"team-a\"]\n\
                          mode = \"metadata\"\n\
                          [resources.some]\nmatch = [\"services\"]\nnamespaces = [\"team-*\"]\nnamespace_selector = \"a=b\"\n";
 
 #[test]
-fn the_roles_of_a_configuration_grant_each_right_once_where_it_is_needed() {
+fn roles_grant_each_right_once_where_needed() {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
@@ -45,16 +45,16 @@ fn the_roles_of_a_configuration_grant_each_right_once_where_it_is_needed() {
     );
     let everything = "[resources.all]\nmatch = [\"*\"]\n[resources.mine]\nmatch = [\"pods\"]\nnamespaces = [\"a\"]\n";
     insta::assert_snapshot!("roles_of_everything", roles(dir.path(), &kubeconfig, everything, &["--wildcard"]));
-    // nothing that CRDs could change: nothing is watched for itself
+    // no entry depends on CRDs, so the engine does not watch them
     let plain = roles(dir.path(), &kubeconfig, "[resources.mine]\nmatch = [\"pods\"]\nnamespaces = [\"a\"]\n", &[]);
     assert!(!plain.contains("ClusterRole") && !plain.contains("customresourcedefinitions"), "{plain}");
 }
 
 // ── on a real server ──
 
-/// A user with the rights of one service account, `TEAM-a/deltabus`, and no others.
+/// A user with only the rights of the service account `TEAM-a/deltabus`.
 ///
-/// Namespaces and roles have the team's name, so that users of several teams share one server.
+/// Namespaces and roles contain the team's name, so that users of several teams share one server.
 struct User {
     cluster: &'static Cluster,
     team: &'static str,
@@ -82,12 +82,12 @@ impl User {
         Some(Self { cluster, team, dir, kubeconfig })
     }
 
-    /// Applies what `deltabus rbac` prints for a configuration; it asks as this user, who may discover.
+    /// Applies the output of `deltabus rbac` for a configuration; the command runs as this user, who may use discovery.
     fn grant(&self, config: &str) -> String {
         self.grant_with(config, &[])
     }
 
-    /// Does as [`User::grant`], with further arguments of `deltabus rbac`.
+    /// Applies the output of `deltabus rbac` with further arguments; see [`User::grant`].
     fn grant_with(&self, config: &str, args: &[&str]) -> String {
         let account = format!("{}-a/deltabus", self.team);
         let args = [&["--name", self.team, "--service-account", &account], args].concat();
@@ -103,28 +103,28 @@ impl User {
         Engine::run(self.dir.path(), &format!("{kube}{config}"))
     }
 
-    /// Replaces the rules of a role, and waits until the server goes by them: until it refuses this verb.
+    /// Replaces the rules of a role, and waits until the server refuses this verb.
     fn replace_rules(&self, path: &str, rules: &Value, namespace: &str, resource: (&str, &str), verb: &str) {
         let (code, answer) = self.cluster.request("PATCH", path, Some(&json!({ "rules": rules })));
         assert_eq!(code, 200, "{answer}");
         self.wait_allowed(false, namespace, resource, verb);
     }
 
-    /// Waits until the server goes by the rules that it was given last: until it allows a verb, or refuses it.
+    /// Waits until the server allows or refuses a verb according to the last rules.
     fn wait_allowed(&self, allowed: bool, namespace: &str, (group, plural): (&str, &str), verb: &str) {
         let attributes = json!({ "namespace": namespace, "group": group, "resource": plural, "verb": verb });
         self.cluster.wait_allowed(allowed, &self.kubeconfig, &attributes);
     }
 }
 
-/// Returns the rows of `/v1/resources` with a plural.
+/// Returns the rows of `/v1/resources` with this plural.
 fn rows(engine: &Engine, plural: &str) -> Vec<Value> {
     let document = engine.json("/v1/resources");
     let rows = document["resources"].as_array().unwrap();
     rows.iter().filter(|row| row["plural"] == plural).cloned().collect()
 }
 
-/// Returns the sentence for people of a row.
+/// Returns the message of a row.
 fn told(row: &Value) -> &str {
     row["message"].as_str().unwrap_or_else(|| panic!("{row}"))
 }
@@ -136,10 +136,10 @@ fn all_synced(engine: &Engine, plurals: &[&str]) -> bool {
     })
 }
 
-/// Row 27 of what users of other tools ask for: no right to read everything.
+/// Row 27 of the users' requests: no right to read everything.
 #[test]
-fn what_is_printed_is_enough_and_every_verb_of_it_is_needed() {
-    let Some(user) = User::start("what_is_printed_is_enough_and_every_verb_of_it_is_needed", "verbs") else { return };
+fn printed_roles_are_sufficient_and_minimal() {
+    let Some(user) = User::start("printed_roles_are_sufficient_and_minimal", "verbs") else { return };
     let config = format!("[resources.work]\nmatch = [\"pods\", \"deployments.apps\", \"nodes\"]\n{OUT}");
     user.grant(&config);
     user.wait_allowed(true, "", ("", "nodes"), "watch");
@@ -175,8 +175,8 @@ fn what_is_printed_is_enough_and_every_verb_of_it_is_needed() {
 }
 
 #[test]
-fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
-    let Some(user) = User::start("roles_in_the_named_namespaces_are_enough", "named") else { return };
+fn roles_in_named_namespaces_are_sufficient() {
+    let Some(user) = User::start("roles_in_named_namespaces_are_sufficient", "named") else { return };
     let config = format!(
         "[resources.mine]\nmatch = [\"configmaps\", \"*.apps\"]\nnamespaces = [\"named-a\", \"named-b\"]\n{OUT}"
     );
@@ -185,7 +185,7 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
     for namespace in ["named-a", "named-b"] {
         user.wait_allowed(true, namespace, ("", "configmaps"), "watch");
     }
-    // by the server's own word
+    // according to the server's access review
     let asked = ["resources", "-c", "rbac.toml", "-o", "json"];
     let (_, stdout, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &asked, &[]);
     let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"));
@@ -201,7 +201,7 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
     assert_eq!(namespaces, ["named-a", "named-b"]);
     assert!(engine.terminate().success());
 
-    // without one verb in one namespace it is named
+    // one missing verb in one namespace is reported
     let path = "/apis/rbac.authorization.k8s.io/v1/namespaces/named-b/roles/named";
     let rules = json!([
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] },
@@ -224,8 +224,8 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
 }
 
 #[test]
-fn roles_in_single_namespaces_are_enough_for_an_entry_that_names_none() {
-    let Some(user) = User::start("roles_in_single_namespaces_are_enough_for_an_entry_that_names_none", "single") else {
+fn roles_in_single_namespaces_suffice_without_namespaces_option() {
+    let Some(user) = User::start("roles_in_single_namespaces_suffice_without_namespaces_option", "single") else {
         return;
     };
     let config = format!(
@@ -265,8 +265,8 @@ fn roles_in_single_namespaces_are_enough_for_an_entry_that_names_none() {
 }
 
 #[test]
-fn what_the_engine_watches_for_itself_is_granted_and_needed() {
-    let Some(user) = User::start("what_the_engine_watches_for_itself_is_granted_and_needed", "itself") else { return };
+fn watches_of_engine_itself_are_granted_and_needed() {
+    let Some(user) = User::start("watches_of_engine_itself_are_granted_and_needed", "itself") else { return };
     let config = format!(
         "[resources.labelled]\nmatch = [\"configmaps\"]\nnamespaces = [\"itself-*\"]\nnamespace_selector = \"team=a\"\n\
          [resources.globs]\nmatch = [\"services\"]\nnamespaces = [\"itself-*\"]\n\
@@ -282,7 +282,7 @@ fn what_the_engine_watches_for_itself_is_granted_and_needed() {
     assert!(!engine.log().contains("forbidden"), "{}", engine.log());
     assert!(engine.terminate().success());
 
-    // without the namespaces their labels are not known; the rest goes on
+    // without the right to list namespaces their labels are unknown; everything else works
     assert!(yaml.contains("- configmaps\n  - namespaces\n  - services\n"), "{yaml}");
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["list", "watch"] }]);
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/itself";

@@ -1,4 +1,4 @@
-//! `deltabus resources`: what the server offers, what the configuration matches, and what RBAC allows.
+//! `deltabus resources`: the types that the server offers, the configuration matches, and RBAC allows.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,10 +8,10 @@ use crate::support::{
     cluster::Cluster,
     command::{deltabus, simulator},
 };
-use deltabus::simulator::{RequestKind, ServerFault, Times};
+use deltabus::internals::simulator::{RequestKind, ServerFault, Times};
 use serde_json::Value;
 
-/// Runs `deltabus resources` on a configuration: stdout, stderr.
+/// Runs `deltabus resources` on a configuration; returns stdout and stderr.
 fn resources(dir: &Path, kubeconfig: &str, config: &str, args: &[&str]) -> (String, String) {
     resources_with(dir, kubeconfig, config, args, &[])
 }
@@ -34,7 +34,7 @@ const CONFIG: &str = "[resources.work]\nmatch = [\"deploy\", \"*.batch\", \"podz
                       [resources.rest]\nmatch = [\"*.apps\", \"no\"]\n[handlers.out]\ntype = \"stdout\"\n";
 
 #[test]
-fn d12_each_type_stands_in_a_line_with_its_entry_and_pattern() {
+fn each_type_has_line_with_entry_and_pattern() {
     let (_simulator, dir, kubeconfig) = simulator();
     let (stdout, stderr) = resources(dir.path(), &kubeconfig, CONFIG, &[]);
     insta::assert_snapshot!("resources_table", stdout);
@@ -44,13 +44,14 @@ fn d12_each_type_stands_in_a_line_with_its_entry_and_pattern() {
 }
 
 #[test]
-fn all_shows_what_is_not_matched_too() {
+fn all_flag_also_shows_unmatched_types() {
     let (_simulator, dir, kubeconfig) = simulator();
     let (stdout, stderr) = resources(dir.path(), &kubeconfig, CONFIG, &["--all"]);
     let (matched, told) = resources(dir.path(), &kubeconfig, CONFIG, &[]);
     let others = stdout.lines().count() - matched.lines().count();
     assert!(
-        others >= 10 && told.ends_with(&format!("note: {others} types of the server not matched; --all shows them\n")),
+        others >= 10
+            && told.ends_with(&format!("note: no entry matches {others} types of the server; --all shows them\n")),
         "{told}"
     );
     let pods = stdout.lines().find(|line| line.starts_with("pods ")).unwrap();
@@ -60,7 +61,7 @@ fn all_shows_what_is_not_matched_too() {
 }
 
 #[test]
-fn colours_are_for_terminals_unless_asked_for_and_change_no_text() {
+fn forced_colours_change_no_text() {
     let (_simulator, dir, kubeconfig) = simulator();
     let (plain, _) = resources(dir.path(), &kubeconfig, CONFIG, &["--all"]);
     let (coloured, _) = resources_with(dir.path(), &kubeconfig, CONFIG, &["--all"], &[("CLICOLOR_FORCE", "1")]);
@@ -70,7 +71,7 @@ fn colours_are_for_terminals_unless_asked_for_and_change_no_text() {
 }
 
 #[test]
-fn json_has_the_same_for_programs() {
+fn json_output_has_the_same_content() {
     let (simulator, dir, kubeconfig) = simulator();
     let refused = ServerFault::Status { code: 405, retry_after: None };
     simulator.faults().add("*selfsubjectaccessreviews", RequestKind::Any, Times::Always, refused).unwrap();
@@ -81,10 +82,10 @@ fn json_has_the_same_for_programs() {
     let (table, _) = resources(dir.path(), &kubeconfig, CONFIG, &[]);
     assert_eq!(rows.len(), table.lines().count() - 1, "{stdout}");
     let nodes = rows.iter().find(|row| row["name"] == "nodes").unwrap();
-    // a server that reviews nothing leaves it open
+    // a server without access reviews gives no result
     let expected = serde_json::json!({
         "name": "nodes", "group": "", "version": "v1", "kind": "Node", "namespaced": false, "entry": "rest", "pattern": "no",
-        "access": "unknown", "refused": [], "unknown": "the server does not tell what a user may do",
+        "access": "unknown", "refused": [], "unknown": "the server does not report what a user may do",
     });
     assert_eq!(nodes, &expected);
     assert_eq!(document["unmatched"][0]["pattern"], "podz");
@@ -92,7 +93,7 @@ fn json_has_the_same_for_programs() {
 }
 
 #[test]
-fn a_server_that_cannot_be_asked_is_exit_code_1() {
+fn unreachable_server_is_exit_code_1_for_resources() {
     let (simulator, dir, kubeconfig) = simulator();
     let url = simulator.url();
     simulator.stop();
@@ -108,15 +109,15 @@ fn a_server_that_cannot_be_asked_is_exit_code_1() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]), "{stderr}");
         assert!(
-            stderr.contains(&format!("error: the API server {url} cannot be asked: failed to get /api: ")),
+            stderr.contains(&format!("error: cannot reach the API server {url}: failed to get /api: ")),
             "{stderr}"
         );
     }
 }
 
 #[test]
-fn what_rbac_refuses_stands_in_its_line() {
-    let Some(cluster) = Cluster::shared_or_skip("what_rbac_refuses_stands_in_its_line") else { return };
+fn rbac_refusals_appear_in_their_line() {
+    let Some(cluster) = Cluster::shared_or_skip("rbac_refusals_appear_in_their_line") else { return };
     cluster.apply(&serde_json::json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "nodes" },
         "rules": [{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["list"] }],

@@ -1,4 +1,4 @@
-//! `deltabus run` and `demo` as processes: exit codes, what is said, and what must never be.
+//! `deltabus run` and `demo` as processes: exit codes, output, and guarantees.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,12 +12,12 @@ use std::{
 };
 
 use crate::support::engine::{Engine, text};
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// A simulated cluster with three config maps, and the directory of a test with its kubeconfig.
+/// Starts a simulated cluster with three config maps; returns it with a test directory that has its kubeconfig.
 fn cluster() -> (Simulator, tempfile::TempDir) {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     for i in 0..3 {
@@ -28,7 +28,7 @@ fn cluster() -> (Simulator, tempfile::TempDir) {
     (simulator, dir)
 }
 
-/// Watches config maps; `more` is added.
+/// Returns a configuration that watches config maps; `more` is appended.
 fn config(dir: &Path, more: &str) -> String {
     format!("[kube]\nkubeconfig = {:?}\n[resources.maps]\nmatch = [\"configmaps\"]\n{more}\n", text(dir, "kubeconfig"))
 }
@@ -43,7 +43,7 @@ fn kill(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// Waits for the end; kills what does not end in time.
+/// Waits for the exit, and kills a process that does not exit in time.
 fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     for _ in 0..timeout.as_millis() / 20 {
         if let Some(status) = child.try_wait().unwrap() {
@@ -56,7 +56,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// Runs a configuration that cannot start: exit code and stderr.
+/// Runs a configuration that cannot start; returns exit code and stderr.
 fn run_to_the_end(dir: &Path, config: &str) -> (i32, String) {
     fs::write(dir.join("config.toml"), config).unwrap();
     let mut child = command(&["run", "-c", &text(dir, "config.toml")]).spawn().unwrap();
@@ -77,7 +77,7 @@ fn refuses(dir: &Path, config: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_start_that_cannot_succeed_fails_with_1_and_says_what_to_do() {
+fn failed_start_exits_with_1_and_suggestion() {
     let (simulator, dir) = cluster();
     let dir = dir.path();
     let gone = config(dir, "").replace("/kubeconfig", "/no-such-kubeconfig");
@@ -105,7 +105,7 @@ fn a_start_that_cannot_succeed_fails_with_1_and_says_what_to_do() {
 }
 
 #[test]
-fn cluster_of_the_command_line_is_used_also_after_a_reload() {
+fn cluster_flag_survives_reload() {
     let (_simulator, dir) = cluster();
     let path = dir.path().join("config.toml");
     let write = |more: &str| {
@@ -122,12 +122,12 @@ fn cluster_of_the_command_line_is_used_also_after_a_reload() {
     engine.wait_ready(SOON);
     write("[resources.ns]\nmatch = [\"namespaces\"]\n");
     engine.wait_for_log("applied the changed configuration");
-    assert!(!engine.log().contains("takes effect at the next start"), "{}", engine.log());
+    assert!(!engine.log().contains("option changed; restart to apply"), "{}", engine.log());
     assert!(engine.terminate().success());
 }
 
 #[test]
-fn a_cluster_that_cannot_be_found_is_an_error_with_a_suggestion() {
+fn missing_cluster_is_error_with_suggestion() {
     let (_simulator, dir) = cluster();
     let path = text(dir.path(), "config.toml");
     fs::write(&path, "[resources.maps]\nmatch = [\"configmaps\"]\n").unwrap();
@@ -155,14 +155,14 @@ fn a_cluster_that_cannot_be_found_is_an_error_with_a_suggestion() {
 }
 
 #[test]
-fn an_api_server_that_is_down_is_waited_for_and_said() {
+fn unreachable_api_server_is_awaited_and_reported() {
     let (simulator, dir) = cluster();
     simulator.go_down();
     let mut engine = Engine::run(dir.path(), &config(dir.path(), ""));
     let (code, said) = engine.get("/readyz").unwrap();
     assert_eq!(code, 503);
-    assert!(said.contains("[-]discovery failed: the API server has not told its resource types yet"), "{said}");
-    engine.wait_for("heard", SOON, || engine.log().contains("failed to ask the API server for its types"));
+    assert!(said.contains("[-]discovery failed: the resource types of the API server are not known yet"), "{said}");
+    engine.wait_for("heard", SOON, || engine.log().contains("cannot get the types of the API server"));
     engine.wait_for_log(&simulator.url());
     engine.wait_for("shown", SOON, || engine.json("/v1/resources")["resources"][0]["lastError"].is_string());
     assert!(engine.is_running());
@@ -172,7 +172,7 @@ fn an_api_server_that_is_down_is_waited_for_and_said() {
 }
 
 #[test]
-fn outage_is_one_line_for_each_type() {
+fn outage_is_logged_once_per_type() {
     let (simulator, dir) = cluster();
     let options = "[kube.backoff]\ninitial = \"50ms\"\nmax = \"50ms\"";
     let engine = Engine::run(dir.path(), &config(dir.path(), options));
@@ -190,7 +190,7 @@ fn outage_is_one_line_for_each_type() {
 }
 
 #[test]
-fn a_definition_that_is_removed_is_no_warning() {
+fn removed_definition_causes_no_warning() {
     const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
     let (simulator, dir) = cluster();
     let names = json!({"kind": "Apple", "listKind": "AppleList", "plural": "apples", "singular": "apple"});
@@ -210,7 +210,7 @@ fn a_definition_that_is_removed_is_no_warning() {
 }
 
 #[test]
-fn stdout_carries_json_lines_alone_whatever_files_and_environment_add() {
+fn stdout_carries_only_json_lines() {
     let (_simulator, dir) = cluster();
     let (base, local) = (text(dir.path(), "base.toml"), text(dir.path(), "local.toml"));
     fs::write(&base, config(dir.path(), "[http]\nlisten = \"\"\n[handlers.out]\ntype = \"blackhole\"")).unwrap();
@@ -237,7 +237,7 @@ fn stdout_carries_json_lines_alone_whatever_files_and_environment_add() {
 }
 
 #[test]
-fn a_reader_of_stdout_that_has_seen_enough_ends_the_program_cleanly() {
+fn closed_stdout_ends_program_cleanly() {
     let mut child = command(&["demo", "--listen", "127.0.0.1:0"]).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
@@ -250,9 +250,9 @@ fn a_reader_of_stdout_that_has_seen_enough_ends_the_program_cleanly() {
 }
 
 #[test]
-fn a_second_signal_stops_at_once() {
+fn second_signal_stops_at_once() {
     let (_simulator, dir) = cluster();
-    // A pipe that nobody reads: the handler never comes back.
+    // The pipe has no reader, so the handler never returns.
     let pipe = text(dir.path(), "pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let stuck = format!("[handlers.pipe]\ntype = \"file\"\npath = {pipe:?}\ninitial = \"send\"\n");
@@ -270,15 +270,15 @@ fn a_second_signal_stops_at_once() {
     assert!(lines.any(|line| line.contains("stopped by a second signal")));
 }
 
-/// Waits longer than signals count as one.
+/// Waits longer than the period in which several signals count as one.
 fn wait_a_moment(child: &mut Child) -> Option<ExitStatus> {
     std::thread::sleep(Duration::from_millis(1_500));
     child.try_wait().unwrap()
 }
 
-/// Row 28 of what users of other tools ask for: Secrets in payloads, also by the annotation of `kubectl apply`.
+/// Row 28 of the users' requests: Secrets in payloads, including the annotation of `kubectl apply`.
 #[test]
-fn d11_values_of_secrets_appear_nowhere() {
+fn secret_values_appear_nowhere() {
     const MARKER: &str = "bWFya2VyLXZhbHVl";
     let (simulator, dir) = cluster();
     let secret = |n: u32| {
@@ -294,7 +294,7 @@ fn d11_values_of_secrets_appear_nowhere() {
     simulator.store().create("secrets", secret(1)).unwrap();
     let (audit, out) = (text(dir.path(), "audit.jsonl"), text(dir.path(), "stdout"));
     for spelling in ["secrets", "Secret", "secrets.v1."] {
-        // Nothing is dropped by the configuration, and everything is logged.
+        // The configuration drops no fields, and everything is logged.
         let config = config(
             dir.path(),
             &format!(
@@ -335,9 +335,9 @@ fn d11_values_of_secrets_appear_nowhere() {
     }
 }
 
-/// Row 26 of what users of other tools ask for: a changed configuration without a restart.
+/// Row 26 of the users' requests: a configuration change without a restart.
 #[test]
-fn changed_files_are_applied_and_bad_ones_refused_with_every_finding_once() {
+fn changed_files_are_applied_or_refused_once() {
     let (_simulator, dir) = cluster();
     let engine = Engine::run(dir.path(), &config(dir.path(), ""));
     engine.wait_ready(SOON);
@@ -353,7 +353,7 @@ fn changed_files_are_applied_and_bad_ones_refused_with_every_finding_once() {
     write("[resources.ns]\nmatch = [\"namespaces\"]\n[log]\nlevel = \"debug\"\n[kube.backoff]\nmax = \"10s\"");
     engine.wait_for("watching namespaces", SOON, || names().contains(&"namespaces".to_owned()));
     engine.wait_for("applied", SOON, || engine.log().contains("applied the changed configuration"));
-    assert!(!engine.log().contains("takes effect at the next start"), "{}", engine.log());
+    assert!(!engine.log().contains("option changed; restart to apply"), "{}", engine.log());
 
     write("[resources.ns]\nmatch = [\"namespaces\"]\nmod = \"full\"\n[handlers.o]\ntype = \"nothing\"");
     engine.wait_for("refused", SOON, || engine.log().contains("refused the changed configuration"));
@@ -378,12 +378,12 @@ fn changed_files_are_applied_and_bad_ones_refused_with_every_finding_once() {
 
     write("[supervision]\ndegraded_after = 9");
     engine.wait_for("back", SOON, || !names().contains(&"namespaces".to_owned()));
-    engine.wait_for("told", SOON, || engine.log().contains("takes effect at the next start"));
+    engine.wait_for("told", SOON, || engine.log().contains("option changed; restart to apply"));
     assert!(engine.terminate().success());
 }
 
 #[test]
-fn sighup_applies_files_that_are_not_watched() {
+fn sighup_applies_unwatched_files() {
     let (_simulator, dir) = cluster();
     let unwatched = "[reload]\nwatch = false";
     let path = dir.path().join("config.toml");

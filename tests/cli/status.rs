@@ -1,4 +1,4 @@
-//! `deltabus status`: healthy engines, and each thing that is late or fails.
+//! `deltabus status`: healthy engines, and each kind of delay or failure.
 
 use std::{cell::RefCell, process::Command};
 
@@ -6,7 +6,7 @@ use crate::support::{
     engine::{Engine, text},
     scripted::PATIENCE,
 };
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 struct Scene {
@@ -15,7 +15,7 @@ struct Scene {
     _dir: tempfile::TempDir,
 }
 
-/// Runs an engine that watches two types; `more` is added to its configuration.
+/// Runs an engine that watches two types; `more` is appended to its configuration.
 fn start(more: &str) -> Scene {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
     for i in 0..3 {
@@ -35,7 +35,7 @@ fn start(more: &str) -> Scene {
     Scene { simulator, engine, _dir: dir }
 }
 
-/// Exit code, stdout and stderr of `deltabus status`.
+/// Returns exit code, stdout and stderr of `deltabus status`.
 fn status(engine: &str, args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
         .args(["status", "--engine", engine])
@@ -52,7 +52,7 @@ impl Scene {
         status(&self.engine.http, args)
     }
 
-    /// Waits until something is late; returns what is printed.
+    /// Waits until the command reports a delay; returns its output.
     fn late(&self) -> (String, String) {
         let printed = RefCell::default();
         self.engine.wait_for("late", PATIENCE, || {
@@ -72,12 +72,12 @@ fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn healthy_engine_is_shown_with_code_0() {
+fn healthy_engine_has_exit_code_0() {
     let scene = start("");
     let (code, stdout, stderr) = scene.status(&[]);
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
     let server = scene.simulator.url();
-    assert!(stdout.starts_with("deltabus 0.1.0 at http://127.0.0.1:"), "{stdout}");
+    assert!(stdout.starts_with(concat!("deltabus ", env!("CARGO_PKG_VERSION"), " at http://127.0.0.1:")), "{stdout}");
     assert!(stdout.contains("2 of 3 synced, 1 not served, "), "{stdout}");
     assert!(stdout.contains(&format!(" objects of {server}\n")) && !stdout.contains('\x1b'), "{stdout}");
     assert_eq!(row(&stdout, "maps"), ["maps", "configmaps", "watching", "3", "3", "0.0s", "-"]);
@@ -93,7 +93,7 @@ fn healthy_engine_is_shown_with_code_0() {
 }
 
 #[test]
-fn api_server_that_is_away_is_shown_with_its_error() {
+fn unreachable_api_server_is_shown_with_error() {
     let scene = start("");
     scene.simulator.go_down();
     let (stdout, stderr) = scene.late();
@@ -109,7 +109,7 @@ fn api_server_that_is_away_is_shown_with_its_error() {
 }
 
 #[test]
-fn handler_that_fails_is_first_and_named() {
+fn failing_handler_is_listed_first() {
     let scene = start("[handlers.hook]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:1/\"\ninitial = \"send\"\n");
     let (stdout, stderr) = scene.late();
     assert_eq!(stderr, "error: late or failing: handler hook\n");
@@ -123,7 +123,7 @@ fn handler_that_fails_is_first_and_named() {
 }
 
 #[test]
-fn commands_without_an_engine_say_what_to_do() {
+fn commands_without_engine_suggest_a_fix() {
     for command in [&["status"][..], &["get", "pods"], &["handlers"], &["tail"], &["verify"]] {
         for engine in ["127.0.0.1:1", "http://localhost:1"] {
             let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))

@@ -1,4 +1,4 @@
-//! `deltabus tail`: what a person at a terminal, and a script, get to see of what happens.
+//! `deltabus tail`: output for a terminal and for a script.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -40,7 +40,7 @@ impl Tail {
         line.trim_end().to_owned()
     }
 
-    /// Sends a signal; returns the code that it ends with, if no signal has ended it.
+    /// Sends a signal; returns the exit code, or `None` if the signal killed the process.
     fn end(&mut self, signal: &str) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([format!("-{signal}"), pid]).status().unwrap().success());
@@ -54,14 +54,14 @@ impl Tail {
     }
 }
 
-/// Runs `deltabus tail` to its end; returns the exit code and what it says.
+/// Runs `deltabus tail` to its end; returns the exit code and the output.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
     let output = command.arg("tail").args(arguments).env_remove("DELTABUS_ENGINE").output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Writes a configuration of an engine that does not run, and returns its path.
+/// Writes a configuration of an engine that is not running; returns its path.
 fn inside(world: &Simulated) -> String {
     let config = format!("{}[http]\nlisten = \"127.0.0.1:9\"\n", world.config(NOWHERE));
     std::fs::write(world.dir().join("inside.toml"), config).unwrap();
@@ -81,7 +81,7 @@ fn wait_for_subscribers(engine: &Engine, count: u64) {
 }
 
 #[test]
-fn a_line_an_event_of_the_types_that_were_named_as_kubectl_spells_them() {
+fn named_types_print_one_line_per_event() {
     let mut world = Simulated::start();
     let engine = world.run(NOWHERE);
     let mut tail = Tail::start(&["cm", "-n", "default"], Some(&engine));
@@ -96,7 +96,7 @@ fn a_line_an_event_of_the_types_that_were_named_as_kubectl_spells_them() {
 }
 
 #[test]
-fn json_is_the_event_and_initial_is_what_exists() {
+fn json_prints_events_and_initial_prints_existing_objects() {
     let mut world = Simulated::start();
     world.put("a", "1");
     let engine = world.run(NOWHERE);
@@ -108,7 +108,7 @@ fn json_is_the_event_and_initial_is_what_exists() {
 }
 
 #[test]
-fn a_stream_that_breaks_is_taken_up_where_it_was() {
+fn broken_stream_resumes_at_its_position() {
     let mut world = Simulated::start();
     let config = format!("[state]\ndir = {:?}\n{}", text(world.dir(), "state"), world.config(NOWHERE));
     let engine = Engine::run(world.dir(), &config);
@@ -120,7 +120,7 @@ fn a_stream_that_breaks_is_taken_up_where_it_was() {
     let name = |line: String| serde_json::from_str::<Value>(&line).unwrap()["name"].as_str().unwrap().to_owned();
     assert_eq!(name(tail.line()), "a");
     assert!(engine.terminate().success());
-    world.put("b", "1"); // nobody watches
+    world.put("b", "1"); // while no command watches
     let address = std::path::PathBuf::from(format!("127.0.0.1:{port}"));
     let engine = Engine::run_again(world.dir(), &[("DELTABUS__HTTP__LISTEN", address)]);
     world.put("c", "1");
@@ -129,7 +129,7 @@ fn a_stream_that_breaks_is_taken_up_where_it_was() {
 }
 
 #[test]
-fn without_an_engine_one_inside_watches_the_types_that_are_named() {
+fn embedded_engine_watches_named_types() {
     let mut world = Simulated::start();
     world.put("a", "1");
     let config = inside(&world);
@@ -142,13 +142,36 @@ fn without_an_engine_one_inside_watches_the_types_that_are_named() {
 }
 
 #[test]
-fn without_an_engine_and_a_cluster_it_says_what_to_do() {
+fn tail_without_engine_and_cluster_suggests_a_fix() {
     let (code, said) = run(&["--engine", "http://127.0.0.1:9"]);
     assert_eq!(code, Some(1));
     assert!(said.contains("no engine listens at http://127.0.0.1:9"), "{said}");
+    let (code, said) = run(&["--engine", "http://127.0.0.1:9", "-c", "config.toml"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("leave --engine out: -c FILE alone watches"), "{said}");
 }
 
-/// What cannot be asked for, and a word of what is said of it.
+#[test]
+fn misspelt_field_in_when_is_reported() {
+    let mut world = Simulated::start();
+    let engine = world.run(NOWHERE);
+    world.put("a", "1");
+    engine.wait_for("the object", PATIENCE, || {
+        engine.get("/api/v1/configmaps").is_ok_and(|(_, text)| text.contains("\"a\""))
+    });
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+    command.args(["tail", "cm", "--engine", &format!("http://{}", engine.http), "--when"]);
+    command.arg("object.metadata.nam == 'a' && object.metadata.name == 'a'").stdout(Stdio::null()).env("NO_COLOR", "1");
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let expected = "none of 1 cached objects has `object.metadata.nam`; did you mean `object.metadata.name`?";
+    assert!(line.contains(expected), "{line}");
+}
+
+/// Invalid arguments, with a word of the error message.
 const BAD_USAGE: [(&[&str], &str); 6] = [
     (&["bananas"], "bananas"),
     (&["--type", "exploded"], "expected one of added, updated"),
@@ -159,7 +182,7 @@ const BAD_USAGE: [(&[&str], &str); 6] = [
 ];
 
 #[test]
-fn bad_usage_ends_with_2_whoever_finds_it() {
+fn bad_usage_exits_with_2() {
     let world = Simulated::start();
     let engine = world.run(NOWHERE);
     let at = format!("http://{}", engine.http);
@@ -176,7 +199,7 @@ fn bad_usage_ends_with_2_whoever_finds_it() {
 }
 
 #[test]
-fn sigterm_and_ctrl_c_end_it_with_0() {
+fn sigterm_and_ctrl_c_exit_with_0() {
     let mut world = Simulated::start();
     let engine = world.run(NOWHERE);
     for signal in ["TERM", "INT"] {
@@ -197,7 +220,7 @@ fn sigterm_and_ctrl_c_end_it_with_0() {
 }
 
 #[test]
-fn sigterm_ends_it_also_where_nobody_reads_what_it_writes() {
+fn sigterm_ends_tail_with_unread_output() {
     let mut world = Simulated::start();
     let data = "x".repeat(8_192);
     for number in 0..100 {
@@ -211,7 +234,7 @@ fn sigterm_ends_it_also_where_nobody_reads_what_it_writes() {
 }
 
 #[test]
-fn row_17_under_each_event_handlers_say_whether_they_are_sent_it_and_why_not() {
+fn explain_reports_decision_of_each_handler() {
     let mut world = Simulated::start();
     let engine = world.run(
         "type = \"blackhole\"\nchanged = [\"data\"]\n[handlers.hook]\ntype = \"blackhole\"\non = [\"updated\"]\n\
@@ -229,14 +252,14 @@ fn row_17_under_each_event_handlers_say_whether_they_are_sent_it_and_why_not() {
         (first.chars().next().unwrap(), [tail.line(), tail.line()])
     };
     let of = |hook: &str, out: &str| [format!("  hook  {hook}"), format!("  out   {out}")];
-    assert_eq!(event(), ('+', of("not sent: `on` has no \"added\"", "sent")));
+    assert_eq!(event(), ('+', of("not sent: `on` does not include \"added\"", "sent")));
     assert_eq!(event(), ('~', of("sent", "sent")));
     let why = "not sent: `changed`: only metadata.labels differs";
     assert_eq!(event(), ('~', of("sent", why)));
 }
 
 #[test]
-fn row_17_an_engine_inside_explains_as_well() {
+fn embedded_engine_explains_too() {
     let mut world = Simulated::start();
     let handler = "type = \"stdout\"\nenabled = false";
     let config = format!("{}[http]\nlisten = \"127.0.0.1:9\"\n", world.config(handler));
@@ -248,7 +271,7 @@ fn row_17_an_engine_inside_explains_as_well() {
 }
 
 #[test]
-fn explanations_need_a_configuration_and_a_reader() {
+fn explain_needs_configuration_and_readable_output() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_deltabus")).arg("tail").args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -256,5 +279,5 @@ fn explanations_need_a_configuration_and_a_reader() {
     let (code, said) = run(&["--explain"]);
     assert_eq!((code, said.contains("--config <FILE>")), (Some(2), true), "{said}");
     let (code, said) = run(&["--explain", "-o", "json", "-c", "config.toml"]);
-    assert_eq!((code, said.as_str()), (Some(2), "error: --explain is for people: expected -o pretty or -o diff\n"));
+    assert_eq!((code, said.as_str()), (Some(2), "error: --explain has no JSON output: use -o pretty or -o diff\n"));
 }

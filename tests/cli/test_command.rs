@@ -1,4 +1,4 @@
-//! `deltabus test`: what is printed, how it ends, and that an engine at work sends the same.
+//! `deltabus test`: its output and exit codes, and that a running engine sends the same events.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -38,7 +38,7 @@ type = "blackhole"
 enabled = false
 "#;
 
-/// A configuration, and files beside it.
+/// A directory with a configuration and other files.
 struct Desk {
     dir: TempDir,
 }
@@ -60,7 +60,7 @@ impl Desk {
         path
     }
 
-    /// Runs `deltabus test` here: exit code, stdout, stderr.
+    /// Runs `deltabus test` in this directory; returns exit code, stdout and stderr.
     fn test(&self, args: &[&str]) -> (i32, String, String) {
         test(self.dir.path(), args)
     }
@@ -85,7 +85,7 @@ fn case(name: &str, files: &str, expect: &str) -> String {
 }
 
 #[test]
-fn row_17_a_test_that_fails_says_what_each_rule_has_against_the_change() {
+fn failing_test_explains_each_rule() {
     let update = "old = \"v1.yaml\"\nnew = \"v2.yaml\"";
     let config = [
         CONFIG.to_owned(),
@@ -105,7 +105,7 @@ FAILED  a deletion reaches the hook
         audit: expected 0 events, got 1
           Deployment prod/web: sent
         hook: expected 1 event, got 0
-          Deployment prod/web: not sent: `on` has no \"deleted\"
+          Deployment prod/web: not sent: `on` does not include \"deleted\"
         off: expected 1 event, got 0
           Deployment prod/web: not sent: it is not enabled
 4 tests: 2 ok, 2 failed
@@ -115,7 +115,7 @@ FAILED  a deletion reaches the hook
 }
 
 #[test]
-fn tests_of_all_files_are_run_with_paths_seen_from_their_own_file_or_those_that_are_named() {
+fn tests_of_all_or_named_files_run() {
     let desk = Desk::with(&[CONFIG, &case("one", "new = \"v1.yaml\"", "audit = 1")].concat());
     desk.write("more/tests.toml", &case("another one", "new = \"../v2.yaml\"", "audit = 1"));
     desk.write("more/two.toml", &case("two", "old = \"web.json\"", "audit = 1"));
@@ -135,11 +135,11 @@ fn tests_of_all_files_are_run_with_paths_seen_from_their_own_file_or_those_that_
         json!({ "test": "two", "ok": true, "handlers": { "audit": { "expected": 1, "sent": 1, "notSent": [] } } });
     assert_eq!((code, serde_json::from_str::<Value>(&stdout).unwrap()), (0, expected));
     let (code, _, stderr) = desk.test(&["three", "-c", "config.toml"]);
-    assert_eq!((code, stderr.as_str()), (2, "error: no test has \"three\" in its name; there are:\n  one\n"));
+    assert_eq!((code, stderr.as_str()), (2, "error: no test name contains \"three\"; configured:\n  one\n"));
 }
 
 #[test]
-fn bad_usage_and_bad_files_are_told_with_their_place_and_end_with_two() {
+fn bad_usage_and_files_exit_with_2() {
     let desk = Desk::with(CONFIG);
     let (code, _, stderr) = desk.test(&["-c", "config.toml"]);
     assert_eq!(
@@ -159,10 +159,10 @@ fn bad_usage_and_bad_files_are_told_with_their_place_and_end_with_two() {
     assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
     for line in [
         "error: tests.toml:3:7: tests[0].new: gone.yaml: failed to read the file: No such file",
-        "error: tests.toml:5:1: tests[1]: Deployment prod/web stands there twice\n",
+        "error: tests.toml:5:1: tests[1]: Deployment prod/web is listed twice\n",
         "error: tests.toml:11:7: tests[2].new: broken.yaml: neither YAML nor JSON: ",
-        "error: tests.toml:15:7: tests[3].new: empty.yaml: expected an object of Kubernetes, found none\n",
-        "error: tests.toml:19:7: tests[4].new: nameless.yaml: expected an object of Kubernetes with `metadata.name`\n",
+        "error: tests.toml:15:7: tests[3].new: empty.yaml: expected a Kubernetes object, found none\n",
+        "error: tests.toml:19:7: tests[4].new: nameless.yaml: expected a Kubernetes object with `metadata.name`\n",
         "error: tests.toml:23:7: tests[5].new: norway.yaml: expected `metadata.namespace` to be text, found false\n",
         "error: the configuration cannot be used: 6 errors\n",
     ] {
@@ -175,7 +175,7 @@ fn bad_usage_and_bad_files_are_told_with_their_place_and_end_with_two() {
         .unwrap();
     let said = String::from_utf8(validate.stderr).unwrap();
     assert_eq!(validate.status.code(), Some(2), "{said}");
-    assert!(said.contains("error: tests.toml:3:7: tests[0].new: there is no file gone.yaml\n"), "{said}");
+    assert!(said.contains("error: tests.toml:3:7: tests[0].new: file gone.yaml does not exist\n"), "{said}");
     assert!(
         said.contains("cannot be used: 1 error\n"),
         "what is in the files is no matter of the configuration: {said}"
@@ -191,7 +191,7 @@ fn bad_usage_and_bad_files_are_told_with_their_place_and_end_with_two() {
 }
 
 #[test]
-fn row_17_without_tests_two_files_show_what_each_handler_would_send() {
+fn two_files_show_events_of_each_handler() {
     let desk = Desk::with(CONFIG);
     let (code, stdout, stderr) = desk.test(&["-c", "config.toml", "--old", "v1.yaml", "--new", "v2.yaml"]);
     assert_eq!((code, stderr.as_str()), (0, ""));
@@ -214,7 +214,7 @@ fn row_17_without_tests_two_files_show_what_each_handler_would_send() {
 }
 
 #[test]
-fn the_test_of_the_shipped_configuration_is_as_expected() {
+fn shipped_test_passes() {
     let shipped = fs::read_to_string("config.toml").unwrap();
     let (config, tests) = shipped.split_once("\n#[[tests]]").unwrap();
     let desk = Desk::with(&format!("{config}\n[[tests]]{}", tests.replace("\n#", "\n")));
@@ -222,18 +222,18 @@ fn the_test_of_the_shipped_configuration_is_as_expected() {
         desk.write(&format!("examples/tests/{name}"), &fs::read_to_string(format!("examples/tests/{name}")).unwrap());
     }
     let (code, stdout, stderr) = desk.test(&["-c", "config.toml"]);
-    let expected = "ok      a new image is told\n1 test: 1 ok, 0 failed\n";
+    let expected = "ok      a new image is sent\n1 test: 1 ok, 0 failed\n";
     assert_eq!((code, stdout.as_str()), (0, expected), "{stderr}");
 }
 
 #[test]
-fn what_is_assumed_of_a_custom_type_is_said() {
+fn assumptions_about_custom_type_are_reported() {
     let config = "[resources.certs]\nmatch = [\"*.cert-manager.io\"]\n[handlers.out]\ntype = \"blackhole\"\n";
     let desk = Desk::with(config);
     let object = "apiVersion: cert-manager.io/v1\nkind: Certificate\nmetadata: {name: a, namespace: shop}\n";
     desk.write("cert.yaml", object);
     let (code, _, stderr) = desk.test(&["-c", "config.toml", "--new", "cert.yaml"]);
-    let note = "note: Certificate of cert-manager.io/v1 is assumed to be certificates.cert-manager.io, in namespaces: no server was asked\n";
+    let note = "note: Certificate of cert-manager.io/v1 is assumed to be certificates.cert-manager.io (namespaced): no server was asked\n";
     assert_eq!((code, stderr.as_str()), (0, note));
     desk.write("tests.toml", &case("it is sent", "new = \"cert.yaml\"", "out = 1"));
     let (code, stdout, stderr) = desk.test(&["-c", "config.toml", "tests.toml"]);
@@ -267,8 +267,8 @@ fn handlers(dir: &Path) -> Vec<(&'static str, String)> {
     options.into_iter().map(handler).collect()
 }
 
-/// What must be the same: everything but when and where in the journal. Of what is gone the server has one version more
-/// than anybody has seen.
+/// Returns the comparable part of an event: all but its time and journal position. A deletion has a version that only the
+/// server knows.
 fn essence(line: &str) -> Value {
     let Ok(mut event) = serde_json::from_str::<Value>(line) else { return line.into() };
     let is_gone = event["type"] == "dev.deltabus.resource.deleted";
@@ -287,7 +287,7 @@ fn essence(line: &str) -> Value {
     event
 }
 
-/// The life of an object: what is put after what.
+/// Returns the life of an object as pairs of consecutive states.
 fn life(cluster: &Simulated, resource: &str, states: &[Value]) -> Vec<[Option<Value>; 2]> {
     let (mut steps, mut before) = (Vec::new(), None);
     for state in states {
@@ -301,7 +301,7 @@ fn life(cluster: &Simulated, resource: &str, states: &[Value]) -> Vec<[Option<Va
 }
 
 #[test]
-fn row_17_a_dry_run_and_an_engine_at_work_send_the_same() {
+fn dry_run_equals_running_engine() {
     let cluster = Simulated::start();
     let handlers = handlers(cluster.dir());
     let texts: String = handlers.iter().map(|(_, text)| text.as_str()).collect();
@@ -359,7 +359,7 @@ fn row_17_a_dry_run_and_an_engine_at_work_send_the_same() {
         let mut sent: Vec<Value> = sent(name).lines().map(essence).collect();
         let mut expected = expected;
         assert!(!expected.is_empty(), "{name} is sent something");
-        // Types have no order among each other.
+        // Types have no order relative to each other.
         for events in [&mut sent, &mut expected] {
             events.sort_by_key(type_of);
         }
@@ -367,7 +367,7 @@ fn row_17_a_dry_run_and_an_engine_at_work_send_the_same() {
     }
 }
 
-/// The type of an event, as far as it is said.
+/// Returns the type of an event, as far as the line contains it.
 fn type_of(event: &Value) -> String {
     let of_text = |text: &str| text.split(' ').nth(2).unwrap_or_default().to_owned();
     event["kind"].as_str().map_or_else(|| of_text(event.as_str().unwrap_or_default()), str::to_owned)

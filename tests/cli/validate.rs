@@ -1,4 +1,4 @@
-//! `deltabus validate` where there is an API server to ask.
+//! `deltabus validate` with an API server.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,10 +8,10 @@ use crate::support::{
     cluster::Cluster,
     command::{deltabus, simulator},
 };
-use deltabus::simulator::{RequestKind, ServerFault, Times};
+use deltabus::internals::simulator::{RequestKind, ServerFault, Times};
 use serde_json::json;
 
-/// Validates a file `v.toml` from within `dir`: exit code, stdout, stderr.
+/// Validates a file `v.toml` in `dir`; returns exit code, stdout and stderr.
 fn validate(dir: &Path, kubeconfig: &str, config: &str) -> (i32, String, String) {
     fs::write(dir.join("v.toml"), config).unwrap();
     deltabus(dir, Path::new(kubeconfig), &["validate", "-c", "v.toml"], &[])
@@ -20,7 +20,7 @@ fn validate(dir: &Path, kubeconfig: &str, config: &str) -> (i32, String, String)
 const OUT: &str = "[handlers.out]\ntype = \"stdout\"\n";
 
 #[test]
-fn what_each_pattern_means_is_told_with_its_place() {
+fn each_pattern_is_explained_with_its_location() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!("[resources.w]\nmatch = [\"po\", \"Deployment.v1.apps\", \"podz\"]\n{OUT}");
     let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &config);
@@ -30,13 +30,13 @@ fn what_each_pattern_means_is_told_with_its_place() {
     let deployments =
         ["w", "Deployment.v1.apps", "deployments.apps", "apps/v1", "Deployment", "list,", "watch", "v.toml:2:16"];
     assert_eq!(rows[2], deployments, "{stdout}");
-    let missing = "note: v.toml:2:38: resources.w.match[2]: \"podz\" will be waited for: the server serves no such type; did you mean pods";
+    let missing = "note: v.toml:2:38: resources.w.match[2]: the engine will wait for \"podz\": the server serves no such type; did you mean pods";
     assert!(stderr.contains(missing), "{stderr}");
     assert!(stderr.ends_with("note: the configuration is valid: 1 resource, 1 handler\n"), "{stderr}");
 }
 
 #[test]
-fn d12_two_entries_on_one_type_and_types_that_must_exist_are_mistakes() {
+fn shared_and_missing_types_are_mistakes() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!(
         "[resources.a]\nmatch = [\"deploy\"]\n[resources.b]\nmatch = [\"deployments.apps\", \"po\", \"pods\"]\n\
@@ -45,8 +45,8 @@ fn d12_two_entries_on_one_type_and_types_that_must_exist_are_mistakes() {
     let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
     assert_eq!(code, 2, "{stderr}");
     for line in [
-        "error: v.toml:4:10: resources.b.match[0]: \"deployments.apps\" is deployments.apps, as \"deploy\" in [resources.a] is: a type belongs to one entry, or to several whose `namespaces` have none in common\n",
-        "warning: v.toml:4:36: resources.b.match[2]: \"pods\" is pods, as \"po\" is: one of them is enough\n",
+        "error: v.toml:4:10: resources.b.match[0]: \"deployments.apps\" selects deployments.apps, like \"deploy\" in [resources.a]: a type belongs to one entry, or to several entries with disjoint `namespaces`\n",
+        "warning: v.toml:4:36: resources.b.match[2]: \"pods\" and \"po\" both select pods: remove one of them\n",
         "error: v.toml:6:10: resources.c.match[0]: \"gadgets\": the server serves no such type",
         "error: the configuration cannot be used: 2 errors, 1 warning\n",
     ] {
@@ -55,7 +55,7 @@ fn d12_two_entries_on_one_type_and_types_that_must_exist_are_mistakes() {
 }
 
 #[test]
-fn namespaces_that_are_not_there_are_told_with_the_nearest_that_is() {
+fn missing_namespaces_are_reported_with_nearest_name() {
     let (simulator, dir, kubeconfig) = simulator();
     simulator.store().create("namespaces", json!({"metadata": {"name": "shop"}})).unwrap();
     let validate = |namespaces: &str| {
@@ -65,17 +65,17 @@ fn namespaces_that_are_not_there_are_told_with_the_nearest_that_is() {
         stderr
     };
     let told = validate(r#"["shop", "shpo"]"#);
-    let warning = "warning: v.toml:3:23: resources.p.namespaces[1]: there is no namespace `shpo` now, it is watched once there is; \
+    let warning = "warning: v.toml:3:23: resources.p.namespaces[1]: namespace `shpo` does not exist now; it is watched once it exists; \
                    did you mean `shop`?\n";
     assert!(told.contains(warning) && told.matches("no namespace").count() == 1, "{told}");
     let told = validate(r#"["*", "!kube-sytem", "!*-sandbox"]"#);
     assert!(
         told.contains(
-            "[1]: there is no namespace `kube-sytem` now that could be left out; did you mean `kube-system`?"
+            "[1]: namespace `kube-sytem` does not exist now; nothing is left out; did you mean `kube-system`?"
         )
     );
     assert!(
-        told.contains("note: v.toml:3:35: resources.p.namespaces[2]: no namespace is like `*-sandbox` now\n"),
+        told.contains("note: v.toml:3:35: resources.p.namespaces[2]: no namespace matches `*-sandbox` now\n"),
         "{told}"
     );
     assert!(!validate(r#"["*"]"#).contains("no namespace"));
@@ -85,7 +85,7 @@ fn namespaces_that_are_not_there_are_told_with_the_nearest_that_is() {
 }
 
 #[test]
-fn d12_wildcards_are_counted_and_what_says_nothing_is_odd() {
+fn wildcards_are_counted_and_useless_options_warned() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!(
         "[resources.all]\nmatch = [\"*\", \"*.acme.io\"]\nexclude = [\"leases\", \"gadgets\"]\n\
@@ -104,20 +104,20 @@ fn d12_wildcards_are_counted_and_what_says_nothing_is_odd() {
         assert_eq!(rows[row], [entry, pattern, rows[row][2], "types", "list,", "watch", place], "{stdout}");
     }
     for line in [
-        "note: v.toml:2:15: resources.all.match[1]: \"*.acme.io\" will be waited for: the server serves no type in the group acme.io",
-        "warning: v.toml:3:22: resources.all.exclude[1]: \"gadgets\" keeps nothing out: `match` means no such type now\n",
-        "warning: v.toml:6:12: resources.apps.exclude[0]: \"*.batch\" keeps nothing out",
+        "note: v.toml:2:15: resources.all.match[1]: the engine will wait for \"*.acme.io\": the server serves no type in the group acme.io",
+        "warning: v.toml:3:22: resources.all.exclude[1]: \"gadgets\" excludes nothing: `match` selects no such type now\n",
+        "warning: v.toml:6:12: resources.apps.exclude[0]: \"*.batch\" excludes nothing",
         "warning: v.toml:9:14: resources.nodes.namespaces: no type of this entry has namespaces: all their objects are shown\n",
         "warning: v.toml:10:22: resources.nodes.namespace_selector: no type of this entry has namespaces",
-        "note: v.toml:13:14: resources.some.namespaces: types without namespaces are shown in full: customresourcedefinitions.apiextensions.k8s.io\n",
-        "note: v.toml:12:32: resources.some.match[3]: \"*.coordination.k8s.io\" brings no type now: closer patterns have all that it means\n",
+        "note: v.toml:13:14: resources.some.namespaces: all objects are shown of types without namespaces: customresourcedefinitions.apiextensions.k8s.io\n",
+        "note: v.toml:12:32: resources.some.match[3]: \"*.coordination.k8s.io\" selects no type now: closer patterns select all its types\n",
     ] {
         assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
     }
 }
 
 #[test]
-fn d12_wildcards_that_conflict_are_told_once() {
+fn conflicting_wildcards_are_reported_once() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!(
         "[resources.a]\nmatch = [\"*.apps\"]\nexclude = [\"jobs\"]\n[resources.b]\nmatch = [\"*.apps\"]\n\
@@ -133,31 +133,36 @@ fn d12_wildcards_that_conflict_are_told_once() {
 }
 
 #[test]
-fn a_server_that_reviews_no_access_leaves_it_unknown() {
+fn missing_access_review_leaves_rights_unknown() {
     let (simulator, dir, kubeconfig) = simulator();
     let refused = ServerFault::Status { code: 404, retry_after: None };
     simulator.faults().add("*selfsubjectaccessreviews", RequestKind::Any, Times::Always, refused).unwrap();
     let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &format!("[resources.w]\nmatch = [\"po\"]\n{OUT}"));
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains(" unknown "), "{stdout}");
-    assert!(stderr.contains("not known: the server does not tell what a user may do\n"), "{stderr}");
+    assert!(
+        stderr
+            .contains("cannot check the rights to list and watch it: the server does not report what a user may do\n"),
+        "{stderr}"
+    );
 }
 
 #[test]
-fn a_server_that_cannot_be_asked_is_exit_code_1() {
+fn unreachable_server_is_exit_code_1_for_validate() {
     let (simulator, dir, kubeconfig) = simulator();
     let url = simulator.url();
     simulator.stop();
     let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &format!("[resources.w]\nmatch = [\"po\"]\n{OUT}"));
     assert_eq!((code, &*stdout), (1, ""), "{stderr}");
-    let said =
-        format!("error: the API server {url} cannot be asked, --offline checks without it: failed to get /api: ");
+    let said = format!(
+        "error: cannot reach the API server {url} (use --offline to skip the checks that need it): failed to get /api: "
+    );
     assert!(stderr.contains(&said), "{stderr}");
 }
 
 #[test]
-fn what_rbac_refuses_is_told_with_what_to_grant() {
-    let Some(cluster) = Cluster::shared_or_skip("what_rbac_refuses_is_told_with_what_to_grant") else { return };
+fn rbac_refusal_names_missing_rights() {
+    let Some(cluster) = Cluster::shared_or_skip("rbac_refusal_names_missing_rights") else { return };
     let dir = tempfile::tempdir().unwrap();
     let config = format!("[resources.w]\nmatch = [\"pods\", \"deployments.apps\"]\n{OUT}");
     let kubeconfig = |path: &Path| path.to_str().unwrap().to_owned();
@@ -169,7 +174,7 @@ fn what_rbac_refuses_is_told_with_what_to_grant() {
                 ClusterRole with apiGroups [\"apps\"], resources [\"deployments\"], verbs [\"list\", \"watch\"], and its binding; \
                 `deltabus rbac` prints all that is needed\n";
     assert!(stderr.contains(said), "{stderr}");
-    // of a wildcard all at once, in a namespace with its name
+    // all types of a wildcard in one message; a namespace by its name
     let config = format!(
         "[resources.w]\nmatch = [\"*.apps\"]\n[resources.n]\nmatch = [\"pods\"]\nnamespaces = [\"team-a\", \"team-b\"]\n{OUT}"
     );
@@ -185,7 +190,7 @@ fn what_rbac_refuses_is_told_with_what_to_grant() {
 }
 
 #[test]
-fn selectors_that_a_type_does_not_support_are_errors() {
+fn unsupported_selectors_are_errors() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!(
         "[resources.w]\nmatch = [\"pods\", \"deployments.apps\"]\nfields = \"status.phase!=Failed\"\n\
@@ -193,25 +198,28 @@ fn selectors_that_a_type_does_not_support_are_errors() {
     );
     let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
     assert_eq!(code, 2, "{stderr}");
-    let line = "error: v.toml:3:10: resources.w.fields: the server cannot select deployments.apps by this: field label not \
+    let line = "error: v.toml:3:10: resources.w.fields: the server cannot select deployments.apps by these fields: field label not \
                 supported: status.phase\n";
     assert!(stderr.contains(line), "{stderr}");
     assert!(stderr.ends_with("cannot be used: 1 error\n"), "{stderr}");
 }
 
 #[test]
-fn selectors_that_a_real_server_refuses_are_errors() {
-    let Some(cluster) = Cluster::shared_or_skip("selectors_that_a_real_server_refuses_are_errors") else { return };
+fn selectors_refused_by_real_server_are_errors() {
+    let Some(cluster) = Cluster::shared_or_skip("selectors_refused_by_real_server_are_errors") else { return };
     let dir = tempfile::tempdir().unwrap();
     let config =
         format!("[resources.w]\nmatch = [\"pods\", \"deployments.apps\"]\nfields = \"status.phase!=Failed\"\n{OUT}");
     let (code, _, stderr) = validate(dir.path(), cluster.kubeconfig().to_str().unwrap(), &config);
     assert_eq!(code, 2, "{stderr}");
-    assert!(stderr.contains("resources.w.fields: the server cannot select deployments.apps by this: "), "{stderr}");
+    assert!(
+        stderr.contains("resources.w.fields: the server cannot select deployments.apps by these fields: "),
+        "{stderr}"
+    );
 }
 
 #[test]
-fn state_directory_that_cannot_be_written_is_an_error() {
+fn unwritable_state_directory_is_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     let state = |state: &str| {
@@ -224,7 +232,7 @@ fn state_directory_that_cannot_be_written_is_an_error() {
     let at = "error: v.toml:2:7: state.dir: ";
     assert_eq!(state("file"), (2, format!("{at}cannot write to file: not a directory")));
     assert_eq!(state("file/a/b"), (2, format!("{at}cannot create file/a/b in file: not a directory")));
-    // A read-only file system refuses root too.
+    // A read-only file system also refuses root.
     let (code, line) = state("/proc/deltabus");
     assert!(code == 2 && line.starts_with(&format!("{at}cannot create /proc/deltabus in /proc: ")), "{line}");
     assert_eq!(state("new/state").0, 0);
@@ -232,7 +240,7 @@ fn state_directory_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn configuration_for_elsewhere_needs_no_secret_and_no_directory_here() {
+fn configuration_for_elsewhere_needs_no_local_files() {
     let dir = tempfile::tempdir().unwrap();
     let state = "[state]\ndir = \"/proc/deltabus\"\n[resources.w]\nmatch = [\"pods\"]\n";
     let hook = "[handlers.hook]\ntype = \"webhook\"\nurl = \"https://x/\"\nauth = { bearer = { file = \"/run/secrets/hook/token\" } }\n";
@@ -248,7 +256,7 @@ fn configuration_for_elsewhere_needs_no_secret_and_no_directory_here() {
 }
 
 #[test]
-fn strict_makes_errors_of_warnings_and_notes() {
+fn strict_turns_warnings_and_notes_into_errors() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!("[resources.w]\nmatch = [\"pods\", \"po\", \"podz\"]\n{OUT}");
     let run = |more: &[&str]| {
@@ -260,8 +268,8 @@ fn strict_makes_errors_of_warnings_and_notes() {
     let (code, _, stderr) = run(&["--strict"]);
     assert_eq!(code, 2, "{stderr}");
     for line in [
-        "error: v.toml:2:18: resources.w.match[1]: \"po\" is pods, as \"pods\" is: one of them is enough\n",
-        "error: v.toml:2:24: resources.w.match[2]: \"podz\" will be waited for: the server serves no such type; did you mean pods",
+        "error: v.toml:2:18: resources.w.match[1]: \"po\" and \"pods\" both select pods: remove one of them\n",
+        "error: v.toml:2:24: resources.w.match[2]: the engine will wait for \"podz\": the server serves no such type; did you mean pods",
         "error: the configuration cannot be used: 2 errors\n",
     ] {
         assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
@@ -269,7 +277,7 @@ fn strict_makes_errors_of_warnings_and_notes() {
 }
 
 #[test]
-fn json_output_has_every_finding_with_its_place() {
+fn json_output_has_every_finding_with_location() {
     let (_simulator, dir, kubeconfig) = simulator();
     let run = |config: &str, more: &[&str]| {
         fs::write(dir.path().join("v.toml"), config).unwrap();
@@ -290,7 +298,7 @@ fn json_output_has_every_finding_with_its_place() {
         "line": 2,
         "column": 18,
         "variable": null,
-        "message": "\"po\" is pods, as \"pods\" is: one of them is enough",
+        "message": "\"po\" and \"pods\" both select pods: remove one of them",
         "excerpt": null,
     });
     assert_eq!(document["findings"][0], expected);

@@ -1,4 +1,4 @@
-//! `deltabus verify`: equal under churn, and every planted difference is found and named.
+//! `deltabus verify`: no difference under load, and every planted difference is found and named.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::support::{
     scripted::PATIENCE,
     verify::{Outcome, verify},
 };
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 fn config(kubeconfig: &str, resources: &str) -> String {
@@ -29,7 +29,7 @@ fn config(kubeconfig: &str, resources: &str) -> String {
     )
 }
 
-/// A TCP proxy that puts a text of the same length in the place of another, in what the server says, or holds it back.
+/// A TCP proxy that replaces a text in the server's answers by another of the same length, or delays it.
 struct Liar {
     address: SocketAddr,
     lies: Arc<Mutex<Vec<(String, String)>>>,
@@ -77,12 +77,12 @@ impl Liar {
     }
 }
 
-/// A simulator, and an engine that sees it through a liar.
+/// A simulator, and an engine that reads it through the proxy.
 struct Scene {
     simulator: Simulator,
     liar: Liar,
     engine: Engine,
-    /// Leads to the simulator itself.
+    /// Kubeconfig of the simulator itself.
     kubeconfig: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -120,7 +120,7 @@ impl Scene {
 }
 
 #[test]
-fn a_cache_that_equals_the_server_is_proven_and_paged() {
+fn equal_cache_is_proven_in_pages() {
     let scene = Scene::start("[resources.maps]\nmatch = [\"configmaps\", \"namespaces\", \"bananas.fruit.example\"]\n");
     let outcome = scene.verify(&[]);
     assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
@@ -137,14 +137,15 @@ fn a_cache_that_equals_the_server_is_proven_and_paged() {
     assert!(asked("resourceVersionMatch") && asked("continue"), "the version of the cache is asked for, in pages");
 }
 
+/// Rule: S-15.
 #[test]
-fn i1_planted_differences_are_found_and_named() {
+fn planted_differences_are_found_and_named() {
     let scene = Scene::start("[resources.maps]\nmatch = [\"configmaps\"]\n");
-    // An event whose object has another name arrives: one object is missing, and one is there that is not.
+    // An event arrives under another object name: one object is missing in the cache, and one is surplus.
     scene.liar.tell("\"planted-true\"", "\"planted-lies\"");
     scene.simulator.store().create("configmaps", configmap("planted-true", "1")).expect("a valid object");
     scene.wait_until_cached("planted-lies");
-    // One arrives with another uid.
+    // One object arrives with another uid.
     let stale = scene.simulator.store().create("configmaps", configmap("stale", "1")).expect("a valid object");
     scene.wait_until_cached("stale");
     let uid = stale.value()["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -172,7 +173,7 @@ fn i1_planted_differences_are_found_and_named() {
     assert_eq!(outcome.code, 1);
     assert!(outcome.stdout.contains("different: 3"), "{}", outcome.stdout);
     assert!(
-        outcome.stdout.contains("configmaps default/planted-true: missing, the cache has nothing"),
+        outcome.stdout.contains("configmaps default/planted-true: missing: the cache has nothing"),
         "{}",
         outcome.stdout
     );
@@ -180,14 +181,14 @@ fn i1_planted_differences_are_found_and_named() {
 }
 
 #[test]
-fn a_cache_that_is_behind_is_waited_for_and_then_not_provable() {
+fn lagging_cache_is_awaited_and_then_unprovable() {
     let scene = Scene::start("[resources.maps]\nmatch = [\"configmaps\"]\n");
     scene.liar.silent.store(true, Ordering::Relaxed);
     scene.simulator.store().create("configmaps", configmap("unseen", "1")).expect("a valid object");
     let outcome = scene.verify(&["--wait", "1s"]);
     assert_eq!(outcome.code, 1, "{}{}", outcome.stdout, outcome.stderr);
-    assert!(outcome.stdout.contains("not provable: the cache is behind"), "{}", outcome.stdout);
-    assert!(outcome.stderr.contains("nothing is proven of 1 type"), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("not verified: the cache is behind"), "{}", outcome.stdout);
+    assert!(outcome.stderr.contains("could not verify 1 type"), "{}", outcome.stderr);
     assert_eq!(scene.verify(&["--wait", "1s", "-o", "json"]).json()["verdict"], "unproven");
     let late = thread::spawn({
         let silent = Arc::clone(&scene.liar.silent);
@@ -202,7 +203,7 @@ fn a_cache_that_is_behind_is_waited_for_and_then_not_provable() {
 }
 
 #[test]
-fn only_what_the_unit_watches_is_compared() {
+fn only_watched_objects_are_compared() {
     let resources =
         "[resources.maps]\nmatch = [\"configmaps\"]\nlabels = \"kept=yes\"\nfields = \"metadata.name!=c0007\"\n";
     let scene = Scene::start(resources);
@@ -214,7 +215,7 @@ fn only_what_the_unit_watches_is_compared() {
 }
 
 #[test]
-fn what_is_missing_is_said_in_a_sentence() {
+fn missing_prerequisites_are_reported_in_a_sentence() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
     let kubeconfig = dir.path().join("kubeconfig");
@@ -227,8 +228,8 @@ fn what_is_missing_is_said_in_a_sentence() {
 }
 
 #[test]
-fn i1_a_cache_is_proven_equal_to_a_real_server_while_it_changes() {
-    let Some(cluster) = Cluster::start_or_skip("i1_a_cache_is_proven_equal_under_churn", &[]) else { return };
+fn cache_equals_changing_real_server() {
+    let Some(cluster) = Cluster::start_or_skip("cache_equals_changing_real_server", &[]) else { return };
     cluster.churn(&["--setup", "--ops", "500", "--seed", "1"]);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let kubeconfig = cluster.kubeconfig().to_str().expect("paths of tests are text");

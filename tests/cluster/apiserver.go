@@ -27,8 +27,8 @@ const (
 	stopTimeout  = time.Second
 )
 
-// runAPIServer runs etcd and kube-apiserver in this process until SIGTERM, or until stdin closes: a parent that was
-// killed leaves no orphan. It prints how to reach the server, as one line, once the server is ready.
+// runAPIServer runs etcd and kube-apiserver in this process until SIGTERM, or until stdin closes, so that a killed parent
+// leaves no orphan. Once the server is ready, it prints its addresses as one line.
 func runAPIServer(args []string) error {
 	flags := flag.NewFlagSet("apiserver", flag.ExitOnError)
 	flags.Usage = func() {
@@ -57,7 +57,7 @@ func runAPIServer(args []string) error {
 	if err != nil {
 		return fmt.Errorf("failed to start etcd: %w", err)
 	}
-	command := app.NewAPIServerCommand() // installs the handler of SIGTERM, which RequestShutdown needs
+	command := app.NewAPIServerCommand() // installs the SIGTERM handler that RequestShutdown needs
 	serverFlags := apiServerFlags(h, info)
 	if !*serviceAccounts {
 		serverFlags = append(serverFlags, "--disable-admission-plugins=ServiceAccount")
@@ -89,7 +89,7 @@ func apiServerFlags(h home, info clusterInfo) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + h.path(serviceAccountFile),
 		"--service-account-signing-key-file=" + h.path(serviceAccountFile),
-		"--endpoint-reconciler-type=none", // nothing to clean up at the end: stops at once
+		"--endpoint-reconciler-type=none", // no clean-up at the end: stops at once
 	}
 }
 
@@ -106,8 +106,8 @@ func forceStopAfterSignal() {
 	forceStop()
 }
 
-// forceStop ends the process when clients have had a moment to see their watches end. The orderly way waits for idle
-// connections too, several seconds; etcd's data is as safe as after a kill: its log is written before it answers.
+// forceStop ends the process after a short time in which clients see their watches end. An orderly stop would also wait
+// seconds for idle connections. etcd's data are as safe as after a kill, because it logs before it answers.
 func forceStop() {
 	time.Sleep(stopTimeout)
 	os.Exit(0)
@@ -119,7 +119,7 @@ func announceWhenReady(info clusterInfo) {
 		os.Exit(1)
 	}
 	if err := tool.PrintJSON(info); err != nil {
-		os.Exit(1) // nobody listens any more
+		os.Exit(1) // the listeners are closed
 	}
 }
 
@@ -134,7 +134,7 @@ func waitUntilReady(info clusterInfo) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
-	// The namespace comes from a controller inside the server, which /readyz does not wait for.
+	// A controller inside the server creates the namespace, and /readyz does not wait for it.
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
 		for !answersOK(ctx, client, info.URL+path) {
 			select {

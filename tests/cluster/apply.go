@@ -20,7 +20,7 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// runApply applies the YAML or JSON documents on stdin (server-side, by force) and prints each resulting object on a line.
+// runApply applies the YAML or JSON documents on stdin (server-side, by force) and prints one line per resulting object.
 func runApply(args []string) error {
 	flags := flag.NewFlagSet("apply", flag.ExitOnError)
 	config := clientFlags(flags)
@@ -110,7 +110,7 @@ func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured) 
 	return result, a.waitEstablished(ctx, client, object.GetName())
 }
 
-// mapping looks an object's type up, and once more with fresh eyes: its definition may have come a moment ago.
+// mapping looks up an object's type. If that fails it retries with fresh discovery, because the definition may be new.
 func (a *applier) mapping(object *unstructured.Unstructured) (*meta.RESTMapping, error) {
 	kind := object.GroupVersionKind()
 	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -123,7 +123,7 @@ func (a *applier) mapping(object *unstructured.Unstructured) (*meta.RESTMapping,
 	return a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 }
 
-// waitEstablished waits until a custom resource definition is served, in discovery too.
+// waitEstablished waits until a custom resource definition is served, also in discovery.
 func (a *applier) waitEstablished(ctx context.Context, client dynamic.ResourceInterface, name string) error {
 	deadline := time.Now().Add(retryTimeout)
 	for time.Now().Before(deadline) {

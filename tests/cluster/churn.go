@@ -26,13 +26,13 @@ import (
 
 const (
 	churnNamespaces = 2  // those of churn.yaml
-	churnShards     = 20 // values of the label that a deletion of a whole collection selects by
+	churnShards     = 20 // label values by which deletions of collections select
 )
 
 //go:embed churn.yaml
 var churnSetup []byte
 
-// churn is a random workload: many clients write few names, so that they collide and names come back with new uids.
+// churn is a random workload: many clients write few names, so that they conflict and names are reused with new uids.
 type churn struct {
 	client dynamic.Interface
 	kinds  []churnKind
@@ -42,7 +42,7 @@ type churn struct {
 	counts churnCounts
 }
 
-// churnCounts says what the server did. Deletions of collections count once, whatever they hit.
+// churnCounts counts the server's operations. A deletion of a collection counts once.
 type churnCounts struct {
 	ops, created, updated, deleted, collectionsDeleted, conflicts, retries atomic.Int64
 }
@@ -125,7 +125,7 @@ func selectKinds(resources string) ([]churnKind, error) {
 	return kinds, nil
 }
 
-// run starts the clients and waits for all of them. The first error of any is returned.
+// run starts the clients and waits for all of them. It returns the first error.
 func (c *churn) run(ctx context.Context, clients, ops int, seed uint64) error {
 	failures := make(chan error, clients)
 	var running sync.WaitGroup
@@ -148,7 +148,7 @@ func (c *churn) run(ctx context.Context, clients, ops int, seed uint64) error {
 	return <-failures
 }
 
-// runClient does ops operations, or endlessly many if ops is 0, until the time is over.
+// runClient does ops operations until the time is over; 0 means no limit.
 func (c *churn) runClient(ctx context.Context, r *rand.Rand, ops int) error {
 	for done := 0; ops == 0 || done < ops; done++ {
 		if !c.until.IsZero() && time.Now().After(c.until) {
@@ -163,8 +163,8 @@ func (c *churn) runClient(ctx context.Context, r *rand.Rand, ops int) error {
 	return nil
 }
 
-// operate does one operation on one random object. It draws everything it may need before it acts, so that a client's
-// choices depend on the seed alone and not on what the others did.
+// operate does one operation on one random object. It draws all random values before it acts, so that a client's
+// choices depend only on the seed and not on other clients.
 func (c *churn) operate(ctx context.Context, r *rand.Rand) error {
 	kind := c.pickKind(r)
 	namespace := fmt.Sprintf("churn-%d", r.IntN(churnNamespaces))
@@ -180,7 +180,7 @@ func (c *churn) operate(ctx context.Context, r *rand.Rand) error {
 		return target.deleteCollection(ctx, shard)
 	case choice < 200:
 		return target.delete(ctx)
-	case choice < 350: // the same name at once again, with another uid
+	case choice < 350: // recreate the same name at once, with another uid
 		if err := target.delete(ctx); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (c *churn) pickKind(r *rand.Rand) churnKind {
 	panic("the weights add up to the total")
 }
 
-// churnChange is a change of an object that exists: a merge patch, or a read and a write of the whole object.
+// churnChange is a change of an existing object: a merge patch, or a read and a write of the whole object.
 type churnChange struct {
 	patch       []byte // nil: read and write
 	subresource []string
@@ -244,7 +244,7 @@ func mustMarshal(value map[string]any) []byte {
 	return text
 }
 
-// churnTarget is the object that an operation is about.
+// churnTarget is the object of an operation.
 type churnTarget struct {
 	churn  *churn
 	client dynamic.ResourceInterface
@@ -252,7 +252,7 @@ type churnTarget struct {
 	change churnChange
 }
 
-// try repeats attempt while the server is away, and says whether it did it. That others were faster is no error.
+// try repeats attempt while the server is down; it returns true if the attempt succeeded. Conflicts are not errors.
 func (t churnTarget) try(ctx context.Context, done *atomic.Int64, attempt func() error) (bool, error) {
 	counts := &t.churn.counts
 	err := retry(ctx, func() { counts.retries.Add(1) }, attempt)
@@ -261,7 +261,7 @@ func (t churnTarget) try(ctx context.Context, done *atomic.Int64, attempt func()
 		done.Add(1)
 		return true, nil
 	case apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		// Invalid is how some types word it that the object was made anew since it was read: its uid is another.
+		// Some types answer Invalid if the object was recreated since it was read, because its uid differs.
 		counts.conflicts.Add(1)
 		return true, nil
 	case apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
@@ -312,14 +312,14 @@ func (t churnTarget) update(ctx context.Context) (bool, error) {
 	})
 }
 
-// delete deletes the object, and takes its finalizer away if it has one.
+// delete deletes the object, and removes its finalizer if it has one.
 func (t churnTarget) delete(ctx context.Context) error {
 	name := t.object.GetName()
 	deleted, err := t.try(ctx, &t.churn.counts.deleted, func() error { return t.client.Delete(ctx, name, atOnce()) })
 	if !deleted || err != nil {
 		return err
 	}
-	var patched atomic.Int64 // the second half of a deletion is no update
+	var patched atomic.Int64 // the second half of a deletion does not count as an update
 	_, err = t.try(ctx, &patched, func() error {
 		current, err := t.client.Get(ctx, name, metav1.GetOptions{})
 		if err != nil || current.GetDeletionTimestamp() == nil {
@@ -332,7 +332,7 @@ func (t churnTarget) delete(ctx context.Context) error {
 	return err
 }
 
-// deleteCollection deletes all of the type in the namespace that carry one value of a label: a burst of deletions.
+// deleteCollection deletes all objects of the type in the namespace with one label value: a burst of deletions.
 func (t churnTarget) deleteCollection(ctx context.Context, shard int) error {
 	_, err := t.try(ctx, &t.churn.counts.collectionsDeleted, func() error {
 		return t.client.DeleteCollection(ctx, atOnce(), metav1.ListOptions{LabelSelector: fmt.Sprintf("app=churn,shard=%d", shard)})

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// churnKind is one type of object that churn writes.
+// churnKind is a type of object that churn writes.
 type churnKind struct {
 	name       string // as on the command line
 	apiVersion string
@@ -17,7 +17,7 @@ type churnKind struct {
 	resource   schema.GroupVersionResource
 	weight     int // share of the operations
 	fill       func(r *rand.Rand, object map[string]any)
-	specPatch  func(r *rand.Rand) map[string]any // nil: nothing outside metadata may change
+	specPatch  func(r *rand.Rand) map[string]any // nil: only metadata changes
 	status     func(r *rand.Rand) map[string]any // nil: no status subresource
 }
 
@@ -76,7 +76,7 @@ var churnKinds = []churnKind{
 	},
 }
 
-// podSpec stays Pending for good: a scheduler of this name does not exist, in a cluster with a real one either.
+// podSpec is a pod that stays Pending: no scheduler has this name, not even in a cluster with a real one.
 func podSpec(r *rand.Rand) map[string]any {
 	return map[string]any{
 		"schedulerName":                "nobody",
@@ -85,7 +85,7 @@ func podSpec(r *rand.Rand) map[string]any {
 	}
 }
 
-// newObject makes an object to create. One in ten has a finalizer, so that its deletion comes in two steps.
+// newObject returns an object to create. One in ten has a finalizer, so that its deletion takes two steps.
 func (k churnKind) newObject(r *rand.Rand, namespace, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{}}
 	object.SetAPIVersion(k.apiVersion)

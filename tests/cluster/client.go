@@ -23,7 +23,7 @@ const (
 	retryTimeout = 90 * time.Second // a restart of the server, on a busy machine
 )
 
-// clientFlags adds the flags that say which server to speak to, and as whom.
+// clientFlags adds the flags that select the server and the user.
 func clientFlags(flags *flag.FlagSet) func() (*rest.Config, error) {
 	dataDir := flags.String("data-dir", "", "the cluster's data directory")
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig to use instead of the admin's in the data directory")
@@ -38,7 +38,7 @@ func clientFlags(flags *flag.FlagSet) func() (*rest.Config, error) {
 	}
 }
 
-// loadConfig reads a kubeconfig, without client-go's limit of a few requests a second.
+// loadConfig reads a kubeconfig, without client-go's limit of a few requests per second.
 func loadConfig(kubeconfig string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -50,7 +50,7 @@ func loadConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// newMapper asks the server for all its types.
+// newMapper requests all types of the server.
 func newMapper(config *rest.Config) (meta.RESTMapper, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -63,7 +63,7 @@ func newMapper(config *rest.Config) (meta.RESTMapper, error) {
 	return restmapper.NewDiscoveryRESTMapper(groups), nil
 }
 
-// retry calls attempt until it succeeds or fails for a reason that time does not cure.
+// retry calls attempt until it succeeds or fails permanently.
 func retry(ctx context.Context, retries func(), attempt func() error) error {
 	deadline := time.Now().Add(retryTimeout)
 	for {
@@ -79,7 +79,8 @@ func retry(ctx context.Context, retries func(), attempt func() error) error {
 	}
 }
 
-// isTransient tells what an API server that stops, is away or starts answers to somebody who may do everything.
+// isTransient reports whether an error is temporary: the answer of a stopping, absent or starting API server to an
+// administrator.
 func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -88,7 +89,7 @@ func isTransient(err error) bool {
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		// "404 page not found" without a Status: a custom resource before the server has read its definition.
+		// "404 page not found" without a Status: a custom resource whose definition the server has not read yet.
 		return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return true // "not yet ready to handle request"

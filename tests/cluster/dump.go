@@ -16,7 +16,7 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// dumpedList is one type as the server lists it now.
+// dumpedList is the current list of one type.
 type dumpedList struct {
 	ResourceVersion string                  `json:"resourceVersion"`
 	Items           map[string]dumpedObject `json:"items"`
@@ -27,8 +27,8 @@ type dumpedObject struct {
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// runDump prints, for each resource named ("pods", "deployments.apps") or for all, the version of the list and
-// key -> {uid, resourceVersion}. A key is namespace/name, or the name where the type has no namespaces.
+// runDump prints, for each named resource ("pods", "deployments.apps") or for all, the version of the list and
+// key -> {uid, resourceVersion}. A key is namespace/name, or name for cluster-scoped types.
 func runDump(args []string) error {
 	flags := flag.NewFlagSet("dump", flag.ExitOnError)
 	config := clientFlags(flags)
@@ -55,7 +55,7 @@ func runDump(args []string) error {
 	}
 	dump := map[string]dumpedList{}
 	for name, resource := range resources {
-		// Without a resourceVersion: the list shows every write that was answered before.
+		// Without a resourceVersion the list includes every acknowledged write.
 		list, err := client.Resource(resource).List(context.Background(), metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("failed to list %s: %w", name, err)
@@ -89,7 +89,7 @@ func namedResources(config *rest.Config, names []string) (map[string]schema.Grou
 	return resources, nil
 }
 
-// watchableResources returns all types that the server lists and watches but for those named, by `plural.group`.
+// watchableResources returns all types with list and watch, except the named ones, by `plural.group`.
 func watchableResources(config *rest.Config, except []string) (map[string]schema.GroupVersionResource, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {

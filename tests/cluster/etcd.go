@@ -13,7 +13,7 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// startEtcd starts etcd within this process and returns when it answers.
+// startEtcd starts etcd in this process and returns when it answers.
 func startEtcd(h home, info clusterInfo) (*embed.Etcd, error) {
 	client, err := url.Parse(info.Etcd)
 	if err != nil {
@@ -23,12 +23,12 @@ func startEtcd(h home, info clusterInfo) (*embed.Etcd, error) {
 	config.Dir = h.path("etcd")
 	config.ListenClientUrls = []url.URL{*client}
 	config.AdvertiseClientUrls = []url.URL{*client}
-	// A cluster of one has no peers: nothing listens, and the advertised address is only a name.
+	// A cluster of one has no peers: it opens no peer port, and the advertised address is only a name.
 	config.ListenPeerUrls = nil
 	config.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:1"}}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.UnsafeNoFsync = true // the page cache survives everything that a test does to the process
-	config.LogLevel = "fatal"   // as errors it reports that its listeners close when it stops
+	config.UnsafeNoFsync = true // the page cache survives a kill of the process
+	config.LogLevel = "fatal"   // at level error it reports the closing of its listeners at a stop
 	config.QuotaBackendBytes = 4 << 30
 	etcd, err := embed.StartEtcd(config)
 	if err != nil {

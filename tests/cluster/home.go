@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// home is the data directory of one cluster. All that must survive a restart lies in it: etcd's data, keys, tokens and ports.
+// home is the data directory of one cluster. It holds all data that survive a restart: etcd's data, keys, tokens, ports.
 type home string
 
 func (h home) path(name string) string { return filepath.Join(string(h), name) }
 
-// clusterInfo says how to reach the cluster. It is saved as cluster.json, so that a restart keeps its ports and the
+// clusterInfo has the addresses of the cluster. It is saved as cluster.json, so that a restart keeps its ports and the
 // other sub-commands find the server by --data-dir alone.
 type clusterInfo struct {
 	URL               string `json:"url"`
@@ -47,8 +47,8 @@ func (h home) save(info clusterInfo) error {
 	return os.WriteFile(h.path("cluster.json"), text, 0o600)
 }
 
-// prepare makes everything a server needs before it starts, or takes it as an earlier run left it.
-// A port of 0 means: that of the earlier run, else a free one.
+// prepare creates everything that a server needs before it starts, or reuses the files of an earlier run.
+// Port 0 means the port of the earlier run, or else a free one.
 func (h home) prepare(securePort, etcdPort int) (clusterInfo, error) {
 	var none clusterInfo
 	if err := os.MkdirAll(string(h), 0o700); err != nil {
@@ -95,8 +95,8 @@ func (h home) prepare(securePort, etcdPort int) (clusterInfo, error) {
 	return info, h.save(info)
 }
 
-// lock waits until no other server runs on this directory, and keeps it for this process: a restart may begin while
-// the server before it still stops.
+// lock waits until no other server uses this directory, and locks it for this process. A restart may begin while
+// the previous server is still stopping.
 func (h home) lock() (err error) {
 	if lockFile, err = os.OpenFile(h.path("lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
@@ -104,10 +104,9 @@ func (h home) lock() (err error) {
 	return syscall.Flock(int(lockFile.Fd()), syscall.LOCK_EX)
 }
 
-var lockFile *os.File // global, for a file that nobody holds is closed by the garbage collector
+var lockFile *os.File // global: the garbage collector closes unreferenced files
 
-// freePort picks a port below the range that outgoing connections take theirs from: nobody must take it while a
-// server is down between stop and restart.
+// freePort picks a port below the range of outgoing connections, so that no client takes it during a restart.
 func freePort() (int, error) {
 	for range 200 {
 		port := 12000 + rand.IntN(16000)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	adminUser   = "admin"   // in system:masters: may do everything
-	limitedUser = "limited" // in no group: may do what a test's own RBAC objects grant
+	adminUser   = "admin"   // in system:masters: has all rights
+	limitedUser = "limited" // in no group: has only the rights of a test's own RBAC objects
 )
 
 // Files in the data directory.
@@ -29,7 +29,7 @@ const (
 	tokensFile         = "tokens.csv"
 )
 
-// ensureKeys makes the CA, the server's certificate and the service account key unless they exist.
+// ensureKeys creates the CA, the server's certificate and the service account key unless they exist.
 func ensureKeys(h home) error {
 	if _, err := os.Stat(h.path(serviceAccountFile)); err == nil {
 		return nil
@@ -37,7 +37,7 @@ func ensureKeys(h home) error {
 	if err := tool.WriteCertificates(string(h), "server"); err != nil {
 		return err
 	}
-	// Last, because its presence says that all the others are complete.
+	// Written last: its presence shows that all other files are complete.
 	serviceAccountKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func ensureKeys(h home) error {
 
 type tokens struct{ admin, limited string }
 
-// ensureTokens makes the file for --token-auth-file unless it exists, and returns the tokens in it.
+// ensureTokens creates the file for --token-auth-file unless it exists, and returns its tokens.
 func ensureTokens(h home) (tokens, error) {
 	text, err := os.ReadFile(h.path(tokensFile))
 	if err != nil {
@@ -66,11 +66,11 @@ func ensureTokens(h home) (tokens, error) {
 
 func newToken() string {
 	secret := make([]byte, 16)
-	rand.Read(secret) // never fails, says its documentation
+	rand.Read(secret) // never fails, according to its documentation
 	return hex.EncodeToString(secret)
 }
 
-// writeKubeconfig carries the CA inside, so that the file works wherever it is copied to.
+// writeKubeconfig embeds the CA, so that copies of the file work.
 func writeKubeconfig(h home, path, url, user, token string) error {
 	ca, err := os.ReadFile(h.path(caCertFile))
 	if err != nil {

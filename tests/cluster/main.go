@@ -3,8 +3,8 @@ package main
 
 import "deltabus.dev/cluster/internal/tool"
 
-// commands maps a sub-command to the function that runs it with the arguments that follow.
-// What makes a cluster live is another binary, in living/: not every test pays for it.
+// commands maps a sub-command to its function, which gets the remaining arguments.
+// Components of a live cluster are in another binary, in living/, because not every test needs them.
 var commands = map[string]func(args []string) error{
 	"apiserver": runAPIServer,
 	"apply":     runApply,

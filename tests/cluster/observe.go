@@ -18,18 +18,18 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// observation is what the server said of one object.
+// observation is the server's report on one object.
 type observation struct {
 	Type            string `json:"type"` // LISTED, ADDED, MODIFIED, DELETED; READY once, when all watches are open
 	Resource        string `json:"resource,omitempty"`
 	Key             string `json:"key,omitempty"`
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	Micros          int64  `json:"micros"` // when it was read, since the Unix epoch
+	Micros          int64  `json:"micros"` // time of receipt, since the Unix epoch
 }
 
-// runObserve prints what there is of each resource named and then every change, a line each, until its stdin closes. A gap is an
-// error: what it printed is all that happened.
+// runObserve prints the existing objects of each named resource and then every change, one per line, until its stdin
+// closes. A gap is an error, so its output has all changes.
 func runObserve(args []string) error {
 	flags := flag.NewFlagSet("observe", flag.ExitOnError)
 	config := clientFlags(flags)
@@ -109,7 +109,7 @@ func (o *observer) list(client metadata.Interface, name string, resource schema.
 	return list.ResourceVersion, nil
 }
 
-// watch prints all changes after a version. A watch that ends is resumed at the last version seen.
+// watch prints all changes after a version. A watch that ends is resumed from the last received version.
 func (o *observer) watch(client metadata.Interface, name string, resource schema.GroupVersionResource, version string) error {
 	for {
 		var stream watch.Interface

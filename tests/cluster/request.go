@@ -16,14 +16,14 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// answer is what `request` prints: the body as it is if it is one JSON value, else as a string (a watch's lines, an error page).
+// answer is the output of `request`: a single JSON value as it is, any other body as a string (a watch, an error page).
 type answer struct {
 	Status int             `json:"status"`
 	Body   json.RawMessage `json:"body"`
 }
 
-// runRequest sends one request and prints the answer, whatever its status: `request GET /api/v1/pods`. A body is an
-// argument, or stdin if that argument is "-".
+// runRequest sends one request and prints the answer, whatever its status: `request GET /api/v1/pods`. The body is an
+// argument, or stdin for "-".
 func runRequest(args []string) error {
 	flags := flag.NewFlagSet("request", flag.ExitOnError)
 	config := clientFlags(flags)

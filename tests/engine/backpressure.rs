@@ -1,4 +1,4 @@
-//! Slow handlers and floods of events move counters, not the heap, and delay nobody else (I5, I6, I7).
+//! Slow handlers and floods of events: they increase counters but not the heap, and do not delay other handlers (I5, I6, I7).
 
 #![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
 
@@ -18,7 +18,7 @@ use crate::support::{
     stream::{read_events, replay_events},
 };
 use actix::{Actor, Context, Handler, ResponseFuture};
-use deltabus::{
+use deltabus::internals::{
     config::{Config, HandlerDefaults, Initial},
     engine::Engine as InProcess,
     list_watch::kube::ClusterAccess,
@@ -28,7 +28,7 @@ use deltabus::{
 };
 use serde_json::{Value, json};
 
-/// Objects, each updated this often.
+/// Number of objects, and number of updates per object.
 const OBJECTS: usize = 10;
 const UPDATES: usize = 400;
 
@@ -36,7 +36,7 @@ fn simulator() -> Simulator {
     Simulator::start(SimulatorOptions::default()).expect("a loopback port is free")
 }
 
-/// Updates every object many times; an update carries some 2 KB.
+/// Updates every object many times; an update has about 2 KB.
 fn flood(simulator: &Simulator, updates: usize) {
     for round in 0..updates {
         for i in 0..OBJECTS {
@@ -47,8 +47,8 @@ fn flood(simulator: &Simulator, updates: usize) {
     }
 }
 
-/// Makes a named pipe that is open for reading, so that opening it for writing does not block: a sink that takes some
-/// 64 KB and then nothing more, until somebody reads.
+/// Creates a named pipe that is open for reading, so that opening it for writing does not block. As a sink it accepts
+/// about 64 KB, then stalls until the pipe is read.
 fn stuck_pipe(path: &str) -> File {
     let made = Command::new("mkfifo").arg(path).status().expect("mkfifo runs");
     assert!(made.success());
@@ -91,16 +91,16 @@ fn handler(engine: &Engine, name: &str) -> Value {
     rows.iter().find(|row| row["name"] == name).expect("the handler was configured").clone()
 }
 
-/// Waits until a file has the last change.
+/// Waits until a file contains the last change.
 fn wait_for_all(engine: &Engine, simulator: &Simulator, file: &Path) {
     let last = format!(".{}\"", simulator.store().version());
     let delivered = || std::fs::read_to_string(file).is_ok_and(|text| text.contains(&last));
     engine.wait_for("delivered to the free handler", PATIENCE, delivered);
 }
 
-/// Rows 8 and 19 of what users of other tools ask for: out of memory behind a sink that is slow, or down.
+/// Rows 8 and 19 of the users' requests: no memory growth while a sink is slow or down.
 #[test]
-fn i5_i7_a_stuck_handler_delays_nobody_and_gets_the_final_states_when_it_wakes() {
+fn stalled_handler_delays_none_and_gets_final_states() {
     let (simulator, dir) = (simulator(), tempfile::tempdir().expect("a temporary directory"));
     let pipe = stuck_pipe(&text(dir.path(), "pipe"));
     let engine = run(&simulator, dir.path(), "10s");
@@ -137,7 +137,7 @@ fn i5_i7_a_stuck_handler_delays_nobody_and_gets_the_final_states_when_it_wakes()
 }
 
 #[test]
-fn i4_sigterm_with_a_stuck_handler_ends_within_the_timeout_and_names_what_is_left() {
+fn sigterm_with_stalled_handler_ends_within_timeout() {
     let (simulator, dir) = (simulator(), tempfile::tempdir().expect("a temporary directory"));
     let _pipe = stuck_pipe(&text(dir.path(), "pipe"));
     let engine = run(&simulator, dir.path(), "2s");
@@ -160,8 +160,9 @@ fn i4_sigterm_with_a_stuck_handler_ends_within_the_timeout_and_names_what_is_lef
     assert_eq!(free.state.len(), simulator.store().len("configmaps"), "the other handler got everything");
 }
 
+/// Rule: F-32.
 #[test]
-fn i5_the_queue_of_a_unit_keeps_to_its_bound_under_a_flood() {
+fn unit_queue_stays_bounded_under_flood() {
     let (simulator, dir) = (simulator(), tempfile::tempdir().expect("a temporary directory"));
     let pipe = stuck_pipe(&text(dir.path(), "pipe"));
     let engine = run(&simulator, dir.path(), "10s");
@@ -182,11 +183,11 @@ fn i5_the_queue_of_a_unit_keeps_to_its_bound_under_a_flood() {
         }
         assert!(Instant::now() < deadline, "{row}");
     }
-    // 20 MB went through a queue of 64 KiB: the bound may be passed by the one batch that met it.
+    // 20 MB passed a queue of 64 KiB; one batch may exceed the bound.
     assert!(most < (64 << 10) + (2 << 20), "{most} bytes");
 }
 
-/// Takes a batch and never answers.
+/// An actor that takes a batch and never answers.
 struct Silent;
 
 impl Actor for Silent {
@@ -201,7 +202,7 @@ impl Handler<Notification> for Silent {
     }
 }
 
-/// Counts.
+/// An actor that counts.
 struct Count(Arc<Mutex<usize>>);
 
 impl Actor for Count {
@@ -218,7 +219,7 @@ impl Handler<Notification> for Count {
 }
 
 #[test]
-fn i7_an_actor_that_never_answers_delays_no_other() {
+fn unresponsive_actor_delays_no_other() {
     let simulator = simulator();
     flood(&simulator, 1);
     let (counted, expected) = (Arc::new(Mutex::new(0)), simulator.store().len("configmaps") * 21);

@@ -1,4 +1,4 @@
-//! Who changed an object, from its `managedFields` to what handlers, streams and people are told.
+//! Last modifier of an object, from its `managedFields` to handlers, streams and command output.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,10 +11,10 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 
-/// Later than whatever the simulator writes by itself.
+/// A time later than all times that the simulator writes.
 const TIME: &str = "2999-01-01T00:00:00Z";
 
-/// Creates or changes a config map in the name of somebody.
+/// Creates or changes a config map as `manager`.
 fn put(world: &Simulated, name: &str, x: &str, manager: &str) {
     let entry =
         json!({ "manager": manager, "operation": "Update", "time": TIME, "fieldsType": "FieldsV1", "fieldsV1": {} });
@@ -30,7 +30,7 @@ fn file(dir: &Path, name: &str, options: &str) -> String {
     format!("[handlers.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n", text(dir, name))
 }
 
-/// Returns the lines of a file that are whole.
+/// Returns the complete lines of a file.
 fn lines(dir: &Path, name: &str) -> Vec<String> {
     let text = fs::read_to_string(dir.join(name)).unwrap_or_default();
     text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
@@ -47,7 +47,7 @@ fn wait_lines(engine: &Engine, dir: &Path, name: &str, count: usize) {
 }
 
 #[test]
-fn handlers_are_told_who_changed_an_object_also_after_a_restart_and_cloud_events_stay_as_they_are() {
+fn handlers_get_changed_by_also_after_restart() {
     let world = Simulated::start();
     let dir = world.dir().to_owned();
     let template = "format = \"template\"\ntemplate = \"{{ type }} {{ changed_by.manager }}\"";
@@ -79,7 +79,7 @@ fn handlers_are_told_who_changed_an_object_also_after_a_restart_and_cloud_events
     assert!(events.iter().all(|data| data.get("changed_by").is_none()), "{events:?}");
     assert_eq!(data(&dir, "people"), events[1..]);
 
-    // While the engine is away it goes: a list finds that, and what is told of it was in the state.
+    // The object is deleted during the downtime. A list finds that, and the event's data come from the state.
     world.simulator.store().delete("configmaps", "default", "a").unwrap();
     world.simulator.store().compact();
     let engine = Engine::run(&dir, &config);
@@ -99,7 +99,7 @@ fn handlers_are_told_who_changed_an_object_also_after_a_restart_and_cloud_events
 }
 
 #[test]
-fn who_begins_to_ask_is_told_of_objects_that_were_there_before_also_after_the_next_restart() {
+fn later_demand_restores_changed_by_of_old_objects() {
     let world = Simulated::start();
     let dir = world.dir().to_owned();
     let config = |handler: &str| format!("[state]\ndir = {:?}\n{}", text(&dir, "state"), world.config(handler));
@@ -115,7 +115,7 @@ fn who_begins_to_ask_is_told_of_objects_that_were_there_before_also_after_the_ne
     engine.wait_for("another unit", PATIENCE, || unit(&engine).is_u64() && unit(&engine) != before);
     engine.wait_ready(PATIENCE);
     assert!(engine.terminate().success());
-    // What is told of it comes of the state alone.
+    // The event's data come from the state alone.
     world.simulator.store().delete("configmaps", "default", "a").unwrap();
     world.simulator.store().compact();
     let engine = Engine::run(&dir, &asking);
@@ -125,7 +125,7 @@ fn who_begins_to_ask_is_told_of_objects_that_were_there_before_also_after_the_ne
 }
 
 #[test]
-fn events_that_wait_and_are_merged_tell_who_made_the_last_change() {
+fn merged_events_keep_latest_changed_by() {
     let world = Simulated::start();
     let dir = world.dir().to_owned();
     let bounds = "buffer = { max_events = 3, when_full = \"coalesce\" }\nformat = \"diff\"";
@@ -153,7 +153,7 @@ fn events_that_wait_and_are_merged_tell_who_made_the_last_change() {
     assert!(engine.terminate().success());
 }
 
-/// What `deltabus tail` prints first, without the time of day.
+/// Returns the first output of `deltabus tail`, without the time of day.
 fn tail(engine: &Engine, arguments: &[&str]) -> String {
     use std::io::{BufRead as _, BufReader};
     let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
@@ -168,7 +168,7 @@ fn tail(engine: &Engine, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn tail_shows_who_changed_an_object_where_a_handler_asks_or_managed_fields_are_kept() {
+fn tail_shows_changed_by_where_available() {
     let handler = |options: &str| format!("type = \"blackhole\"\n{options}");
     for (drop, options, expected) in [
         ("", "when = 'changed_by != null'", Some("kubectl-edit")),

@@ -1,4 +1,4 @@
-//! `/v1/events` of `deltabus run`: what a subscriber hears, where it goes on, and what it is told when it cannot.
+//! `/v1/events` of `deltabus run`: the events of a subscriber, its position after a reconnect, and its errors.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 const NOWHERE: &str = "type = \"blackhole\"";
 
-/// With what happens kept over restarts.
+/// Returns a configuration with a state directory.
 fn with_state(world: &Simulated, more: &str) -> String {
     format!("[state]\ndir = {:?}\n{more}\n{}", text(world.dir(), "state"), world.config(NOWHERE))
 }
@@ -40,7 +40,7 @@ fn metric(engine: &Engine, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
 }
 
-/// Returns the most bytes that the kernel keeps for one connection of the engine: what was not sent, or not acknowledged.
+/// Returns the largest send buffer of an engine connection: bytes unsent or not acknowledged.
 #[cfg(target_os = "linux")]
 fn unsent(engine: &Engine) -> u64 {
     let port: u16 = engine.http.rsplit(':').next().unwrap().parse().unwrap();
@@ -53,7 +53,7 @@ fn unsent(engine: &Engine) -> u64 {
 }
 
 #[test]
-fn a_subscriber_hears_each_change_in_order_as_handlers_send_it() {
+fn subscriber_gets_each_change_in_order() {
     let mut world = Simulated::start();
     world.put("before", "1");
     let engine = world.run(NOWHERE);
@@ -82,7 +82,7 @@ fn a_subscriber_hears_each_change_in_order_as_handlers_send_it() {
 }
 
 #[test]
-fn json_lines_are_the_same_events() {
+fn json_lines_carry_the_same_events() {
     let mut world = Simulated::start();
     let engine = world.run(NOWHERE);
     let mut sse = listen(&engine, "");
@@ -95,11 +95,11 @@ fn json_lines_are_the_same_events() {
 }
 
 #[test]
-fn what_exists_comes_first_where_it_is_asked_for_and_nothing_of_it_twice() {
+fn initial_state_comes_first_without_duplicates() {
     let mut world = Simulated::start();
     world.churn(20, 1);
     let engine = world.run(NOWHERE);
-    let mut first = listen(&engine, ""); // feeds the ring before the other comes
+    let mut first = listen(&engine, ""); // fills the ring before the other one connects
     for round in 0..3 {
         world.churn(5, 2);
         let mut listener = Listener::open(&engine.http, "?initial=true", &[]);
@@ -124,7 +124,7 @@ fn what_exists_comes_first_where_it_is_asked_for_and_nothing_of_it_twice() {
                 break;
             }
             if !synced && key == name {
-                // it was there already: what is new is heard too
+                // the object existed before, so only later changes must be received
                 world.put(&name, "2");
             }
         }
@@ -134,7 +134,7 @@ fn what_exists_comes_first_where_it_is_asked_for_and_nothing_of_it_twice() {
 }
 
 #[test]
-fn who_connects_again_hears_exactly_what_came_meanwhile() {
+fn reconnecting_subscriber_gets_exactly_missed_events() {
     let mut world = Simulated::start();
     let engine = world.run(NOWHERE);
     let mut listener = listen(&engine, "");
@@ -153,7 +153,7 @@ fn who_connects_again_hears_exactly_what_came_meanwhile() {
 }
 
 #[test]
-fn a_restart_of_the_engine_loses_nothing_where_there_is_a_state() {
+fn engine_restart_with_state_loses_no_event() {
     let mut world = Simulated::start();
     let config = with_state(&world, "");
     let engine = run(&world, &config);
@@ -163,7 +163,7 @@ fn a_restart_of_the_engine_loses_nothing_where_there_is_a_state() {
     let id = listener.last_id.clone();
     engine.wait_for("all of it journaled", PATIENCE, || metric(&engine, "deltabus_subscriber_events_total ") >= 6);
     assert!(engine.terminate().success());
-    world.put("o0", "down"); // while nobody listens
+    world.put("o0", "down"); // without any subscriber
     world.delete("o1");
     let engine = run(&world, &config);
     let mut again = Listener::open(&engine.http, "", &[("Last-Event-ID", &id)]);
@@ -176,14 +176,14 @@ fn a_restart_of_the_engine_loses_nothing_where_there_is_a_state() {
     expected.sort();
     assert_eq!(ids, expected, "everything behind the place, each once");
     assert!(heard.is_sorted_by(|a, b| a.id < b.id));
-    // a time is a place too
+    // a time is also a valid position
     let mut recent = Listener::open(&engine.http, "?since=1h", &[]);
     assert_eq!(recent.hear(1).len(), 1);
     assert_eq!(recent.head.lines().next().unwrap(), "HTTP/1.0 200 OK");
 }
 
 #[test]
-fn a_kill_of_the_engine_loses_nothing_behind_what_was_heard_where_there_is_a_state() {
+fn killed_engine_with_state_loses_no_event() {
     let mut world = Simulated::start();
     let config = with_state(&world, "");
     let mut id = String::new();
@@ -193,7 +193,7 @@ fn a_kill_of_the_engine_loses_nothing_behind_what_was_heard_where_there_is_a_sta
         let headers = [("Last-Event-ID", id.as_str())];
         let mut listener = Listener::open(&engine.http, "", if id.is_empty() { &[] } else { &headers }).placed();
         world.churn(3, 2);
-        heard.extend((0..2).map(|_| listener.next().unwrap())); // and not what comes behind that
+        heard.extend((0..2).map(|_| listener.next().unwrap())); // and no later event
         id.clone_from(&listener.last_id);
         drop(engine); // SIGKILL
     }
@@ -216,7 +216,7 @@ fn a_kill_of_the_engine_loses_nothing_behind_what_was_heard_where_there_is_a_sta
 }
 
 #[test]
-fn a_gap_behind_a_place_is_told_on_resume_and_what_is_kept_follows() {
+fn gap_is_reported_on_resume() {
     let mut world = Simulated::start();
     let config = format!("[subscribe]\nbuffer_events = 20\n{}", world.config(NOWHERE));
     let engine = run(&world, &config);
@@ -227,7 +227,7 @@ fn a_gap_behind_a_place_is_told_on_resume_and_what_is_kept_follows() {
     let mut other = listen(&engine, "");
     drop(listener);
     for _ in 0..6 {
-        world.churn(10, 1); // more than is kept, and not more at a time
+        world.churn(10, 1); // more than the buffer holds, one round at a time
         other.hear(10);
     }
     let mut again = Listener::open(&engine.http, "", &[("Last-Event-ID", &id)]);
@@ -237,7 +237,7 @@ fn a_gap_behind_a_place_is_told_on_resume_and_what_is_kept_follows() {
     assert_eq!(data["asked"], id.as_str(), "{data}");
     assert!(gap.id > id, "who comes again with it has been told");
     assert_eq!((data["reason"].as_str(), gap.say()), (Some("expired"), "gap expired".to_owned()));
-    // the stream goes on behind it: with each object's last state
+    // the stream continues after the gap, with the last state of each object
     let mut last = BTreeMap::new();
     let newest = |last: &BTreeMap<String, String>| {
         (0..10).all(|object| last.get(&format!("o{object}")) == world.happened[&format!("o{object}")].last())
@@ -248,13 +248,13 @@ fn a_gap_behind_a_place_is_told_on_resume_and_what_is_kept_follows() {
         let text = |key: &str| heard.event[key].as_str().unwrap().to_owned();
         last.insert(text("name"), text("id"));
     }
-    // who was told of the gap, and comes again with its place, is not told again
+    // a client that was notified of the gap and reconnects with its position is not notified again
     let mut told = Listener::open(&engine.http, "", &[("Last-Event-ID", &gap.id)]);
     assert_ne!(told.next().unwrap().word, "gap");
 }
 
 #[test]
-fn another_journal_is_a_gap_and_then_what_exists() {
+fn foreign_journal_is_gap_followed_by_state() {
     let mut world = Simulated::start();
     world.put("a", "1");
     let engine = world.run(NOWHERE);
@@ -275,14 +275,14 @@ fn another_journal_is_a_gap_and_then_what_exists() {
 }
 
 #[test]
-fn i7_a_stuck_subscriber_disturbs_nobody_and_is_told_what_it_missed() {
+fn stalled_subscriber_delays_none_and_gets_gap() {
     let mut world = Simulated::start();
     let config = format!("[subscribe]\nbuffer_events = 50\n{}", world.config(NOWHERE));
     let engine = run(&world, &config);
     let mut stuck = listen(&engine, "");
     let mut listener = listen(&engine, "");
     let large = "x".repeat(100_000);
-    // more than a socket takes: who does not read is left behind
+    // more than a socket holds: a client that does not read falls behind
     for round in 0..20 {
         for object in 0..15 {
             world.put(&format!("o{object}"), &format!("{round}{large}"));
@@ -306,7 +306,7 @@ fn i7_a_stuck_subscriber_disturbs_nobody_and_is_told_what_it_missed() {
 }
 
 #[test]
-fn a_stuck_subscriber_is_served_from_the_state_where_there_is_one() {
+fn stalled_subscriber_is_served_from_state_directory() {
     let mut world = Simulated::start();
     let config = with_state(&world, "[subscribe]\nbuffer_events = 20");
     let engine = run(&world, &config);
@@ -331,7 +331,7 @@ fn a_stuck_subscriber_is_served_from_the_state_where_there_is_one() {
 }
 
 #[test]
-fn filters_narrow_what_is_heard() {
+fn filters_select_events() {
     let world = Simulated::start();
     let engine = run(&world, &world.config(NOWHERE).replace("[\"configmaps\"]", "[\"configmaps\", \"secrets\"]"));
     let put = |resource: &str, namespace: &str, name: &str, app: &str| {
@@ -349,17 +349,17 @@ fn filters_narrow_what_is_heard() {
     put("configmaps", "b", "two", "db");
     put("configmaps", "c", "three", "db");
     put("secrets", "a", "s", "web");
-    put("configmaps", "a", "one", "api"); // it loses the label: that is shown
+    put("configmaps", "a", "one", "api"); // the object loses the label, which is an event
     for (listener, expected) in &mut listeners {
         let mut heard = listener.hear(expected.len());
         expected.sort_unstable();
-        heard.sort(); // across types it is the order of arrival
+        heard.sort(); // across types the order is that of arrival
         assert_eq!(heard, *expected);
     }
 }
 
 #[test]
-fn what_cannot_be_asked_is_a_status_that_says_what_can() {
+fn invalid_queries_get_helpful_status() {
     let world = Simulated::start();
     let config = format!("[subscribe]\nmax_subscribers = 1\n{}", world.config(NOWHERE));
     let engine = run(&world, &config);
@@ -386,7 +386,7 @@ fn what_cannot_be_asked_is_a_status_that_says_what_can() {
 }
 
 #[test]
-fn a_quiet_stream_says_that_it_lives_and_how_far_it_is() {
+fn quiet_stream_sends_heartbeats_with_position() {
     let mut world = Simulated::start();
     let config = format!("[subscribe]\nheartbeat = \"1s\"\n{}", world.config(NOWHERE));
     let engine = run(&world, &config);
@@ -400,7 +400,7 @@ fn a_quiet_stream_says_that_it_lives_and_how_far_it_is() {
 }
 
 #[test]
-fn a_stream_whose_filter_hides_all_traffic_says_that_it_lives_and_moves_on() {
+fn fully_filtered_stream_still_sends_heartbeats() {
     let mut world = Simulated::start();
     let config = format!("[subscribe]\nheartbeat = \"1s\"\n{}", world.config(NOWHERE));
     let engine = run(&world, &config);
@@ -411,7 +411,7 @@ fn a_stream_whose_filter_hides_all_traffic_says_that_it_lives_and_moves_on() {
             let mut round = 0;
             while !has_heard.load(Ordering::Relaxed) {
                 round += 1;
-                world.put("a", &round.to_string()); // never a second of silence
+                world.put("a", &round.to_string()); // the stream is never silent for a second
                 thread::sleep(Duration::from_millis(20));
             }
             round
@@ -432,7 +432,7 @@ fn a_stream_whose_filter_hides_all_traffic_says_that_it_lives_and_moves_on() {
 }
 
 #[test]
-fn hundreds_of_subscribers_hear_each_event_once_and_in_order_beside_some_that_do_not_listen() {
+fn hundreds_of_subscribers_get_each_event_once() {
     let mut world = Simulated::start();
     let engine = world.run(NOWHERE);
     let mut listeners: Vec<_> = (0..300).map(|_| listen(&engine, "")).collect();

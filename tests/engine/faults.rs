@@ -1,5 +1,5 @@
-//! What a bad server or a bad network does to a watch, and what the engine does about it: `deltabus run` against the
-//! simulator. What lists do about it is in `relist.rs`.
+//! Effects of a bad server or network on a watch, and the engine's reaction: `deltabus run` against the
+//! simulator. The reaction by lists is in `relist.rs`.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::support::{
     clock::Clock,
     scripted::{FAST, PATIENCE, Scene},
 };
-use deltabus::{
+use deltabus::internals::{
     object::ObjectKey,
     simulator::{RawObject, RequestKind, SeenRequest, ServerFault, SimulatorOptions, StreamFault, Times},
 };
 use tokio::time::Instant;
 
-/// Runs a scene whose first watch has shown an event: its end is then answered with a watch, not with a list.
+/// Runs a scene whose first watch has shown an event, so that its end is followed by a watch, not by a list.
 fn watching() -> Scene {
     let mut scene = Scene::lists();
     scene.run_lists("");
@@ -22,8 +22,9 @@ fn watching() -> Scene {
     scene
 }
 
+/// Rule: T-1.
 #[test]
-fn t1_429_and_503_with_retry_after_are_repeated_with_the_same_query() {
+fn retry_after_responses_repeat_the_same_query() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::List, Times::Next(1), ServerFault::Status { code: 503, retry_after: Some(1) });
     scene.fault(
@@ -42,8 +43,9 @@ fn t1_429_and_503_with_retry_after_are_repeated_with_the_same_query() {
     assert_eq!(watches[0], watches[1], "timeoutSeconds too");
 }
 
+/// Rule: R-40.
 #[test]
-fn r40_refused_connections_and_429_wait_for_the_same_watch_and_no_list_is_needed() {
+fn refused_or_throttled_watch_needs_no_list() {
     let mut scene = watching();
     let last = scene.version();
     scene.simulator.go_down();
@@ -60,8 +62,9 @@ fn r40_refused_connections_and_429_wait_for_the_same_watch_and_no_list_is_needed
     assert_eq!(ending.story("b"), ["added initial", "deleted watch"]);
 }
 
+/// Rule: R-43.
 #[test]
-fn r43_an_end_a_cut_a_reset_and_a_truncated_frame_are_answered_with_a_watch_from_last() {
+fn broken_stream_resumes_from_last_version() {
     for what in [StreamFault::End, StreamFault::Cut, StreamFault::Reset, StreamFault::Truncate] {
         let mut scene = watching();
         scene.next_watch(1, what);
@@ -79,8 +82,9 @@ fn r43_an_end_a_cut_a_reset_and_a_truncated_frame_are_answered_with_a_watch_from
     }
 }
 
+/// Rule: T-3.
 #[test]
-fn t3_a_list_that_breaks_off_is_asked_again_and_nothing_of_the_half_is_delivered() {
+fn interrupted_list_is_repeated_and_delivers_no_half() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::List, Times::Next(1), ServerFault::ResetAfterBytes(700));
     scene.fault(RequestKind::List, Times::After { skip: 1, n: 1 }, ServerFault::CutAfterBytes(700));
@@ -90,8 +94,9 @@ fn t3_a_list_that_breaks_off_is_asked_again_and_nothing_of_the_half_is_delivered
     assert_eq!(ending.replay.events, 4, "three objects and synced");
 }
 
+/// Rules.
 #[test]
-fn r54_r45_what_breaks_a_stream_is_answered_with_a_list() {
+fn stream_that_fails_is_followed_by_list() {
     let broken = [
         ("malformed", StreamFault::Malformed),
         ("unclosed", StreamFault::Unclosed),
@@ -119,9 +124,9 @@ fn r54_r45_what_breaks_a_stream_is_answered_with_a_list() {
     }
 }
 
-/// Rule: R-54
+/// Rule: R-54.
 #[test]
-fn events_larger_than_a_batch_need_no_list() {
+fn large_events_need_no_list() {
     let mut scene = watching();
     for value in ["2", "3", "4", "5", "6"] {
         scene.put("a", &value.repeat(3 << 20));
@@ -132,9 +137,9 @@ fn events_larger_than_a_batch_need_no_list() {
     assert_eq!(ending.story("a")[1..], ["updated watch"; 6]);
 }
 
-/// Rule: R-54
+/// Rule: R-54.
 #[test]
-fn objects_over_max_frame_are_named_counted_and_listed_again() {
+fn oversized_objects_are_named_counted_and_relisted() {
     let mut scene = Scene::lists();
     scene.run(&format!("streaming_lists = \"never\"\nmax_frame = \"2MiB\"\n{FAST}"), "");
     scene.ready();
@@ -154,8 +159,9 @@ fn objects_over_max_frame_are_named_counted_and_listed_again() {
     assert_eq!(ending.story("a")[1..], ["updated watch", "updated relist"]);
 }
 
+/// Rule: R-45.
 #[test]
-fn r45_a_429_inside_a_stream_waits_and_goes_on_from_last_without_a_list() {
+fn throttled_stream_resumes_without_list() {
     let mut scene = watching();
     scene.next_watch(1, StreamFault::Error(429));
     scene.simulator.close_connections();
@@ -169,8 +175,9 @@ fn r45_a_429_inside_a_stream_waits_and_goes_on_from_last_without_a_list() {
     assert_eq!(ending.story("a")[1..], ["updated watch"; 3]);
 }
 
+/// Rules.
 #[test]
-fn r50_r55_foreign_kinds_and_tables_on_a_stream_are_skipped_and_counted() {
+fn foreign_documents_on_stream_are_counted_and_skipped() {
     let mut scene = watching();
     scene.next_watch(1, StreamFault::WrongKind);
     scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::At { events: 2, what: StreamFault::Table });
@@ -187,8 +194,9 @@ fn r50_r55_foreign_kinds_and_tables_on_a_stream_are_skipped_and_counted() {
     assert_eq!(ending.story("a")[1..], ["updated watch"; 4]);
 }
 
+/// Rules: R-44, D-1.
 #[test]
-fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
+fn immediately_closed_watches_do_not_storm_server() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::End });
     scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
@@ -197,7 +205,7 @@ fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
     scene.simulator.clear_requests();
     std::thread::sleep(Duration::from_secs(3));
     scene.wait_asked("", 2);
-    scene.wait_asked("list", 1); // very short watches are answered with lists
+    scene.wait_asked("list", 1); // very short watches cause lists
     let asked = scene.asked();
     let most = 2 * began.elapsed().as_millis() / 200;
     assert!(asked.len() as u128 <= most, "{} lists and watches, not {most}: {asked:?}", asked.len());
@@ -205,8 +213,9 @@ fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
     scene.finish();
 }
 
+/// Rules: R-43, D-1.
 #[test]
-fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
+fn watches_closed_after_bookmark_do_not_storm() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::LongFrame(8) });
     scene.fault(RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::End });
@@ -224,9 +233,11 @@ fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
     scene.finish();
 }
 
-/// Row 7 of what users of other tools ask for: it just stops, without an error.
+/// Row 7 of the users' requests: it stops without an error.
+///
+/// Rules: T-5, D-6.
 #[test]
-fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again() {
+fn stream_without_usual_bookmarks_is_reopened() {
     let mut scene =
         Scene::new(SimulatorOptions { bookmark_interval: Duration::from_millis(200), ..SimulatorOptions::default() });
     scene.run(&format!("streaming_lists = \"never\"\nstall_after = \"3s\"\n{FAST}"), "");
@@ -247,8 +258,9 @@ fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again
     assert_eq!(ending.story("a")[1..], ["updated watch"; 3]);
 }
 
+/// Rules: T-5, D-6.
 #[test]
-fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
+fn silent_stream_past_its_timeout_is_abandoned() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::At { events: 1, what: StreamFault::Stall });
     let clock = Clock::new(scene.dir.path());
@@ -266,8 +278,9 @@ fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
     assert_eq!(ending.story("a").len(), 3);
 }
 
+/// Rule: T-3.
 #[test]
-fn t3_a_watch_that_is_cut_off_while_it_opens_is_opened_again() {
+fn watch_cut_off_while_opening_is_reopened() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::Close);
     scene.fault(RequestKind::Watch, Times::After { skip: 1, n: 1 }, ServerFault::Reset);
@@ -278,8 +291,9 @@ fn t3_a_watch_that_is_cut_off_while_it_opens_is_opened_again() {
     assert_eq!(scene.count("watch"), 3, "{:?}", scene.asked());
 }
 
+/// Rule: R-40.
 #[test]
-fn r40_a_500_on_opening_a_watch_is_answered_with_a_list() {
+fn internal_error_on_opening_causes_list() {
     let mut scene = watching();
     scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::Status { code: 500, retry_after: None });
     scene.simulator.close_connections();
@@ -290,7 +304,7 @@ fn r40_a_500_on_opening_a_watch_is_answered_with_a_list() {
 }
 
 #[test]
-fn a_server_that_is_down_at_the_start_is_waited_for() {
+fn unreachable_server_at_start_is_awaited() {
     let mut scene = Scene::lists();
     scene.simulator.go_down();
     scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
@@ -302,7 +316,7 @@ fn a_server_that_is_down_at_the_start_is_waited_for() {
 }
 
 #[test]
-fn an_object_without_a_uid_is_named_by_its_path_and_seen_to_come_change_and_go() {
+fn object_without_uid_is_named_by_path() {
     let mut scene = Scene::lists();
     let bare = |value: &str| RawObject {
         key: ObjectKey::new("default", "bare"),
@@ -327,8 +341,9 @@ fn an_object_without_a_uid_is_named_by_its_path_and_seen_to_come_change_and_go()
     assert_eq!(ending.story("bare"), ["added initial", "updated watch", "updated relist", "deleted watch"]);
 }
 
+/// Rule: F-10.
 #[test]
-fn f10_the_per_key_order_ends_in_the_same_state() {
+fn per_key_order_ends_in_the_same_state() {
     let mut scene = Scene::lists();
     scene.run_lists("order = \"per-key\"");
     for round in 0..20 {

@@ -1,5 +1,5 @@
-//! What keeps a cache safe from what a server says: lists that would delete most of it, replicas that lag behind, an etcd
-//! that was restored. Units that begin with a saved cache, and `deltabus run`, against the simulator; a restored etcd for real.
+//! Protection of a cache against wrong server answers: lists that would delete most objects, lagging replicas, and a
+//! restored etcd. Units with a saved cache and `deltabus run` against the simulator; also a real restored etcd.
 
 use std::{fs, path::Path, rc::Rc, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::support::{
     scripted::{PATIENCE, Scene},
 };
 use actix::System;
-use deltabus::{
+use deltabus::internals::{
     backoff::BackoffConfig,
     change::Change,
     delta_fifo::QueueOrder,
@@ -40,7 +40,7 @@ impl SourceFactory for Sources {
     }
 }
 
-/// One unit of config maps after the other, as over starts of a process; the journal and its one reader stay.
+/// Successive units of config maps, as over several process starts; the journal and its one reader remain.
 struct Bench {
     simulator: Simulator,
     shared: Shared,
@@ -75,13 +75,13 @@ impl Bench {
         actors
     }
 
-    /// Ends the actors as a crash does: what is queued is lost.
+    /// Stops the actors as a crash does: queued events are lost.
     async fn end(&self, actors: Actors) {
         end(actors).await;
         self.until("closed", || self.simulator.open_watches() == 0).await;
     }
 
-    /// Runs a unit until it is synced and equal to the server, and returns what a process saves of it.
+    /// Runs a unit until it is synced and equal to the server; returns the state that a process would save.
     async fn saved(&self) -> Seed {
         let unit = self.unit(None);
         let actors = self.watch(&unit, 1).await;
@@ -108,7 +108,7 @@ impl Bench {
         said(&self.shared, self.reader)
     }
 
-    /// Lists as `list 0 of 500`, `list newest of 1`; watches as `watch 7`, `stream newest`.
+    /// Returns the requests: lists as `list 0 of 500` or `list newest of 1`, watches as `watch 7` or `stream newest`.
     fn asked(&self) -> Vec<String> {
         let requests = self.simulator.requests();
         let ours = requests.iter().filter(|request| request.path == PATH && !request.query.contains_key("continue"));
@@ -124,20 +124,20 @@ impl Bench {
         .collect()
     }
 
-    /// Strikes the n-th request from now.
+    /// Adds a fault for the n-th request from now.
     fn fault(&self, verb: RequestKind, skip: u32, fault: ServerFault) {
         self.simulator.faults().add(PATH, verb, Times::After { skip, n: 1 }, fault).expect("a valid glob");
     }
 
-    /// Strikes the first complete list of a unit whose first watch is refused.
+    /// Adds a fault for the first complete list of a unit whose first watch is refused.
     fn strike_list(&self, fault: ServerFault) {
         match self.streaming {
-            StreamingLists::Never => self.fault(RequestKind::List, 1, fault), // behind the look at the version
+            StreamingLists::Never => self.fault(RequestKind::List, 1, fault), // after the check of the version
             _ => self.fault(RequestKind::Watch, 1, fault),
         }
     }
 
-    /// How a complete list is asked for.
+    /// Returns the expected request of a complete list.
     fn list(&self, version: &str) -> String {
         match (self.streaming, version) {
             (StreamingLists::Never, "newest") => "list newest of 500".to_owned(),
@@ -147,7 +147,7 @@ impl Bench {
     }
 }
 
-/// What units over this server share, and the reader of all that they say.
+/// Returns the shared state of units of this server, and a reader of all their events.
 fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let journal = Journal::in_memory();
     let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
@@ -187,18 +187,18 @@ fn unit(streaming_lists: StreamingLists, seed: Option<Seed>) -> Informer {
     Informer::new(UnitId(0), "things", Arc::new(resource), options, Arc::<Siblings>::default(), seed)
 }
 
-/// Ends the actors of a unit; what is queued is applied.
+/// Stops the actors of a unit after applying queued events.
 async fn end(actors: Actors) {
-    actors.reflector.send(deltabus::reflector::messages::Stop).await.expect("it runs");
-    actors.fifo.send(deltabus::delta_fifo::messages::Drain).await.expect("it runs");
+    actors.reflector.send(deltabus::internals::reflector::messages::Stop).await.expect("it runs");
+    actors.fifo.send(deltabus::internals::delta_fifo::messages::Drain).await.expect("it runs");
     let [reflector, fifo, indexer] = actors.exits;
     reflector.await.expect("no panic");
     fifo.await.expect("no panic");
-    actors.indexer.send(deltabus::indexer::actor::Terminate).await.expect("it runs");
+    actors.indexer.send(deltabus::internals::indexer::actor::Terminate).await.expect("it runs");
     indexer.await.expect("no panic");
 }
 
-/// What the journal has said since the last time, sorted: `deleted n001 Downtime`.
+/// Returns the journal's records since the last call, sorted: `deleted n001 Downtime`.
 fn said(shared: &Shared, reader: ReaderId) -> Vec<String> {
     let records = shared.journal.read(reader, usize::MAX, usize::MAX);
     if let Some(last) = records.last() {
@@ -230,7 +230,7 @@ fn version(seed: &Seed) -> String {
     resume_version.to_string()
 }
 
-/// Plays a scene by lists, and by streaming lists.
+/// Runs a scene with paged lists, and with streaming lists.
 fn play(scene: impl AsyncFn(Bench)) {
     for streaming in [StreamingLists::Never, StreamingLists::Auto] {
         System::new().block_on(scene(Bench::new(streaming)));
@@ -238,7 +238,7 @@ fn play(scene: impl AsyncFn(Bench)) {
 }
 
 #[test]
-fn d7_a_saved_cache_goes_on_with_its_watch_and_with_nothing_else() {
+fn saved_cache_continues_with_watch_only() {
     play(async |bench| {
         let seed = bench.saved().await;
         let from = version(&seed);
@@ -250,7 +250,7 @@ fn d7_a_saved_cache_goes_on_with_its_watch_and_with_nothing_else() {
         assert_eq!(bench.asked(), ["list newest of 1".to_owned(), format!("watch {from}")]);
         assert_eq!(bench.said(), ["updated n001 Watch"]);
 
-        // the server was heard: what a list finds now happened while we ran
+        // the server was seen: a difference found by a list now happened while the process ran
         bench.simulator.go_down();
         bench.until("cut off", || bench.simulator.open_watches() == 0).await;
         delete(&bench.simulator, "n003");
@@ -262,8 +262,9 @@ fn d7_a_saved_cache_goes_on_with_its_watch_and_with_nothing_else() {
     });
 }
 
+/// Rule: D-17.
 #[test]
-fn d7_what_a_list_finds_of_a_downtime_is_called_so_also_after_a_restart_before_it() {
+fn downtime_cause_survives_restart_before_list() {
     play(async |bench| {
         let seed = bench.saved().await;
         delete(&bench.simulator, "n002");
@@ -285,7 +286,7 @@ fn d7_what_a_list_finds_of_a_downtime_is_called_so_also_after_a_restart_before_i
 }
 
 #[test]
-fn d7_a_first_list_that_says_there_is_nothing_deletes_what_a_second_one_lacks_too() {
+fn empty_first_list_is_confirmed_before_deletion() {
     play(async |bench| {
         let seed = bench.saved().await;
         let from = version(&seed);
@@ -306,7 +307,7 @@ fn d7_a_first_list_that_says_there_is_nothing_deletes_what_a_second_one_lacks_to
 }
 
 #[test]
-fn d7_what_is_really_gone_is_deleted_after_one_more_list() {
+fn real_mass_deletion_is_confirmed_and_delivered() {
     play(async |bench| {
         let seed = bench.saved().await;
         (0..120).for_each(|number| delete(&bench.simulator, &format!("n{number:03}")));
@@ -322,8 +323,9 @@ fn d7_what_is_really_gone_is_deleted_after_one_more_list() {
     });
 }
 
+/// Rule: D-5.
 #[test]
-fn d5_a_saved_version_above_that_of_a_restored_server_is_noticed_before_the_watch_and_all_is_compared() {
+fn restored_server_is_noticed_before_watch() {
     play(async |bench| {
         let backup = bench.simulator.store().backup();
         put(&bench.simulator, "n001", "1");
@@ -344,8 +346,9 @@ fn d5_a_saved_version_above_that_of_a_restored_server_is_noticed_before_the_watc
     });
 }
 
+/// Rule: D-5.
 #[test]
-fn d5_a_replica_that_lags_behind_a_saved_version_deletes_nothing_and_is_asked_again() {
+fn lagging_replica_deletes_nothing_from_saved_cache() {
     play(async |bench| {
         let seed = bench.saved().await;
         let from = version(&seed);
@@ -362,9 +365,10 @@ fn d5_a_replica_that_lags_behind_a_saved_version_deletes_nothing_and_is_asked_ag
     });
 }
 
+/// Rules: D-5, D-16.
 #[test]
-fn d5_an_etcd_that_was_restored_under_a_real_api_server_is_noticed_before_the_watch() {
-    let Some(mut cluster) = Cluster::start_or_skip("d5_an_etcd_that_was_restored", &[]) else { return };
+fn restored_etcd_is_noticed_before_watch() {
+    let Some(mut cluster) = Cluster::start_or_skip("restored_etcd_is_noticed_before_watch", &[]) else { return };
     let put = |cluster: &Cluster, name: &str, value: &str| {
         let metadata = json!({"namespace": "default", "name": name});
         cluster
@@ -380,7 +384,7 @@ fn d5_an_etcd_that_was_restored_under_a_real_api_server_is_noticed_before_the_wa
     put(&cluster, "changed", "1");
     put(&cluster, "late", "0");
     cluster.delete(&format!("{path}/deleted"));
-    // what the server writes by itself when it starts must not overtake what was saved
+    // the server's own writes at its start must not exceed the saved version
     let fillers = (0..300).map(|value| {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: filler, namespace: default}}\ndata: {{value: \"{value}\"}}\n")
     });
@@ -445,7 +449,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(actix_rt::time::timeout(PATIENCE, holds).await.is_ok(), "never {what}");
 }
 
-/// A running engine with 153 objects whose history is lost.
+/// Loses the history of a running engine with 153 objects.
 fn lose_history(scene: &mut Scene, meanwhile: impl Fn(&Scene)) {
     (0..150).for_each(|number| scene.put(&format!("n{number:03}"), "0"));
     scene.run_lists("");
@@ -458,7 +462,7 @@ fn lose_history(scene: &mut Scene, meanwhile: impl Fn(&Scene)) {
 }
 
 #[test]
-fn d7_an_empty_answer_deletes_nothing_and_its_confirmation_is_seen() {
+fn empty_list_deletes_nothing_during_confirmation() {
     let mut scene = Scene::lists();
     lose_history(&mut scene, |scene| {
         scene.fault(RequestKind::List, Times::Next(1), ServerFault::EmptyList);
@@ -477,8 +481,9 @@ fn d7_an_empty_answer_deletes_nothing_and_its_confirmation_is_seen() {
     assert!(!ending.replay.counts.keys().any(|(kind, _)| kind == "deleted"), "{:?}", ending.replay.counts);
 }
 
+/// Rule: D-15.
 #[test]
-fn d7_what_was_deleted_while_history_was_lost_arrives_after_one_more_list() {
+fn deletions_in_lost_history_arrive_after_confirmation() {
     let mut scene = Scene::lists();
     lose_history(&mut scene, |scene| (0..150).for_each(|number| scene.delete(&format!("n{number:03}"))));
     scene.settle();

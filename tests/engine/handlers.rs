@@ -1,4 +1,4 @@
-//! `deltabus handlers` and what is behind it: handlers are seen, paused and resumed.
+//! `deltabus handlers` and its API: list, pause and resume handlers.
 
 use std::{fs, process::Command};
 
@@ -6,10 +6,10 @@ use crate::support::{
     engine::{Engine, request, text},
     scripted::PATIENCE,
 };
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
-/// Runs the program against an engine; its exit code, and what it wrote to stdout and stderr.
+/// Runs the program against an engine; returns its exit code, stdout and stderr.
 fn deltabus(engine: &Engine, arguments: &[&str]) -> (i32, String, String) {
     let engine = format!("http://{}", engine.http);
     let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
@@ -27,7 +27,7 @@ fn handler(engine: &Engine) -> Value {
 }
 
 #[test]
-fn a_handler_is_paused_by_who_is_on_the_machine_stays_so_over_a_reload_and_goes_on() {
+fn paused_handler_survives_reload_and_resumes() {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).expect("the directory is writable");
@@ -72,9 +72,9 @@ fn a_handler_is_paused_by_who_is_on_the_machine_stays_so_over_a_reload_and_goes_
     assert_eq!(handler(&engine)["state"], "running");
 
     let (code, _, said) = deltabus(&engine, &["handlers", "replay", "count"]);
-    assert!(code == 0 && said.contains("nothing that it gave up"), "{said}");
+    assert!(code == 0 && said.contains("nothing to replay"), "{said}");
     let (code, _, said) = deltabus(&engine, &["handlers", "pause", "cuont"]);
     assert_eq!(code, 1);
-    assert!(said.contains("\"cuont\" not found: there are count"), "{said}");
+    assert!(said.contains("no handler \"cuont\"; configured: count"), "{said}");
     assert!(engine.terminate().success());
 }

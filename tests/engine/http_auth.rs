@@ -1,4 +1,4 @@
-//! Who is let in over HTTP: with a token and TLS beyond this machine, and the probes without.
+//! Access over HTTP: remote access with a token and TLS, and open probes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
@@ -17,7 +17,7 @@ use crate::support::{
     living::Kubectl,
     scripted::PATIENCE,
 };
-use deltabus::{
+use deltabus::internals::{
     list_watch::{
         Failure,
         kube::{
@@ -35,7 +35,7 @@ use tempfile::TempDir;
 
 const TOKEN: &str = "a-token-of-some-length";
 
-/// Who signs certificates.
+/// Issuer of certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -45,7 +45,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Signs a certificate for this machine, and puts it where the engine looks.
+    /// Issues a certificate for this machine, and puts it where the engine expects it.
     fn sign(&self, dir: &Path) {
         let key = KeyPair::generate().unwrap();
         let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), address_of_this_machine()];
@@ -56,14 +56,14 @@ impl Authority {
     }
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file atomically.
 fn replace(file: &Path, content: &str) {
     let next = file.with_extension("next");
     fs::write(&next, content).unwrap();
     fs::rename(&next, file).unwrap();
 }
 
-/// An address at which other machines reach this one, if it has one. Nothing is sent.
+/// Returns an address at which other machines reach this one, if there is one. Sends nothing.
 fn address_of_this_machine() -> String {
     let route = || {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -81,7 +81,7 @@ struct Fixture {
     _simulator: Simulator,
 }
 
-/// An engine that can be reached from other machines, over a cluster of one pod.
+/// Starts an engine that accepts remote clients, with a cluster of one pod.
 fn start() -> Fixture {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     let pod = json!({"metadata": {"namespace": "default", "name": "web"}, "spec": {"containers": []}});
@@ -121,7 +121,7 @@ impl Fixture {
         ClusterAccess::with_token(&self.url(), "engine", token.map(SecretString::from), trusted).unwrap()
     }
 
-    /// Sends a request over a connection of its own.
+    /// Sends a request over a new connection.
     fn send(&self, method: &str, path: &str, token: Option<&str>, authority: &Authority) -> Result<Answer, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -134,14 +134,14 @@ impl Fixture {
         })
     }
 
-    /// The code of an answer, and what it says.
+    /// Returns the code and the body of an answer.
     fn ask(&self, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
         let answer = self.send(method, path, token, &self.authority).unwrap();
         (answer.code, String::from_utf8_lossy(&answer.body).into_owned())
     }
 }
 
-/// Waits until it holds.
+/// Waits until a condition holds.
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE * 2;
     while !holds() {
@@ -151,7 +151,7 @@ fn wait_for(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn beyond_this_machine_nobody_reads_or_changes_anything_without_the_token() {
+fn remote_request_without_token_is_refused() {
     let fixture = start();
     let probes = fixture.engine.probes();
     wait_for("ready", || matches!(request(&probes, "GET", "/readyz", &[]), Ok(answer) if answer.code == 200));
@@ -177,7 +177,7 @@ fn beyond_this_machine_nobody_reads_or_changes_anything_without_the_token() {
     let answer: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, answer["handler"]["state"].as_str()), (200, Some("paused")));
 
-    // The probes are open, and nothing else is there.
+    // The probes are open; nothing else is served there.
     for (path, code) in [("/livez", 200), ("/readyz", 200), ("/healthz", 200), ("/metrics", 200), ("/api/v1/pods", 404)]
     {
         assert_eq!(request(&probes, "GET", path, &[]).unwrap().code, code, "{path}");
@@ -186,14 +186,14 @@ fn beyond_this_machine_nobody_reads_or_changes_anything_without_the_token() {
     // Without TLS there is no answer.
     let plain = request(&format!("127.0.0.1:{}", fixture.port()), "GET", "/livez", &[]);
     assert!(plain.as_ref().map_or(true, |answer| answer.code != 200), "{plain:?}");
-    // A client that trusts somebody else does not send the token.
+    // A client that trusts another authority does not send the token.
     assert!(fixture.send("GET", "/livez", Some(TOKEN), &Authority::new()).is_err());
     assert!(!fixture.engine.log().contains(TOKEN));
     assert!(fixture.engine.terminate().success());
 }
 
 #[test]
-fn a_kubernetes_client_with_the_token_reads_the_cache() {
+fn kubernetes_client_with_token_reads_cache() {
     let fixture = start();
     let access = fixture.access(Some(TOKEN), &fixture.authority);
     let names = || {
@@ -205,7 +205,7 @@ fn a_kubernetes_client_with_the_token_reads_the_cache() {
         })
     };
     wait_for("listed", || names() == Some(vec!["web".to_owned()]));
-    let Some(kubectl) = Kubectl::build_or_skip("a_kubernetes_client_with_the_token_reads_the_cache") else { return };
+    let Some(kubectl) = Kubectl::build_or_skip("kubernetes_client_with_token_reads_cache") else { return };
     let of_kubectl = |token: &str| {
         let mut command = kubectl.command();
         command.args(["--server", &fixture.url(), "--kubeconfig", "/dev/null", "--token", token]);
@@ -221,23 +221,23 @@ fn a_kubernetes_client_with_the_token_reads_the_cache() {
 }
 
 #[test]
-fn token_and_certificate_are_taken_over_when_their_files_change() {
+fn changed_token_and_certificate_files_are_reloaded() {
     let fixture = start();
     let old = fixture.access(Some(TOKEN), &fixture.authority);
     assert_eq!(fixture.ask("GET", "/livez", Some(TOKEN)).0, 200);
     replace(&fixture.dir.path().join("token"), "another-token-of-some-length");
     assert_eq!(fixture.ask("GET", "/livez", Some(TOKEN)).0, 401, "at once");
     assert_eq!(fixture.ask("GET", "/livez", Some("another-token-of-some-length")).0, 200);
-    // A token that is gone lets nobody in, and that is said.
+    // Without its token file the engine refuses all clients, and logs that.
     fs::remove_file(fixture.dir.path().join("token")).unwrap();
     assert_eq!(fixture.ask("GET", "/livez", Some("another-token-of-some-length")).0, 500);
     assert_eq!(fixture.ask("GET", "/livez", None).0, 500);
-    fixture.engine.wait_for_log("failed to read a token of [http]");
+    fixture.engine.wait_for_log("cannot read a token of [http]");
     fs::write(fixture.dir.path().join("token"), TOKEN).unwrap();
 
     let next = Authority::new();
     next.sign(fixture.dir.path());
-    fixture.clock.skip(11); // files are looked at every ten seconds
+    fixture.clock.skip(11); // files are checked every ten seconds
     wait_for(
         "renewed",
         || matches!(fixture.send("GET", "/livez", Some(TOKEN), &next), Ok(answer) if answer.code == 200),
@@ -245,7 +245,7 @@ fn token_and_certificate_are_taken_over_when_their_files_change() {
     assert!(fixture.send("GET", "/livez", Some(TOKEN), &fixture.authority).is_err(), "{old:?}");
 }
 
-/// Runs a command without variables of this test's own.
+/// Runs a command without this test's environment variables.
 fn deltabus(arguments: &[&str], token: Option<&str>) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
     command.args(arguments).env("NO_COLOR", "1").env_remove("DELTABUS_ENGINE").env_remove("DELTABUS_TOKEN");
@@ -258,7 +258,7 @@ fn deltabus(arguments: &[&str], token: Option<&str>) -> (i32, String, String) {
 }
 
 #[test]
-fn commands_take_token_and_authorities_by_option_environment_and_configuration() {
+fn commands_take_credentials_from_flags_environment_or_configuration() {
     let fixture = start();
     let dir = fixture.dir.path();
     let (url, ca, token) = (fixture.url(), text(dir, "ca.crt"), text(dir, "token"));
@@ -270,23 +270,22 @@ fn commands_take_token_and_authorities_by_option_environment_and_configuration()
     assert_eq!(deltabus(&with_ca, Some(TOKEN)).1, "pod/web\n");
     for token in [None, Some("wrong")] {
         let (code, stdout, stderr) = deltabus(&with_ca, token);
-        let expected = format!(
-            "error: the engine at {url} lets in who has its token: name it with --token-file FILE or DELTABUS_TOKEN\n"
-        );
+        let expected =
+            format!("error: the engine at {url} requires a token: pass it with --token-file FILE or DELTABUS_TOKEN\n");
         assert_eq!((code, stdout.as_str(), stderr.as_str()), (1, "", expected.as_str()));
     }
     let (code, _, stderr) = deltabus(&get, Some(TOKEN));
-    assert!(code == 1 && stderr.contains("failed to ask the engine") && !stderr.contains(TOKEN), "{stderr}");
+    assert!(code == 1 && stderr.contains("cannot reach the engine") && !stderr.contains(TOKEN), "{stderr}");
     let (code, _, stderr) = deltabus(&["handlers", "--engine", "http://192.0.2.1:80"], Some(TOKEN));
     assert_eq!(
         (code, stderr.as_str()),
-        (1, "error: the token would travel to http://192.0.2.1:80 without encryption: expected https://\n")
+        (1, "error: cannot send the token to http://192.0.2.1:80: the connection is not encrypted; use https://\n")
     );
     let (code, _, stderr) = deltabus(&["handlers", "--token-file", "/nowhere/token"], None);
     assert_eq!(code, 1);
     assert!(stderr.contains("cannot read /nowhere/token") && stderr.contains("--token-file"), "{stderr}");
 
-    // What the engine runs with says where it is, whom it lets in, and, signed by itself, whom to trust.
+    // The engine's files give its address, its token and, for a self-signed certificate, the trusted authority.
     let own = CertifiedIssuer::self_signed(
         CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap(),
         KeyPair::generate().unwrap(),
@@ -314,7 +313,7 @@ fn commands_take_token_and_authorities_by_option_environment_and_configuration()
 }
 
 #[test]
-fn what_is_needed_to_let_anybody_in_must_be_there_at_the_start() {
+fn missing_credentials_fail_the_start() {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
@@ -331,7 +330,7 @@ fn what_is_needed_to_let_anybody_in_must_be_there_at_the_start() {
     assert_eq!(start(), (1, format!("[http] token: {token} is empty: expected a secret")));
     fs::write(&token, TOKEN).unwrap();
     let refused = |what: String| (1, format!("failed to listen on 127.0.0.1:0 ([http] listen): {what}"));
-    assert_eq!(start(), refused(format!("[http] tls cert_file {cert} cannot be read: {missing}")));
+    assert_eq!(start(), refused(format!("cannot read [http] tls cert_file {cert}: {missing}")));
     Authority::new().sign(dir.path());
     fs::write(&key, "nonsense").unwrap();
     let (code, said) = start();
@@ -343,7 +342,7 @@ fn what_is_needed_to_let_anybody_in_must_be_there_at_the_start() {
 }
 
 #[test]
-fn a_page_of_another_site_changes_nothing_on_this_machine() {
+fn cross_site_page_cannot_change_anything() {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();

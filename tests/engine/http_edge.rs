@@ -1,4 +1,4 @@
-//! The HTTP edge against hostile clients: half requests, unread answers, web pages, guessed tokens.
+//! The HTTP edge with hostile clients: incomplete requests, unread answers, web pages, guessed tokens.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
@@ -19,7 +19,7 @@ use crate::support::{
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
-/// A request for a list of which the client may read nothing.
+/// A list request whose answer the client may leave unread.
 const LIST: &str = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// A request for a stream.
@@ -27,7 +27,7 @@ const STREAM: &str = "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 const SINK: &str = "type = \"blackhole\"";
 
-/// Runs an engine over some config maps of 2 KB, with these lines in `[http]`.
+/// Runs an engine with some config maps of 2 KB, and with these lines in `[http]`.
 fn run(world: &Simulated, objects: usize, http: &str) -> Engine {
     let data = "x".repeat(2000);
     for number in 0..objects {
@@ -54,7 +54,7 @@ fn send(address: &str, bytes: &str) -> TcpStream {
     stream
 }
 
-/// Waits until the engine closes a connection; what came before.
+/// Waits until the engine closes a connection; returns the bytes received.
 fn read_to_close(mut stream: TcpStream) -> String {
     let mut read = Vec::new();
     let ended = stream.read_to_end(&mut read);
@@ -63,7 +63,7 @@ fn read_to_close(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&read).into_owned()
 }
 
-/// Returns whether a connection is open now.
+/// Returns true if a connection is open.
 fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let peeked = stream.peek(&mut [0]);
@@ -72,7 +72,7 @@ fn is_open(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn each_connection_that_waits_for_its_client_is_closed_in_time() {
+fn connection_waiting_for_client_is_closed_in_time() {
     let world = Simulated::start();
     let engine = run(&world, 2000, "header_timeout = \"1s\"\nidle_timeout = \"1s\"\nwrite_timeout = \"1s\"\n");
     assert_eq!(read_to_close(send(&engine.http, "")), "", "nothing was sent");
@@ -80,10 +80,10 @@ fn each_connection_that_waits_for_its_client_is_closed_in_time() {
     let kept_alive = read_to_close(send(&engine.http, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert!(kept_alive.starts_with("HTTP/1.1 200 ") && kept_alive.ends_with("\r\n\r\nok"), "{kept_alive}");
 
-    // A list of which the client reads nothing: what the kernels hold of it comes, and not its end.
+    // The client reads nothing of a list. The kernels buffer a part of it, and its end never arrives.
     let unread = send(&engine.http, LIST);
     let other = send(&engine.http, STREAM);
-    std::thread::sleep(Duration::from_secs(4)); // longer than each of the timeouts
+    std::thread::sleep(Duration::from_secs(4)); // longer than any of the timeouts
     assert!(!read_to_close(unread).ends_with("0\r\n\r\n"), "the end came, too");
     let head = &mut [0; 15];
     (&other).read_exact(head).unwrap();
@@ -92,14 +92,14 @@ fn each_connection_that_waits_for_its_client_is_closed_in_time() {
 }
 
 #[test]
-fn head_of_a_request_is_bounded() {
+fn request_head_is_bounded() {
     let world = Simulated::start();
     let engine = run(&world, 0, "");
     let padding = |bytes: usize| format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(bytes));
     let mut first = [0; 12];
     send(&engine.http, &padding(30 << 10)).read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
-    // The engine stops reading at some point behind 32 KiB, so that not all of it may be sent.
+    // The engine stops reading after some 32 KiB, so not all bytes can be sent.
     let mut stream = TcpStream::connect(&engine.http).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let _sent = stream.write_all(padding(1 << 20).as_bytes());
@@ -109,17 +109,17 @@ fn head_of_a_request_is_bounded() {
 }
 
 #[test]
-fn new_connection_replaces_the_one_that_waits_longest() {
+fn new_connection_replaces_longest_waiting_one() {
     let world = Simulated::start();
     let engine = run(&world, 0, "max_connections = 3\n");
     let first = send(&engine.http, "");
-    std::thread::sleep(Duration::from_millis(50)); // it waits longest
+    std::thread::sleep(Duration::from_millis(50)); // so that this connection has waited longest
     let stream = send(&engine.http, STREAM);
     let second = send(&engine.http, "");
     assert!(request(&engine.http, "GET", "/livez", &[]).is_ok_and(|answer| answer.code == 200));
     assert_eq!(read_to_close(first), "");
     assert!(is_open(&second));
-    // Streams may not take the connection that is left.
+    // Streams must not use the last free connection.
     let other = send(&engine.http, STREAM);
     let more = request(&engine.http, "GET", "/v1/events", &[]).unwrap();
     assert_eq!((more.code, more.header("retry-after")), (429, "1"), "{}", more.body);
@@ -130,7 +130,7 @@ fn new_connection_replaces_the_one_that_waits_longest() {
 }
 
 #[test]
-fn lists_that_nobody_reads_leave_room_for_other_requests() {
+fn unread_lists_leave_room_for_other_requests() {
     let world = Simulated::start();
     let engine = run(&world, 2000, "max_response_bytes = \"10MiB\"\n");
     let refused = || request(&engine.http, "GET", "/api/v1/configmaps", &[]).unwrap();
@@ -138,7 +138,7 @@ fn lists_that_nobody_reads_leave_room_for_other_requests() {
     let deadline = Instant::now() + PATIENCE;
     let answer = loop {
         unread.push(send(&engine.http, LIST));
-        // The kernels take some of each answer.
+        // The kernels buffer a part of each answer.
         let answer = refused();
         if answer.code == 429 {
             break answer;
@@ -158,7 +158,7 @@ fn lists_that_nobody_reads_leave_room_for_other_requests() {
 }
 
 #[test]
-fn web_page_whose_name_means_this_machine_reads_nothing() {
+fn dns_rebinding_page_reads_nothing() {
     let world = Simulated::start();
     let engine = run(&world, 1, "probe_listen = \"127.0.0.1:0\"\nallowed_hosts = [\"engine.example.com\"]\n");
     let port = engine.http.rsplit_once(':').unwrap().1;
@@ -183,7 +183,7 @@ fn web_page_whose_name_means_this_machine_reads_nothing() {
 }
 
 #[test]
-fn tokens_have_scopes_and_what_they_control_is_logged() {
+fn tokens_have_scopes_and_control_is_logged() {
     let world = Simulated::start();
     let (reads, controls) = ("a-token-that-reads", "a-token-that-controls");
     fs::write(world.dir().join("reads"), reads).unwrap();
@@ -212,7 +212,7 @@ fn tokens_have_scopes_and_what_they_control_is_logged() {
         assert!(line.contains(part), "{part} is missing in {line}");
     }
 
-    // Guesses are bounded, and neither they nor an unreadable file fill the log.
+    // The rate of guesses is limited; neither they nor an unreadable file flood the log.
     let codes: Vec<_> = (0..30).map(|_| ask("GET", "/livez", "wrong").code).collect();
     assert!(codes[..10].iter().all(|code| *code == 401) && codes.contains(&429), "{codes:?}");
     assert_eq!(ask("GET", "/livez", reads).code, 200, "a right token is accepted in any case");
@@ -220,16 +220,16 @@ fn tokens_have_scopes_and_what_they_control_is_logged() {
     for _ in 0..20 {
         assert_eq!(request(&engine.http, "GET", "/livez", &[]).unwrap().code, 500);
     }
-    engine.wait_for_log("failed to read a token of [http]");
+    engine.wait_for_log("cannot read a token of [http]");
     let log = engine.log();
     let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
-    assert_eq!((lines("failed to read a token"), lines("wrong token")), (1, 1), "{log}");
+    assert_eq!((lines("cannot read a token"), lines("wrong token")), (1, 1), "{log}");
     assert!(!log.contains(reads) && !log.contains(controls));
     assert!(engine.terminate().success());
 }
 
 #[test]
-fn short_token_is_refused_at_the_start() {
+fn short_token_fails_the_start() {
     let world = Simulated::start();
     fs::write(world.dir().join("token"), "fifteen-bytes-1").unwrap();
     let token = text(world.dir(), "token");
@@ -248,7 +248,7 @@ fn stream(engine: &Engine, when: &str) -> TcpStream {
 }
 
 #[test]
-fn expression_of_a_client_is_bounded() {
+fn client_expression_is_bounded() {
     let world = Simulated::start();
     let engine = run(&world, 10, "");
     let large = json!({"metadata": {"namespace": "default", "name": "large"}, "data": {"x": "x".repeat(200_000)}});
@@ -267,7 +267,7 @@ fn expression_of_a_client_is_bounded() {
 }
 
 #[test]
-fn expressions_of_clients_can_be_turned_off() {
+fn client_expressions_can_be_disabled() {
     let world = Simulated::start();
     let engine = run(&world, 1, "[subscribe]\nwhen = false\n");
     let refused = read_to_close(stream(&engine, "true"));
@@ -276,17 +276,17 @@ fn expressions_of_clients_can_be_turned_off() {
     assert!(engine.terminate().success());
 }
 
-/// Memory of the engine in bytes, without the pages of its program, which the system may take back at any time.
+/// Returns the engine's memory in bytes, without program pages, which the system may reclaim at any time.
 fn memory(engine: &Engine) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", engine.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Half heads, unread lists, connections to the probes and expensive expressions together: `/livez` answers, events are
-/// delivered, and memory stays and comes back.
+/// Incomplete heads, unread lists, probe connections and expensive expressions together. `/livez` answers, events are
+/// delivered, and memory is limited and released.
 #[test]
-fn attack_by_connections_leaves_the_engine_as_it_was() {
+fn connection_attack_leaves_engine_working() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -324,7 +324,7 @@ fn attack_by_connections_leaves_the_engine_as_it_was() {
     let grown = most.saturating_sub(before) >> 20;
     println!("/livez took {slowest:?} at most, an event {lag:?}; {grown} MiB more");
     assert!(lag < Duration::from_secs(2), "an event took {lag:?}");
-    assert!(slowest < Duration::from_secs(2), "/livez took {slowest:?}"); // tests beside it take the cores
+    assert!(slowest < Duration::from_secs(2), "/livez took {slowest:?}"); // other tests use the cores
     assert!(grown <= 64, "{grown} MiB more");
     drop(held);
     let is_back =

@@ -1,4 +1,4 @@
-//! What is not told: updates of nothing but `ignore_changes`, and objects that opt out by `deltabus.dev/ignore`.
+//! Suppressed events: updates of `ignore_changes` alone, and objects that opt out by `deltabus.dev/ignore`.
 
 use std::{fs, path::Path};
 
@@ -8,11 +8,11 @@ use crate::support::{
     told::events,
     verify::verify,
 };
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A cluster that lives on while engines come and go, and what they write to one file.
+/// A cluster that outlives the engines, which all write to one file.
 struct World {
     simulator: Simulator,
     dir: TempDir,
@@ -61,7 +61,7 @@ impl World {
         events(&self.dir().join("out.jsonl")).into_iter().filter(|event| event["name"] != "kube-root-ca.crt").collect()
     }
 
-    /// Says what was told: `added a watch`.
+    /// Returns the events as `added a watch`.
     fn told(&self) -> Vec<String> {
         let say = |event: &Value| {
             let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
@@ -70,14 +70,14 @@ impl World {
         self.events().iter().map(say).collect()
     }
 
-    /// Waits until so much was told, and nothing else was.
+    /// Waits for these events, and checks that there are no others.
     fn wait_told(&self, engine: &Engine, expected: &[&str]) {
         engine.wait_for("told", PATIENCE, || self.told().len() >= expected.len());
         assert_eq!(self.told(), expected);
     }
 }
 
-/// Returns a value in the data of a cached object; none where it is not cached.
+/// Returns a value in the data of a cached object; `None` if it is not cached.
 fn cached(engine: &Engine, name: &str, key: &str) -> Option<String> {
     let (code, body) = engine.get(&format!("/api/v1/namespaces/default/configmaps/{name}")).ok()?;
     let object: Value = serde_json::from_str(&body).ok()?;
@@ -88,9 +88,9 @@ fn wait_cached(engine: &Engine, name: &str, key: &str, value: Option<&str>) {
     engine.wait_for("cached", PATIENCE, || cached(engine, name, key).as_deref() == value);
 }
 
-/// Row 16 of what users of other tools ask for: only what is of interest.
+/// Row 16 of the users' requests: only relevant changes.
 #[test]
-fn row_16_an_update_of_what_is_ignored_is_read_and_no_event_over_restarts_too() {
+fn ignored_update_is_cached_without_event() {
     let world = World::new("ignore_changes = [\"data.seen\"]");
     world.put("a", None, &json!({"x": "1", "seen": "1"}));
     let engine = world.run();
@@ -102,7 +102,7 @@ fn row_16_an_update_of_what_is_ignored_is_read_and_no_event_over_restarts_too() 
     told.push("updated a watch");
     world.wait_told(&engine, &told);
     let update = world.events().pop().expect("it was told");
-    assert_eq!(update["data"]["old"]["data"], json!({"x": "1", "seen": "2"}), "D8: what was cached before");
+    assert_eq!(update["data"]["old"]["data"], json!({"x": "1", "seen": "2"}), "what was cached before");
     engine.wait_for("counted", PATIENCE, || {
         let counts = engine.json("/v1/resources")["resources"][0]["events"].clone();
         (&counts["updated"], &counts["ignored"]) == (&json!(1), &json!(1))
@@ -113,7 +113,7 @@ fn row_16_an_update_of_what_is_ignored_is_read_and_no_event_over_restarts_too() 
     wait_cached(&engine, "a", "seen", Some("4"));
     assert_eq!(engine.terminate().code(), Some(0));
 
-    // What was ignored is in the state, and the watch goes on behind it.
+    // The state includes ignored updates, and the watch resumes after them.
     world.simulator.go_down();
     let engine = world.start();
     wait_cached(&engine, "a", "seen", Some("4"));
@@ -123,7 +123,7 @@ fn row_16_an_update_of_what_is_ignored_is_read_and_no_event_over_restarts_too() 
     world.wait_told(&engine, &told);
     assert_eq!(engine.terminate().code(), Some(0));
 
-    // What a list finds after a restart is compared in the same way.
+    // A list after a restart is compared by the same rule.
     world.put("a", None, &json!({"x": "2", "seen": "5"}));
     world.put("b", None, &json!({"x": "2"}));
     world.simulator.store().compact();
@@ -147,7 +147,7 @@ fn an_object_opts_out(entry: &'static str) {
     world.wait_told(&engine, &told);
     assert_eq!(cached(&engine, "b", "x"), None);
 
-    // It comes and goes with the annotation; the end of what is not shown is nothing.
+    // The annotation is added and removed; deleting a hidden object causes no event.
     let shown = world.events()[0]["resourceversion"].as_str().expect("text").to_owned();
     world.put("a", Some("true"), &data);
     told.push("removed a watch");
@@ -166,7 +166,7 @@ fn an_object_opts_out(entry: &'static str) {
     assert_eq!((verified.code, &verified.json()["verdict"]), (0, &json!("equal")), "{}", verified.stderr);
     assert_eq!(engine.terminate().code(), Some(0));
 
-    // A list that shows it annotated does not say that it is gone.
+    // A list that shows the object with the annotation does not report a deletion.
     world.put("b", Some("true"), &data);
     world.simulator.store().delete("configmaps", "default", "c").expect("it is there");
     world.simulator.store().compact();
@@ -182,11 +182,11 @@ fn an_object_opts_out(entry: &'static str) {
 }
 
 #[test]
-fn an_object_that_opts_out_is_neither_read_nor_sent() {
+fn opted_out_object_is_neither_cached_nor_sent() {
     an_object_opts_out("");
 }
 
 #[test]
-fn an_object_opts_out_whatever_is_cut_and_kept_of_it() {
+fn opt_out_works_with_dropped_annotations() {
     an_object_opts_out("drop = [\"metadata.annotations\"]\norder = \"per-key\"\nmode = \"metadata\"");
 }

@@ -1,4 +1,4 @@
-//! The library while it runs: types and handlers that come and go, reads of all of a type (S, X, L, D-9).
+//! The running library: adding and removing types and handlers, and reads of a whole type (S, X, L, D-9).
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +9,7 @@ use std::{
 
 use crate::support::live::{Live, Notes, Said, cluster, everything, parse, put, say, skipping};
 use actix::Actor;
-use deltabus::{
+use deltabus::internals::{
     config::HandlerDefaults,
     engine::EngineError,
     indexer::index_func::IndexFunc,
@@ -28,9 +28,10 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn who_changed_objects_is_noted_for_a_program_that_asks_whatever_the_configuration_says() {
+fn program_can_request_changed_by() {
     run(async {
-        let builder = |builder: deltabus::engine::EngineBuilder| builder.watch::<ConfigMap>().noting_who_changed();
+        let builder =
+            |builder: deltabus::internals::engine::EngineBuilder| builder.watch::<ConfigMap>().noting_who_changed();
         let live = Live::start_over(cluster(), builder).await;
         let who = |plural: &str| {
             let objects = live.engine.lister(plural).unwrap().list(&Selector::default());
@@ -47,7 +48,7 @@ fn who_changed_objects_is_noted_for_a_program_that_asks_whatever_the_configurati
     });
 }
 
-/// Adds a handler that notes what it is told.
+/// Adds a handler that records its events.
 fn listen(live: &Live, name: &str, skip: bool) -> Said {
     let said = Said::default();
     let options = if skip { skipping() } else { everything() };
@@ -61,9 +62,11 @@ fn sorted(said: &Said) -> Vec<String> {
     said
 }
 
-/// Rows 4 and 30 of what users of other tools ask for: a thousand watches, which expire under load.
+/// Rows 4 and 30 of the users' requests: a thousand watches that expire under load.
+///
+/// Rules: S-1, X-1.
 #[test]
-fn s1_x1_many_handlers_and_entries_of_a_type_share_one_list_and_one_watch() {
+fn handlers_and_entries_share_one_list_and_watch() {
     run(async {
         let live = Live::start_over(cluster(), |builder| {
             builder
@@ -82,8 +85,9 @@ fn s1_x1_many_handlers_and_entries_of_a_type_share_one_list_and_one_watch() {
     });
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_a_late_handler_gets_every_cached_object_once_and_then_what_changes() {
+fn late_handler_gets_cache_once_then_changes() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -102,8 +106,9 @@ fn s5_a_late_handler_gets_every_cached_object_once_and_then_what_changes() {
     });
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_a_late_handler_misses_nothing_while_everything_changes() {
+fn late_handler_misses_nothing_during_changes() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -132,7 +137,7 @@ fn s5_a_late_handler_misses_nothing_while_everything_changes() {
 }
 
 #[test]
-fn d8_a_handler_of_the_library_has_rules_and_one_that_cannot_be_used_is_an_error() {
+fn library_handler_has_rules_and_validation() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -154,8 +159,9 @@ fn d8_a_handler_of_the_library_has_rules_and_one_that_cannot_be_used_is_an_error
     });
 }
 
+/// Rule: S-7.
 #[test]
-fn s7_a_handler_that_is_removed_hears_nothing_more_and_others_all() {
+fn removed_handler_gets_nothing_more() {
     run(async {
         let live = Live::start(MAPS).await;
         let gone = listen(&live, "gone", false);
@@ -176,8 +182,9 @@ fn s7_a_handler_that_is_removed_hears_nothing_more_and_others_all() {
     });
 }
 
+/// Rule: S-8.
 #[test]
-fn s8_a_handler_is_synced_once_it_has_acknowledged_the_initial_state() {
+fn handler_syncs_after_acknowledging_initial_state() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -185,7 +192,7 @@ fn s8_a_handler_is_synced_once_it_has_acknowledged_the_initial_state() {
         let (go, wait) = mpsc::channel::<()>();
         let said = Said::default();
         let copy = Arc::clone(&said);
-        let function = move |notification: &deltabus::notification::Notification| {
+        let function = move |notification: &deltabus::internals::notification::Notification| {
             wait.recv().unwrap_err();
             copy.lock().unwrap().extend(say(notification));
             Ok(())
@@ -201,8 +208,9 @@ fn s8_a_handler_is_synced_once_it_has_acknowledged_the_initial_state() {
     });
 }
 
+/// Rules, D-9.
 #[test]
-fn x2_d9_single_types_start_and_stop_while_others_go_on() {
+fn single_types_start_and_stop_independently() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -231,12 +239,14 @@ fn x2_d9_single_types_start_and_stop_while_others_go_on() {
     });
 }
 
+/// Rules: S-12, X-3.
 #[test]
-fn x3_a_wait_tells_for_each_entry_whether_it_is_synced_and_ends_with_the_engine() {
+fn wait_for_sync_answers_per_entry() {
     run(async {
         let live = Live::start(MAPS).await;
-        let fault = deltabus::simulator::ServerFault::Stall;
-        let (any, always) = (deltabus::simulator::RequestKind::Any, deltabus::simulator::Times::Always);
+        let fault = deltabus::internals::simulator::ServerFault::Stall;
+        let (any, always) =
+            (deltabus::internals::simulator::RequestKind::Any, deltabus::internals::simulator::Times::Always);
         live.simulator.faults().add("/api/v1/serviceaccounts", any, always, fault).unwrap();
         let entry = live.engine.watch::<ServiceAccount>().unwrap();
         live.wait_for("begun", |live| !live.rows("serviceaccounts").is_empty()).await;
@@ -250,8 +260,9 @@ fn x3_a_wait_tells_for_each_entry_whether_it_is_synced_and_ends_with_the_engine(
     });
 }
 
+/// Rules: S-6, X-4.
 #[test]
-fn s6_x4_after_the_stop_every_change_is_an_error_and_reads_find_what_was_there() {
+fn stopped_engine_refuses_changes_and_allows_reads() {
     run(async {
         let live = Live::start(MAPS).await;
         let (handle, said) = (live.engine.handle(), Said::default());
@@ -269,8 +280,9 @@ fn s6_x4_after_the_stop_every_change_is_an_error_and_reads_find_what_was_there()
     });
 }
 
+/// Rule: L-1.
 #[test]
-fn l1_a_lister_reads_all_units_of_a_type_and_follows_when_they_are_replaced() {
+fn lister_reads_all_units_and_follows_replacements() {
     run(async {
         let live = Live::start(&format!("{MAPS}namespaces = [\"a\", \"b\"]")).await;
         let typed = live.engine.lister_of::<ConfigMap>().unwrap();
@@ -288,8 +300,9 @@ fn l1_a_lister_reads_all_units_of_a_type_and_follows_when_they_are_replaced() {
     });
 }
 
+/// Rules: F-60, X-6.
 #[test]
-fn i7_f60_functions_of_the_program_index_and_change_what_comes_in() {
+fn program_functions_index_and_transform_objects() {
     run(async {
         let upper = IndexFunc::custom("upper", |object| vec![object.namespace().to_uppercase()]);
         let cut = Transform::of_values(|value| {
@@ -313,8 +326,9 @@ fn i7_f60_functions_of_the_program_index_and_change_what_comes_in() {
     });
 }
 
+/// Rule: X-5.
 #[test]
-fn what_cannot_be_watched_is_an_error_that_says_why() {
+fn unwatchable_type_is_error_with_reason() {
     run(async {
         let live = Live::start(MAPS).await;
         let error = live.engine.watch_type("po ds", |_| {}).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The engine against the embedded cluster, where every fault can be made to happen.
+//! The engine with the embedded cluster, which can produce every fault.
 
 mod backpressure;
 mod changed_by;

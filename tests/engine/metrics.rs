@@ -1,4 +1,4 @@
-//! `/metrics` of a living engine: by Prometheus' conventions, as `docs/http.md` has it, and with histograms that are fed.
+//! `/metrics` of a running engine: Prometheus' conventions, the content of `docs/http.md`, and histograms with samples.
 
 #![expect(clippy::float_cmp, reason = "counts are whole numbers")]
 
@@ -11,7 +11,7 @@ use crate::support::{
     simulated::{Simulated, count, wait_all},
 };
 
-/// Runs an engine with a state directory, a handler that works and one that fails.
+/// Runs an engine with a state directory, a working handler and a failing one.
 fn run(world: &Simulated) -> Engine {
     let config = format!(
         "[state]\ndir = {:?}\n{}\n[handlers.failing]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n",
@@ -36,7 +36,7 @@ fn sample(metrics: &str, name: &str, labels: &str) -> f64 {
     samples.map(|(_, value)| value.parse::<f64>().expect("a number")).sum()
 }
 
-/// Runs the engine until every family of metrics is there.
+/// Runs the engine until every metric family exists.
 fn busy() -> (Simulated, Engine) {
     let mut world = Simulated::start();
     let engine = run(&world);
@@ -50,18 +50,18 @@ fn busy() -> (Simulated, Engine) {
 }
 
 #[test]
-fn promtool_has_nothing_to_say_of_the_metrics() {
+fn promtool_accepts_the_metrics() {
     let (_world, engine) = busy();
     let metrics = scrape(&engine);
-    let Some(said) = promtool::check_metrics("promtool_has_nothing_to_say_of_the_metrics", &metrics) else { return };
+    let Some(said) = promtool::check_metrics("promtool_accepts_the_metrics", &metrics) else { return };
     assert_eq!(said, "", "{metrics}");
     let broken = "# HELP a_seconds It counts.\n# TYPE a_seconds counter\na_seconds 1\n";
-    let said = promtool::check_metrics("promtool_has_nothing_to_say_of_the_metrics", broken).unwrap_or_default();
+    let said = promtool::check_metrics("promtool_accepts_the_metrics", broken).unwrap_or_default();
     assert!(said.contains("_total"), "it does look: {said}");
 }
 
 #[test]
-fn documented_metrics_are_those_of_a_living_engine() {
+fn documented_metrics_match_running_engine() {
     let (_world, engine) = busy();
     let metrics = scrape(&engine);
     let families = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -84,7 +84,7 @@ fn documented_metrics_are_those_of_a_living_engine() {
 }
 
 #[test]
-fn living_engine_feeds_every_histogram() {
+fn running_engine_feeds_every_histogram() {
     let (world, engine) = busy();
     let metrics = scrape(&engine);
     let histograms = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" histogram"));
@@ -109,7 +109,7 @@ fn living_engine_feeds_every_histogram() {
 }
 
 #[test]
-fn event_of_an_earlier_run_has_no_age() {
+fn event_of_earlier_run_has_no_age() {
     let mut world = Simulated::start();
     let engine = run(&world);
     let pause = request(&engine.http, "POST", "/v1/handlers/out/pause", &[]).expect("it answers");

@@ -11,7 +11,7 @@ use crate::support::{
     promtool, receiver,
     sabotaged::Scene,
 };
-use deltabus::{
+use deltabus::internals::{
     simulator::{Area, RequestKind, Running, ServerFault, Simulator, SimulatorOptions, Sizes, Times, Workload},
     supervisor::fault::{Harm, Moment},
 };
@@ -32,7 +32,7 @@ fn queries(dashboard: &str) -> Vec<(String, String)> {
     panels.flat_map(of_panel).collect()
 }
 
-/// Starts an engine on a simulated cluster that lives.
+/// Starts an engine on a live simulated cluster.
 fn living(dir: &Path) -> (Simulator, Running, Engine) {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     let mut workload = Workload::new(7);
@@ -98,7 +98,7 @@ fn alerts_are_tested_by_promtool() {
     }
 }
 
-/// Returns the alerts with short times, so that they fire within seconds of their fault.
+/// Returns the alerts with short durations, so that they fire within seconds after their fault.
 fn hasty(alerts: &str) -> String {
     let shortened = [
         ("lag_seconds > 300", "lag_seconds > 2"),
@@ -151,7 +151,7 @@ async fn each_alert_fires_on_its_fault() {
     let disk = Disk::under(&dir.path().join("state"));
     Engine::configure(dir.path(), &config);
     let engine = Engine::run_again(dir.path(), &disk.environment());
-    // A second one in this process can be made to panic.
+    // A second engine in this process can be made to panic.
     let scene = Scene::start(1, "", 10.0).await;
     let address = scene.engine.addresses()[0].to_string();
     prometheus.scrape(&[&engine.http, &address]);

@@ -1,4 +1,4 @@
-//! The read API and the state pages of `deltabus run`, held against what the (simulated) API server itself answers.
+//! The read API and the state pages of `deltabus run`, compared with the answers of the (simulated) API server.
 
 #![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
 
@@ -13,7 +13,7 @@ use crate::support::{
     engine::{Answer, Engine, request, text},
     scripted::PATIENCE,
 };
-use deltabus::{
+use deltabus::internals::{
     object::ObjectKey,
     simulator::{RawObject, RequestKind, ServerFault, Simulator, SimulatorOptions, Sizes, Times, Workload},
 };
@@ -92,7 +92,7 @@ impl Fixture {
     }
 }
 
-/// The items of a list as the API server gives those of a built-in type: without `apiVersion` and `kind`.
+/// Returns the items of a list in the form of built-in types: without `apiVersion` and `kind`.
 fn items(list: &Value) -> Vec<Value> {
     let mut items = list["items"].as_array().expect("a list has items").clone();
     for item in &mut items {
@@ -108,7 +108,7 @@ fn names(list: &Value) -> Vec<String> {
 }
 
 #[test]
-fn lists_and_objects_are_what_the_api_server_answers() {
+fn lists_and_objects_equal_api_server_answers() {
     let fixture = start();
     let all = fixture.list("/api/v1/pods");
     let pod = &all["items"][0]["metadata"];
@@ -142,7 +142,7 @@ fn lists_and_objects_are_what_the_api_server_answers() {
 }
 
 #[test]
-fn pages_come_from_one_snapshot_whatever_is_written_meanwhile() {
+fn pages_come_from_one_snapshot_despite_writes() {
     let fixture = start();
     let before = fixture.list("/api/v1/pods");
     let first = fixture.list("/api/v1/pods?limit=7");
@@ -170,14 +170,14 @@ fn pages_come_from_one_snapshot_whatever_is_written_meanwhile() {
     let gone = fixture.simulator.store().list("pods").len();
     fixture.engine.wait_for("up to date", PATIENCE, || items(&fixture.list("/api/v1/pods")).len() == gone);
 
-    // A selector: what remains is not told, as by the API server.
+    // With a selector, the number of remaining items is omitted, as by the API server.
     let selected = fixture.list(&format!("/api/v1/pods?limit=1&labelSelector={LABEL}"));
     assert!(selected["metadata"]["continue"].is_string());
     assert_eq!(selected["metadata"]["remainingItemCount"], Value::Null);
 }
 
 #[test]
-fn tokens_that_are_garbage_foreign_or_old_are_refused() {
+fn invalid_foreign_or_old_tokens_are_refused() {
     let fixture = start();
     let token = fixture.list("/api/v1/pods?limit=1")["metadata"]["continue"].as_str().unwrap().to_owned();
     let (run, rest) = token.split_once('.').expect("the run stands first");
@@ -197,7 +197,7 @@ fn tokens_that_are_garbage_foreign_or_old_are_refused() {
 }
 
 #[test]
-fn indexes_answer_by_value_and_an_unknown_one_is_a_mistake() {
+fn index_query_filters_and_unknown_index_fails() {
     let fixture = start();
     let all = fixture.list("/api/v1/pods");
     let pod = all["items"].as_array().unwrap().iter().find(|pod| pod["spec"]["nodeName"].is_string()).unwrap();
@@ -218,7 +218,7 @@ fn indexes_answer_by_value_and_an_unknown_one_is_a_mistake() {
 }
 
 #[test]
-fn refusals_are_worded_as_the_api_server_words_them() {
+fn refusals_match_api_server_wording() {
     let fixture = start();
     for path in [
         "/api/v1/namespaces/default/pods/absent",
@@ -234,7 +234,7 @@ fn refusals_are_worded_as_the_api_server_words_them() {
         assert_eq!(ours.header("content-type"), "application/json", "{path}");
     }
     for (path, code, reason) in [
-        // The server says "404 page not found" where a group has no API server of its own; clients read both alike.
+        // The server answers "404 page not found" in a group without API server; clients treat both alike.
         ("/apis/fruit.example/v1/bananas", 404, "NotFound"),
         ("/api/v1/pods?labelSelector=a%20b", 400, "BadRequest"),
         ("/api/v1/pods?fieldSelector=a", 400, "BadRequest"),
@@ -280,7 +280,7 @@ fn refusals_are_worded_as_the_api_server_words_them() {
 }
 
 #[test]
-fn d11_secrets_are_answered_as_metadata_and_their_values_are_nowhere() {
+fn secrets_are_served_as_metadata_only() {
     let fixture = start();
     for path in ["/api/v1/secrets", "/api/v1/namespaces/default/secrets/password"] {
         let with_objects = format!("{path}?includeObject=Object");
@@ -288,7 +288,7 @@ fn d11_secrets_are_answered_as_metadata_and_their_values_are_nowhere() {
             let answer = fixture.ask_as("GET", path, accept);
             assert_eq!((answer.code, answer.json()["reason"].clone()), (403, json!("Forbidden")), "{path} {accept}");
         }
-        // A table has the name and the age: no more is kept.
+        // A table has the name and the age, because the cache holds no more.
         let table = fixture.ask_as("GET", path, TABLE).json();
         assert_eq!(table["columnDefinitions"].as_array().map(Vec::len), Some(2), "{table}");
         assert_eq!(table["rows"][0]["cells"][0], "password");
@@ -308,16 +308,16 @@ fn d11_secrets_are_answered_as_metadata_and_their_values_are_nowhere() {
             request.path.contains("/secrets") && !request.accept.contains("as=PartialObjectMetadata")
         })
     );
-    // Any other type can be asked for as metadata, too.
+    // Any type can be requested as metadata.
     let list = fixture.ask_as("GET", "/api/v1/pods", METADATA_LIST).json();
     let whole = fixture.list("/api/v1/pods");
     assert_eq!(list["items"][0]["metadata"], whole["items"][0]["metadata"]);
     assert_eq!(list["items"][0]["spec"], Value::Null);
 }
 
-/// Row 11 of what users of other tools ask for: keeping what need not be kept, `managedFields` before all.
+/// Row 11 of the users' requests: dropping unneeded fields, above all `managedFields`.
 #[test]
-fn what_is_filtered_or_cut_is_said_in_a_warning() {
+fn filtered_and_cut_content_causes_warning() {
     let fixture = start();
     let answer = fixture.ask("/apis/apps/v1/deployments");
     assert_eq!(answer.json()["items"][0]["metadata"]["managedFields"], Value::Null);
@@ -327,9 +327,9 @@ fn what_is_filtered_or_cut_is_said_in_a_warning() {
     assert!(warnings.iter().any(|text| text.contains("app!=nothing")), "{warnings:?}");
 }
 
-/// Row 7 of what users of other tools ask for: probes that are green whatever happens.
+/// Row 7 of the users' requests: probes that are always green.
 #[test]
-fn a_type_that_is_not_synced_answers_503_and_the_others_go_on() {
+fn unsynced_type_answers_503_and_others_work() {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
     simulator.faults().add("/api/v1/pods", RequestKind::Any, Times::Always, ServerFault::Stall).expect("a valid glob");
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -346,8 +346,9 @@ fn a_type_that_is_not_synced_answers_503_and_the_others_go_on() {
     assert_eq!(fixture.ask("/livez").body, "ok", "a process that waits is alive");
 }
 
+/// Rules: A-6, G-8.
 #[test]
-fn a6_a_read_waits_for_the_version_it_asks_for_and_is_told_when_it_does_not_come() {
+fn read_waits_for_requested_version_or_fails() {
     let fixture = start();
     let store = fixture.simulator.store().clone();
     let next = store.version() + 1;
@@ -370,7 +371,7 @@ fn a6_a_read_waits_for_the_version_it_asks_for_and_is_told_when_it_does_not_come
 }
 
 #[test]
-fn health_is_worded_as_kubernetes_words_it() {
+fn health_endpoints_match_kubernetes() {
     let fixture = start();
     for path in ["/livez", "/readyz", "/healthz"] {
         let answer = fixture.ask(path);
@@ -391,7 +392,7 @@ fn health_is_worded_as_kubernetes_words_it() {
 }
 
 #[test]
-fn state_has_the_fields_that_scripts_rely_on() {
+fn state_has_fields_that_scripts_need() {
     let fixture = start();
     let is_settled = |row: &Value| {
         let is_quiet = row["queueLength"] == 0 && row["events"]["added"] == row["objects"];
@@ -434,7 +435,7 @@ fn state_has_the_fields_that_scripts_rely_on() {
 }
 
 #[test]
-fn metrics_are_valid_open_metrics_and_valid_prometheus_text() {
+fn metrics_are_valid_openmetrics_and_prometheus_text() {
     let fixture = start();
     let answer = fixture.ask_as("GET", "/metrics", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
     assert!(answer.header("content-type").starts_with("application/openmetrics-text; version=1.0.0"));
@@ -449,8 +450,8 @@ fn metrics_are_valid_open_metrics_and_valid_prometheus_text() {
     assert!(open.iter().any(|sample| sample.starts_with("deltabus_events_total{")), "{open:?}");
 }
 
-/// Reads an exposition strictly and returns its samples without their values: one TYPE a family before its samples, no
-/// sample twice, counters end in `_total`, values are numbers.
+/// Parses an exposition strictly and returns its samples without values. Checks one TYPE per family before its samples, no
+/// duplicate samples, `_total` for counters, and numeric values.
 fn check_metrics(body: &str, open_metrics: bool) -> Vec<String> {
     let mut families = std::collections::BTreeMap::new();
     let mut current = (String::new(), String::new());
@@ -493,7 +494,7 @@ fn check_metrics(body: &str, open_metrics: bool) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_kube_client_reads_typed_objects() {
+async fn kube_client_reads_typed_objects() {
     use k8s_openapi::api::core::v1::Pod;
     use kube::{Api, Client, api::ListParams};
     let fixture = tokio::task::spawn_blocking(start).await.expect("it starts");
@@ -528,7 +529,7 @@ async fn the_kube_client_reads_typed_objects() {
 }
 
 #[test]
-fn what_is_watched_is_found_by_discovery_under_every_name() {
+fn discovery_finds_watched_types_under_every_name() {
     const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let fixture = start();
     let core = fixture.ask("/api").json();
@@ -569,7 +570,7 @@ fn what_is_watched_is_found_by_discovery_under_every_name() {
 }
 
 #[test]
-fn tables_are_paged_and_carry_what_is_asked_for() {
+fn tables_are_paged_and_include_requested_objects() {
     let fixture = start();
     let page = fixture.ask_as("GET", "/api/v1/pods?limit=3", TABLE).json();
     assert_eq!((&page["kind"], &page["apiVersion"]), (&json!("Table"), &json!("meta.k8s.io/v1")));
@@ -588,14 +589,14 @@ fn tables_are_paged_and_carry_what_is_asked_for() {
     let [namespace, name] = ["namespace", "name"].map(|field| metadata[field].as_str().unwrap());
     let mut one = fixture.ask_as("GET", &format!("/api/v1/namespaces/{namespace}/pods/{name}"), TABLE).json();
     let age = page["columnDefinitions"].as_array().unwrap().iter().position(|column| column["name"] == "Age").unwrap();
-    // A second may have begun since the page was asked for.
+    // A new second may have begun since the request of the page.
     one["rows"][0]["cells"][age] = page["rows"][0]["cells"][age].clone();
     assert_eq!(one["rows"], json!([page["rows"][0]]));
     assert_eq!(one["metadata"]["resourceVersion"], metadata["resourceVersion"]);
 }
 
 #[test]
-fn i7_a_large_list_does_not_hold_up_health() {
+fn large_list_does_not_delay_health() {
     let fixture = start();
     let object = |i: usize| RawObject {
         key: ObjectKey::new("bulk", &format!("c{i:05}")),
@@ -616,7 +617,7 @@ fn i7_a_large_list_does_not_hold_up_health() {
     let mut took = Vec::new();
     for _ in 0..5 {
         let (slowest, lasted) = livez_beside_lists(&fixture, expected);
-        // on a busy machine everything takes long, but not each time
+        // on a busy machine all answers take long, but not in every attempt
         if slowest < Duration::from_secs(1) || slowest * 5 < lasted {
             return;
         }
@@ -625,7 +626,7 @@ fn i7_a_large_list_does_not_hold_up_health() {
     panic!("/livez, and three lists of 20,000 objects at the same time, took {took:?}: it waits for one");
 }
 
-/// Asks for three large lists, and for health meanwhile; returns how long the slowest answer took, and the lists.
+/// Requests three large lists, and health meanwhile. Returns the slowest health answer and the duration of the lists.
 fn livez_beside_lists(fixture: &Fixture, expected: usize) -> (Duration, Duration) {
     let address = fixture.engine.http.clone();
     let lists = thread::spawn(move || {
@@ -649,7 +650,7 @@ fn livez_beside_lists(fixture: &Fixture, expected: usize) -> (Duration, Duration
 }
 
 #[test]
-fn the_probe_address_serves_probes_and_metrics_alone() {
+fn probe_address_serves_only_probes_and_metrics() {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let kubeconfig = text(dir.path(), "kubeconfig");

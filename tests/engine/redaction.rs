@@ -1,4 +1,4 @@
-//! Values that must not travel (D11): they are nowhere but in the API server, and yet their changes can be seen.
+//! Redacted values: they exist only in the API server, but their changes are visible.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ use crate::support::{
     scripted::PATIENCE,
     simulated::Simulated,
 };
-use deltabus::{
+use deltabus::internals::{
     change::Change,
     engine::RunningEngine,
     lister::Selector,
@@ -24,14 +24,14 @@ use deltabus::{
 };
 use serde_json::{Value, json};
 
-/// A value, as text and as the API carries it.
+/// A secret value, as text and in base64 as in the API.
 const PLAIN: &str = "hunter2-is-no-password";
 const BASE64: &str = "aHVudGVyMi1pcy1uby1wYXNzd29yZA==";
-/// Another one.
+/// Another value.
 const OTHER: &str = "c29tZXRoaW5nLWVsc2U=";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// A Secret in which the value stands everywhere it can: what was applied holds it as it was written, and once more.
+/// Returns a Secret with the value in all possible places, including the last-applied annotation in both forms.
 fn secret(name: &str, value: &str) -> Value {
     let applied = json!({"data": {"password": BASE64}, "stringData": {"password": PLAIN}}).to_string();
     json!({
@@ -43,7 +43,7 @@ fn secret(name: &str, value: &str) -> Value {
     })
 }
 
-/// Every file below a directory.
+/// Collects every file below a directory.
 fn contents(dir: &Path, all: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -66,7 +66,7 @@ fn assert_nowhere(seen: &[(String, Vec<u8>)]) {
     }
 }
 
-/// The events about Secrets in a file of such, in order.
+/// Returns the events about Secrets in a file, in order.
 fn events(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -75,19 +75,19 @@ fn events(file: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn d11_a_value_is_in_no_event_no_answer_no_log_and_no_file_and_its_change_is_seen() {
+fn redacted_value_appears_nowhere_but_changes_do() {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     simulator.store().put("secrets", secret("first", BASE64)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| text(dir.path(), name);
-    let out = tempfile::tempdir().unwrap(); // what the engine writes, and nothing else
+    let out = tempfile::tempdir().unwrap(); // only the engine writes here
     let key = at("key");
     fs::write(&key, KEY).unwrap();
     fs::write(at("kubeconfig"), simulator.kubeconfig()).unwrap();
     let (audit, kubeconfig) = (out.path().join("audit.jsonl"), at("kubeconfig"));
     let with_key = format!("hmac_key = {{ file = {key:?} }}");
     let run = |redact: &str| {
-        // Nothing is dropped by the configuration, and everything is logged.
+        // The configuration drops no fields, and everything is logged.
         let config = format!(
             "[kube]\nkubeconfig = {kubeconfig:?}\nstreaming_lists = \"never\"\n\
              [redact]\n{redact}\n\
@@ -103,7 +103,7 @@ fn d11_a_value_is_in_no_event_no_answer_no_log_and_no_file_and_its_change_is_see
         engine
     };
     let engine = run(&with_key);
-    // Each change of its own: what follows too soon is merged.
+    // Changes are made one at a time, because quick successors are coalesced.
     let told = |count| engine.wait_for("told", PATIENCE, || events(&audit).len() >= count);
     told(1);
     simulator.store().put("secrets", secret("first", OTHER)).unwrap();
@@ -162,25 +162,25 @@ fn d11_a_value_is_in_no_event_no_answer_no_log_and_no_file_and_its_change_is_see
     let second = last.iter().find(|(_, data)| data["object"]["metadata"]["name"] == "second").unwrap();
     assert_ne!(digest(&first["object"]), digest(&second.1["object"]), "two Secrets of one value do not look alike");
 
-    // The same key: the same digests after a restart.
+    // The same key gives the same digests after a restart.
     fs::remove_file(&audit).unwrap();
     let engine = run(&with_key);
     engine.wait_for("told", PATIENCE, || !self::events(&audit).is_empty());
-    assert!(!engine.log().contains("a key made for this run"), "{}", engine.log());
+    assert!(!engine.log().contains("a key for this run only"), "{}", engine.log());
     assert_eq!(digest(&self::events(&audit)[0]["data"]["object"]), digest(&second.1["object"]));
     assert!(engine.terminate().success());
 
-    // Without a key there is one for each run, which is said once.
+    // Without a key, each run has its own; the engine logs this once.
     fs::remove_file(&audit).unwrap();
     let engine = run("");
     engine.wait_for("told", PATIENCE, || !self::events(&audit).is_empty());
-    engine.wait_for_log("a key made for this run");
-    assert_eq!(engine.log().matches("a key made for this run").count(), 1, "{}", engine.log());
+    engine.wait_for_log("a key for this run only");
+    assert_eq!(engine.log().matches("a key for this run only").count(), 1, "{}", engine.log());
     assert_ne!(digest(&self::events(&audit)[0]["data"]["object"]), digest(&second.1["object"]));
     assert!(engine.terminate().success());
 }
 
-/// What each config map of [`simulated`](Simulated) shows of one member of its data in the last event about it.
+/// Returns a data member of a config map in its last event.
 fn shown(file: &Path, name: &str, member: &str) -> Option<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -189,7 +189,7 @@ fn shown(file: &Path, name: &str, member: &str) -> Option<String> {
 }
 
 #[test]
-fn d11_where_a_condition_holds_or_cannot_be_evaluated_values_go_and_where_it_is_false_they_are_shown() {
+fn redaction_condition_decides_which_values_are_shown() {
     let simulated = Simulated::start();
     let audit = simulated.dir().join("audit.jsonl");
     let engine = Engine::run(
@@ -217,20 +217,20 @@ fn d11_where_a_condition_holds_or_cannot_be_evaluated_values_go_and_where_it_is_
     assert!(put("db-credentials", json!({"x": PLAIN, "kind": "plain"}), "x").starts_with("hmac-sha256:"));
     assert_eq!(put("settings", json!({"x": "open", "kind": "plain"}), "x"), "open");
     assert!(put("typed", json!({"y": BASE64, "kind": "secret"}), "y").starts_with("hmac-sha256:"));
-    // it reads what they do not have
+    // the rule reads a field that these objects lack
     for name in ["odd", "as-odd"] {
         assert!(put(name, json!({"y": OTHER}), "y").starts_with("hmac-sha256:"), "{name}");
     }
     let unit = || engine.json("/v1/resources")["resources"][0].clone();
     engine.wait_for("counted", PATIENCE, || unit()["redactErrors"] == 2);
-    let said = "the condition of a redacted path cannot be evaluated";
+    let said = "cannot evaluate the condition of a redacted path";
     engine.wait_for_log(said);
     assert_eq!(engine.log().matches(said).count(), 1, "said once: {}", engine.log());
     let log = engine.log();
     let line = log.lines().find(|line| line.contains(said)).unwrap();
     assert!(line.contains("default/odd") && line.contains("data.y") && line.contains("maps"), "{line}");
 
-    // Each state is judged by itself.
+    // Each state is evaluated separately.
     simulated
         .simulator
         .store()
@@ -246,7 +246,7 @@ fn d11_where_a_condition_holds_or_cannot_be_evaluated_values_go_and_where_it_is_
 const SECRETS: &str = "[resources.s]\nmatch = [\"secrets\"]\ndrop = []\n";
 const MAPS: &str = "[resources.m]\nmatch = [\"configmaps\"]\n";
 
-/// The one cached object of a type in a namespace, as JSON; where there is none, `null`.
+/// Returns the only cached object of a type in a namespace as JSON; `null` if there is none.
 fn cached(engine: &RunningEngine, plural: &str, namespace: &str) -> Value {
     let objects = engine.lister(plural).map(|lister| lister.list(&Selector::all())).unwrap_or_default();
     let object = objects.iter().find(|object| object.namespace() == namespace);
@@ -271,7 +271,7 @@ async fn start(config: &str) -> Live {
 }
 
 #[test]
-fn d11_the_cache_of_a_library_holds_no_value_and_metadata_is_not_even_asked_for_more() {
+fn library_cache_holds_no_redacted_value() {
     run(async {
         for (redact, data) in [("drop", Some(json!({}))), ("metadata", None)] {
             let live = start(&format!("[redact]\nsecrets = \"{redact}\"\n{SECRETS}")).await;
@@ -289,7 +289,7 @@ fn d11_the_cache_of_a_library_holds_no_value_and_metadata_is_not_even_asked_for_
 }
 
 #[test]
-fn d11_a_change_of_redact_lists_the_types_concerned_again_and_says_nothing() {
+fn changed_redact_section_relists_affected_types_silently() {
     run(async {
         let with = |redact: &str| format!("{redact}\n{SECRETS}{MAPS}");
         let live = start(&with("")).await;
@@ -336,11 +336,11 @@ fn d11_a_change_of_redact_lists_the_types_concerned_again_and_says_nothing() {
 }
 
 #[test]
-fn d11_what_was_cached_before_a_rule_is_redacted_before_the_new_list_has_come() {
+fn cached_values_are_redacted_before_new_list() {
     run(async {
         let live = start(MAPS).await;
         assert!(!cached(&live.engine, "configmaps", "a").to_string().contains("hmac"));
-        // The API server answers no more: what is cached is all there is.
+        // The API server is down: only cached objects remain.
         let Live { engine, simulator, said, dir: _dir } = live;
         drop(simulator);
         engine.apply(parse(&format!("{RULE}{MAPS}"))).unwrap();
@@ -352,7 +352,7 @@ fn d11_what_was_cached_before_a_rule_is_redacted_before_the_new_list_has_come() 
 
 const RULE: &str = "[redact]\npaths = [{ path = \"data.*\" }]\n";
 
-/// The one cached config map of a namespace, once it has digests.
+/// Returns the cached config map of a namespace once it has digests.
 async fn redacted(engine: &RunningEngine, namespace: &str) -> Value {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -365,7 +365,7 @@ async fn redacted(engine: &RunningEngine, namespace: &str) -> Value {
     }
 }
 
-/// A cluster in which the config map of a namespace has a value, and once more in what kubectl keeps of it.
+/// Starts a cluster with a config map that has the value in its data and in the last-applied annotation.
 fn simulated_map(namespace: &str) -> Simulator {
     let simulator = simulated();
     let applied = json!({"data": {"password": PLAIN}}).to_string();
@@ -377,7 +377,7 @@ fn simulated_map(namespace: &str) -> Simulator {
 }
 
 #[test]
-fn d11_what_kubectl_keeps_of_redacted_values_is_cut_whatever_drop_says() {
+fn last_applied_annotation_of_redacted_object_is_cut() {
     run(async {
         let maps = format!("{MAPS}drop = [\"metadata.managedFields\"]\n");
         let with_rule = format!("{RULE}{maps}");
@@ -389,7 +389,7 @@ fn d11_what_kubectl_keeps_of_redacted_values_is_cut_whatever_drop_says() {
         is_cut(&cached(&live.engine, "configmaps", "b"));
         live.stop().await;
 
-        // What was cached before there was a rule has it, and the API server answers no more.
+        // Objects cached before the rule existed contain the value, and the API server is down.
         let live = Live::start_over(simulated_map("b"), |builder| builder.config(parse(&maps))).await;
         let before = cached(&live.engine, "configmaps", "b");
         assert_eq!(before["metadata"]["annotations"].as_object().unwrap().len(), 2, "{before}");
@@ -403,7 +403,7 @@ fn d11_what_kubectl_keeps_of_redacted_values_is_cut_whatever_drop_says() {
 }
 
 #[test]
-fn d11_what_a_reload_stops_showing_is_removed_under_the_rule_that_it_brings() {
+fn removed_objects_are_redacted_by_new_rule() {
     run(async {
         let removed: Arc<Mutex<Vec<Value>>> = Arc::default();
         let noted = Arc::clone(&removed);
@@ -435,7 +435,7 @@ fn d11_what_a_reload_stops_showing_is_removed_under_the_rule_that_it_brings() {
 }
 
 #[test]
-fn d11_what_an_earlier_run_saved_is_redacted_before_it_is_served_though_the_server_is_away() {
+fn saved_values_are_redacted_before_serving() {
     let mut simulated = Simulated::start();
     simulated.put("plain", PLAIN);
     let (out, state) = (simulated.dir().join("out.jsonl"), text(simulated.dir(), "state"));
@@ -462,7 +462,7 @@ fn d11_what_an_earlier_run_saved_is_redacted_before_it_is_served_though_the_serv
     assert_redacted(&engine);
     drop(engine);
 
-    // The entry is gone, and with it what is saved; the rule is for all.
+    // The entry is removed with its saved state; the rule applies to all entries.
     let renamed = config.replace("[resources.maps]", "[resources.renamed]");
     let engine = Engine::run(simulated.dir(), &format!("{renamed}{RULE}"));
     assert_redacted(&engine);

@@ -1,13 +1,13 @@
-//! Lists after the first: when there is one, what it asks for, and what it finds. `deltabus run` against the simulator.
+//! Lists after the first one: when they happen, their requests and their results. `deltabus run` against the simulator.
 
 use std::time::Duration;
 
 use crate::support::scripted::{FAST, PATIENCE, Scene};
-use deltabus::simulator::{
+use deltabus::internals::simulator::{
     RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, StreamingSupport, Times,
 };
 
-/// Ends the watch and lets its history expire, while `a` is updated, `b` deleted, `c` made anew and `d` created.
+/// Ends the watch and expires its history. Meanwhile `a` is updated, `b` deleted, `c` recreated and `d` created.
 fn lose_history(scene: &Scene) {
     scene.simulator.go_down();
     scene.engine().wait_for("cut off", PATIENCE, || scene.simulator.open_watches() == 0);
@@ -20,8 +20,9 @@ fn lose_history(scene: &Scene) {
     scene.simulator.come_up();
 }
 
+/// Rules.
 #[test]
-fn r20_r41_the_first_list_may_be_old_a_relist_asks_for_last_without_limit_and_a_watch_goes_on_from_there() {
+fn relist_asks_for_last_version_without_limit() {
     let mut scene = Scene::lists();
     let listed = scene.version();
     scene.run_lists("");
@@ -38,9 +39,11 @@ fn r20_r41_the_first_list_may_be_old_a_relist_asks_for_last_without_limit_and_a_
     assert_eq!(ending.story("a"), ["added initial", "updated relist"]);
 }
 
-/// Rows 4 and 5 of what users of other tools ask for: updates and deletions missed while a watch was away.
+/// Rows 4 and 5 of the users' requests: updates and deletions missed between two watches.
+///
+/// Rule: C-10.
 #[test]
-fn d7_a_relist_finds_what_went_what_came_and_what_was_made_anew() {
+fn relist_finds_deleted_new_and_recreated_objects() {
     for order in ["stream", "per-key"] {
         let mut scene = Scene::lists();
         scene.run_lists(&format!("order = \"{order}\""));
@@ -55,8 +58,9 @@ fn d7_a_relist_finds_what_went_what_came_and_what_was_made_anew() {
     }
 }
 
+/// Rule: K-3.
 #[test]
-fn k3_with_recreated_update_a_relist_shows_a_new_uid_as_an_update() {
+fn recreated_update_mode_shows_new_uid_as_update() {
     let mut scene = Scene::lists();
     scene.run_lists("recreated = \"update\"");
     scene.settle();
@@ -69,8 +73,9 @@ fn k3_with_recreated_update_a_relist_shows_a_new_uid_as_an_update() {
     assert_eq!(story, ["dev.deltabus.resource.added", "dev.deltabus.resource.updated"]);
 }
 
+/// Rule: A-6.
 #[test]
-fn a6_410_on_opening_a_watch_is_answered_with_a_list() {
+fn expired_watch_opening_is_followed_by_list() {
     let mut scene = Scene::lists();
     scene.run_lists("");
     scene.put("a", "1");
@@ -86,8 +91,9 @@ fn a6_410_on_opening_a_watch_is_answered_with_a_list() {
     assert_eq!(ending.story("a").len(), 3, "{:?}", ending.story("a"));
 }
 
+/// Rule: R-22.
 #[test]
-fn r22_410_on_a_list_is_repeated_once_and_at_once_for_the_most_recent_state() {
+fn expired_list_is_repeated_once_without_version() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::List, Times::Next(1), ServerFault::Status { code: 410, retry_after: None });
     scene.run_lists("");
@@ -101,8 +107,9 @@ fn r22_410_on_a_list_is_repeated_once_and_at_once_for_the_most_recent_state() {
     assert_eq!(lists, [format!("list resourceVersion={last}"), "list ".to_owned()], "neither version nor limit");
 }
 
+/// Rule: P-4.
 #[test]
-fn p4_410_on_a_continue_token_is_answered_with_one_full_list_of_the_original_version() {
+fn expired_continue_token_causes_full_list() {
     let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
     (0..1200).for_each(|i| scene.put(&format!("n{i}"), "0"));
     scene.fault(
@@ -119,12 +126,13 @@ fn p4_410_on_a_continue_token_is_answered_with_one_full_list_of_the_original_ver
     assert_eq!(ending.replay.events, 1204, "each object once, and synced");
 }
 
+/// Rules: P-2, R-21.
 #[test]
-fn p2_r21_without_a_watch_cache_lists_are_paged_for_good_and_later_pages_carry_no_version() {
+fn lists_without_watch_cache_are_always_paged() {
     let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
     (0..1200).for_each(|i| scene.put(&format!("n{i}"), "0"));
     scene.run_lists("");
-    scene.put("a", "1"); // a watch that ends at once without an event is answered with a list
+    scene.put("a", "1"); // a watch that ends at once without an event would cause a list
     scene.settle();
     let last = scene.version();
     scene.next_watch(0, StreamFault::Error(410));
@@ -140,8 +148,9 @@ fn p2_r21_without_a_watch_cache_lists_are_paged_for_good_and_later_pages_carry_n
     }
 }
 
+/// Rule: P-3.
 #[test]
-fn p3_what_changes_between_the_pages_of_a_list_comes_from_the_watch() {
+fn changes_between_pages_come_from_watch() {
     let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
     (0..1200).for_each(|i| scene.put(&format!("n{i:04}"), "0"));
     scene.fault(RequestKind::List, Times::After { skip: 1, n: 2 }, ServerFault::Delay(Duration::from_millis(400)));
@@ -159,8 +168,9 @@ fn p3_what_changes_between_the_pages_of_a_list_comes_from_the_watch() {
     assert!(!ending.is_tombstone("a"));
 }
 
+/// Rules, D-4, D-5.
 #[test]
-fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_backwards() {
+fn restored_etcd_is_followed_backwards() {
     let options = |port| SimulatorOptions {
         port,
         streaming_lists: StreamingSupport::Refused,
@@ -169,7 +179,7 @@ fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_b
     };
     let mut scene = Scene::new(options(0));
     let backup = scene.server();
-    // An event's id is uid and version: going back to a state shown before would repeat an id.
+    // An event's id is uid and version: a return to a state shown before would repeat an id.
     (1..6).for_each(|i| scene.put("a", &i.to_string()));
     scene.run_lists("");
     scene.put("late", "0");
@@ -178,7 +188,7 @@ fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_b
 
     let port = scene.simulator.address().port();
     scene.simulator.go_down();
-    scene.engine().signal("-STOP"); // it is to find the other server as a whole
+    scene.engine().signal("-STOP"); // the engine must not see the server half restored
     let other = Simulator::start(options(0)).expect("a loopback port is free");
     std::mem::replace(&mut scene.simulator, other).stop();
     scene.simulator = Simulator::start(options(port)).expect("the port is free again");
@@ -195,11 +205,12 @@ fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_b
     assert_eq!(ending.story("late"), ["added watch", "deleted relist"]);
 }
 
+/// Rule: A-8.
 #[test]
-fn a8_events_that_the_server_never_sent_are_found_by_the_next_list() {
+fn events_never_sent_are_found_by_list() {
     let mut scene = Scene::lists();
     scene.run_lists("");
-    scene.put("c", "1"); // a watch that ends at once without an event is answered with a list
+    scene.put("c", "1"); // a watch that ends at once without an event would cause a list
     scene.settle();
     scene.next_watch(0, StreamFault::Gap(3));
     scene.next_watch(1, StreamFault::Error(410));
@@ -218,8 +229,9 @@ fn a8_events_that_the_server_never_sent_are_found_by_the_next_list() {
     assert_eq!(ending.story("seen"), ["added watch"]);
 }
 
+/// Rule: R-24.
 #[test]
-fn r24_a_table_or_a_list_of_another_kind_fails_the_cycle_and_the_next_one_is_right() {
+fn wrong_list_kind_fails_only_that_cycle() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::List, Times::Next(1), ServerFault::Table);
     scene.fault(RequestKind::List, Times::After { skip: 1, n: 1 }, ServerFault::WrongList);
@@ -228,8 +240,9 @@ fn r24_a_table_or_a_list_of_another_kind_fails_the_cycle_and_the_next_one_is_rig
     assert_eq!(scene.count("list limit=500&resourceVersion=0"), 3);
 }
 
+/// Rule: R-25.
 #[test]
-fn r25_while_lists_are_forbidden_the_state_says_so_and_rights_given_later_are_used() {
+fn forbidden_state_is_shown_and_recovers() {
     let mut scene = Scene::lists();
     scene.fault(RequestKind::Any, Times::Always, ServerFault::Status { code: 403, retry_after: None });
     scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
@@ -241,8 +254,9 @@ fn r25_while_lists_are_forbidden_the_state_says_so_and_rights_given_later_are_us
     scene.finish();
 }
 
+/// Rule: R-25.
 #[test]
-fn r25_rights_taken_away_or_a_type_that_has_gone_leave_the_cache_readable_and_delete_nothing() {
+fn lost_rights_or_type_keep_cache_readable() {
     for (code, state) in [(403, "forbidden"), (404, "waiting")] {
         let mut scene = Scene::lists();
         scene.run_lists("");
@@ -259,9 +273,11 @@ fn r25_rights_taken_away_or_a_type_that_has_gone_leave_the_cache_readable_and_de
     }
 }
 
-/// Row 10 of what users of other tools ask for: whole lists in memory at the start.
+/// Row 10 of the users' requests: whole lists in memory at the start.
+///
+/// Rule: R-33.
 #[test]
-fn r33_a_streaming_list_is_one_request_that_goes_on_as_the_watch() {
+fn streaming_list_is_one_request_continued_as_watch() {
     let mut scene = Scene::new(SimulatorOptions::default());
     scene.run(FAST, "");
     scene.ready();
@@ -273,8 +289,9 @@ fn r33_a_streaming_list_is_one_request_that_goes_on_as_the_watch() {
     assert_eq!(ending.story("b"), ["added initial", "deleted watch"]);
 }
 
+/// Rule: R-8.
 #[test]
-fn r8_after_history_was_lost_a_streaming_list_asks_for_last_and_finds_what_a_list_would() {
+fn streaming_list_after_lost_history_matches_list() {
     let mut scene = Scene::new(SimulatorOptions::default());
     scene.run(FAST, "");
     scene.ready();
@@ -288,8 +305,9 @@ fn r8_after_history_was_lost_a_streaming_list_asks_for_last_and_finds_what_a_lis
     assert_eq!(ending.story("c"), ["added initial", "deleted relist", "added relist"]);
 }
 
+/// Rules: R-10, D-2.
 #[test]
-fn d2_a_server_that_refuses_streaming_lists_is_asked_once() {
+fn server_refusing_streaming_lists_is_asked_once() {
     let mut scene = Scene::lists();
     scene.run(FAST, "");
     scene.ready();
@@ -301,8 +319,9 @@ fn d2_a_server_that_refuses_streaming_lists_is_asked_once() {
     assert!(!scene.asked().iter().skip(1).any(|asked| asked.contains("sendInitialEvents")), "{:?}", scene.asked());
 }
 
+/// Rule: D-2.
 #[test]
-fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
+fn markerless_streams_fall_back_to_paged_lists() {
     let without_marker = |options: SimulatorOptions, silent: bool| {
         let mut scene = Scene::new(options);
         if silent {
@@ -317,7 +336,7 @@ fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
         assert_eq!(ending.story("a"), ["added initial", "updated watch"]);
     };
     let ignored = SimulatorOptions { streaming_lists: StreamingSupport::Ignored, ..SimulatorOptions::default() };
-    // Each waits for the ends of three streams.
+    // Each run waits for the ends of three streams.
     std::thread::scope(|scope| {
         scope.spawn(|| without_marker(ignored, false));
         without_marker(SimulatorOptions::default(), true);

@@ -1,11 +1,11 @@
-//! A configuration that changes under a running engine: what differs changes, and nothing else.
+//! Configuration changes of a running engine: only the differences take effect.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{collections::BTreeMap, fs};
 
 use crate::support::live::{Live, parse, text};
-use deltabus::config::Config;
+use deltabus::internals::config::Config;
 
 const MAPS: &str = "[resources.maps]\nmatch = [\"configmaps\"]\n";
 const BOTS: &str = "[resources.bots]\nmatch = [\"serviceaccounts\"]\n";
@@ -15,20 +15,20 @@ fn run(test: impl Future<Output = ()>) {
     actix::System::new().block_on(test);
 }
 
-/// Two entries; the lines are the first one's.
+/// Returns a configuration with two entries; the lines are added to the first.
 fn with(lines: &str) -> String {
     format!("{MAPS}{lines}\n{BOTS}")
 }
 
-/// Units, lists and restarts of the entry that no test changes.
+/// Returns units, lists and restarts of the entry that no test changes.
 fn untouched(live: &Live) -> (Vec<u32>, usize, Vec<u64>) {
     let units = live.engine.registry().informers().into_iter().filter(|unit| unit.entry == "bots");
     let restarts = live.rows("serviceaccounts").iter().map(|row| row.restarts).collect();
     (units.map(|unit| unit.id.0).collect(), live.lists("/api/v1/serviceaccounts"), restarts)
 }
 
-/// Starts with `before`, applies `after`, and returns what was said of it, `count` events at least; the other entry is
-/// not touched.
+/// Starts with `before`, applies `after`, and returns at least `count` events; checks that the other entry is not
+/// touched.
 async fn change(before: &str, after: &str, count: usize) -> (Live, Vec<String>) {
     let live = Live::start(&with(before)).await;
     live.settled().await;
@@ -42,7 +42,7 @@ async fn change(before: &str, after: &str, count: usize) -> (Live, Vec<String>) 
 }
 
 #[test]
-fn a_narrower_selection_removes_and_a_wider_one_adds() {
+fn narrower_selection_removes_and_wider_one_adds() {
     run(async {
         let (live, said) = change("", "namespaces = [\"a\"]", 2).await;
         assert_eq!(said, ["removed reload configmaps/b/one", "removed reload configmaps/c/one"]);
@@ -60,13 +60,13 @@ fn a_narrower_selection_removes_and_a_wider_one_adds() {
 }
 
 #[test]
-fn objects_are_listed_again_where_a_handler_comes_that_asks_who_changed_them_and_where_it_goes() {
+fn demand_for_changed_by_relists_objects() {
     run(async {
         let asks = "[handlers.asks]\ntype = \"blackhole\"\nresources = [\"maps\"]\nwhen = 'changed_by != null'";
         let (live, said) = change("", asks, 0).await;
         assert!(said.is_empty(), "{said:?}");
         let manager = |live: &Live, plural: &str, namespace: &str, name: &str| {
-            let key = deltabus::object::KeyRef { namespace, name };
+            let key = deltabus::internals::object::KeyRef { namespace, name };
             let object = live.engine.lister(plural).unwrap().get(key).unwrap();
             object.changed_by().map(|who| who.manager.into_owned())
         };
@@ -79,13 +79,16 @@ fn objects_are_listed_again_where_a_handler_comes_that_asks_who_changed_them_and
 }
 
 #[test]
-fn what_is_cut_or_fetched_otherwise_is_listed_again_and_is_no_event() {
+fn changed_body_options_relist_without_events() {
     run(async {
         let (live, said) = change("", "drop = [\"data\"]", 0).await;
         assert!(said.is_empty(), "{said:?}");
         let data = |live: &Live| {
-            let object =
-                live.engine.lister("configmaps").unwrap().get(deltabus::object::KeyRef { namespace: "a", name: "one" });
+            let object = live
+                .engine
+                .lister("configmaps")
+                .unwrap()
+                .get(deltabus::internals::object::KeyRef { namespace: "a", name: "one" });
             object.unwrap().value().unwrap()["data"].is_object()
         };
         assert_eq!((data(&live), live.lists(PATH)), (false, 2), "the new bodies are cached");
@@ -100,7 +103,7 @@ fn what_is_cut_or_fetched_otherwise_is_listed_again_and_is_no_event() {
 }
 
 #[test]
-fn an_index_more_needs_no_list_and_is_there_at_once() {
+fn new_index_is_available_without_list() {
     run(async {
         let (live, said) = change("", "index = [\"labels['app']\"]", 0).await;
         assert!(said.is_empty(), "{said:?}");
@@ -119,7 +122,7 @@ fn an_index_more_needs_no_list_and_is_there_at_once() {
 }
 
 #[test]
-fn entries_come_and_go_and_a_type_moves_between_them() {
+fn entries_come_go_and_exchange_types() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -140,7 +143,7 @@ fn entries_come_and_go_and_a_type_moves_between_them() {
 }
 
 #[test]
-fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_take() {
+fn moved_type_follows_handler_subscriptions() {
     run(async {
         let bots = "[resources.new_bots]\nmatch = [\"serviceaccounts\"]\n";
         let unmoved = format!("{bots}[resources.old]\nmatch = [\"configmaps\", \"endpoints\"]\n");
@@ -158,7 +161,7 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
                 )
             })
             .concat();
-        // What each handler wrote of the type since the last time, so much at least, once nothing is written any more.
+        // Returns each handler's new events of the type, at least `count`, once no more are written.
         let seen = std::cell::RefCell::new(BTreeMap::<&str, usize>::new());
         let names = ["of_both", "of_old", "of_new"];
         let of_maps = |name: &str| -> Vec<String> {
@@ -185,14 +188,14 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
             lines.lines().rfind(|line| line.contains("configmaps")).unwrap().contains("\"data\":{\"version\"")
         };
         assert!(shows_data("of_both"));
-        // Bodies are kept otherwise in the new entry: who comes is shown those.
+        // The new entry stores bodies in another form; handlers that move to it receive that form.
         live.apply(&format!("{moved}{handlers}"));
         assert_eq!(heard(6).await, [vec![], each("removed reload"), each("added reload")]);
         assert!(!shows_data("of_new"));
         live.simulator.store().delete("configmaps", "b", "one").unwrap();
         let deleted = vec!["deleted watch configmaps/b/one".to_owned()];
         assert_eq!(heard(2).await, [deleted.clone(), vec![], deleted]);
-        // And back, while the entry that it leaves is gone.
+        // Now back, while the old entry is removed.
         live.apply(&format!("{unmoved}{handlers}"));
         let left = |kind: &str| ["a", "c"].map(|namespace| format!("{kind} configmaps/{namespace}/one")).to_vec();
         assert_eq!(heard(4).await, [vec![], left("added reload"), left("removed reload")]);
@@ -201,7 +204,7 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
 }
 
 #[test]
-fn cache_none_keeps_no_bodies_and_goes_back() {
+fn cache_none_drops_bodies_and_can_be_reverted() {
     run(async {
         let (live, said) = change("", "cache = \"none\"", 0).await;
         assert!(said.is_empty(), "{said:?}");
@@ -212,14 +215,14 @@ fn cache_none_keeps_no_bodies_and_goes_back() {
         live.apply(&with(""));
         assert!(live.settled().await.is_empty());
         let object = live.engine.lister("configmaps").unwrap();
-        let object = object.get(deltabus::object::KeyRef { namespace: "a", name: "one" }).unwrap();
+        let object = object.get(deltabus::internals::object::KeyRef { namespace: "a", name: "one" }).unwrap();
         assert!(object.value().unwrap()["data"].is_object());
         live.stop().await;
     });
 }
 
 #[test]
-fn a_change_during_a_change_is_not_lost() {
+fn overlapping_changes_are_all_applied() {
     run(async {
         let live = Live::start(&with("")).await;
         live.settled().await;
@@ -241,8 +244,8 @@ fn a_change_during_a_change_is_not_lost() {
 }
 
 #[test]
-fn i7_a_unit_that_hangs_holds_up_a_change_of_its_own_type_only() {
-    use deltabus::supervisor::fault::{Harm, Moment};
+fn hung_unit_delays_only_its_own_type() {
+    use deltabus::internals::supervisor::fault::{Harm, Moment};
     run(async {
         let live = Live::start(&with("")).await;
         live.settled().await;
@@ -255,7 +258,7 @@ fn i7_a_unit_that_hangs_holds_up_a_change_of_its_own_type_only() {
 }
 
 #[test]
-fn a_panic_of_the_conductor_costs_nothing_and_is_survived() {
+fn conductor_panic_loses_nothing() {
     run(async {
         let live = Live::start(&with("")).await;
         live.settled().await;
@@ -272,7 +275,7 @@ fn a_panic_of_the_conductor_costs_nothing_and_is_survived() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_is_refused_and_what_runs_goes_on() {
+fn unusable_configuration_is_refused_and_engine_continues() {
     run(async {
         let live = Live::start(MAPS).await;
         live.settled().await;
@@ -291,10 +294,10 @@ fn a_configuration_that_cannot_be_used_is_refused_and_what_runs_goes_on() {
     });
 }
 
-/// What a file handler wrote: `added replay configmaps/a/one`.
+/// Returns the events of a file handler: `added replay configmaps/a/one`.
 fn in_order(live: &Live, name: &str) -> Vec<String> {
     let lines = fs::read_to_string(live.dir.path().join(name)).unwrap_or_default();
-    let lines = lines.split_inclusive('\n').filter(|line| line.ends_with('\n')); // the last one may be half written
+    let lines = lines.split_inclusive('\n').filter(|line| line.ends_with('\n')); // the last line may be incomplete
     let said = lines.map(|line| {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
         let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
@@ -304,15 +307,16 @@ fn in_order(live: &Live, name: &str) -> Vec<String> {
     said.collect()
 }
 
-/// The same, sorted.
+/// Returns the events of a file handler, sorted.
 fn written(live: &Live, name: &str) -> Vec<String> {
     let mut said = in_order(live, name);
     said.sort();
     said
 }
 
+/// Rules: S-5, S-7.
 #[test]
-fn s5_s7_handlers_come_widen_narrow_and_go_with_the_configuration() {
+fn handlers_follow_configuration_changes() {
     run(async {
         let live = Live::start(&with("namespaces = [\"a\"]")).await;
         let file = text(live.dir.path(), "out.jsonl");
@@ -337,7 +341,7 @@ fn s5_s7_handlers_come_widen_narrow_and_go_with_the_configuration() {
         live.wait_for("narrower", |live| written(live, "out.jsonl").contains(&removed)).await;
         live.apply(&with("namespaces = [\"a\"]"));
         live.wait_for("gone", |live| live.engine.handlers().iter().all(|view| view.name != "out")).await;
-        live.settled().await; // it is drained
+        live.settled().await; // the old entry is drained
         crate::support::live::put(&live.simulator, "serviceaccounts", "b", "late", serde_json::json!({}));
         assert_eq!(
             live.settled_with(1).await,

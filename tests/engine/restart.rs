@@ -1,5 +1,5 @@
-//! A panic, or a hang, put into each actor in turn while a cluster lives: others are unaffected, the caches readable,
-//! the stream is right (D6, I1 … I4, I7).
+//! Panics and hangs in each actor in turn, on a live cluster: other actors are unaffected, the caches are readable, and
+//! the stream is correct (I1 … I4, I7).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::support::{
     latch::Latch,
     sabotaged::{HANDLERS, Scene},
 };
-use deltabus::{
+use deltabus::internals::{
     delivery::status::HandlerState,
     engine::Spot,
     indexer::index_func::IndexFunc,
@@ -16,19 +16,19 @@ use deltabus::{
     supervisor::fault::{Harm, Moment},
 };
 
-/// Restarts at once, nearly.
+/// Supervision settings with nearly immediate restarts.
 const QUICK: &str = r#"
     hung_after = "20s"
     backoff = { initial = "20ms", factor = 1.0, jitter = 0.5, max = "20ms", reset_after = "2m" }
     degraded_after = 1000
 "#;
 
-/// The same, where something shall hang.
+/// Returns the same settings with a shorter `hung_after`.
 fn soon_hung(after: &str) -> String {
     QUICK.replace("20s", after)
 }
 
-/// Events a second are two or three times as many.
+/// Steps per second; the number of events is two to three times as high.
 const RATE: f64 = 200.0;
 
 const STAGES: [&str; 3] = ["reflector", "DeltaFIFO", "indexer"];
@@ -37,7 +37,7 @@ fn run(test: impl Future<Output = ()>) {
     actix::System::new().block_on(test);
 }
 
-/// Asserts that nothing but `whom` was restarted.
+/// Asserts that only `whom` was restarted.
 fn others_unaffected(scene: &Scene, whom: &str) {
     for (name, restarts) in scene.restarts() {
         assert!(name == whom || restarts == 0, "{name} was restarted {restarts} times because of {whom}");
@@ -58,12 +58,13 @@ async fn panic_of_a_unit(actor: usize, moment: Moment) {
 }
 
 #[test]
-fn i7_a_panic_of_a_reflector_is_survived() {
+fn reflector_panic_is_survived() {
     run(panic_of_a_unit(0, Moment::Now));
 }
 
+/// Rule: I-7.
 #[test]
-fn i7_an_index_added_at_run_time_knows_what_is_cached_and_outlives_its_indexer() {
+fn run_time_index_outlives_its_indexer() {
     run(async {
         let scene = Scene::start(9, QUICK, RATE).await;
         let index = || vec![IndexFunc::parse("spec.nodeName").expect("a path")];
@@ -91,32 +92,32 @@ fn i7_an_index_added_at_run_time_knows_what_is_cached_and_outlives_its_indexer()
 }
 
 #[test]
-fn i7_a_panic_of_a_delta_fifo_is_survived() {
+fn delta_fifo_panic_is_survived() {
     run(panic_of_a_unit(1, Moment::Now));
 }
 
 #[test]
-fn i7_a_panic_of_an_indexer_is_survived() {
+fn indexer_panic_is_survived() {
     run(panic_of_a_unit(2, Moment::Now));
 }
 
 #[test]
-fn i7_a_panic_of_an_indexer_before_append_is_survived() {
+fn indexer_panic_before_append_is_survived() {
     run(panic_of_a_unit(2, Moment::BeforeAppend));
 }
 
 #[test]
-fn i3_a_panic_of_an_indexer_between_append_and_publish_is_survived() {
+fn indexer_panic_between_append_and_publish_is_survived() {
     run(panic_of_a_unit(2, Moment::BeforePublish));
 }
 
 #[test]
-fn i3_a_panic_of_an_indexer_between_publish_and_release_is_survived() {
+fn indexer_panic_between_publish_and_release_is_survived() {
     run(panic_of_a_unit(2, Moment::BeforeRelease));
 }
 
 #[test]
-fn i7_panic_of_a_handlers_actor_is_survived() {
+fn handler_actor_panic_is_survived() {
     run(async {
         let scene = Scene::start(21, QUICK, RATE).await;
         for round in 1..=3 {
@@ -133,7 +134,7 @@ fn i7_panic_of_a_handlers_actor_is_survived() {
 }
 
 #[test]
-fn i7_a_panic_of_a_handler_is_survived() {
+fn handler_panic_is_survived() {
     run(async {
         let scene = Scene::start(22, QUICK, RATE).await;
         for round in 1..=3 {
@@ -175,27 +176,27 @@ async fn release(scene: &Scene, latches: &[&Latch]) {
 }
 
 #[test]
-fn d6_a_reflector_that_hangs_is_replaced() {
+fn hung_reflector_is_replaced() {
     run(hang_of_a_unit(0, Moment::Now));
 }
 
 #[test]
-fn d6_an_indexer_that_hangs_before_append_is_replaced_and_fenced() {
+fn indexer_hung_before_append_is_replaced_and_fenced() {
     run(hang_of_a_unit(2, Moment::BeforeAppend));
 }
 
 #[test]
-fn i3_what_an_indexer_had_appended_when_it_hung_is_published_by_its_successor() {
+fn successor_publishes_records_appended_by_hung_indexer() {
     run(hang_of_a_unit(2, Moment::BeforePublish));
 }
 
 #[test]
-fn i3_what_an_indexer_had_published_when_it_hung_is_released_by_its_successor() {
+fn successor_releases_records_published_by_hung_indexer() {
     run(hang_of_a_unit(2, Moment::BeforeRelease));
 }
 
 #[test]
-fn i4_a_handler_that_hangs_is_replaced_and_gets_its_batch_again() {
+fn hung_handler_is_replaced_and_batch_repeated() {
     run(async {
         let scene = Scene::start(40, &soon_hung("3s"), RATE).await;
         let latches = [Latch::new(), Latch::new()];
@@ -207,7 +208,7 @@ fn i4_a_handler_that_hangs_is_replaced_and_gets_its_batch_again() {
             scene.events_flow(&[]).await;
         }
         others_unaffected(&scene, "out");
-        // Both threads return late: their successors have already written the batches they hold.
+        // Both threads return late: their successors have already written the same batches.
         release(&scene, &latches).await;
         let replays = scene.finish().await;
         assert_eq!((replays["out"].duplicates, replays["other"].duplicates), (0, 0));
@@ -215,7 +216,7 @@ fn i4_a_handler_that_hangs_is_replaced_and_gets_its_batch_again() {
 }
 
 #[test]
-fn i5_at_most_three_threads_of_a_handler_that_hangs_are_left_behind() {
+fn hung_handler_abandons_at_most_three_threads() {
     run(async {
         let scene = Scene::start(41, &soon_hung("1s"), RATE).await;
         let latches = [Latch::new(), Latch::new(), Latch::new(), Latch::new()];
@@ -236,8 +237,9 @@ fn i5_at_most_three_threads_of_a_handler_that_hangs_are_left_behind() {
     });
 }
 
+/// Rule: D-14.
 #[test]
-fn d6_a_unit_that_fails_again_and_again_is_degraded_readable_and_recovers() {
+fn repeatedly_failing_unit_degrades_and_recovers() {
     run(async {
         let supervision = r#"
             backoff = { initial = "10ms", factor = 1.0, jitter = 0.0, max = "10ms", reset_after = "8s" }
@@ -249,7 +251,7 @@ fn d6_a_unit_that_fails_again_and_again_is_degraded_readable_and_recovers() {
             scene.wait_for("restarted", |scene| scene.unit("pods").restarts == round).await;
             let degraded = scene.unit("pods").state == UnitState::Degraded;
             assert_eq!(degraded, round >= 4, "after {round} failures");
-            // the actors of the new life are up when events flow
+            // the actors of the new instance run when events arrive
             scene.events_flow(&[]).await;
         }
         scene.wait_for("recovered", |scene| scene.unit("pods").state == UnitState::Watching).await;
@@ -259,7 +261,7 @@ fn d6_a_unit_that_fails_again_and_again_is_degraded_readable_and_recovers() {
 }
 
 #[test]
-fn nothing_of_an_actor_that_was_replaced_is_kept() {
+fn replaced_actor_leaves_nothing_behind() {
     run(async {
         let scene = Scene::start(51, QUICK, RATE).await;
         let informers = scene.engine.registry().informers();
@@ -279,7 +281,7 @@ fn nothing_of_an_actor_that_was_replaced_is_kept() {
     });
 }
 
-/// Any harm to anything, again and again, also before the last one is overcome.
+/// Causes random faults in random actors, even before the previous one has been overcome.
 async fn any_harm(seed: u64, times: usize) {
     let scene = Scene::start(seed, &soon_hung("300ms"), RATE).await;
     let mut random = Random::new(seed);
@@ -290,12 +292,12 @@ async fn any_harm(seed: u64, times: usize) {
         let harm = if hangs { Harm::Hang(Duration::from_millis(200 + random.below(800) as u64)) } else { Harm::Panic };
         let what = match random.below(6) {
             0 | 1 => {
-                // on this thread: it must not hang
+                // this handler runs on the test's thread, which must not hang
                 scene.engine.sabotage_handler(HANDLERS[random.below(2)], Spot::Actor, Harm::Panic);
                 "handler actor panic".to_owned()
             }
             2 => {
-                // three panics over one event would give it up, as they should (S-9)
+                // the engine gives up an event after three panics, as intended (S-9)
                 let name = HANDLERS[random.below(2)];
                 if hangs || scene.handler(name).state == HandlerState::Running {
                     scene.engine.sabotage_handler(name, Spot::Thread, harm);
@@ -319,7 +321,7 @@ async fn any_harm(seed: u64, times: usize) {
 }
 
 #[test]
-fn i1_the_stream_is_right_after_any_sabotage() {
+fn stream_is_correct_after_any_sabotage() {
     for seed in 1..=3 {
         run(any_harm(seed, 200));
     }

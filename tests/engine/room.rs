@@ -1,7 +1,7 @@
-//! `[state] max_bytes`, reached by a handler that is down: what waits for it is merged, reading goes on, and once it is there
-//! again it has every last state and every deletion.
+//! `[state] max_bytes`, reached while a handler's sink is down. The waiting events are coalesced and reading continues.
+//! After the recovery the handler receives every last state and every deletion.
 //!
-//! More of it: `src/journal/room_tests.rs`, and the models of the store beside it.
+//! Further tests: `src/journal/room_tests.rs`, and the models of the store beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::support::{
 const MAX_BYTES: u64 = 128 << 20;
 const NAMES: u64 = 8;
 
-/// Text that does not compress, of so many bytes.
+/// Returns incompressible text of this length.
 fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let letter = |state: &mut u64| {
@@ -33,7 +33,7 @@ fn disk_bytes(engine: &Engine) -> u64 {
     engine.json("/v1/handlers")["journal"]["diskBytes"].as_u64().expect("it is a number")
 }
 
-/// Changes all objects, and now and then makes one anew.
+/// Changes all objects, and sometimes recreates one.
 fn churn(world: &mut World, engine: &Engine, rounds: std::ops::Range<u64>, filling: &str) -> u64 {
     let mut largest = 0;
     for round in rounds {
@@ -47,7 +47,7 @@ fn churn(world: &mut World, engine: &Engine, rounds: std::ops::Range<u64>, filli
         let bytes = disk_bytes(engine);
         largest = largest.max(bytes);
         if bytes > MAX_BYTES / 2 * 3 {
-            // a disk that is slow today
+            // allow for a slow disk
             engine.wait_for("room", PATIENCE * 4, || disk_bytes(engine) <= MAX_BYTES);
         }
         engine.wait_for("reading", PATIENCE * 4, || {
@@ -58,9 +58,9 @@ fn churn(world: &mut World, engine: &Engine, rounds: std::ops::Range<u64>, filli
     largest
 }
 
-/// Row 19 of what users of other tools ask for: what happens while a sink is down.
+/// Row 19 of the users' requests: changes while a sink is down.
 #[test]
-fn d7_a_webhook_that_is_down_costs_what_its_objects_cost_and_gets_every_last_state_and_deletion() {
+fn webhook_outage_uses_bounded_disk_without_loss() {
     let mut world = World::with_state(&format!("max_bytes = \"{MAX_BYTES}B\"\n"));
     let filling = noise(1, 128 << 10);
     let engine = world.run(&[]);
@@ -68,7 +68,7 @@ fn d7_a_webhook_that_is_down_costs_what_its_objects_cost_and_gets_every_last_sta
     world.wait_delivered(&engine);
     world.sink.be(Manner::Gone);
     let mut largest = churn(&mut world, &engine, 2..200, &filling);
-    engine.wait_for_log("merging what waits for slow handlers");
+    engine.wait_for_log("coalescing records of slow handlers");
     drop(engine); // SIGKILL
 
     let engine = world.run(&[]);
@@ -80,7 +80,7 @@ fn d7_a_webhook_that_is_down_costs_what_its_objects_cost_and_gets_every_last_sta
     engine.wait_for("all delivered", PATIENCE * 2, || count(&engine, "queued") == 0);
     assert_eq!(row(&engine)["dropped"], 0);
 
-    // Of each object the last state, of each that was made anew its end.
+    // The last state of each object, and the deletion of each recreated one.
     let mut states: BTreeMap<String, String> = BTreeMap::new();
     let mut ended = BTreeSet::new();
     for event in world.sink.arrived() {

@@ -1,5 +1,5 @@
-//! What users of other tools complain of or ask for, by its row in the list of that, tried as a user would. Rows that
-//! another test answers stand in its name or above it; `docs/questions.md` has them all, in words.
+//! Complaints and requests of users of other tools, by their row in the list, tested from a user's view. Rows that
+//! another test covers are named there; `docs/questions.md` has the texts of all.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "a delay is measured by the clock")]
@@ -16,15 +16,15 @@ use crate::support::{
     simulated::Simulated,
     told::{events, stories, wait_events},
 };
-use deltabus::simulator::{Area, RequestKind, ServerFault, StreamFault, Times};
+use deltabus::internals::simulator::{Area, RequestKind, ServerFault, StreamFault, Times};
 use serde_json::{Value, json};
 
-/// The configuration that watches the simulated cluster, and more.
+/// Returns a configuration for the simulated cluster, with further lines.
 fn config(world: &Simulated, more: &str) -> String {
     format!("[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n{more}", text(world.dir(), "kubeconfig"))
 }
 
-/// A handler that writes files, and its file.
+/// Returns a handler that writes to a file, and the path of the file.
 fn file(world: &Simulated, name: &str, more: &str) -> (String, PathBuf) {
     let path = text(world.dir(), &format!("{name}.jsonl"));
     (format!("[handlers.{name}]\ntype = \"file\"\npath = {path:?}\n{more}\n"), path.into())
@@ -42,7 +42,7 @@ fn put(world: &Simulated, resource: &str, namespace: &str, name: &str, mut objec
     world.simulator.store().put(resource, object).unwrap();
 }
 
-/// An Event that says that it happened then, so often.
+/// Returns an Event with this time and count.
 fn event(at: &str, count: u32) -> Value {
     let about = json!({"kind": "Pod", "namespace": "default", "name": "web"});
     json!({
@@ -51,9 +51,9 @@ fn event(at: &str, count: u32) -> Value {
     })
 }
 
-/// Row 2: events thrown away because they are older than some seconds.
+/// Row 2: events dropped because they are older than some seconds.
 #[test]
-fn row_2_an_event_is_sent_however_old_it_says_it_is_also_after_a_downtime() {
+fn old_event_is_sent_also_after_downtime() {
     let world = Simulated::start();
     let (handler, out) = file(&world, "out", "");
     let state = text(world.dir(), "state");
@@ -70,9 +70,9 @@ fn row_2_an_event_is_sent_however_old_it_says_it_is_also_after_a_downtime() {
     assert_eq!(told, ["added events old", "added events of-a-clock-that-is-ahead", "added events missed"]);
 }
 
-/// Row 3: an Event that repeats is sent the first time only.
+/// Row 3: a repeated Event is sent only the first time.
 #[test]
-fn row_3_an_event_that_repeats_is_sent_each_time() {
+fn repeated_event_is_sent_each_time() {
     let world = Simulated::start();
     let (handler, out) = file(&world, "out", "format = \"object\"");
     let entry = "[resources.events]\nmatch = [\"events\"]\nfields = \"type=Warning\"\ncache = \"none\"\n";
@@ -86,12 +86,12 @@ fn row_3_an_event_that_repeats_is_sent_each_time() {
     assert_eq!(counts, [1, 2, 3]);
 }
 
-/// Row 6: everything is "updated" every half hour, or when a watch is opened anew.
+/// Row 6: "updated" for all objects every half hour, or when a watch is reopened.
 #[test]
-fn row_6_a_new_watch_and_a_list_of_what_did_not_change_are_no_events() {
+fn reopened_watch_and_unchanged_list_cause_no_events() {
     let mut scene = Scene::lists();
     scene.run_lists("");
-    scene.put("c", "1"); // a watch that ends at once without an event is answered with a list
+    scene.put("c", "1"); // a watch that ends at once without an event would cause a list
     scene.settle();
     scene.simulator.close_connections();
     scene.wait_asked("watch", 2);
@@ -108,7 +108,7 @@ fn row_6_a_new_watch_and_a_list_of_what_did_not_change_are_no_events() {
 
 /// Row 10: memory peaks at the start, when all types are listed at once.
 #[test]
-fn row_10_no_more_types_are_listed_at_a_time_than_the_configuration_says() {
+fn concurrent_lists_are_limited_as_configured() {
     const DELAY: Duration = Duration::from_millis(700);
     let world = Simulated::start();
     let types = "[\"configmaps\", \"secrets\", \"services\", \"serviceaccounts\"]";
@@ -121,9 +121,9 @@ fn row_10_no_more_types_are_listed_at_a_time_than_the_configuration_says() {
     assert_eq!(engine.json("/v1/resources")["resources"].as_array().unwrap().len(), 4);
 }
 
-/// Row 12: as many copies as there are replicas, which nobody can tell apart.
+/// Row 12: each replica sends a copy, and receivers cannot detect that.
 #[test]
-fn row_12_two_engines_tell_of_the_same_change_by_the_same_id() {
+fn two_engines_give_one_change_one_id() {
     let world = Simulated::start();
     let engine = |name: &str| {
         let (handler, out) = file(&world, name, "initial = \"send\"");
@@ -144,17 +144,17 @@ fn row_12_two_engines_tell_of_the_same_change_by_the_same_id() {
     let ids = |engine: &Engine, out: &PathBuf, count: usize| -> Vec<_> {
         wait_events(engine, out, count).iter().map(|event| event["id"].clone()).collect()
     };
-    // The first one has seen the object once more than the other, which came later.
+    // The first engine has seen the object once more than the second one, which started later.
     let (of_one, of_other) = (ids(&one, &one_out, 5), ids(&other, &other_out, 4));
     assert_eq!(of_one[1..], of_other, "the same id for the same change");
     assert!(of_one.iter().all(|id| of_one.iter().filter(|other| *other == id).count() == 1), "{of_one:?}");
 }
 
-/// Row 15: by kind of event, name and label.
+/// Row 15: selection by kind of event, name and label.
 #[test]
-fn row_15_events_are_chosen_by_kind_name_and_label() {
+fn events_are_selected_by_kind_name_and_label() {
     let world = Simulated::start();
-    // With a selector the server does not tell a deletion from a change of labels.
+    // With a selector the server does not distinguish a deletion from a change of labels.
     let (gone, gone_out) = file(&world, "gone", "on = [\"removed\"]");
     let (one, one_out) = file(&world, "one", "when = 'object.metadata.name.matches(\"^web-[0-9]$\")'");
     let entry = "[resources.web]\nmatch = [\"configmaps\"]\nlabels = \"app in (web,api),!legacy\"\n";
@@ -173,9 +173,9 @@ fn row_15_events_are_chosen_by_kind_name_and_label() {
     assert_eq!(told, ["removed configmaps web-old", "removed configmaps web-1"]);
 }
 
-/// Row 17: a pattern that is not anchored takes what only begins like it.
+/// Row 17: an unanchored pattern matches longer names.
 #[test]
-fn row_17_a_name_is_that_name_and_a_glob_is_of_the_whole_name() {
+fn names_and_globs_match_whole_namespaces() {
     let world = Simulated::start();
     let namespaces = ["my-prod", "prod-sandbox", "prod-2", "prod"];
     for namespace in namespaces {
@@ -194,7 +194,7 @@ fn row_17_a_name_is_that_name_and_a_glob_is_of_the_whole_name() {
             .iter()
             .map(|event| event["namespace"].as_str().unwrap().to_owned())
             .collect();
-        // Each name is watched by itself: between them it is the order of arrival.
+        // Each name has its own watch: between them the order is that of arrival.
         told.sort_by_key(|namespace| namespaces.iter().position(|known| known == namespace));
         assert_eq!(told, expected, "{pattern}");
         assert!(engine.terminate().success());
@@ -202,9 +202,9 @@ fn row_17_a_name_is_that_name_and_a_glob_is_of_the_whole_name() {
     }
 }
 
-/// Row 25: one type that is missing or not allowed takes everything down.
+/// Row 25: one missing or forbidden type stops everything.
 #[test]
-fn row_25_a_type_that_is_missing_and_one_that_is_refused_stop_no_other_and_say_why() {
+fn missing_and_forbidden_types_stop_no_other() {
     let world = Simulated::start();
     world.simulator.faults().forbid("*", "secrets", Area::Everywhere);
     let (handler, out) = file(&world, "out", "");
@@ -221,9 +221,9 @@ fn row_25_a_type_that_is_missing_and_one_that_is_refused_stop_no_other_and_say_w
     assert!(refused["lastError"].as_str().unwrap().contains("secrets is forbidden"), "{refused}");
 }
 
-/// Row 29: one watch over several types, in one order, that goes on where it was.
+/// Row 29: one watch over several types, in one order, that can be resumed.
 #[test]
-fn row_29_one_stream_of_several_types_goes_on_where_it_was() {
+fn stream_of_several_types_resumes_at_position() {
     let world = Simulated::start();
     let types = ["configmaps", "secrets", "services"];
     let entries = format!("[resources.all]\nmatch = {types:?}\n[handlers.out]\ntype = \"blackhole\"\n");

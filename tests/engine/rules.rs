@@ -1,5 +1,5 @@
-//! `changed` and `when` of handlers, in a running engine: only what matches arrives, in memory and with a state, over a
-//! restart, and where what waits is merged (D8).
+//! `changed` and `when` of handlers in a running engine: only matching events arrive, in memory and with a state
+//! directory, after a restart, and with coalesced events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,10 +17,10 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 
-/// Matches everything but updates to a state that says "skip".
+/// Condition that matches everything except updates to a state with "skip".
 const WHEN: &str = r#"when = 'type != "updated" || !object.data.x.startsWith("skip")'"#;
 
-/// A cluster, and which of what happens in it a handler shall get.
+/// A cluster, and the events that a handler must receive.
 struct Scene {
     cluster: Simulated,
     expected: BTreeSet<String>,
@@ -37,7 +37,7 @@ impl Scene {
         format!("type = \"file\"\npath = {path:?}\ninitial = \"send\"\nchanged = [\"data\"]\n{WHEN}\n{more}")
     }
 
-    /// Changes an object; the first time it is added.
+    /// Creates or changes an object.
     fn put(&mut self, name: &str, data: &str) {
         self.cluster.put(name, data);
         let happened = &self.cluster.happened[name];
@@ -54,14 +54,14 @@ impl Scene {
         self.expected.extend(self.cluster.happened[name].last().cloned());
     }
 
-    /// Changes labels, which `changed` does not name.
+    /// Changes labels, which are not in `changed`.
     fn label(&mut self, name: &str, label: &str) {
         let object = json!({"metadata": {"name": name, "labels": {"l": label}}, "data": {"x": "keep"}});
         self.cluster.simulator.store().put("configmaps", object).expect("a valid object");
         self.refused += 1;
     }
 
-    /// Lets much happen, of which a part matches.
+    /// Makes many changes; some match.
     fn live(&mut self, round: &str) {
         for number in 0..5 {
             let name = format!("o{number}");
@@ -81,7 +81,7 @@ impl Scene {
         events.map(|event| event["id"].as_str().expect("an event has an id").to_owned()).collect()
     }
 
-    /// Waits until all that is expected was delivered, and nothing waits; nothing else may have been.
+    /// Waits until all expected events are delivered and none is waiting; checks that there are no others.
     fn settle(&self, engine: &Engine) {
         engine.wait_for("delivered what matches", PATIENCE, || {
             let delivered: BTreeSet<_> = self.delivered().into_iter().collect();
@@ -93,7 +93,7 @@ impl Scene {
 }
 
 #[test]
-fn d8_only_matching_changes_arrive_and_the_rest_is_counted() {
+fn only_matching_changes_arrive_and_rest_is_counted() {
     let mut scene = Scene::start();
     let engine = scene.cluster.run(&scene.handler(""));
     for round in ["one", "two", "three"] {
@@ -109,7 +109,7 @@ fn d8_only_matching_changes_arrive_and_the_rest_is_counted() {
 }
 
 #[test]
-fn d8_with_a_state_only_matching_changes_arrive_those_of_a_downtime_included() {
+fn only_matching_changes_arrive_across_downtime() {
     let mut scene = Scene::start();
     let state = text(scene.cluster.dir(), "state");
     let config = format!("{}\n[state]\ndir = {state:?}\n", scene.cluster.config(&scene.handler("")));
@@ -127,7 +127,7 @@ fn d8_with_a_state_only_matching_changes_arrive_those_of_a_downtime_included() {
 }
 
 #[test]
-fn d8_a_rule_that_cannot_be_evaluated_is_counted_with_the_name_of_the_object_and_another_one_applies_at_once() {
+fn failing_rule_is_counted_with_object_name() {
     let mut cluster = Simulated::start();
     let path = text(cluster.dir(), "out.jsonl");
     let handler = |when: &str| format!("type = \"file\"\npath = {path:?}\nwhen = {when:?}");
@@ -142,14 +142,14 @@ fn d8_a_rule_that_cannot_be_evaluated_is_counted_with_the_name_of_the_object_and
     engine.wait_for("delivered by the new rule", PATIENCE, || count(&engine, "delivered") == 1);
 }
 
-/// A sink that takes some 64 KB and then nothing more, until somebody reads.
+/// Creates a sink that accepts about 64 KB, then stalls until it is read.
 fn stuck_pipe(path: &Path) -> File {
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
     OpenOptions::new().read(true).write(true).open(path).expect("the pipe was made")
 }
 
 #[test]
-fn d8_where_what_waits_is_merged_every_change_is_judged_by_itself_and_the_last_that_matches_arrives() {
+fn merged_changes_are_judged_one_by_one() {
     let mut cluster = Simulated::start();
     let path = cluster.dir().join("pipe");
     let pipe = stuck_pipe(&path);
@@ -162,7 +162,7 @@ fn d8_where_what_waits_is_merged_every_change_is_judged_by_itself_and_the_last_t
     let (mut refused, mut last) = (0, BTreeMap::new());
     for round in 0..200 {
         for name in ["a", "b", "c"] {
-            // the last word on an object matches
+            // the last change of each object matches
             let is_kept = round == 199 || round % 3 == 0;
             let data = format!("{} {round} {padding}", if is_kept { "keep" } else { "skip" });
             cluster.put(name, &data);

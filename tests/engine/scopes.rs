@@ -1,4 +1,4 @@
-//! Where a type is watched: namespaces that come and go, rights that are refused and granted, types that appear and
+//! Watched scopes: namespaces that are added and removed, rights that are refused and granted, types that appear and
 //! disappear.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -7,7 +7,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use crate::support::live::{Live, Notes, Said, cluster, parse, put, skipping};
 use actix::Actor;
-use deltabus::{
+use deltabus::internals::{
     simulator::{Area, RequestKind, ServerFault, Simulator, Times},
     status::UnitState,
 };
@@ -25,7 +25,7 @@ fn label(simulator: &Simulator, namespace: &str, team: &str) {
     simulator.store().patch("namespaces", "", namespace, json!({"metadata": {"labels": {"team": team}}})).unwrap();
 }
 
-/// A CRD of `apples.acme.io`.
+/// Returns a CRD of `apples.acme.io`.
 pub(crate) fn apples() -> Value {
     json!({
         "metadata": {"name": "apples.acme.io"},
@@ -40,9 +40,9 @@ pub(crate) fn apples() -> Value {
     })
 }
 
-/// Row 14 of what users of other tools ask for: namespaces by label.
+/// Row 14 of the users' requests: namespaces by label.
 #[test]
-fn a_namespace_selector_follows_the_labels_of_namespaces() {
+fn namespace_selector_follows_namespace_labels() {
     run(async {
         let live = Live::start(&format!("{MAPS}namespace_selector = \"team=x\"")).await;
         let first = live.settled().await;
@@ -70,7 +70,7 @@ fn a_namespace_selector_follows_the_labels_of_namespaces() {
     });
 }
 
-/// Waits until the conductor has looked three times and planned nothing.
+/// Waits until the conductor has checked three times without planning a change.
 async fn rests(live: &Live) {
     let seen = Cell::new(live.engine.looks_and_plans());
     let rests = |live: &Live| {
@@ -84,7 +84,7 @@ async fn rests(live: &Live) {
 }
 
 #[test]
-fn a_look_at_which_nothing_has_changed_makes_no_plan() {
+fn look_without_changes_makes_no_plan() {
     run(async {
         let simulator = cluster();
         simulator.faults().forbid("*", "serviceaccounts", Area::ClusterWide);
@@ -103,7 +103,7 @@ fn a_look_at_which_nothing_has_changed_makes_no_plan() {
 }
 
 #[test]
-fn a_selector_without_the_right_to_list_namespaces_is_forbidden_and_heals() {
+fn selector_without_namespace_right_is_forbidden_and_recovers() {
     run(async {
         let simulator = cluster();
         simulator.faults().forbid("*", "namespaces", Area::Everywhere);
@@ -118,9 +118,11 @@ fn a_selector_without_the_right_to_list_namespaces_is_forbidden_and_heals() {
     });
 }
 
-/// Row 14 of what users of other tools ask for: namespaces by pattern.
+/// Row 14 of the users' requests: namespaces by pattern.
+///
+/// Rules: X-6, H-1.
 #[test]
-fn globs_are_filtered_here_and_names_need_no_right_beyond_theirs() {
+fn globs_filter_locally_and_names_limit_requests() {
     run(async {
         let simulator = cluster();
         put(&simulator, "namespaces", "", "team-a", json!({}));
@@ -145,9 +147,9 @@ fn globs_are_filtered_here_and_names_need_no_right_beyond_theirs() {
     });
 }
 
-/// Row 25 of what users of other tools ask for: a right that is missing takes everything down.
+/// Row 25 of the users' requests: one missing right stops everything.
 #[test]
-fn a_type_that_is_refused_in_the_cluster_is_watched_where_it_is_allowed_until_it_is_allowed_everywhere() {
+fn refused_cluster_type_is_watched_per_namespace() {
     run(async {
         let simulator = cluster();
         for area in [Area::ClusterWide, Area::Namespace("b".into())] {
@@ -171,7 +173,7 @@ fn a_type_that_is_refused_in_the_cluster_is_watched_where_it_is_allowed_until_it
 }
 
 #[test]
-fn a_type_that_is_refused_everywhere_is_forbidden_and_heals() {
+fn fully_refused_type_is_forbidden_and_recovers() {
     run(async {
         let simulator = cluster();
         simulator.faults().forbid("watch", "configmaps", Area::Everywhere);
@@ -185,9 +187,11 @@ fn a_type_that_is_refused_everywhere_is_forbidden_and_heals() {
     });
 }
 
-/// Row 24 of what users of other tools ask for: custom resources that are created after the start.
+/// Row 24 of the users' requests: custom resources created after the start.
+///
+/// Rules: X-5, D-9.
 #[test]
-fn a_crd_that_appears_is_watched_at_once_and_drained_when_it_goes() {
+fn new_crd_is_watched_and_removed_crd_drained() {
     run(async {
         let live = Live::start("[resources.fruit]\nmatch = [\"apples.acme.io\"]").await;
         let late = Said::default();
@@ -220,8 +224,9 @@ fn a_crd_that_appears_is_watched_at_once_and_drained_when_it_goes() {
     });
 }
 
+/// Rule: D-9.
 #[test]
-fn a_type_that_goes_stays_where_it_shall_be_kept() {
+fn removed_type_stays_cached_when_kept() {
     run(async {
         let simulator = cluster();
         simulator.store().create(DEFINITIONS, apples()).unwrap();
@@ -238,7 +243,7 @@ fn a_type_that_goes_stays_where_it_shall_be_kept() {
 }
 
 #[test]
-fn a_discovery_that_fails_changes_nothing() {
+fn failed_discovery_changes_nothing() {
     run(async {
         let simulator = cluster();
         simulator.store().create(DEFINITIONS, apples()).unwrap();
@@ -256,9 +261,9 @@ fn a_discovery_that_fails_changes_nothing() {
     });
 }
 
-/// Row 24 of what users of other tools ask for: all types, or all of a group.
+/// Row 24 of the users' requests: all types, or all of a group.
 #[test]
-fn a_star_takes_everything_but_what_is_excluded() {
+fn star_matches_every_type_not_excluded() {
     run(async {
         let config = "[resources.all]\nmatch = [\"*\"]\nexclude = [\"configmaps\", \"*.apps\"]\nmode = \"metadata\"";
         let live = Live::start(config).await;
@@ -273,8 +278,9 @@ fn a_star_takes_everything_but_what_is_excluded() {
     });
 }
 
+/// Rule: X-4.
 #[test]
-fn x4_an_engine_stops_while_much_changes() {
+fn engine_stops_during_many_changes() {
     run(async {
         let live = Live::start(&format!("{MAPS}namespace_selector = \"team=x\"")).await;
         for (round, team) in ["y", "x", "y", "x"].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! FIFOs where the engine expects files: each is an error that names the path, and the engine never waits for a writer.
+//! FIFOs where the engine expects files: each causes an error with the path, and the engine never waits for a writer.
 
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
 
@@ -11,7 +11,7 @@ use std::{
 
 use crate::support::{engine::text, scripted::PATIENCE, simulated::Simulated};
 
-/// Returns what the engine prints before it ends with an error.
+/// Returns the output of an engine that fails to start.
 fn refusal(cluster: &Simulated, config: &str) -> String {
     let mut child = Command::new(env!("CARGO_BIN_EXE_deltabus"))
         .args(["run", "-c", config])
@@ -35,7 +35,7 @@ fn refusal(cluster: &Simulated, config: &str) -> String {
 }
 
 #[test]
-fn fifo_in_place_of_a_file_is_refused() {
+fn fifo_is_refused_as_file() {
     let cluster = Simulated::start();
     let path = |name: &str| text(cluster.dir(), name);
     let made = Command::new("mkfifo").args([path("fifo"), path("fifo.toml")]).status().expect("coreutils are there");

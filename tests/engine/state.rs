@@ -1,5 +1,5 @@
-//! `[state] dir`: what an engine finds when it starts again, whatever has become of the server, the configuration and its own
-//! end meanwhile (D7).
+//! `[state] dir`: restarts after any change of the server or the configuration, and after a clean or unclean end of the
+//! engine.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,11 +8,11 @@ use crate::support::{
     scripted::PATIENCE,
     told::events,
 };
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A cluster that lives on while engines come and go.
+/// A cluster that outlives the engines.
 struct World {
     simulator: Simulator,
     dir: TempDir,
@@ -34,7 +34,7 @@ impl World {
         fs::write(self.dir().join("kubeconfig"), simulator.kubeconfig()).expect("the directory is writable");
     }
 
-    /// Watches config maps with the state in a directory; `more` are further lines.
+    /// Returns a configuration that watches config maps with a state directory; `more` are further lines.
     fn config(&self, entry: &str, more: &str) -> String {
         let (kubeconfig, state) = (text(self.dir(), "kubeconfig"), text(self.dir(), "state"));
         format!(
@@ -43,7 +43,7 @@ impl World {
         )
     }
 
-    /// A handler that writes to a file of its name.
+    /// Returns a handler that writes to a file with its name.
     fn handler(&self, name: &str, options: &str) -> String {
         format!(
             "[handlers.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n",
@@ -57,7 +57,7 @@ impl World {
         engine
     }
 
-    /// Runs an engine that fails to start, with the configuration that there is; returns what it says.
+    /// Runs an engine that fails to start with the existing configuration; returns its output.
     fn refusal(&self) -> String {
         let run = Command::new(env!("CARGO_BIN_EXE_deltabus"))
             .args(["run", "-c", &text(self.dir(), "config.toml")])
@@ -78,7 +78,7 @@ impl World {
         self.simulator.store().delete("configmaps", "default", name).expect("it is there");
     }
 
-    /// Says what a handler wrote of the objects that this test makes: `added a watch`.
+    /// Returns a handler's events about this test's objects: `added a watch`.
     fn told(&self, handler: &str) -> Vec<String> {
         let path = self.dir().join(format!("{handler}.jsonl"));
         let say = |event: &Value| {
@@ -89,16 +89,16 @@ impl World {
         events(&path).iter().filter(|event| event["name"] != "kube-root-ca.crt").map(say).collect()
     }
 
-    /// Waits until a handler was told so much, and no more of it is on its way.
+    /// Waits until a handler received these events, and checks that no more follow.
     fn wait_told(&self, engine: &Engine, handler: &str, expected: &[&str]) {
         engine.wait_for("told", PATIENCE, || self.told(handler).len() >= expected.len());
         assert_eq!(self.told(handler), expected, "{handler}");
     }
 }
 
-/// Row 1 of what users of other tools ask for, the other way: who does not want what happened meanwhile is not told.
+/// Row 1 of the users' requests, reversed: a handler that does not want changes of a downtime does not get them.
 #[test]
-fn row_1_a_handler_that_does_not_catch_up_hears_of_what_happens_from_now_on() {
+fn catch_up_false_skips_changes_during_downtime() {
     let world = World::new();
     world.put("default", "a", "1");
     world.put("default", "b", "1");
@@ -129,9 +129,9 @@ fn row_1_a_handler_that_does_not_catch_up_hears_of_what_happens_from_now_on() {
     assert_eq!(engine.terminate().code(), Some(0));
 }
 
-/// Row 1 of what users of other tools ask for: a restart loses what happened meanwhile, or sends it all again.
+/// Row 1 of the users' requests: a restart loses the changes of the downtime, or sends everything again.
 #[test]
-fn d7_after_a_clean_stop_nothing_comes_twice_and_what_happened_meanwhile_does() {
+fn clean_restart_delivers_downtime_changes_without_duplicates() {
     let world = World::new();
     world.put("default", "a", "1");
     world.put("default", "b", "1");
@@ -149,7 +149,7 @@ fn d7_after_a_clean_stop_nothing_comes_twice_and_what_happened_meanwhile_does() 
     world.wait_told(&engine, "out", &told);
     assert_eq!(engine.terminate().code(), Some(0));
 
-    // The history is gone: it is compared.
+    // The history is gone, so the states are compared.
     world.put("default", "a", "3");
     world.delete("c");
     world.put("default", "d", "1");
@@ -170,7 +170,7 @@ fn d7_after_a_clean_stop_nothing_comes_twice_and_what_happened_meanwhile_does() 
 }
 
 #[test]
-fn d7_the_cache_is_read_while_the_server_is_away() {
+fn cache_is_readable_while_server_is_away() {
     let world = World::new();
     world.put("default", "a", "1");
     let engine = world.run("", &world.handler("out", ""));
@@ -186,7 +186,7 @@ fn d7_the_cache_is_read_while_the_server_is_away() {
 }
 
 #[test]
-fn d7_the_state_of_another_cluster_is_refused() {
+fn state_of_another_cluster_is_refused() {
     let world = World::new();
     world.put("default", "a", "1");
     let engine = world.run("", &world.handler("out", "initial = \"send\""));
@@ -202,7 +202,7 @@ fn d7_the_state_of_another_cluster_is_refused() {
 }
 
 #[test]
-fn a_second_engine_on_the_same_directory_is_refused() {
+fn second_engine_on_same_directory_is_refused() {
     let world = World::new();
     let engine = world.run("", &world.handler("out", ""));
     let said = world.refusal();
@@ -211,7 +211,7 @@ fn a_second_engine_on_the_same_directory_is_refused() {
 }
 
 #[test]
-fn a_configuration_that_changed_meanwhile_removes_what_it_does_not_show_and_introduces_who_is_new() {
+fn changed_configuration_applies_at_restart() {
     let world = World::new();
     world.put("default", "a", "1");
     world.put("kube-public", "b", "1");
@@ -220,7 +220,7 @@ fn a_configuration_that_changed_meanwhile_removes_what_it_does_not_show_and_intr
     world.wait_told(&engine, "out", &["added a initial", "added b initial"]);
     assert_eq!(engine.terminate().code(), Some(0));
 
-    // A new handler is shown what there is, if it asks for that; one that was there is not.
+    // A new handler receives existing objects if it requests them; an old one does not.
     let (shown, quiet) = (world.handler("shown", "initial = \"send\""), world.handler("quiet", ""));
     let engine = world.run("", &[&*out, &shown, &quiet].concat());
     world.wait_told(&engine, "shown", &["added a replay", "added b replay"]);
@@ -229,7 +229,7 @@ fn a_configuration_that_changed_meanwhile_removes_what_it_does_not_show_and_intr
     world.wait_told(&engine, "out", &["added a initial", "added b initial", "updated a watch"]);
     assert_eq!(engine.terminate().code(), Some(0));
 
-    // Fewer namespaces, and a handler less.
+    // Fewer namespaces, and one handler fewer.
     let engine = world.run("namespaces = [\"default\"]", &out);
     let told = ["added a initial", "added b initial", "updated a watch", "removed b reload"];
     world.wait_told(&engine, "out", &told);
@@ -238,7 +238,7 @@ fn a_configuration_that_changed_meanwhile_removes_what_it_does_not_show_and_intr
 }
 
 #[test]
-fn d7_units_that_a_reload_replaced_go_on_after_kill_9() {
+fn reloaded_units_continue_after_kill_9() {
     let world = World::new();
     world.put("default", "a", "1");
     world.put("default", "b", "1");

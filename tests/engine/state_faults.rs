@@ -1,8 +1,8 @@
-//! `[state] dir` in trouble: a disk that is full, read-only or fails, damaged files, a format of another version, and a wall
-//! clock that jumps. Each time it is said what is wrong, where, and what to do, and nothing is lost without that.
+//! Faults of `[state] dir`: a full, read-only or failing disk, damaged files, an unknown format version, and a wall
+//! clock that jumps. Each error says what is wrong, where, and what to do; nothing is lost silently.
 //!
 //! Elsewhere: the state of another cluster (`tests/engine/state.rs`), a server that was restored from a backup
-//! (`tests/engine/guards.rs`), power failures (`tests/sinks/crash.rs`), the store by itself (`src/journal/store/tests/faults.rs`).
+//! (`tests/engine/guards.rs`), power failures (`tests/sinks/crash.rs`), the store alone (`src/journal/store/tests/faults.rs`).
 
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
 
@@ -24,7 +24,7 @@ use crate::{
 };
 use world::World;
 
-/// Lets the disk be in trouble while the engine runs: it says so, reads nothing more, and goes on by itself.
+/// Causes a disk fault while the engine runs. The engine reports it, stops reading, and continues by itself afterwards.
 fn in_trouble_while_running(trouble: Trouble, says: &str) {
     let mut world = World::new();
     let engine = world.run(&[]);
@@ -40,8 +40,8 @@ fn in_trouble_while_running(trouble: Trouble, says: &str) {
     assert!(code == 200 && ready.contains("stopped reading"), "what is cached can be read: {code} {ready}");
     let (_, metrics) = engine.get("/metrics").expect("it answers");
     assert!(metrics.contains("deltabus_journal_writable 0"), "{metrics}");
-    engine.wait_for_log("the state cannot be written, stopped reading");
-    engine.wait_for("tried again", PATIENCE, || engine.log().contains("the state still fails"));
+    engine.wait_for_log("the state cannot be written; stopped reading");
+    engine.wait_for("tried again", PATIENCE, || engine.log().contains("the state still cannot be written"));
     assert!(count(&engine, "delivered") < world.cluster.events() as u64, "what is not durable is not delivered");
 
     world.disk.set(Trouble::None);
@@ -58,23 +58,23 @@ fn in_trouble_while_running(trouble: Trouble, says: &str) {
 }
 
 #[test]
-fn d7_a_disk_that_fills_up_while_the_engine_runs_stops_reading_until_there_is_room() {
-    in_trouble_while_running(Trouble::FullAfter(60_000), "make room there");
+fn full_disk_blocks_reading_until_space_is_free() {
+    in_trouble_while_running(Trouble::FullAfter(60_000), "free disk space");
 }
 
 #[test]
-fn d7_a_disk_that_turns_read_only_while_the_engine_runs_stops_reading_until_it_can_be_written() {
-    in_trouble_while_running(Trouble::ReadOnly, "give this user the right to write there");
+fn read_only_disk_blocks_reading_until_writable() {
+    in_trouble_while_running(Trouble::ReadOnly, "give this user write access");
 }
 
 #[test]
-fn d7_a_disk_that_fails_while_the_engine_runs_stops_reading_until_it_works() {
+fn failing_disk_blocks_reading_until_it_works() {
     in_trouble_while_running(Trouble::Failing, "failed to");
 }
 
-/// A type that appears while the disk is full waits for the store. What is cached stays readable, so the engine stays ready.
+/// A type that appears while the disk is full waits for the store. Cached objects stay readable, so the engine stays ready.
 #[test]
-fn type_that_waits_for_full_disk_keeps_engine_ready() {
+fn type_waiting_for_full_disk_keeps_engine_ready() {
     let world = World::with_state("[resources.fruit]\nmatch = [\"apples.acme.io\"]\n");
     let engine = world.run(&[]);
     engine.wait_ready(PATIENCE);
@@ -93,15 +93,15 @@ fn type_that_waits_for_full_disk_keeps_engine_ready() {
     assert!(ready.contains("[+]resource/fruit/apples (listing, waits for the store)"), "{ready}");
     let row = fruit();
     let message = row["message"].as_str().unwrap_or_default();
-    assert!(row["synced"] == false && message.contains("make room there"), "{row}");
+    assert!(row["synced"] == false && message.contains("free disk space"), "{row}");
 
     world.disk.set(Trouble::None);
     engine.wait_for("synced", PATIENCE, || fruit()["synced"] == true);
     assert_eq!(fruit()["message"], json!(null));
 }
 
-/// Stops, or kills, an engine whose disk is in trouble: a start says what is wrong and touches nothing, and once the disk
-/// is well, nothing is missing.
+/// Stops or kills an engine during a disk fault. A start then reports the fault and changes nothing. Once the disk works
+/// again, nothing is missing.
 fn ended_and_started_in_trouble(trouble: Trouble, says: &str, is_clean: bool) {
     let mut world = World::stopping_soon();
     let engine = world.run(&[]);
@@ -115,7 +115,7 @@ fn ended_and_started_in_trouble(trouble: Trouble, says: &str, is_clean: bool) {
         let status = engine.terminate();
         let log = log.lock().expect("not poisoned");
         assert_eq!(status.code(), Some(0), "{log}");
-        assert!(log.contains("the state cannot be written, stopped reading"), "{log}");
+        assert!(log.contains("the state cannot be written; stopped reading"), "{log}");
     } else {
         drop(engine); // SIGKILL
     }
@@ -131,20 +131,20 @@ fn ended_and_started_in_trouble(trouble: Trouble, says: &str, is_clean: bool) {
 }
 
 #[test]
-fn d7_an_engine_that_is_stopped_or_killed_on_a_full_disk_loses_nothing() {
+fn stop_or_kill_on_full_disk_loses_nothing() {
     for is_clean in [true, false] {
-        ended_and_started_in_trouble(Trouble::FullAfter(0), "make room there", is_clean);
+        ended_and_started_in_trouble(Trouble::FullAfter(0), "free disk space", is_clean);
     }
 }
 
 #[test]
-fn d7_an_engine_that_is_stopped_or_killed_on_a_read_only_disk_loses_nothing() {
+fn stop_or_kill_on_readonly_disk_loses_nothing() {
     for is_clean in [true, false] {
-        ended_and_started_in_trouble(Trouble::ReadOnly, "give this user the right to write there", is_clean);
+        ended_and_started_in_trouble(Trouble::ReadOnly, "give this user write access", is_clean);
     }
 }
 
-/// Deliveries that wait are in the state when the engine is killed.
+/// Kills an engine with waiting deliveries in its state.
 fn killed_with_deliveries_that_wait() -> World {
     let mut world = World::new();
     let engine = world.run(&[]);
@@ -163,9 +163,9 @@ fn killed_with_deliveries_that_wait() -> World {
     world
 }
 
-/// What a crash may leave behind the last whole append.
+/// A damaged tail, as a crash may leave it after the last complete append.
 #[test]
-fn d7_a_damaged_tail_is_cut_off_and_what_it_held_is_read_again() {
+fn damaged_tail_is_truncated_and_read_again() {
     let mut world = killed_with_deliveries_that_wait();
     let journal = world.journal_file();
     let mut bytes = fs::read(&journal).expect("it is ours");
@@ -178,9 +178,9 @@ fn d7_a_damaged_tail_is_cut_off_and_what_it_held_is_read_again() {
     world.check_stories();
 }
 
-/// Files that are gone are no torn tail: without them the engine would begin empty, and what waits would be lost in silence.
+/// Missing files are not a torn tail: without them the engine would start empty and silently lose waiting events.
 #[test]
-fn d7_files_that_are_missing_or_cut_short_are_refused_and_named() {
+fn missing_or_truncated_files_are_refused_by_name() {
     let mut world = World::new();
     let engine = world.run(&[]);
     world.cluster.churn(10, 2);
@@ -200,8 +200,7 @@ fn d7_files_that_are_missing_or_cut_short_are_refused_and_named() {
     let refused = |world: &World, path: &Path, part: &str| {
         for _ in 0..2 {
             let said = world.refusal();
-            let parts =
-                ["has lost what was durable", part, "move the directory", "events that were not delivered are lost"];
+            let parts = ["has lost durable data", part, "move the directory", "undelivered events are lost"];
             for part in parts {
                 assert!(said.contains(part), "{part}, without {}: {said}", path.display());
             }
@@ -223,7 +222,7 @@ fn d7_files_that_are_missing_or_cut_short_are_refused_and_named() {
     refused(&world, &db, "is missing");
     assert!(!db.exists(), "a refusal changes nothing");
     fs::rename(&aside, &db).expect("the directory is writable");
-    // What was written when it was missing or short is no part of the state.
+    // Writes made after the file was missing or shortened are not part of the state.
     let whole = fs::read(&journal).expect("it is ours");
     let short = whole[..whole.iter().rposition(|byte| *byte != 0).unwrap_or_default() / 2].to_vec();
     for content in [Some(short), None] {
@@ -240,33 +239,32 @@ fn d7_files_that_are_missing_or_cut_short_are_refused_and_named() {
 }
 
 #[test]
-fn d7_damage_in_the_middle_is_an_error_that_names_the_file_and_changes_nothing() {
+fn damage_in_middle_names_file_and_changes_nothing() {
     let mut world = killed_with_deliveries_that_wait();
     let journal = world.journal_file();
     let whole = fs::read(&journal).expect("it is ours");
     let mut damaged = whole.clone();
-    // What was written later says that this was synced.
+    // Later writes prove that this part was synced.
     let middle = whole.iter().rposition(|byte| *byte != 0).unwrap_or_default() / 3;
     damaged[middle..middle + 100].fill(0x55);
     fs::write(&journal, &damaged).expect("it is ours");
     for _ in 0..2 {
         let said = world.refusal();
-        for part in
-            [journal.to_str().expect("text"), "is damaged", "move the directory", "what was not delivered yet is lost"]
+        for part in [journal.to_str().expect("text"), "is damaged", "move the directory", "undelivered events are lost"]
         {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
     assert!(fs::read(&journal).expect("it is ours") == damaged, "it is left as it is, for whoever wants to look");
 
-    // The copy of a backup, or what a file system check brought back.
+    // The file is restored from a backup, or by a file system check.
     fs::write(&journal, whole).expect("it is ours");
     let engine = world.run(&[]);
     world.wait_delivered(&engine);
     world.check_stories();
     assert!(engine.terminate().success());
 
-    // As the message says.
+    // Follow the error message.
     fs::rename(world.state(), world.cluster.dir().join("state.damaged")).expect("the directory is writable");
     let engine = world.run(&[]);
     let objects = world.cluster.simulator.store().len("configmaps");
@@ -276,15 +274,13 @@ fn d7_damage_in_the_middle_is_an_error_that_names_the_file_and_changes_nothing()
 }
 
 #[test]
-fn d7_a_format_of_another_version_is_refused_says_what_to_do_and_changes_nothing() {
+fn unknown_format_is_refused_with_advice() {
     let world = killed_with_deliveries_that_wait();
     let format = world.cluster.dir().join("state/format");
     let known = fs::read_to_string(&format).expect("it is ours");
     let journal = fs::read(world.journal_file()).expect("it is ours");
     let newer = "run the newer deltabus that wrote it, or move the directory away";
-    for (found, says) in
-        [("3", newer), ("99", newer), ("0", "should hold the number of the format"), ("", "is damaged")]
-    {
+    for (found, says) in [("3", newer), ("99", newer), ("0", "expected a format number"), ("", "is damaged")] {
         fs::write(&format, found).expect("it is ours");
         let said = world.refusal();
         assert!(said.contains(says) && said.contains(&world.state()), "{found:?}: {said}");
@@ -297,14 +293,14 @@ fn d7_a_format_of_another_version_is_refused_says_what_to_do_and_changes_nothing
     world.check_stories();
 }
 
-/// A file system that cannot be written at the very first start, and a place that is no directory.
+/// A file system that is not writable at the first start, and a path that is not a directory.
 #[test]
-fn d7_a_directory_that_cannot_be_used_is_named_at_the_start() {
+fn unusable_directory_is_named_at_start() {
     let world = World::new();
     for trouble in [Trouble::ReadOnly, Trouble::FullAfter(0), Trouble::Failing] {
         world.disk.set(trouble);
         let said = world.refusal();
-        let says = "needs the right and the room to write there";
+        let says = "let this user write there";
         assert!(said.contains(says) && said.contains(&world.state()), "{trouble:?}: {said}");
     }
     world.disk.set(Trouble::None);
@@ -317,7 +313,7 @@ fn d7_a_directory_that_cannot_be_used_is_named_at_the_start() {
     engine.wait_ready(PATIENCE);
 }
 
-/// Text that does not compress.
+/// Returns incompressible text.
 fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut text = String::new();
@@ -330,9 +326,9 @@ fn noise(seed: u64, bytes: usize) -> String {
     text
 }
 
-/// What is not read at the start may be damaged too. Who waits for it gets what comes before it, and nothing wrong.
+/// Damage in parts that are not read at the start. Handlers that wait for them get the preceding events, and no wrong ones.
 #[test]
-fn d7_damage_that_is_found_while_the_engine_runs_is_named_until_the_directory_is_moved_away() {
+fn damage_found_at_run_time_is_named() {
     const EVENTS: u64 = 1200;
     let mut world = World::stopping_soon();
     let engine = world.run(&[]);
@@ -347,7 +343,7 @@ fn d7_damage_that_is_found_while_the_engine_runs_is_named_until_the_directory_is
     for file in bodies {
         let mut bytes = fs::read(&file).expect("it is ours");
         let len = bytes.len();
-        bytes[len / 4..len / 2].fill(0x55); // its end is looked at when it is opened
+        bytes[len / 4..len / 2].fill(0x55); // opening the file checks its end
         fs::write(&file, bytes).expect("it is ours");
     }
 
@@ -359,7 +355,7 @@ fn d7_damage_that_is_found_while_the_engine_runs_is_named_until_the_directory_is
         journal["writable"] == false && says(journal["lastError"].as_str().unwrap_or_default())
     });
     engine.wait_for("said", PATIENCE, || says(&engine.log()));
-    // what comes before the damage is delivered
+    // the events before the damage are delivered
     engine.wait_for("delivered", PATIENCE, || world.stories(true).values().any(|story| !story.is_empty()));
     for (name, story) in world.stories(true) {
         assert!(world.cluster.happened[&name].starts_with(&story), "{name}: {story:?}");

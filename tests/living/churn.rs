@@ -1,11 +1,11 @@
-//! `deltabus run` on a living cluster: deployments are restarted over and over, and at the end the stream that the file
-//! handler wrote, replayed from empty, and the cache are what the API server lists. `deltabus verify` says the same of the
-//! engine, and finds what is planted in its cache then.
+//! `deltabus run` on a live cluster while deployments are restarted repeatedly. At the end the replayed stream of the file
+//! handler and the cache must equal the API server's lists. `deltabus verify` must confirm that, and then find a difference
+//! planted in the cache.
 //!
-//! `bash .ci/long living` (`DELTABUS_LIVING=full`) runs each scenario at its full length, minutes each; by default it takes a minute.
+//! `bash .ci/long living` (`DELTABUS_LIVING=full`) runs each scenario for several minutes; by default it takes a minute.
 //!
-//! The comparison is made at rest: controller-manager, scheduler and kwok are ended first. Events and Leases are left
-//! out of it, and of what is watched: they change for as long as there is an API server.
+//! The comparison needs an idle cluster, so controller-manager, scheduler and kwok are stopped first. Events and Leases are
+//! excluded from it and from the watched types: they change as long as the API server runs.
 
 #![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
 
@@ -32,7 +32,7 @@ const NODES: usize = 5;
 const NAMESPACE: &str = "shop";
 const DEPLOYMENTS: [&str; 4] = ["cart", "search", "orders", "login"];
 
-/// What an explicit list watches: all that the workload touches.
+/// Types in an explicit list: all that the workload changes.
 const TYPES: [&str; 17] = [
     "pods",
     "nodes",
@@ -53,7 +53,7 @@ const TYPES: [&str; 17] = [
     "poddisruptionbudgets.policy",
 ];
 
-/// What changes for as long as there is an API server, the second name of the first type included.
+/// Types that change as long as the API server runs, including the second name of the first type.
 const RESTLESS: [&str; 3] = ["events", "events.events.k8s.io", "leases.coordination.k8s.io"];
 
 /// Returns one of two lengths, by `DELTABUS_LIVING`.
@@ -61,36 +61,36 @@ fn length<T>(short: T, full: T) -> T {
     if std::env::var_os("DELTABUS_LIVING").is_some_and(|value| value == "full") { full } else { short }
 }
 
-/// Pods of each deployment.
+/// Returns the number of pods per deployment.
 fn replicas() -> usize {
     length(20, 50)
 }
 
-/// Custom types that come, fill and go, one after the other, and come again.
+/// Custom types that are created, filled and removed in turn, repeatedly.
 const CUSTOM: [&str; 3] = ["gadgets", "gizmos", "sprockets"];
 const CUSTOM_GROUP: &str = "living.deltabus.dev";
 
-/// What is watched, and what happens while deployments are restarted.
+/// Watched types, and changes besides the restarts of deployments.
 struct Plan {
-    /// What is watched in the n-th configuration. The last one is the first again.
+    /// Resources of the n-th configuration. The last configuration equals the first.
     resources: fn(usize) -> String,
-    /// The types among them, by name; `None` = all that the server can watch but for [`RESTLESS`].
+    /// Names of the watched types; `None` = all watchable types except [`RESTLESS`].
     types: Option<&'static [&'static str]>,
-    /// How often the configuration changes.
+    /// Time between two changes of the configuration.
     reload_every: Option<Duration>,
-    /// Whether each round brings a custom type and takes away the one before.
+    /// Set when each round creates a custom type and removes the previous one.
     custom_types: bool,
-    /// How often all four deployments are restarted, at least; and for how long this goes on, at least.
+    /// Minimum number of restarts of all four deployments, and minimum duration.
     rounds: usize,
     at_least: Duration,
-    /// The engine's connections are cut, delayed, reset and refused.
+    /// Set when the engine's connections are cut, delayed, reset and refused.
     faults: bool,
-    /// How often the API server is restarted, in the middle of rollouts.
+    /// Number of restarts of the API server, in the middle of rollouts.
     server_restarts: u32,
 }
 
 impl Plan {
-    /// An explicit list of types.
+    /// Returns a plan with an explicit list of types.
     fn listed() -> Self {
         Self {
             resources: |_| format!("[resources.all]\nmatch = {TYPES:?}"),
@@ -104,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// Everything, while types come and go and the configuration changes.
+    /// Returns a plan with all types, while types are added and removed and the configuration changes.
     fn everything() -> Self {
         Self {
             resources: everything,
@@ -118,7 +118,7 @@ impl Plan {
     }
 }
 
-/// Three configurations by turns: everything; pods by an entry of their own, and one more handler; two types less.
+/// Returns one of three configurations: all types; pods in a separate entry, with another handler; two types fewer.
 fn everything(turn: usize) -> String {
     let less: &[&str] = if turn % 3 == 2 { &["configmaps", "endpointslices.discovery.k8s.io"] } else { &[] };
     let exclude = [&RESTLESS, less].concat();
@@ -130,10 +130,10 @@ fn everything(turn: usize) -> String {
     format!("[resources.all]\nmatch = [\"*\"]\nexclude = {exclude:?}\n{more}")
 }
 
-/// A config map that is made at the end, and the name that the engine is told in place of its own.
+/// A config map created at the end, and the forged name that the engine receives for it.
 const PLANTED: [&str; 2] = ["planted-true", "planted-lies"];
 
-/// A living cluster under load, and an engine that watches it.
+/// A live cluster under load, and an engine that watches it.
 struct Scene {
     plan: Plan,
     engine: Engine,
@@ -148,7 +148,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts both, lets the plan happen, and holds cache and stream against the cluster that is left.
+    /// Starts both, executes the plan, and compares cache and stream with the final state of the cluster.
     fn play(name: &str, plan: Plan) -> Option<Replay> {
         let mut scene = Self::start(name, plan)?;
         for round in 0.. {
@@ -170,7 +170,7 @@ impl Scene {
             cluster.deployment(deployment, NAMESPACE, replicas());
         }
         for deployment in DEPLOYMENTS {
-            cluster.wait_rollout(deployment, NAMESPACE); // what is restarted is all its pods
+            cluster.wait_rollout(deployment, NAMESPACE); // a restart of all its pods
         }
         let dir = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = dir.path().join("kubeconfig");
@@ -186,7 +186,7 @@ impl Scene {
         Some(Self { plan, engine, cluster, forger, proxy, dir, started, restarts: 0, server_restarts: 0, reloads: 0 })
     }
 
-    /// Restarts all deployments at once, lets a job run beside them, makes the trouble that is due, and waits until all
+    /// Restarts all deployments at once, runs a job meanwhile, injects the due faults, and waits until all
     /// pods are new.
     fn restart_deployments(&mut self, round: usize) {
         for deployment in DEPLOYMENTS {
@@ -202,7 +202,7 @@ impl Scene {
         }
     }
 
-    /// Brings a custom type, changes its objects, and removes the type of the round before.
+    /// Creates a custom type, changes its objects, and removes the previous round's type.
     fn change_custom_types(&self, round: usize) {
         if !self.plan.custom_types {
             return;
@@ -216,7 +216,7 @@ impl Scene {
         }
     }
 
-    /// Changes the configuration if it is time.
+    /// Changes the configuration when it is due.
     fn reload(&mut self) {
         let Some(every) = self.plan.reload_every else { return };
         let due = u32::try_from(self.reloads + 1).expect("few reloads");
@@ -230,7 +230,7 @@ impl Scene {
         Engine::configure(self.dir.path(), &config(self.dir.path(), &(self.plan.resources)(turn)));
     }
 
-    /// Restarts the API server if it is time: spread evenly over what the plan takes at least.
+    /// Restarts the API server when it is due: the restarts are spread evenly over the plan's minimum length.
     fn restart_server(&mut self, round: usize) {
         let (done, all) = (self.server_restarts, self.plan.server_restarts);
         let due = self.started.elapsed() >= self.plan.at_least * (done + 1) / (all + 1);
@@ -240,7 +240,7 @@ impl Scene {
         }
     }
 
-    /// Brings the cluster to rest, and holds cache and stream against it.
+    /// Makes the cluster idle, and compares cache and stream with it.
     fn finish(mut self) -> Replay {
         let lived = self.started.elapsed();
         self.wait_for_the_end_of_pods();
@@ -273,14 +273,14 @@ impl Scene {
         replay
     }
 
-    /// Types of which more than one list was asked for.
+    /// Returns the number of types that were listed more than once.
     fn relists(&self) -> usize {
         let (_, metrics) = self.engine.get("/metrics").expect("the engine answers");
         let counts = metrics.lines().filter(|line| line.starts_with("deltabus_lists_total{"));
         counts.filter(|line| !line.ends_with(" 1") && !line.ends_with(" 0")).count()
     }
 
-    /// The running engine, held against the API server by the command for it.
+    /// Verifies the running engine against the API server by the command.
     fn verify(&self) -> Outcome {
         verify(&format!("http://{}", self.engine.http), self.cluster.server.kubeconfig(), &["-o", "json"])
     }
@@ -288,7 +288,7 @@ impl Scene {
     fn verify_equal(&self) {
         let deadline = Instant::now() + Duration::from_mins(2);
         let mut outcome = self.verify();
-        // a unit that the last reload replaces is not compared: the command says so, and asks to be called again
+        // a unit replaced by the last reload is not compared: the command reports that, so run it again
         while outcome.json()["verdict"] == "unproven" && Instant::now() < deadline {
             outcome = self.verify();
         }
@@ -298,7 +298,7 @@ impl Scene {
         assert!(units >= TYPES.len(), "{units} units were compared");
     }
 
-    /// Has the engine told of an object with another name, and returns that, as the engine has it.
+    /// Makes the engine receive an object under another name; returns the engine's state with it.
     fn verify_what_is_planted(&self) -> State {
         let [truth, lie] = PLANTED;
         self.forger.tell(truth, lie);
@@ -318,7 +318,7 @@ impl Scene {
         cached().into_iter().collect()
     }
 
-    /// Waits until no pod is on its way out: a rollout is complete before its last pods are gone.
+    /// Waits until no pod is terminating: a rollout completes before its last old pods are gone.
     fn wait_for_the_end_of_pods(&self) {
         let deadline = Instant::now() + Duration::from_mins(5);
         let leaving = "jsonpath={.items[*].metadata.deletionTimestamp}";
@@ -328,7 +328,7 @@ impl Scene {
         }
     }
 
-    /// Waits until all that shall be watched is, and the cache is what the server lists; returns that.
+    /// Waits until all types are watched and the cache equals the server's lists; returns this state.
     fn settle(&self) -> State {
         let deadline = Instant::now() + Duration::from_mins(3);
         loop {
@@ -346,7 +346,7 @@ impl Scene {
         }
     }
 
-    /// The types that shall be watched, and their objects.
+    /// Returns the types that must be watched, and their objects.
     fn on_the_server(&self) -> (BTreeSet<String>, State) {
         let (mut types, mut objects) = self.cluster.dump_all(&RESTLESS);
         if let Some(named) = self.plan.types {
@@ -379,7 +379,7 @@ fn config(dir: &Path, resources: &str) -> String {
     )
 }
 
-/// The first few objects that one side has otherwise than the other.
+/// Returns the first few objects that differ between both sides.
 fn differences(ours: &State, server: &State) -> String {
     let mut text = String::new();
     let keys = ours.keys().chain(server.keys().filter(|key| !ours.contains_key(*key)));
@@ -390,8 +390,8 @@ fn differences(ours: &State, server: &State) -> String {
 }
 
 #[test]
-fn i1_rolling_restarts_of_deployments_end_in_the_state_the_server_lists() {
-    let Some(replay) = Scene::play("i1_rolling_restarts_of_deployments", Plan::listed()) else { return };
+fn rolling_restarts_end_in_server_state() {
+    let Some(replay) = Scene::play("rolling_restarts_end_in_server_state", Plan::listed()) else { return };
     assert_eq!(replay.duplicates, 0, "nothing was sent twice without a restart");
     let all_pods = 5 * DEPLOYMENTS.len() * replicas();
     let deleted = replay.counts[&("deleted".to_owned(), "watch".to_owned())];
@@ -399,7 +399,7 @@ fn i1_rolling_restarts_of_deployments_end_in_the_state_the_server_lists() {
 }
 
 #[test]
-fn i1_a_bad_network_and_two_restarts_of_the_api_server_change_nothing_of_that() {
+fn bad_network_and_server_restarts_lose_nothing() {
     let plan = Plan {
         rounds: 2,
         at_least: length(Duration::from_secs(24), Duration::from_mins(5)),
@@ -407,23 +407,23 @@ fn i1_a_bad_network_and_two_restarts_of_the_api_server_change_nothing_of_that() 
         server_restarts: 2,
         ..Plan::listed()
     };
-    Scene::play("i1_a_bad_network_and_two_restarts_of_the_api_server", plan);
+    Scene::play("bad_network_and_server_restarts_lose_nothing", plan);
 }
 
 #[test]
-fn i1_everything_is_watched_while_types_come_and_go_and_the_configuration_changes() {
-    let Some(replay) = Scene::play("i1_everything_is_watched", Plan::everything()) else { return };
+fn full_watch_survives_type_and_config_changes() {
+    let Some(replay) = Scene::play("full_watch_survives_type_and_config_changes", Plan::everything()) else { return };
     let came = |kind: &str, cause: &str| replay.counts.contains_key(&(kind.to_owned(), cause.to_owned()));
     assert!(came("removed", "reload"), "two types were not watched for a while: {:?}", replay.counts);
 }
 
 #[test]
-fn i1_a_bad_network_and_two_restarts_of_the_api_server_while_everything_is_watched() {
+fn full_watch_survives_bad_network_and_server_restarts() {
     let plan = Plan {
         at_least: length(Duration::from_secs(24), Duration::from_mins(5)),
         faults: true,
         server_restarts: 2,
         ..Plan::everything()
     };
-    Scene::play("i1_a_bad_network_while_everything_is_watched", plan);
+    Scene::play("full_watch_survives_bad_network_and_server_restarts", plan);
 }

@@ -1,4 +1,4 @@
-//! `deltabus manifests` and the Helm chart, installed in a living cluster; and the program as such a pod runs it.
+//! `deltabus manifests` and the Helm chart, installed in a live cluster, and the program run like such a pod.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/deltabus");
 /// User and group of the pod.
 const USER: u32 = 65532;
-/// Time for what the cluster does by itself.
+/// Timeout for actions of the cluster.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const CONFIG: &str = r#"
@@ -47,7 +47,7 @@ fn manifests(cluster: &LivingCluster, dir: &Path, args: &[&str]) -> String {
     stdout
 }
 
-/// Provides what an administrator does: a volume, the Secret, and a namespace that takes restricted pods alone.
+/// Does an administrator's part: a volume, the Secret, and a namespace that accepts only restricted pods.
 fn prepare(cluster: &LivingCluster, namespace: &str) {
     let label = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
     let metadata = json!({ "name": namespace, "labels": label });
@@ -70,10 +70,10 @@ fn wait_rolled_out(cluster: &LivingCluster, namespace: &str) {
     cluster.kubectl(&["rollout", "status", "statefulset/deltabus", "-n", namespace, "--timeout=120s"]);
 }
 
-/// Pod as a kubelet runs it: a read-only root, volumes, and a user without rights.
+/// Environment of a pod under a kubelet: a read-only root, volumes, and an unprivileged user.
 struct Pod {
     dir: tempfile::TempDir,
-    /// Versions of the configuration so far.
+    /// Number of configuration versions so far.
     versions: u32,
 }
 
@@ -101,12 +101,12 @@ impl Pod {
         self.dir.path().join("root").join(path)
     }
 
-    /// Returns a directory of the volume, which belongs to the group of the pod.
+    /// Returns a directory of the volume, which belongs to the pod's group.
     fn volume(&self, name: &str) -> PathBuf {
         self.dir.path().join("volume").join(name)
     }
 
-    /// Changes the files of the `ConfigMap` as a kubelet does: all at once, by a symlink.
+    /// Changes the files of the `ConfigMap` like a kubelet: atomically, by a symlink.
     fn configure(&mut self, files: &Value) {
         self.versions += 1;
         let (config, version) = (self.path("config"), format!("..{}", self.versions));
@@ -149,7 +149,7 @@ impl Pod {
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("ROOT", root);
         command.env("VOLUME", self.dir.path().join("volume"));
         command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port);
-        // Other tests have ports too.
+        // Other tests use ports too.
         command.env("DELTABUS__HTTP__LISTEN", "127.0.0.1:0").env("DELTABUS__HTTP__PROBE_LISTEN", "127.0.0.1:0");
         command.stdout(Stdio::null());
         Engine::spawn_command(command)
@@ -157,8 +157,8 @@ impl Pod {
 }
 
 #[test]
-fn installed_bus_rolls_out_and_runs_without_rights_of_its_own() {
-    let name = "installed_bus_rolls_out_and_runs_without_rights_of_its_own";
+fn installed_bus_rolls_out_with_minimal_rights() {
+    let name = "installed_bus_rolls_out_with_minimal_rights";
     let Some(helm) = helm::build_or_skip(name) else { return };
     let Some(cluster) = LivingCluster::start_or_skip(name, 1) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -199,7 +199,7 @@ fn installed_bus_rolls_out_and_runs_without_rights_of_its_own() {
     each_verb_is_needed(&cluster, &pod, token, dir.path());
 }
 
-/// Returns whether this user may give a process mounts of its own: root may, outside of most containers.
+/// Returns true if this user may create mounts for a process; root may, outside of most containers.
 fn may_make_roots() -> bool {
     let status = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
@@ -213,7 +213,7 @@ fn install_chart(cluster: &LivingCluster, helm: &Helm, dir: &Path) {
     assert!(notes.contains("port-forward deltabus-0"), "{notes}");
 }
 
-/// Takes each verb of the role away in turn: the engine says which one it lacks.
+/// Removes each verb of the role in turn: the engine reports the missing one.
 fn each_verb_is_needed(cluster: &LivingCluster, pod: &Pod, token: &str, dir: &Path) {
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/deltabus-deltabus";
     let rules = cluster.server.get(path)["rules"].clone();
@@ -243,7 +243,7 @@ fn each_verb_is_needed(cluster: &LivingCluster, pod: &Pod, token: &str, dir: &Pa
                     })
                 });
             } else {
-                engine.wait_for_log("not allowed to get the namespace kube-system");
+                engine.wait_for_log("the namespace kube-system may not be read");
             }
             assert!(engine.terminate().success());
             count += 1;

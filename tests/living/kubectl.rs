@@ -1,4 +1,4 @@
-//! kubectl against the read API: what it prints of the cache is what it prints of the API server.
+//! kubectl with the read API: its output for the cache equals that for the API server.
 
 #![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
 
@@ -9,12 +9,12 @@ use std::{
 };
 
 use crate::support::{cluster::Cluster, engine::Engine, living::Kubectl, scripted::PATIENCE};
-use deltabus::list_watch::kube::{ClusterAccess, KubeOptions, raw::RawClient};
+use deltabus::internals::list_watch::kube::{ClusterAccess, KubeOptions, raw::RawClient};
 use serde_json::{Value, json};
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
-/// What is compared, and the paths.
+/// Compared types, and their paths.
 const TYPES: [(&str, &str); 17] = [
     ("pods", "/api/v1/namespaces/shown/pods"),
     ("nodes", "/api/v1/nodes"),
@@ -35,7 +35,7 @@ const TYPES: [(&str, &str); 17] = [
     ("gauges.test.deltabus.dev", "/apis/test.deltabus.dev/v1/namespaces/shown/gauges"),
 ];
 
-/// A cluster with an object of every look, and an engine that watches it. Where the cluster cannot be built, says so.
+/// A cluster with an object of every kind of table, and an engine that watches it. Skips if the cluster cannot be built.
 struct Fixture {
     cluster: Cluster,
     engine: Engine,
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-/// Pod statuses: what containers and init containers can come to.
+/// Returns pod statuses with all states of containers and init containers.
 fn pod_statuses() -> Vec<(&'static str, Value)> {
     let running = |ready| {
         json!({"name": "main", "ready": ready, "restartCount": 0, "image": "x", "imageID": "",
@@ -208,7 +208,7 @@ fn populate(cluster: &Cluster) {
     }
 }
 
-/// Asks both for a table, until both have answered in one second: ages count seconds.
+/// Requests a table from both, until both have answered within the same second, because ages count seconds.
 fn tables(fixture: &Fixture, path: &str) -> (Value, Value) {
     let options =
         KubeOptions { kubeconfig: fixture.cluster.kubeconfig().display().to_string(), ..KubeOptions::default() };
@@ -227,7 +227,7 @@ fn tables(fixture: &Fixture, path: &str) -> (Value, Value) {
                 for column in table["columnDefinitions"].as_array_mut().expect("a table has columns") {
                     column["description"].take();
                 }
-                // The server's table comes of its internal form, which keeps this annotation elsewhere.
+                // The server builds its table from its internal form, which has this annotation elsewhere.
                 for row in table["rows"].as_array_mut().expect("a table has rows") {
                     if row["object"]["metadata"]["annotations"]["deprecated.daemonset.template.generation"].is_string()
                     {
@@ -245,8 +245,8 @@ fn tables(fixture: &Fixture, path: &str) -> (Value, Value) {
 }
 
 #[test]
-fn tables_are_what_the_api_server_makes_of_the_same_objects() {
-    let Some(fixture) = start("tables_are_what_the_api_server_makes") else { return };
+fn tables_equal_those_of_api_server() {
+    let Some(fixture) = start("tables_equal_those_of_api_server") else { return };
     for (name, path) in TYPES {
         let (ours, theirs) = tables(&fixture, path);
         assert!(!theirs["rows"].as_array().expect("rows").is_empty(), "{name}: there is something to compare");
@@ -262,8 +262,8 @@ fn tables_are_what_the_api_server_makes_of_the_same_objects() {
 }
 
 #[test]
-fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
-    let test = "kubectl_prints_of_the_cache_what_it_prints_of_the_server";
+fn kubectl_prints_the_same_from_cache_and_server() {
+    let test = "kubectl_prints_the_same_from_cache_and_server";
     let Some(kubectl) = Kubectl::build_or_skip(test) else { return };
     let Some(fixture) = start(test) else { return };
     for args in [
@@ -280,7 +280,7 @@ fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
     ] {
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
-            // at once: ages are in seconds
+            // run both at once: ages are in seconds
             let (ours, theirs) = thread::scope(|scope| {
                 let ours = scope.spawn(|| fixture.of_the_cache(&kubectl, args));
                 let theirs = fixture.of_the_server(&kubectl, args);
@@ -313,7 +313,7 @@ fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), TYPES.len() + 1);
 }
 
-/// One object of every kind that has a look of its own; statuses are set after.
+/// One object of every kind with its own table columns; statuses are set later.
 const OBJECTS: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: shown}}
 ---

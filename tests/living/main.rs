@@ -1,4 +1,4 @@
-//! `deltabus run` on a living cluster: API server, controllers, scheduler and nodes.
+//! `deltabus run` on a live cluster: API server, controllers, scheduler and nodes.
 
 mod churn;
 mod install;

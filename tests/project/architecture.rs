@@ -1,4 +1,4 @@
-//! The layering of the crate, held by reading its source: `lib.rs` names the order, and every file keeps to it.
+//! Layering of the crate, checked in its source: `lib.rs` gives the order of layers, and every file must follow it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 
 use regex::Regex;
 
-/// What pure machines must not know: time, chance, threads of control, the outside.
+/// Patterns that state machines must not use: time, randomness, threads, the environment.
 const EFFECTS: &[&str] = &[
     r"\basync\b",
     r"\bactix(_rt)?::",
@@ -23,7 +23,7 @@ const EFFECTS: &[&str] = &[
     r"\bthread::",
 ];
 
-/// The machines of the stages and what they are made of (D1).
+/// Files of the stages' state machines and their parts.
 const CORES: &[&str] = &[
     "change.rs",
     "redact.rs",
@@ -94,22 +94,22 @@ const CORES: &[&str] = &[
     "engine/rediscovery.rs",
 ];
 
-/// Files among them that are shells.
+/// Names of files in those directories that are shells.
 const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "handle.rs", "messages.rs", "run.rs", "writer.rs"];
 
-/// One file of `src`, without comments and without its tests.
+/// One file of `src`, without comments and tests.
 struct Source {
     path: String,
     text: String,
 }
 
 impl Source {
-    /// The module of the crate's root that the file belongs to.
+    /// Returns the top-level module of the file.
     fn module(&self) -> &str {
         self.path.split(['/', '.']).next().unwrap_or_default()
     }
 
-    /// The modules of the crate's root that the file names.
+    /// Returns the top-level modules that the file uses.
     fn named(&self) -> BTreeSet<&str> {
         let mut named = BTreeSet::new();
         for (at, _) in self.text.match_indices("crate::") {
@@ -123,7 +123,7 @@ impl Source {
     }
 }
 
-/// The first name of every path of a `{…}` group, up to its end.
+/// Returns the first name of every path in a `{…}` group, up to its end.
 fn first_names(group: &str) -> Vec<&str> {
     let (mut depth, mut start, mut names) = (0_usize, 0, Vec::new());
     for (at, letter) in group.char_indices() {
@@ -177,7 +177,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules of `lib.rs`, in the order of the data.
+/// Returns the modules of `lib.rs`, in layer order.
 fn order() -> Vec<String> {
     let lib = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).expect("it is there");
     let modules = Regex::new(r"(?m)^(?:pub )?mod (\w+);").expect("a valid pattern");
@@ -185,7 +185,7 @@ fn order() -> Vec<String> {
 }
 
 #[test]
-fn a_file_names_only_what_stands_before_it_in_lib_rs() {
+fn files_name_only_earlier_modules_of_lib_rs() {
     let order = order();
     assert!(order.len() > 15, "{order:?}");
     let rank = |module: &str| order.iter().position(|name| name == module);
@@ -202,7 +202,7 @@ fn a_file_names_only_what_stands_before_it_in_lib_rs() {
 }
 
 #[test]
-fn d1_cores_know_no_time_no_chance_no_actor_and_nothing_of_the_outside() {
+fn cores_have_no_effects() {
     let effects: Vec<_> = EFFECTS.iter().map(|effect| Regex::new(effect).expect("a valid pattern")).collect();
     let (mut wrong, mut cores) = (Vec::new(), 0);
     for source in sources() {
@@ -225,7 +225,7 @@ fn d1_cores_know_no_time_no_chance_no_actor_and_nothing_of_the_outside() {
 }
 
 #[test]
-fn d5_the_store_alone_names_evmap_and_few_know_the_kube_client() {
+fn only_store_uses_evmap_and_few_use_kube() {
     let evmap = Regex::new(r"\bevmap::").expect("a valid pattern");
     let kube = Regex::new(r"(?:^|[^:\w])(?:kube|kube_client|kube_core)::").expect("a valid pattern");
     let own = Regex::new(r"(?s)\buse (?:crate|super|self)::.*?;").expect("a valid pattern"); // `list_watch::kube` is ours
@@ -234,7 +234,7 @@ fn d5_the_store_alone_names_evmap_and_few_know_the_kube_client() {
         if evmap.is_match(&source.text) {
             assert_eq!(path, "indexer/store.rs", "only the store names evmap");
         }
-        // One client a thread is kept where threads are made; what both errors say is shared.
+        // Clients belong to threads, so the thread code holds them; the formatting of both errors is shared.
         let may = path.starts_with("list_watch/kube") || path.starts_with("discovery");
         let may = may || matches!(path.as_str(), "engine/sources.rs" | "client_error.rs");
         let names = kube.is_match(&own.replace_all(&source.text, ""));
@@ -243,7 +243,7 @@ fn d5_the_store_alone_names_evmap_and_few_know_the_kube_client() {
 }
 
 #[test]
-fn every_file_says_what_it_is_for() {
+fn every_file_states_its_purpose() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for source in sources() {
         let text = fs::read_to_string(root.join(&source.path)).expect("source is readable");
@@ -251,7 +251,7 @@ fn every_file_says_what_it_is_for() {
     }
 }
 
-/// The crate-wide types that a file declares.
+/// Returns the crate-wide types that a file declares.
 fn declared(source: &Source) -> impl Iterator<Item = &str> {
     let declaration =
         Regex::new(r"(?m)^pub(?:\(crate\))? (?:struct|enum|trait|type|union) (\w+)").expect("a valid pattern");
@@ -260,7 +260,7 @@ fn declared(source: &Source) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn crate_wide_types_have_names_of_their_own() {
+fn crate_wide_types_have_unique_names() {
     let (sources, mut files) = (sources(), BTreeMap::<_, Vec<_>>::new());
     for source in &sources {
         declared(source).for_each(|name| files.entry(name).or_default().push(&source.path));

@@ -1,4 +1,4 @@
-//! What the documents name is there.
+//! Checks that names in the documents exist.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::support::engine::{Engine, text};
-use deltabus::simulator::{Simulator, SimulatorOptions, Sizes, Workload};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions, Sizes, Workload};
 use regex::Regex;
 
 fn sources(dir: &Path, all: &mut String) {
@@ -25,12 +25,18 @@ fn sources(dir: &Path, all: &mut String) {
     }
 }
 
-/// The names of all tests, from the source.
-fn tests() -> BTreeSet<String> {
+/// Returns all Rust code below `src` and `tests`.
+fn code() -> String {
     let mut code = String::new();
     for dir in ["src", "tests"] {
         sources(Path::new(dir), &mut code);
     }
+    code
+}
+
+/// Returns the names of all tests in the source.
+fn tests() -> BTreeSet<String> {
+    let code = code();
     assert!(!code.contains(concat!("#[", "ignore")), "every test runs");
     let test = Regex::new(
         r"(?m)#\[(?:\w+::)*test\b.*\]\s*(?:#\[.*\]\s*|//.*\n\s*)*(?:pub(?:\(crate\))? )?(?:async )?fn (\w+)",
@@ -43,14 +49,14 @@ fn tests() -> BTreeSet<String> {
     names(test, &code).into_iter().chain(names(case, &cases)).collect()
 }
 
-/// The words in backticks.
+/// Returns the texts in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
 /// A word with an underscore in these documents is a test, an option or a metric.
 #[test]
-fn every_test_that_the_guarantees_and_the_rules_name_exists() {
+fn tests_named_in_documents_exist() {
     let tests = tests();
     assert!(tests.len() > 1_000, "{}", tests.len());
     let [text, semantics, state, questions] = ["guarantees", "semantics", "state", "questions"]
@@ -76,14 +82,56 @@ fn every_test_that_the_guarantees_and_the_rules_name_exists() {
     }
 }
 
+/// Reads the rules of `docs/semantics.md`, each with the tests in its row.
+fn rules(semantics: &str, tests: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
+    let id = Regex::new(r"^[A-Z]+-\d+$").unwrap();
+    let mut all = BTreeMap::new();
+    for row in semantics.lines().filter(|line| line.starts_with("| ")) {
+        let row = row.trim_matches(['|', ' ']);
+        let (Some((ids, _)), Some((_, held_by))) = (row.split_once(" | "), row.rsplit_once(" | ")) else { continue };
+        let named: BTreeSet<_> = quoted(held_by).filter(|name| tests.contains(*name)).map(str::to_owned).collect();
+        for rule in ids.split(", ").filter(|rule| id.is_match(rule)) {
+            all.insert(rule.to_owned(), named.clone());
+        }
+    }
+    all
+}
+
+/// Reads the rules above each test, from lines like `/// Rules: R-10, R-30.`
+fn rules_above_tests(code: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let ids = r"([A-Z]+-\d+(?:, [A-Z]+-\d+)*)";
+    let function = r"(?:\s*(?:#\[.*\]|//.*)\n)*\s*(?:pub\(crate\) )?(?:async )?fn (\w+)";
+    let line = Regex::new(&format!(r"(?m)^ */// Rules?: {ids}\.\n{function}")).unwrap();
+    let mut all = BTreeMap::<_, BTreeSet<_>>::new();
+    for found in line.captures_iter(code) {
+        all.entry(found[2].to_owned()).or_default().extend(found[1].split(", ").map(str::to_owned));
+    }
+    let lines = Regex::new(r"(?m)^ */// Rules?: ").unwrap().find_iter(code).count();
+    assert_eq!(lines, line.find_iter(code).count(), "each line of rules stands above a test");
+    all
+}
+
 #[test]
-fn test_programs_and_files_that_texts_name_exist() {
+fn rules_and_tests_name_each_other() {
+    let semantics = fs::read_to_string("docs/semantics.md").unwrap();
+    let (rules, above) = (rules(&semantics, &tests()), rules_above_tests(&code()));
+    assert!(rules.len() > 150 && above.len() > 250, "{} rules, {} tests", rules.len(), above.len());
+    let named = rules.iter().flat_map(|(rule, tests)| tests.iter().map(move |test| (rule, test)));
+    let unmarked: Vec<_> =
+        named.filter(|(rule, test)| above.get(*test).is_none_or(|own| !own.contains(*rule))).collect();
+    assert!(unmarked.is_empty(), "no line `/// Rule` names the rule above its test: {unmarked:?}");
+    let unknown: Vec<_> = above.iter().filter(|(_, own)| own.iter().any(|rule| !rules.contains_key(rule))).collect();
+    assert!(unknown.is_empty(), "docs/semantics.md has no such rule: {unknown:?}");
+}
+
+#[test]
+fn programs_and_files_named_in_texts_exist() {
     let mut text = String::new();
     for dir in ["src", "tests", "benches", "examples"] {
         sources(Path::new(dir), &mut text);
     }
     for file in documents().into_iter().chain([PathBuf::from(".ci/run"), PathBuf::from(".ci/long")]) {
-        // Older entries of the changelog speak of the files of their time.
+        // Older entries of the changelog name files that no longer exist.
         if !file.ends_with("CHANGELOG.md") {
             text.push_str(&fs::read_to_string(file).unwrap());
         }
@@ -107,7 +155,7 @@ fn test_programs_and_files_that_texts_name_exist() {
     assert!(commands > 5, "{commands}");
 }
 
-/// The documents of the project.
+/// Returns the documents of the project.
 fn documents() -> Vec<PathBuf> {
     let of = |dir: &str| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     let mut all: Vec<_> = [".", "docs", "docs/handlers", "tests/cluster"].into_iter().flat_map(of).collect();
@@ -115,7 +163,7 @@ fn documents() -> Vec<PathBuf> {
     all
 }
 
-/// What GitHub calls the headings of a document in links.
+/// Returns GitHub's link anchors for the headings of a document.
 fn anchors(text: &str) -> Vec<String> {
     let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
     let slug = |heading: &str| {
@@ -126,7 +174,7 @@ fn anchors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_between_documents_leads_somewhere() {
+fn every_link_between_documents_resolves() {
     let mut followed = 0;
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
@@ -146,7 +194,7 @@ fn every_link_between_documents_leads_somewhere() {
 }
 
 #[test]
-fn the_configurations_of_the_readme_are_valid_and_none_is_odd() {
+fn configurations_in_readme_are_valid_without_warnings() {
     let text = fs::read_to_string("README.md").unwrap();
     let blocks: Vec<_> = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(blocks.len(), 2);
@@ -163,7 +211,7 @@ fn the_configurations_of_the_readme_are_valid_and_none_is_odd() {
     }
 }
 
-/// Reads the numbers of a row of a Markdown table: of each cell the first one.
+/// Reads the first number of each cell in a row of a Markdown table.
 fn numbers(text: &str, row: &str) -> Vec<f64> {
     let line = text.lines().find(|line| line.starts_with(&format!("| {row} |")));
     let cells = line.unwrap_or_else(|| panic!("no row {row}")).split('|').skip(2);
@@ -172,7 +220,7 @@ fn numbers(text: &str, row: &str) -> Vec<f64> {
 }
 
 #[test]
-fn factors_of_the_readme_are_those_of_the_benchmarks() {
+fn readme_factors_match_benchmarks() {
     let [readme, measured] = ["README.md", "docs/benchmarks.md"].map(|file| fs::read_to_string(file).unwrap());
     let standard = numbers(&measured, "**deltabus**, pods of one shape");
     for (row, measured_row) in [
@@ -189,9 +237,9 @@ fn factors_of_the_readme_are_those_of_the_benchmarks() {
     assert!(!readme.contains("µs"), "one number a claim: the picture has microseconds");
 }
 
-/// A reader who copies the webhook's configuration sees events in the simulated cluster.
+/// A reader who copies the webhook's configuration receives events of the simulated cluster.
 #[test]
-fn webhook_of_the_readme_gets_events_of_the_simulated_cluster() {
+fn readme_webhook_gets_events_from_simulated_cluster() {
     let readme = fs::read_to_string("README.md").unwrap();
     let block = readme.split("```toml\n").find(|block| block.contains("\"webhook\"")).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -211,8 +259,9 @@ fn webhook_of_the_readme_gets_events_of_the_simulated_cluster() {
     drop(engine);
 }
 
+/// Rule: G-9.
 #[test]
-fn every_field_of_the_state_is_documented_and_every_documented_one_is_there() {
+fn documented_state_fields_match_running_engine() {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
@@ -248,7 +297,7 @@ fn every_field_of_the_state_is_documented_and_every_documented_one_is_there() {
     assert!(engine.terminate().success());
 }
 
-/// Reads the options of `config.toml`, each with the default or example that the file shows: `[http] idle_timeout` → `"2m"`.
+/// Reads the options of `config.toml`, each with its default or example: `[http] idle_timeout` → `"2m"`.
 fn options() -> BTreeMap<String, String> {
     let text = fs::read_to_string("config.toml").unwrap();
     let section = Regex::new(r"^#?(\[[\w.]+\])(?:\s|$)").unwrap();
@@ -265,7 +314,7 @@ fn options() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn limits_of_the_threat_model_are_the_defaults() {
+fn limits_in_threat_model_are_defaults() {
     let (options, text) = (options(), fs::read_to_string("docs/security.md").unwrap());
     let row = Regex::new(r"(?m)^\| `(\[.+?\] \w+)` \| `(.+?)` \|").unwrap();
     let rows: Vec<_> = row.captures_iter(&text).collect();
@@ -276,13 +325,13 @@ fn limits_of_the_threat_model_are_the_defaults() {
 }
 
 #[test]
-fn benches_that_texts_name_exist() {
+fn benches_named_in_texts_exist() {
     let manifest = fs::read_to_string("Cargo.toml").unwrap();
     let command = Regex::new(r"--bench (\w+)(?: -- (\w+))?").unwrap();
     let mut commands = 0;
     for document in documents().into_iter().chain([PathBuf::from("benches/README.md")]) {
         if document.ends_with("CHANGELOG.md") {
-            continue; // older entries name the benches of their time
+            continue; // older entries name benches that no longer exist
         }
         let text = fs::read_to_string(&document).unwrap();
         for found in command.captures_iter(&text) {

@@ -1,4 +1,4 @@
-//! The examples, run against the simulated cluster: what is shown works.
+//! The examples, run against the simulated cluster.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -41,7 +41,7 @@ use std::{
 };
 
 use actix::System;
-use deltabus::{
+use deltabus::internals::{
     config::{Config, FileFsync, FileSink, Permissions, SinkConfig},
     engine::{Engine, EngineBuilder},
     list_watch::kube::ClusterAccess,
@@ -68,7 +68,7 @@ fn cluster() -> Simulator {
     simulator
 }
 
-/// Points a configuration at the simulated cluster.
+/// Points a configuration to the simulated cluster.
 fn at(mut config: Config, simulator: &Simulator, dir: &Path) -> Config {
     let path = dir.join("kubeconfig");
     fs::write(&path, simulator.kubeconfig()).unwrap();
@@ -77,12 +77,12 @@ fn at(mut config: Config, simulator: &Simulator, dir: &Path) -> Config {
     config
 }
 
-/// An engine over the simulated cluster.
+/// Returns the builder of an engine for the simulated cluster.
 fn over(simulator: &Simulator) -> EngineBuilder {
     Engine::builder().cluster(ClusterAccess::without_credentials(&simulator.url(), "test").unwrap())
 }
 
-/// Waits until it holds, for a minute.
+/// Waits for up to a minute until a condition holds.
 async fn until(holds: impl Fn() -> bool) {
     for _ in 0..3_000 {
         if holds() {
@@ -93,7 +93,7 @@ async fn until(holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn tail_shows_what_is_there_and_what_changes() {
+fn tail_shows_existing_and_changed_objects() {
     let (simulator, dir) = (cluster(), tempfile::tempdir().unwrap());
     let out = dir.path().join("out");
     let mut config = at(tail::config(&["po".to_owned()]).unwrap(), &simulator, dir.path());
@@ -122,7 +122,7 @@ fn own_handler_counts_restarts() {
     let tell = move |counts: &BTreeMap<String, u64>| counter.set(counts.get("default").copied().unwrap_or(0));
     System::new()
         .block_on(own_handler::count_restarts(config, tell, async {
-            // The first state is not sent; a change after it is.
+            // The first state is not sent; a later change is.
             for restarts in 1..=3_000 {
                 if seen.get() >= 2 {
                     break;
@@ -164,7 +164,7 @@ fn dynamic_counts_objects_of_types_by_name() {
 }
 
 #[test]
-fn closure_handler_says_what_was_deleted() {
+fn closure_handler_reports_deletions() {
     let simulator = cluster();
     let said = Arc::new(Mutex::new(Vec::new()));
     let (lines, heard) = (Arc::clone(&said), Arc::clone(&said));
@@ -187,7 +187,7 @@ fn custom_index_finds_pods_by_image() {
 }
 
 #[test]
-fn transform_hides_values_before_they_are_cached() {
+fn transform_hides_values_before_caching() {
     let simulator = cluster();
     let mut object = pod("d", "n1", 0);
     object["spec"]["containers"][0]["env"] = json!([{"name": "TOKEN", "value": "open sesame"}]);
@@ -207,7 +207,7 @@ fn start_and_stop_watches_types_one_by_one() {
 }
 
 #[test]
-fn controller_counts_the_children_of_an_owner() {
+fn controller_counts_children_of_owner() {
     let (simulator, dir) = (cluster(), tempfile::tempdir().unwrap());
     let store = simulator.store();
     let metadata = json!({"name": "web", "namespace": "default"});

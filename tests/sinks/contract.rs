@@ -1,6 +1,6 @@
-//! What every handler does alike, whatever it delivers to: one list of cases, one row a handler.
+//! Behaviour that all handlers share, whatever their destination: one list of cases, one row per handler.
 //!
-//! `cargo test --test sinks contract::webhook` plays them with one of them. A further kind of handler is an `impl` of
+//! `cargo test --test sinks contract::webhook` runs the cases with one handler. Another kind of handler needs an `impl` of
 //! [`sink::Sink`] and a row below.
 
 mod bench;
@@ -11,19 +11,19 @@ use crate::support::simulated::Simulated;
 use crate::support::sink;
 use bench::Bench;
 
-/// The names of the cases: functions of [`cases`].
+/// Names of the cases: functions of [`cases`].
 macro_rules! contract {
     ($($handler:ident: $sink:expr;)*) => {
         $(contract!(@row $handler, $sink,
-            i2_each_object_tells_its_story_in_order,
-            i4_what_the_sink_refuses_is_tried_again_until_it_is_taken,
-            d8_what_comes_twice_has_the_id_that_it_had,
-            i4_a_stop_in_mid_batch,
-            i4_a_stop_amid_deliveries_repeats_nothing,
-            i4_a_sink_that_is_down_at_the_start_is_waited_for,
-            i4_a_sink_that_goes_and_comes_back_gets_everything,
-            i5_i7_a_stuck_sink_costs_disk_and_delays_nobody,
-            i4_killed_amid_deliveries_and_started_again_it_loses_nothing,
+            events_of_each_object_arrive_in_order,
+            refused_events_are_retried_until_accepted,
+            repeated_event_keeps_its_id,
+            stop_during_batch_loses_nothing,
+            stop_during_deliveries_repeats_nothing,
+            unreachable_sink_at_start_is_awaited,
+            sink_gets_everything_after_outage,
+            stalled_sink_uses_disk_and_delays_none,
+            kill_during_deliveries_loses_nothing,
         );)*
     };
     (@row $handler:ident, $sink:expr, $($case:ident,)*) => {

@@ -1,4 +1,4 @@
-//! Every configuration of `docs/cookbook.md`, as it stands there, against a cluster.
+//! All configurations of `docs/cookbook.md`, unchanged, run against a cluster.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ use kitchen::{Kitchen, events, recipes, stories, wait_events};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// An HTTP server that takes everything.
+/// An HTTP server that accepts everything.
 struct Hook {
     server: Server,
     _runtime: Runtime,
@@ -43,7 +43,7 @@ impl Hook {
     }
 }
 
-/// Waits until the cache has the version of an object, and everything that was to be sent by then was.
+/// Waits until the cache has the version of an object, and all events due by then are sent.
 fn settled(engine: &Engine, path: &str, object: &Value) {
     let version = &object["metadata"]["resourceVersion"];
     engine.wait_for("the object in the cache", PATIENCE, || {
@@ -51,7 +51,7 @@ fn settled(engine: &Engine, path: &str, object: &Value) {
             code == 200 && serde_json::from_str::<Value>(&body).unwrap()["metadata"]["resourceVersion"] == *version
         })
     });
-    // it is read before handlers are told
+    // the read API shows an object before handlers receive it
     let (_, plural) = path.rsplit_once('/').and_then(|(types, _)| types.rsplit_once('/')).unwrap();
     let number = |version: &Value| version.as_str().and_then(|text| text.parse::<u64>().ok());
     engine.wait_for("all of it read", PATIENCE, || {
@@ -88,7 +88,7 @@ fn each_recipe_is_valid_and_has_a_test() {
 }
 
 #[test]
-fn row_17_the_tests_of_recipes_are_as_expected() {
+fn tests_of_recipes_pass() {
     let mut tested = 0;
     for (name, recipe) in recipes().into_iter().filter(|(_, recipe)| recipe.contains("[[tests]]")) {
         let kitchen = Kitchen::with(name, &[]);
@@ -102,7 +102,7 @@ fn row_17_the_tests_of_recipes_are_as_expected() {
 }
 
 #[test]
-fn row_16_the_audit_log_has_changes_of_specs_and_none_of_a_rollouts_progress() {
+fn audit_log_has_spec_changes_without_rollout_progress() {
     let mut kitchen = Kitchen::with("audit.toml", &["prod"]);
     kitchen.replace_path("DELTABUS__HANDLERS__AUDIT__PATH", "audit.jsonl");
     kitchen.replace_path("DELTABUS__STATE__DIR", "state");
@@ -126,7 +126,7 @@ fn row_16_the_audit_log_has_changes_of_specs_and_none_of_a_rollouts_progress() {
 }
 
 #[test]
-fn row_16_a_webhook_hears_of_images_and_of_nothing_else() {
+fn image_webhook_gets_only_image_changes() {
     let mut kitchen = Kitchen::with("image-changes.toml", &["prod", "staging", "dev"]);
     let hook = Hook::start();
     kitchen.replace("DELTABUS__HANDLERS__HOOK__URL", hook.url());
@@ -153,7 +153,7 @@ fn row_16_a_webhook_hears_of_images_and_of_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_1_everything_is_in_the_stream_once_whoever_was_down() {
+async fn jetstream_recipe_stores_everything_once_despite_outages() {
     let mut kitchen = Kitchen::with("jetstream.toml", &[]);
     let Some(mut server) = NatsServer::start_or_skip("the JetStream recipe", nats::Keys::jetstream) else { return };
     kitchen.replace("DELTABUS__HANDLERS__BUS__SERVERS", format!("[\"nats://{}\"]", server.address()));
@@ -163,7 +163,7 @@ async fn row_1_everything_is_in_the_stream_once_whoever_was_down() {
     kitchen.put("configmaps", "default", "settings", json!({ "data": { "a": "1" } }));
     engine.wait_for("both in the stream", PATIENCE, || {
         let row = &engine.json("/v1/handlers")["handlers"][0];
-        row["delivered"].as_u64() >= Some(6) && row["queued"] == 0 // four namespaces too
+        row["delivered"].as_u64() >= Some(6) && row["queued"] == 0 // also four namespaces
     });
     server.kill();
     kitchen.deploy("default", "web", "web:2");
@@ -190,7 +190,7 @@ async fn row_1_everything_is_in_the_stream_once_whoever_was_down() {
 
 #[cfg(feature = "kafka")]
 #[test]
-fn row_20_a_compacted_topic_equals_the_cluster() {
+fn compacted_topic_equals_cluster() {
     let mut kitchen = Kitchen::with("mirror.toml", &[]);
     let Some(broker) = Broker::start_or_skip("the Kafka recipe", |_| {}) else { return };
     for topic in ["k8s.deployments", "k8s.pods"] {
@@ -224,7 +224,7 @@ fn row_20_a_compacted_topic_equals_the_cluster() {
 }
 
 #[test]
-fn row_28_an_alarm_says_which_key_of_a_secret_changed_and_no_value() {
+fn secret_alarm_names_changed_key_without_value() {
     let mut kitchen = Kitchen::with("secrets.toml", &["prod"]);
     let hook = Hook::start();
     kitchen.replace("DELTABUS__HANDLERS__ALARM__URL", hook.url());
@@ -248,7 +248,7 @@ fn row_28_an_alarm_says_which_key_of_a_secret_changed_and_no_value() {
 }
 
 #[test]
-fn a_chat_hears_of_a_pod_once_it_begins_to_loop() {
+fn chat_is_notified_once_per_crash_loop() {
     let mut kitchen = Kitchen::with("crash-loops.toml", &["prod"]);
     let hook = Hook::start();
     kitchen.replace("DELTABUS__HANDLERS__CHAT__URL", hook.url());
@@ -270,7 +270,7 @@ fn a_chat_hears_of_a_pod_once_it_begins_to_loop() {
 }
 
 #[test]
-fn row_27_a_team_gets_its_namespaces_and_needs_no_right_in_others() {
+fn team_gets_its_namespaces_with_minimal_rights() {
     let kitchen = Kitchen::with("team.toml", &["payments", "payments-jobs", "others"]);
     for namespace in ["payments", "payments-jobs", "others"] {
         kitchen.put("configmaps", namespace, "settings", json!({ "data": { "a": "1" } }));
@@ -282,7 +282,7 @@ fn row_27_a_team_gets_its_namespaces_and_needs_no_right_in_others() {
     let mut seen = stories(&wait_events(&engine, &kitchen.file("stdout"), 3));
     seen.sort_unstable();
     assert_eq!(seen, ["added configmaps settings", "added configmaps settings", "added services api"]);
-    engine.wait_for_log("\"types\":4"); // each of them in two namespaces
+    engine.wait_for_log("\"types\":4"); // each type in two namespaces
     let verified = verify(&format!("http://{}", engine.http), &kitchen.file("kubeconfig"), &[]);
     assert_eq!(verified.code, 0, "{}", verified.stderr);
     assert!(verified.stderr.contains("the cache equals the server: 4 types, 3 objects"), "{}", verified.stderr);
@@ -298,7 +298,7 @@ fn row_27_a_team_gets_its_namespaces_and_needs_no_right_in_others() {
 }
 
 #[test]
-fn row_24_kinds_of_a_group_are_followed_as_they_come_and_go() {
+fn kinds_of_a_group_are_followed() {
     let kitchen = Kitchen::with("cert-manager.toml", &["prod"]);
     let engine = kitchen.run();
     let define = |kind: &str| {
@@ -320,7 +320,7 @@ fn row_24_kinds_of_a_group_are_followed_as_they_come_and_go() {
 }
 
 #[test]
-fn row_9_an_inventory_has_names_and_no_contents() {
+fn inventory_has_names_without_contents() {
     let mut kitchen = Kitchen::with("inventory.toml", &["prod"]);
     kitchen.replace_path("DELTABUS__HANDLERS__INVENTORY__PATH", "inventory.jsonl");
     let web = kitchen.deploy("prod", "web", "web:1");
@@ -345,7 +345,7 @@ fn row_9_an_inventory_has_names_and_no_contents() {
 }
 
 #[test]
-fn row_11_warnings_are_lines_and_nothing_of_them_is_kept() {
+fn warnings_are_printed_without_caching() {
     let kitchen = Kitchen::with("events.toml", &["prod"]);
     let engine = kitchen.run();
     let event = |kind: &str, reason: &str| {

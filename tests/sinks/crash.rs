@@ -1,9 +1,9 @@
-//! The engine is killed, again and again, while a real API server is written to: nothing is lost, and what comes twice
-//! comes under one id (I1, I4, D7, D8).
+//! The engine is killed repeatedly while clients write to a real API server. No change is lost, and repeated events have the
+//! same id (I1, I4).
 //!
-//! What really happened is told by a watch of the API server that another program keeps ([`Observer`]).
-//! `bash .ci/long crash` is the full length, 100 kills for each sink; `DELTABUS_CRASHES` sets another number. Where the unsynced tail
-//! is lost, a webhook, NATS and Kafka get a fifth of that. Kafka takes part in builds with its feature.
+//! The reference is a watch of the API server kept by another program ([`Observer`]).
+//! `bash .ci/long crash` is the full length, 100 kills per sink; `DELTABUS_CRASHES` sets another number. Runs that lose
+//! the unsynced tail use a fifth of it for webhook, NATS and Kafka. Kafka is included in builds with its feature.
 #![expect(clippy::disallowed_methods, reason = "a crash comes by the clock")]
 
 #[cfg(feature = "kafka")]
@@ -26,10 +26,10 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 
-/// What is watched, as kubectl spells it.
+/// Watched types, in kubectl's syntax.
 const RESOURCES: [&str; 3] = ["pods", "configmaps", "widgets.test.deltabus.dev"];
 
-/// Kills of the engine by default: one while the history is compacted, one before the engine is ready.
+/// Default number of kills: at least one while the history is compacted, and one before the engine is ready.
 const CRASHES: usize = 3;
 
 fn crashes() -> usize {
@@ -59,13 +59,13 @@ fn config(kubeconfig: &Path, dir: &Path, handler: &str) -> String {
     )
 }
 
-/// When the engine was down, and whether the history before its return was thrown away meanwhile.
+/// A downtime of the engine.
 #[derive(Clone, Debug)]
 struct Downtime {
     from_micros: i64,
     to_micros: i64,
     compacted: bool,
-    /// The version of each type that the run before it had come to, as far as it could be asked.
+    /// Version of each type that the previous run had reached, as far as the engine answered.
     reached: BTreeMap<String, u64>,
 }
 
@@ -73,7 +73,7 @@ fn now_micros() -> i64 {
     jiff::Timestamp::now().as_microsecond()
 }
 
-/// Returns the version of each type that an engine has come to; none where it does not answer.
+/// Returns the version of each type that an engine has reached; empty if the engine does not answer.
 fn reached(engine: &Engine) -> BTreeMap<String, u64> {
     let body = engine.get("/v1/resources").map(|(_, body)| body).unwrap_or_default();
     let rows: Value = serde_json::from_str(&body).unwrap_or_default();
@@ -85,8 +85,8 @@ fn reached(engine: &Engine) -> BTreeMap<String, u64> {
     rows["resources"].as_array().into_iter().flatten().filter_map(version_of).collect()
 }
 
-/// Returns whether nobody can tell of an object: the runs since a version before its first had come no further when the history
-/// since then was thrown away, and the next one that had was behind its end. A run begins with what an earlier one has saved.
+/// Returns true if no event can report the object. That is so if no run reached its versions, and its history was compacted
+/// in between. The runs before and after had not reached its creation, until one started past its deletion.
 fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
     let kind = life.key.split('/').next().unwrap_or_default();
     let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
@@ -103,7 +103,7 @@ fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
         && between.iter().all(|down| reached(down).is_none_or(|version| version < born))
 }
 
-/// Throws the history away as far as the observer has seen it: under load its watches are behind, and it must not miss anything.
+/// Compacts the history up to the observer's position. Under load the observer's watches lag, and it must miss no change.
 fn compact(cluster: &Cluster, observer: &Observer) {
     let metadata = json!({
         "name": "marker", "namespace": "churn-0", "annotations": { "written-at": now_micros().to_string() },
@@ -116,7 +116,7 @@ fn compact(cluster: &Cluster, observer: &Observer) {
     cluster.compact_before(observer.catch_up(cluster, &markers));
 }
 
-/// Kills the engine over and over while a workload runs; returns it running for the last time, and when it was down.
+/// Kills the engine repeatedly during a workload; returns the last running engine, and the downtimes.
 fn crash_loop(
     cluster: &Cluster,
     observer: &Observer,
@@ -125,7 +125,7 @@ fn crash_loop(
     crashes: usize,
 ) -> (Engine, Vec<Downtime>) {
     let environment = layer.map(Unsynced::environment).unwrap_or_default();
-    // What dies before the first list is delivered, nobody is told of.
+    // Objects that die before the first list is delivered are never reported.
     let first = Engine::run_again(dir, &environment);
     first.wait_ready(Duration::from_mins(3));
     assert_eq!(first.terminate().code(), Some(0));
@@ -155,7 +155,7 @@ fn crash_loop(
     (engine, downtimes)
 }
 
-/// Waits until the cache is what the server lists and everything is delivered; then stops the engine.
+/// Waits until the cache equals the server's lists and all events are delivered; then stops the engine.
 fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
     let dump = cluster.dump(&RESOURCES);
     let mut server = State::new();
@@ -177,7 +177,7 @@ fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
     server
 }
 
-/// What arrived at a sink, by uid, in the order in which it arrived first.
+/// Events that arrived at a sink, by uid, in order of first arrival.
 #[derive(Debug, Default)]
 struct Arrived {
     by_uid: HashMap<String, Vec<(String, String)>>,
@@ -201,26 +201,26 @@ impl Arrived {
             return;
         }
         let (uid, version) = (text("uid"), text("resourceversion"));
-        // D8: added and updated share the form of their ids, for they may change into one another by a crash
+        // ids of added and updated have the same form, because a crash may turn one into the other
         let is_gone = kind == "deleted";
         let what = (uid.clone(), if is_gone { String::new() } else { version.clone() }, is_gone.to_string());
         match self.ids.insert(text("id"), what.clone()) {
             Some(before) => {
-                assert_eq!(before, what, "D8: one id stands for one change: {event}");
+                assert_eq!(before, what, "one id stands for one change: {event}");
                 self.duplicates += 1;
             }
             None => self.by_uid.entry(uid).or_default().push((kind, version)),
         }
     }
 
-    /// Holds what arrived against what happened.
-    /// `unread`: how long before a crash it may have been that something became durable for the last time.
+    /// Compares the arrived events with the actual changes. `unread` is the longest time between the last durable write and
+    /// a crash.
     fn check(&self, lives: &BTreeMap<String, Life>, server: &State, downtimes: &[Downtime], unread: Duration) {
-        // Who lived and died unseen, in a downtime whose history is gone, nobody can tell of.
+        // Objects that lived and died within a downtime whose history is gone cannot be reported.
         let unread = i64::try_from(unread.as_micros()).expect("a few seconds");
         let is_hidden = |life: &Life| {
             downtimes.iter().enumerate().any(|(at, down)| {
-                let slack = 10_000_000; // it may be killed before it reads again
+                let slack = 10_000_000; // the engine may be killed before it reads again
                 let reads = downtimes.get(at + 1).map_or(down.to_micros, |next| next.to_micros) + slack;
                 down.compacted
                     && life.begun_micros >= down.from_micros - unread
@@ -259,16 +259,16 @@ impl Arrived {
     }
 }
 
-/// Kills the engine so often while it delivers to a sink, and holds against each other what arrived and what happened.
-/// Where `loses_unsynced`, each time what was not forced to the disk is gone. Returns the sink, and what the server has at
-/// last; `None` where the test is skipped.
+/// Kills the engine repeatedly while it delivers to a sink, and compares the arrived events with the actual changes.
+/// If `loses_unsynced`, each kill also loses all unsynced writes. Returns the sink and the final state of the server;
+/// `None` if the test is skipped.
 fn crash<S: Sink>(
     name: &str,
     crashes: usize,
     loses_unsynced: bool,
     sink: impl FnOnce(&Path) -> Option<S>,
 ) -> Option<(S, State)> {
-    // Without its watch cache, the API server cannot answer from what etcd has thrown away.
+    // Without its watch cache, the API server cannot serve versions that etcd has compacted.
     let cluster = Cluster::start_or_skip(name, &["--watch-cache=false"])?;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let sink = sink(dir.path())?;
@@ -284,13 +284,13 @@ fn crash<S: Sink>(
     let lives = observer.finish();
     eprintln!("took {:?}", began.elapsed());
     let arrived = Arrived::of(sink.arrived().into_iter());
-    assert!(arrived.duplicates == 0 || !sink.stores_once(), "D8: the stream stored none twice");
+    assert!(arrived.duplicates == 0 || !sink.stores_once(), "the stream stored none twice");
     let unread = Duration::from_secs(if loses_unsynced { 15 } else { 10 });
     arrived.check(&lives, &server, &downtimes, unread);
     Some((sink, server))
 }
 
-/// How often what was not synced is lost where the sink is a server of its own.
+/// Returns the number of kills with loss of unsynced writes, if the sink is a separate server.
 fn fewer() -> usize {
     (crashes() / 5).max(2)
 }
@@ -317,7 +317,7 @@ fn crash_before_a_mirror(name: &str, crashes: usize, loses_unsynced: bool) {
 }
 
 #[test]
-fn nobody_can_tell_of_what_lived_between_two_lists_whose_history_is_gone_and_of_nothing_else() {
+fn only_lives_within_lost_history_are_undetectable() {
     let down = |compacted, version: Option<u64>| {
         let reached = version.map(|version| ("pods".to_owned(), version)).into_iter().collect();
         Downtime { from_micros: 0, to_micros: 0, compacted, reached }
@@ -326,7 +326,7 @@ fn nobody_can_tell_of_what_lived_between_two_lists_whose_history_is_gone_and_of_
         let versions = versions.map(|version| version.to_string()).into();
         Life { key: "pods/a/x".to_owned(), begun_micros: 0, versions, deleted_micros }
     };
-    // the second run and the third began with what the first had saved, and came no further
+    // the second and third run began with the state of the first, and made no progress
     let runs =
         [down(false, Some(8)), down(true, Some(8)), down(false, None), down(false, Some(8)), down(false, Some(20))];
     assert!(is_jumped_over(&life([10, 19], Some(1)), &runs));
@@ -345,43 +345,43 @@ fn nobody_can_tell_of_what_lived_between_two_lists_whose_history_is_gone_and_of_
 }
 
 #[test]
-fn i4_killed_at_random_moments_everything_arrives_in_the_file() {
-    crash("i4_killed_file", crashes(), false, file);
+fn random_kills_lose_nothing_with_file() {
+    crash("killed_file", crashes(), false, file);
 }
 
 #[test]
-fn i4_killed_at_random_moments_everything_arrives_at_a_webhook() {
-    crash("i4_killed_webhook", crashes(), false, webhook);
+fn random_kills_lose_nothing_with_webhook() {
+    crash("killed_webhook", crashes(), false, webhook);
 }
 
 #[test]
-fn i4_killed_at_random_moments_everything_arrives_in_a_stream_of_nats_once() {
-    crash("i4_killed_nats", crashes(), false, nats("i4_killed_nats"));
-}
-
-#[cfg(feature = "kafka")]
-#[test]
-fn i4_killed_at_random_moments_a_compacted_topic_of_kafka_equals_the_cluster() {
-    crash_before_a_mirror("i4_killed_kafka", crashes(), false);
-}
-
-#[test]
-fn d7_with_the_unsynced_tail_lost_everything_arrives_in_the_file() {
-    crash("d7_unsynced_file", crashes(), true, file);
-}
-
-#[test]
-fn d7_with_the_unsynced_tail_lost_everything_arrives_at_a_webhook() {
-    crash("d7_unsynced_webhook", fewer(), true, webhook);
-}
-
-#[test]
-fn d7_with_the_unsynced_tail_lost_everything_arrives_in_a_stream_of_nats_once() {
-    crash("d7_unsynced_nats", fewer(), true, nats("d7_unsynced_nats"));
+fn random_kills_store_everything_once_with_nats() {
+    crash("killed_nats", crashes(), false, nats("killed_nats"));
 }
 
 #[cfg(feature = "kafka")]
 #[test]
-fn d7_with_the_unsynced_tail_lost_a_compacted_topic_of_kafka_equals_the_cluster() {
-    crash_before_a_mirror("d7_unsynced_kafka", fewer(), true);
+fn random_kills_keep_kafka_topic_equal_to_cluster() {
+    crash_before_a_mirror("killed_kafka", crashes(), false);
+}
+
+#[test]
+fn lost_unsynced_tail_loses_nothing_with_file() {
+    crash("unsynced_file", crashes(), true, file);
+}
+
+#[test]
+fn lost_unsynced_tail_loses_nothing_with_webhook() {
+    crash("unsynced_webhook", fewer(), true, webhook);
+}
+
+#[test]
+fn lost_unsynced_tail_stores_everything_once_with_nats() {
+    crash("unsynced_nats", fewer(), true, nats("unsynced_nats"));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn lost_unsynced_tail_keeps_kafka_equal_to_cluster() {
+    crash_before_a_mirror("unsynced_kafka", fewer(), true);
 }

@@ -1,4 +1,4 @@
-//! `deltabus run` with handlers that speak to other systems: what a cluster does arrives, whatever happens on the way.
+//! `deltabus run` with handlers for other systems: all changes of the cluster arrive, despite faults on the way.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

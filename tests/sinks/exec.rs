@@ -1,4 +1,4 @@
-//! Handlers of type `exec`, as a user runs them; what all handlers do alike is in `tests/sinks/contract.rs`.
+//! Handlers of type `exec`, from a user's view; shared behaviour of all handlers is in `tests/sinks/contract.rs`.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -13,7 +13,7 @@ fn handler(command: &str) -> String {
 }
 
 #[test]
-fn without_leave_no_program_is_run_and_the_exit_code_is_2() {
+fn programs_need_permission_to_run() {
     let cluster = Simulated::start();
     Engine::configure(cluster.dir(), &cluster.config(&handler("touch ran")));
     let config = text(cluster.dir(), "config.toml");
@@ -33,7 +33,7 @@ fn without_leave_no_program_is_run_and_the_exit_code_is_2() {
 }
 
 #[test]
-fn a_reload_cannot_bring_a_program_in() {
+fn reload_cannot_introduce_a_program() {
     let mut cluster = Simulated::start();
     let engine = cluster.run("type = \"blackhole\"");
     let ran = text(cluster.dir(), "ran");
@@ -47,7 +47,7 @@ fn a_reload_cannot_bring_a_program_in() {
 }
 
 #[test]
-fn what_a_program_says_is_in_the_log_and_a_poison_event_goes_alone() {
+fn program_output_is_logged_and_poison_event_isolated() {
     let mut cluster = Simulated::start();
     let taken = text(cluster.dir(), "taken");
     let script = format!(
@@ -68,7 +68,7 @@ fn what_a_program_says_is_in_the_log_and_a_poison_event_goes_alone() {
     assert_eq!(text.lines().map(name).collect::<Vec<_>>(), ["a", "b"]);
 }
 
-/// Names of the variables that a program gets with these further options. The engine gets `TEAM` and a secret.
+/// Returns the names of the variables that a program receives with these options. The engine gets `TEAM` and a secret.
 fn variables(options: &str) -> BTreeSet<String> {
     let mut cluster = Simulated::start();
     let file = text(cluster.dir(), "variables");

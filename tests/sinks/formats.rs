@@ -1,4 +1,4 @@
-//! `format` from the configuration to what arrives.
+//! `format`, from the configuration to the received events.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use crate::support::{
 use http::Response;
 use serde_json::{Value, json};
 
-/// The template of the reference configuration, `deploy_hook`.
+/// Template of the handler `deploy_hook` in the reference configuration.
 const DEPLOY_HOOK: &str = r#"
 template = '''
 { "text": "{{ cluster }}: {{ object.kind }} {{ object.metadata.namespace }}/{{ object.metadata.name }}", "changes": {{ changes | tojson }} }
@@ -34,13 +34,13 @@ fn data(cluster: &Simulated, name: &str) -> Vec<(String, String, Value)> {
 }
 
 #[test]
-fn row_22_each_handler_gets_what_changed_in_its_own_format() {
+fn each_handler_gets_changes_in_its_own_format() {
     let mut cluster = Simulated::start();
     let dir = cluster.dir().to_owned();
     let file = |name: &str, options: &str| {
         format!("[handlers.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n", dir.join(name))
     };
-    // what nobody says is inherited
+    // unset options are inherited
     let config = [
         format!("type = \"file\"\npath = {:?}", dir.join("diff")),
         "[defaults.handlers]\nformat = \"diff\"".to_owned(),
@@ -99,9 +99,9 @@ fn row_22_each_handler_gets_what_changed_in_its_own_format() {
     assert_eq!(lines(&cluster, "texts"), ["added a", "updated a", "deleted a"]);
 }
 
-/// What a template cannot say of one event stops no other.
+/// A template that fails for one event does not stop other events.
 #[test]
-fn an_event_that_a_template_fails_for_goes_to_the_dead_letter_alone() {
+fn event_that_fails_template_is_dead_lettered_alone() {
     let mut cluster = Simulated::start();
     let dir = cluster.dir().to_owned();
     let config = format!(
@@ -125,7 +125,7 @@ fn an_event_that_a_template_fails_for_goes_to_the_dead_letter_alone() {
 }
 
 #[test]
-fn the_templates_text_is_the_body_of_a_webhook_and_of_a_batch_a_json_array() {
+fn template_text_is_webhook_body() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let [single, batched] =
         [(), ()].map(|()| runtime.block_on(Server::start(None, |_| Some(Response::new(String::new())))));
@@ -152,9 +152,9 @@ fn the_templates_text_is_the_body_of_a_webhook_and_of_a_batch_a_json_array() {
     assert_eq!(alone.header("idempotency-key"), cluster.happened["a"][1]);
 }
 
-/// What has no smaller form is not sent again in vain.
+/// An event without a smaller form is not retried.
 #[test]
-fn what_is_too_large_becomes_smaller_where_its_format_has_something_to_leave_out() {
+fn oversized_event_shrinks_where_its_format_allows() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let small = |seen: &Seen| {
         let status = if seen.body.len() < 150 { 200 } else { 413 };
@@ -193,7 +193,7 @@ fn what_is_too_large_becomes_smaller_where_its_format_has_something_to_leave_out
 }
 
 #[test]
-fn a_template_that_changes_is_applied_while_the_engine_runs() {
+fn changed_template_is_applied_at_run_time() {
     let mut cluster = Simulated::start();
     let out = cluster.dir().join("out");
     let config = |template: &str| {
@@ -206,7 +206,7 @@ fn a_template_that_changes_is_applied_while_the_engine_runs() {
     wait_all(&engine, 1);
     crate::support::engine::Engine::configure(cluster.dir(), &configs[1]);
     engine.signal("-HUP");
-    engine.wait_for_log("there is no `objekt`; did you mean `object`?");
+    engine.wait_for_log("unknown name `objekt`; did you mean `object`?");
     crate::support::engine::Engine::configure(cluster.dir(), &configs[2]);
     engine.signal("-HUP");
     engine.wait_for("reloaded", PATIENCE, || engine.log().contains("was replaced"));

@@ -11,7 +11,7 @@ use crate::support::{
     kafka::{Broker, Stored, compacted},
     nats::{added, batch, config_map, deleted, event, updated},
 };
-use deltabus::{
+use deltabus::internals::{
     change::{Cause, Change},
     cloud_event::{ContentMode, Encoder},
     handler::{
@@ -58,7 +58,7 @@ fn sentence(result: Result<(), HandlerError>) -> String {
     }
 }
 
-/// Delivers until it is delivered, as the delivery contract does; returns how often it failed.
+/// Retries until delivered, like the delivery contract; returns the number of failures.
 async fn deliver_at_last(handler: &KafkaHandler, events: &[Event]) -> u32 {
     let mut failures = 0;
     while let Err(error) = deliver(handler, events).await {
@@ -80,13 +80,13 @@ fn stories(messages: &[Stored]) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test]
-async fn row_20_a_message_is_keyed_by_uid_and_a_deletion_is_a_tombstone_with_headers() {
-    let name = "row_20_a_message_is_keyed_by_uid_and_a_deletion_is_a_tombstone_with_headers";
+async fn message_key_is_uid_and_deletion_is_tombstone() {
+    let name = "message_key_is_uid_and_deletion_is_tombstone";
     let Some(broker) = Broker::start_or_skip(name, |_| {}) else { return };
     let handler = handler(options(broker.address()));
     let left = Change::Removed { object: config_map("c", 6, 10), cause: Cause::Watch };
     let events = [added("a", 1), added("b", 2), updated("a", 3), deleted("b", 4), event(6, left)];
-    deliver_at_last(&handler, &events).await; // the broker makes the topic on demand, and may take its time
+    deliver_at_last(&handler, &events).await; // the broker creates the topic on demand, which takes time
     handler.close().await.unwrap();
     let messages = broker.stored(TOPIC);
     let expected =
@@ -106,9 +106,9 @@ async fn row_20_a_message_is_keyed_by_uid_and_a_deletion_is_a_tombstone_with_hea
 }
 
 #[tokio::test]
-async fn each_compression_acknowledgement_and_mode_is_taken() {
+async fn each_compression_acknowledgement_and_mode_is_accepted() {
     use KafkaCompression::{Gzip, Lz4, None, Snappy, Zstd};
-    let Some(broker) = Broker::start_or_skip("each_compression_acknowledgement_and_mode_is_taken", |_| {}) else {
+    let Some(broker) = Broker::start_or_skip("each_compression_acknowledgement_and_mode_is_accepted", |_| {}) else {
         return;
     };
     let mut version = 0;
@@ -131,8 +131,8 @@ async fn each_compression_acknowledgement_and_mode_is_taken() {
 }
 
 #[tokio::test]
-async fn a_topic_that_is_not_there_is_told_and_taken_once_it_is() {
-    let name = "a_topic_that_is_not_there_is_told_and_taken_once_it_is";
+async fn missing_topic_is_reported_and_used_once_created() {
+    let name = "missing_topic_is_reported_and_used_once_created";
     let no_topics =
         |plan: &mut crate::support::kafka::Plan| plan.properties.push_str("auto.create.topics.enable=false\n");
     let Some(broker) = Broker::start_or_skip(name, no_topics) else { return };
@@ -140,7 +140,7 @@ async fn a_topic_that_is_not_there_is_told_and_taken_once_it_is() {
     let events = [added("a", 1), updated("a", 2), added("b", 3)];
     for _ in 0..2 {
         let error = sentence(deliver(&handler, &events).await);
-        assert!(error.starts_with("there is no topic k8s.configmaps: make it"), "{error}");
+        assert!(error.starts_with("topic k8s.configmaps does not exist: create it"), "{error}");
     }
     let broker = tokio::task::spawn_blocking(move || {
         broker.create_topic(TOPIC, &[("cleanup.policy", "compact")]);
@@ -154,8 +154,8 @@ async fn a_topic_that_is_not_there_is_told_and_taken_once_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_a_topic_is_told_and_what_was_stored_beside_it_is_not_stored_again() {
-    let name = "what_is_too_large_for_a_topic_is_told_and_what_was_stored_beside_it_is_not_stored_again";
+async fn oversized_message_is_reported_without_repeating_others() {
+    let name = "oversized_message_is_reported_without_repeating_others";
     let Some(broker) = Broker::start_or_skip(name, |_| {}) else { return };
     let handler = handler(KafkaOptions { compression: KafkaCompression::None, ..options(broker.address()) });
     let large = event(2, Change::Added { object: config_map("large", 2, 2 << 20), cause: Cause::Watch });
@@ -164,7 +164,7 @@ async fn what_is_too_large_for_a_topic_is_told_and_what_was_stored_beside_it_is_
     let more = [updated("small", 3), events[1].clone()];
     let error = deliver(&handler, &more).await.unwrap_err();
     assert!(matches!(&error, HandlerError::TooLarge(text) if text.contains("max.message.bytes")), "{error:?}");
-    // As the delivery contract goes on: halves, and then less of what is too large.
+    // As in the delivery contract: first halves, then a smaller form of the oversized event.
     deliver(&handler, &more[..1]).await.unwrap();
     handler.deliver(&batch(&more[1..]), Form::Reference).await.unwrap();
     let stories = stories(&broker.stored(TOPIC));
@@ -175,8 +175,8 @@ async fn what_is_too_large_for_a_topic_is_told_and_what_was_stored_beside_it_is_
 }
 
 #[tokio::test]
-async fn i4_brokers_that_are_down_at_the_start_are_waited_for() {
-    let name = "i4_brokers_that_are_down_at_the_start_are_waited_for";
+async fn unreachable_brokers_at_start_are_awaited() {
+    let name = "unreachable_brokers_at_start_are_awaited";
     let Some(mut broker) = Broker::start_or_skip(name, |_| {}) else { return };
     broker.kill();
     let handler = handler(options(broker.address()));
@@ -188,7 +188,7 @@ async fn i4_brokers_that_are_down_at_the_start_are_waited_for() {
     assert_eq!(stories(&broker.stored(TOPIC))["a"], ["uid-a.1"]);
 }
 
-/// Versions of each object in a round, so that each has a successor that waits.
+/// Versions of each object per round, so that each version has a waiting successor.
 const STEPS: u64 = 3;
 
 fn round(objects: u64, round: u64) -> Vec<Event> {
@@ -200,12 +200,12 @@ fn round(objects: u64, round: u64) -> Vec<Event> {
     versions.flat_map(|version| (0..objects).map(move |object| change(object, version))).collect()
 }
 
-/// A broker on one disk loses nothing that it has acknowledged, though it syncs later: the kernel lives on.
+/// A killed broker with one disk loses no acknowledged message, although it syncs later: the kernel survives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i2_i4_d8_a_killed_broker_loses_nothing_stores_nothing_twice_and_changes_no_order() {
+async fn killed_broker_loses_repeats_and_reorders_nothing() {
     const OBJECTS: u64 = 40;
     const ROUNDS: u64 = 60;
-    let name = "i2_i4_d8_a_killed_broker_loses_nothing_stores_nothing_twice_and_changes_no_order";
+    let name = "killed_broker_loses_repeats_and_reorders_nothing";
     let Some(mut broker) = Broker::start_or_skip(name, |_| {}) else { return };
     let handler = handler(KafkaOptions { timeout: Duration::from_secs(2), ..options(broker.address()) });
     deliver_at_last(&handler, &round(OBJECTS, 0)).await;

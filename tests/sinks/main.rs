@@ -1,4 +1,4 @@
-//! Handlers and what they deliver to: files, commands, HTTP servers, NATS and Kafka.
+//! Handlers and their destinations: files, commands, HTTP servers, NATS and Kafka.
 
 mod contract;
 mod cookbook;

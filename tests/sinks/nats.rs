@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
 use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, updated};
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
-use deltabus::{
+use deltabus::internals::{
     change::{Cause, Change},
     cloud_event::{ContentMode, DataFormat, Encoder, Formatter, template::Template as TextTemplate},
     config::ClientTls,
@@ -28,14 +28,14 @@ fn handler(options: NatsOptions) -> NatsHandler {
     NatsHandler::new(options, Encoder::new("prod.eu", "9f2c"))
 }
 
-/// A handler whose stream has these options.
+/// Returns a handler whose stream has these options.
 fn with_stream(server: &NatsServer, change: impl FnOnce(&mut JetStreamOptions)) -> NatsHandler {
     let mut options = server.options();
     change(options.jetstream.as_mut().unwrap());
     handler(options)
 }
 
-/// Delivers events in batches with one event of an object each, as handlers of a stream get them.
+/// Delivers events in batches with one event per object, like handlers of a stream.
 async fn deliver(handler: &NatsHandler, events: &[Event]) -> Result<(), HandlerError> {
     let (mut batches, mut seen) = (Vec::<Vec<Event>>::new(), BTreeMap::new());
     for event in events {
@@ -61,7 +61,7 @@ fn sentence(result: Result<(), HandlerError>) -> String {
     }
 }
 
-/// Waits until the server has forgotten the ids that it got before now.
+/// Waits until the server has dropped all ids received before now.
 async fn window_passed(client: &async_nats::Client) {
     let context = jetstream::new(client.clone());
     let probe = || async {
@@ -75,10 +75,10 @@ async fn window_passed(client: &async_nats::Client) {
     }
 }
 
-/// Row 20 of what users of other tools ask for: NATS.
+/// Row 20 of the users' requests: NATS.
 #[tokio::test]
-async fn events_are_stored_in_order_with_ids_and_attributes() {
-    let name = "events_are_stored_in_order_with_ids_and_attributes";
+async fn events_are_stored_in_order_with_attributes() {
+    let name = "events_are_stored_in_order_with_attributes";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = handler(server.options());
     deliver(&handler, &[added("a", 1), added("b", 2), updated("a", 3), deleted("b", 4)]).await.unwrap();
@@ -123,8 +123,8 @@ async fn structured_mode_is_one_json_object() {
 }
 
 #[tokio::test]
-async fn a_format_is_the_payload_and_says_what_it_is() {
-    let name = "a_format_is_the_payload_and_says_what_it_is";
+async fn format_is_payload_with_its_content_type() {
+    let name = "format_is_payload_with_its_content_type";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let template = TextTemplate::compile("{{ type }} {{ object.metadata.name }}").unwrap();
     for (format, sequence) in
@@ -146,8 +146,8 @@ async fn a_format_is_the_payload_and_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn d8_the_server_drops_a_repetition_within_its_window() {
-    let name = "d8_the_server_drops_a_repetition_within_its_window";
+async fn server_drops_duplicates_within_its_window() {
+    let name = "server_drops_duplicates_within_its_window";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let events = [added("a", 1), updated("a", 2), added("b", 3)];
     deliver(&handler(server.options()), &events).await.unwrap();
@@ -156,8 +156,8 @@ async fn d8_the_server_drops_a_repetition_within_its_window() {
 }
 
 #[tokio::test]
-async fn d8_a_change_is_stored_once_outside_of_the_window_and_across_restarts() {
-    let name = "d8_a_change_is_stored_once_outside_of_the_window_and_across_restarts";
+async fn change_is_stored_once_outside_duplicate_window() {
+    let name = "change_is_stored_once_outside_duplicate_window";
     let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let make = |server: &NatsServer, expect_last| {
         with_stream(server, |stream| {
@@ -170,7 +170,7 @@ async fn d8_a_change_is_stored_once_outside_of_the_window_and_across_restarts() 
     window_passed(&server.client().await).await;
     server.kill();
     server.start_again().unwrap();
-    // The first of them is not the last of its subject any more: it is searched for.
+    // The first event is no longer the last of its subject, so the handler must search for it.
     let second = make(&server, ExpectLast::PerSubject);
     deliver(&second, &events).await.unwrap();
     deliver(&second, &[updated("a", 5), deleted("b", 6)]).await.unwrap();
@@ -181,15 +181,15 @@ async fn d8_a_change_is_stored_once_outside_of_the_window_and_across_restarts() 
     };
     assert_eq!(changes(".a"), ["uid-a.1", "uid-a.2", "uid-a.3", "uid-a.5"]);
     assert_eq!(changes(".b"), ["uid-b.4", "uid-b.deleted"]);
-    // Without the condition they would have been stored again: the window has passed.
+    // The duplicate window has passed: without the condition the events would have been stored again.
     let before = messages.len();
     deliver(&make(&server, ExpectLast::Off), &events).await.unwrap();
     assert_eq!(stored(&server.client().await, "K8S").await.len(), before + events.len());
 }
 
 #[tokio::test]
-async fn somebody_elses_message_under_the_subject_is_adopted() {
-    let name = "somebody_elses_message_under_the_subject_is_adopted";
+async fn foreign_message_under_subject_is_adopted() {
+    let name = "foreign_message_under_subject_is_adopted";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = with_stream(&server, |stream| stream.expect_last = ExpectLast::PerSubject);
     deliver(&handler, &[added("a", 1)]).await.unwrap();
@@ -201,8 +201,8 @@ async fn somebody_elses_message_under_the_subject_is_adopted() {
 }
 
 #[tokio::test]
-async fn i4_a_server_that_is_down_at_the_start_is_waited_for() {
-    let name = "i4_a_server_that_is_down_at_the_start_is_waited_for";
+async fn unreachable_nats_server_at_start_is_awaited() {
+    let name = "unreachable_nats_server_at_start_is_awaited";
     let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     server.kill();
     let handler = handler(server.options());
@@ -213,7 +213,7 @@ async fn i4_a_server_that_is_down_at_the_start_is_waited_for() {
     assert_eq!(ids(&stored(&server.client().await, "K8S").await), ["uid-a.1"]);
 }
 
-/// Delivers until it is delivered, as the delivery contract does; returns how often it failed.
+/// Retries until delivered, like the delivery contract; returns the number of failures.
 async fn deliver_at_last(handler: &NatsHandler, events: &[Event]) -> u32 {
     let policy = RetryPolicy { initial: Duration::from_millis(10), ..RetryPolicy::default() };
     let mut failures = 0;
@@ -231,7 +231,7 @@ async fn killed_amid_deliveries(name: &str, expect_last: ExpectLast) {
     const ROUNDS: u64 = 60;
     let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = with_stream(&server, |stream| stream.expect_last = expect_last);
-    // Three versions of each object a batch, so that each has a successor that waits.
+    // Three versions of each object per batch, so that each version has a waiting successor.
     let versions = move |round: u64| (0..3).map(move |step| round * 3 + step + 1);
     let change = |object: u64, version| {
         let name = format!("o{object}");
@@ -274,19 +274,19 @@ async fn killed_amid_deliveries(name: &str, expect_last: ExpectLast) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i2_i4_a_killed_server_loses_nothing_and_changes_no_order() {
-    killed_amid_deliveries("i2_i4_a_killed_server_loses_nothing_and_changes_no_order", ExpectLast::Off).await;
+async fn killed_nats_server_loses_and_reorders_nothing() {
+    killed_amid_deliveries("killed_nats_server_loses_and_reorders_nothing", ExpectLast::Off).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i2_i4_a_killed_server_loses_nothing_where_the_last_sequence_is_expected() {
-    let name = "i2_i4_a_killed_server_loses_nothing_where_the_last_sequence_is_expected";
+async fn killed_server_loses_nothing_with_expected_last_sequence() {
+    let name = "killed_server_loses_nothing_with_expected_last_sequence";
     killed_amid_deliveries(name, ExpectLast::PerSubject).await;
 }
 
 #[tokio::test]
-async fn a_stream_is_made_as_configured_and_made_again_when_it_is_gone() {
-    let name = "a_stream_is_made_as_configured_and_made_again_when_it_is_gone";
+async fn stream_is_created_as_configured_and_recreated() {
+    let name = "stream_is_created_as_configured_and_recreated";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = with_stream(&server, |stream| {
         stream.max_age = Duration::from_hours(24);
@@ -304,11 +304,11 @@ async fn a_stream_is_made_as_configured_and_made_again_when_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_there_must_do_and_a_missing_one_is_told() {
-    let name = "a_stream_that_is_there_must_do_and_a_missing_one_is_told";
+async fn existing_stream_is_checked_and_missing_one_reported() {
+    let name = "existing_stream_is_checked_and_missing_one_reported";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let error = sentence(deliver(&with_stream(&server, |stream| stream.create = false), &[added("a", 1)]).await);
-    assert_eq!(error, "there is no stream K8S: make it, or set create = true");
+    assert_eq!(error, "stream K8S does not exist: create it, or set create = true");
     let context = jetstream::new(server.client().await);
     let config = |name: &str, max_age| Config {
         name: name.to_owned(),
@@ -320,21 +320,21 @@ async fn a_stream_that_is_there_must_do_and_a_missing_one_is_told() {
     let handler = with_stream(&server, |_| {});
     let error = sentence(deliver(&handler, &[added("a", 1)]).await);
     assert!(error.starts_with("stream K8S has `max_age: 3600s`, which is less than 604800s"), "{error}");
-    // Changed while the handler runs. The short duplicate window that the server gave it is an error too, until then.
+    // The stream is changed while the handler runs. Until then its short duplicate window is an error too.
     let better = Config { duplicate_window: Duration::from_mins(10), ..config("K8S", Duration::ZERO) };
     context.update_stream(better).await.unwrap();
     deliver(&handler, &[added("a", 1)]).await.unwrap();
     let given = with_stream(&server, |stream| stream.create = false);
     deliver(&given, &[added("b", 2)]).await.unwrap();
-    // Another stream has the subjects already.
+    // Another stream already has these subjects.
     let error =
         sentence(deliver(&with_stream(&server, |stream| stream.stream = "X".to_owned()), &[added("c", 3)]).await);
-    assert!(error.starts_with("failed to make the stream X: ") && error.contains("overlap"), "{error}");
+    assert!(error.starts_with("failed to create the stream X: ") && error.contains("overlap"), "{error}");
 }
 
 #[tokio::test]
-async fn a_server_without_jetstream_is_told() {
-    let Some(server) = NatsServer::start_or_skip("a_server_without_jetstream_is_told", |_| String::new()) else {
+async fn server_without_jetstream_is_reported() {
+    let Some(server) = NatsServer::start_or_skip("server_without_jetstream_is_reported", |_| String::new()) else {
         return;
     };
     let error = sentence(deliver(&with_stream(&server, |_| {}), &[added("a", 1)]).await);
@@ -342,11 +342,8 @@ async fn a_server_without_jetstream_is_told() {
 }
 
 #[tokio::test]
-async fn odd_names_have_subjects_that_the_server_takes() {
-    let Some(server) = NatsServer::start_or_skip("odd_names_have_subjects_that_the_server_takes", Keys::jetstream)
-    else {
-        return;
-    };
+async fn odd_names_have_valid_subjects() {
+    let Some(server) = NatsServer::start_or_skip("odd_names_have_valid_subjects", Keys::jetstream) else { return };
     let template =
         SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}.{kind}.{version}.{event}").unwrap();
     let handler = handler(NatsOptions { subject: template, ..server.options() });
@@ -374,8 +371,8 @@ async fn odd_names_have_subjects_that_the_server_takes() {
 }
 
 #[tokio::test]
-async fn a_subject_that_no_server_would_read_is_rejected_before_it_is_sent() {
-    let name = "a_subject_that_no_server_would_read_is_rejected_before_it_is_sent";
+async fn oversized_subject_is_rejected_before_sending() {
+    let name = "oversized_subject_is_rejected_before_sending";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = handler(server.options());
     match deliver(&handler, &[added("a", 1), added(&"é".repeat(400), 1)]).await {
@@ -386,8 +383,8 @@ async fn a_subject_that_no_server_would_read_is_rejected_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_server_or_stream_is_sent_with_less() {
-    let name = "what_is_too_large_for_server_or_stream_is_sent_with_less";
+async fn oversized_message_is_sent_in_smaller_form() {
+    let name = "oversized_message_is_sent_in_smaller_form";
     let small = |keys: &Keys| format!("{}max_payload: 4096", keys.jetstream());
     let Some(server) = NatsServer::start_or_skip(name, small) else { return };
     let large = |name: &str, size| {
@@ -418,8 +415,8 @@ async fn what_is_too_large_for_server_or_stream_is_sent_with_less() {
 }
 
 #[tokio::test]
-async fn without_a_stream_whoever_listens_gets_it() {
-    let Some(server) = NatsServer::start_or_skip("without_a_stream_whoever_listens_gets_it", |_| String::new()) else {
+async fn plain_nats_subscribers_get_events() {
+    let Some(server) = NatsServer::start_or_skip("plain_nats_subscribers_get_events", |_| String::new()) else {
         return;
     };
     let client = server.client().await;

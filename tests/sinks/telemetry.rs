@@ -1,4 +1,4 @@
-//! `[telemetry]`: spans on their way to a collector, and their context on its way to the receivers of events.
+//! `[telemetry]`: export of spans to a collector, and propagation of their context to receivers of events.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "measures real time")]
@@ -30,7 +30,7 @@ fn telemetry(collector: SocketAddr) -> String {
 }
 
 fn run(cluster: &Simulated, handler: &str, collector: SocketAddr) -> Engine {
-    // Sent soon, not after 5 s.
+    // send after 100 ms, not after 5 s
     Engine::configure(cluster.dir(), &cluster.config(&(handler.to_owned() + &telemetry(collector))));
     let engine = Engine::run_again(cluster.dir(), &[("OTEL_BSP_SCHEDULE_DELAY", "100".into())]);
     engine.wait_ready(PATIENCE);
@@ -49,9 +49,9 @@ fn assert_part_of_a_batch(delivery: &Span, batches: &[Span]) {
     assert!(sequence(delivery, "first") <= sequence(batch, "last"));
 }
 
-/// A webhook that fails once, so that an attempt fails.
+/// The webhook fails once, so that one attempt fails.
 #[test]
-fn trace_of_a_change_goes_from_the_list_to_the_receiver() {
+fn trace_covers_list_to_receiver() {
     let collector = Collector::start(ANY_PORT);
     let runtime = Runtime::new().unwrap();
     let failed = AtomicBool::new(false);
@@ -95,8 +95,8 @@ fn trace_of_a_change_goes_from_the_list_to_the_receiver() {
 }
 
 #[test]
-fn nats_messages_carry_the_context() {
-    let Some(server) = NatsServer::start_or_skip("nats_messages_carry_the_context", Keys::jetstream) else { return };
+fn nats_messages_carry_trace_context() {
+    let Some(server) = NatsServer::start_or_skip("nats_messages_carry_trace_context", Keys::jetstream) else { return };
     let collector = Collector::start(ANY_PORT);
     let mut cluster = Simulated::start();
     let handler = format!(
@@ -117,10 +117,10 @@ fn nats_messages_carry_the_context() {
 
 #[cfg(feature = "kafka")]
 #[test]
-fn kafka_messages_carry_the_context() {
+fn kafka_messages_carry_trace_context() {
     use crate::support::kafka::Broker;
 
-    let Some(broker) = Broker::start_or_skip("kafka_messages_carry_the_context", |_| {}) else { return };
+    let Some(broker) = Broker::start_or_skip("kafka_messages_carry_trace_context", |_| {}) else { return };
     broker.create_topic("k8s.configmaps", &[]);
     let collector = Collector::start(ANY_PORT);
     let mut cluster = Simulated::start();
@@ -139,14 +139,14 @@ fn kafka_messages_carry_the_context() {
 }
 
 #[test]
-fn collector_that_is_away_holds_nothing_up() {
+fn unreachable_collector_delays_nothing() {
     let address = TcpListener::bind(ANY_PORT).unwrap().local_addr().unwrap();
     let mut cluster = Simulated::start();
     let engine = run(&cluster, "type = \"blackhole\"", address);
     cluster.churn(10, 10);
     wait_all(&engine, 100);
     engine.wait_for_log("failed to send spans");
-    std::thread::sleep(Duration::from_secs(1)); // some ten more attempts
+    std::thread::sleep(Duration::from_secs(1)); // about ten more attempts
     assert_eq!(engine.log().matches("failed to send spans").count(), 1, "{}", engine.log());
 
     let collector = Collector::start(address);

@@ -7,7 +7,7 @@ mod configuration;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::support::receiver::{Authority, Seen, Server, Signed, fine, replace};
-use deltabus::{
+use deltabus::internals::{
     change::{Cause, Change},
     cloud_event::{ContentMode, Encoder, Formatter},
     handler::{
@@ -59,7 +59,7 @@ fn pod(name: &str, version: u64) -> Object {
     Object::from_json(pod.to_string().as_bytes()).unwrap()
 }
 
-/// Updates of these pods.
+/// Returns updates of these pods.
 fn updates(names: &[&str]) -> Notification {
     let (version, kind, plural) = ("v1".to_owned(), "Pod".to_owned(), "pods".to_owned());
     let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
@@ -81,10 +81,10 @@ async fn deliver(handler: &Webhook, batch: &Notification) -> Result<(), HandlerE
     handler.deliver(batch, Form::Whole).await
 }
 
-// ── what is sent ──
+// ── requests ──
 
 #[tokio::test]
-async fn a_structured_event_is_the_body_and_its_id_the_idempotency_key() {
+async fn structured_event_is_body_with_idempotency_key() {
     let server = Server::start(None, fine).await;
     let headers = [("x-team".parse().unwrap(), "platform".parse().unwrap())].into_iter().collect();
     let handler = webhook(WebhookOptions { method: Method::PUT, headers, ..options(&server) });
@@ -109,7 +109,7 @@ async fn a_structured_event_is_the_body_and_its_id_the_idempotency_key() {
 }
 
 #[tokio::test]
-async fn in_binary_mode_attributes_are_headers_and_the_body_is_the_data() {
+async fn binary_mode_sends_attributes_as_headers() {
     let server = Server::start(None, fine).await;
     let handler = webhook(WebhookOptions { mode: ContentMode::Binary, ..options(&server) });
     let batch = updates(&["größe \"1\" 100%"]);
@@ -129,7 +129,7 @@ async fn in_binary_mode_attributes_are_headers_and_the_body_is_the_data() {
 }
 
 #[tokio::test]
-async fn a_batch_is_one_array_and_its_key_is_the_same_for_the_same_events() {
+async fn batch_is_one_array_with_stable_key() {
     let server = Server::start(None, fine).await;
     let handler = webhook(WebhookOptions { batched: true, ..options(&server) });
     let batch = updates(&["a", "b"]);
@@ -147,7 +147,7 @@ async fn a_batch_is_one_array_and_its_key_is_the_same_for_the_same_events() {
 }
 
 #[tokio::test]
-async fn without_batches_events_are_requests_in_order_and_the_first_failure_ends_them() {
+async fn unbatched_events_stop_at_first_failure() {
     let refuse_b = |seen: &Seen| {
         let status = if seen.header("idempotency-key") == "u-b.2" { 500 } else { 204 };
         Some(Response::builder().status(status).body(String::new()).unwrap())
@@ -160,7 +160,7 @@ async fn without_batches_events_are_requests_in_order_and_the_first_failure_ends
 }
 
 #[tokio::test]
-async fn an_event_too_large_for_the_receiver_is_taken_in_a_smaller_form() {
+async fn oversized_event_is_accepted_in_smaller_form() {
     let batch = updates(&["a"]);
     let sizes = [Form::Whole, Form::WithoutOld, Form::Reference]
         .map(|form| structured(&batch.events()[0], form)["data"].to_string().len());
@@ -182,10 +182,10 @@ async fn an_event_too_large_for_the_receiver_is_taken_in_a_smaller_form() {
     }
 }
 
-// ── what is answered ──
+// ── responses ──
 
 #[tokio::test]
-async fn each_class_of_answer_has_its_outcome() {
+async fn each_response_class_has_its_outcome() {
     let outcome = async |status, headers: &[_], body| {
         let server = Server::answering(status, headers, body).await;
         let outcome = deliver(&webhook(options(&server)), &updates(&["a"])).await;
@@ -216,7 +216,7 @@ async fn retry_after_may_be_a_date() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_told_and_not_followed() {
+async fn redirect_is_reported_and_not_followed() {
     let target = Server::start(None, fine).await;
     let place = format!("http://{}/elsewhere?token=1", target.address);
     let server = Server::start(None, move |_| {
@@ -234,7 +234,7 @@ async fn a_redirect_is_told_and_not_followed() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_hangs_is_waited_for_no_longer_than_the_timeout() {
+async fn hung_receiver_is_awaited_up_to_timeout() {
     let server =
         Server::start(None, |seen| (seen.header("idempotency-key") != "u-hangs.2").then(Response::default)).await;
     let handler = webhook(WebhookOptions { timeout: Duration::from_millis(300), ..options(&server) });
@@ -245,7 +245,7 @@ async fn a_receiver_that_hangs_is_waited_for_no_longer_than_the_timeout() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_is_not_there_is_told() {
+async fn unreachable_receiver_is_reported() {
     let closed = "127.0.0.1:1";
     let server = Server::start(None, fine).await;
     let url = format!("http://{closed}/").parse().unwrap();
@@ -256,7 +256,7 @@ async fn a_receiver_that_is_not_there_is_told() {
 
 /// A receiver may refuse a body before it has read it.
 #[tokio::test]
-async fn an_early_413_is_heard_while_the_body_is_still_being_sent() {
+async fn early_413_is_noticed_while_sending_body() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -265,7 +265,7 @@ async fn an_early_413_is_heard_while_the_body_is_still_being_sent() {
         assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
         let answer = b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         stream.write_all(answer).await.unwrap();
-        // As servers do: what comes is read and dropped, so that the answer is not lost to a reset.
+        // Like real servers, read and drop the body, so that a reset does not lose the answer.
         while stream.read(&mut [0; 1 << 14]).await.is_ok_and(|read| read > 0) {}
     });
     let server = Server::start(None, fine).await;
@@ -277,7 +277,7 @@ async fn an_early_413_is_heard_while_the_body_is_still_being_sent() {
 }
 
 #[tokio::test]
-async fn a_status_holds_whatever_becomes_of_the_rest_of_the_answer() {
+async fn status_counts_despite_broken_response_body() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     for lingers in [true, false] {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -300,7 +300,7 @@ async fn a_status_holds_whatever_becomes_of_the_rest_of_the_answer() {
 // ── connections ──
 
 #[tokio::test]
-async fn a_connection_is_used_again_after_successes_and_failures() {
+async fn connection_is_reused_after_successes_and_failures() {
     let alternate = |seen: &Seen| {
         let status = if seen.header("idempotency-key").contains("odd") { 500 } else { 200 };
         Some(Response::builder().status(status).body("some words".to_owned()).unwrap())
@@ -340,7 +340,7 @@ impl Files {
 }
 
 #[tokio::test]
-async fn over_tls_http2_is_spoken_where_it_is_offered_on_one_connection() {
+async fn tls_uses_http2_where_offered() {
     let files = Files::new();
     for (protocols, version) in
         [(&["h2", "http/1.1"][..], Version::HTTP_2), (&["http/1.1"], Version::HTTP_11), (&[], Version::HTTP_11)]
@@ -361,7 +361,7 @@ async fn over_tls_http2_is_spoken_where_it_is_offered_on_one_connection() {
 }
 
 #[tokio::test]
-async fn who_is_not_trusted_gets_nothing() {
+async fn untrusted_server_gets_nothing() {
     let (files, others) = (Files::new(), Files::new());
     let server = Server::start(Some(files.authority.server("localhost", None, &[])), fine).await;
     let outcome = deliver(&webhook(over_tls(&server, others.trusting())), &updates(&["a"])).await;
@@ -371,7 +371,7 @@ async fn who_is_not_trusted_gets_nothing() {
 }
 
 #[tokio::test]
-async fn the_certificate_may_be_for_another_name_than_the_urls_if_that_is_said() {
+async fn certificate_name_may_differ_when_configured() {
     let files = Files::new();
     let server = Server::start(Some(files.authority.server("hooks.internal", None, &[])), fine).await;
     let outcome = deliver(&webhook(over_tls(&server, files.trusting())), &updates(&["a"])).await;
@@ -383,7 +383,7 @@ async fn the_certificate_may_be_for_another_name_than_the_urls_if_that_is_said()
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_where_it_is_demanded_and_its_successor_once_it_is_there() {
+async fn client_certificate_is_sent_and_reloaded() {
     let (files, clients) = (Files::new(), Authority::new());
     let server = Server::start(Some(files.authority.server("localhost", Some(&clients), &[])), fine).await;
     let nobody = deliver(&webhook(over_tls(&server, files.trusting())), &updates(&["a"])).await;
@@ -395,7 +395,7 @@ async fn a_client_certificate_is_shown_where_it_is_demanded_and_its_successor_on
     write(&first);
     let handler = webhook(over_tls(&server, files.known()));
     deliver(&handler, &updates(&["a"])).await.unwrap();
-    // Half of a change is none.
+    // A half-finished change has no effect.
     replace(&files.path("key.pem"), "not yet");
     deliver(&handler, &updates(&["a"])).await.unwrap();
     write(&second);
@@ -404,10 +404,10 @@ async fn a_client_certificate_is_shown_where_it_is_demanded_and_its_successor_on
     assert_eq!(peers, [&first, &first, &second].map(|signed| signed.certificate.to_vec()));
 }
 
-// ── who sends ──
+// ── authentication ──
 
 #[tokio::test]
-async fn a_token_is_sent_and_its_successor_once_it_is_there_and_no_error_tells_it() {
+async fn token_is_sent_reloaded_and_never_shown() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     let echo = |seen: &Seen| {
@@ -429,7 +429,7 @@ async fn a_token_is_sent_and_its_successor_once_it_is_there_and_no_error_tells_i
 }
 
 #[tokio::test]
-async fn a_user_and_a_password_are_sent_as_basic_authentication() {
+async fn user_and_password_are_sent_as_basic_authentication() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("password");
     replace(&file, "open: sesame");
@@ -439,7 +439,7 @@ async fn a_user_and_a_password_are_sent_as_basic_authentication() {
     assert_eq!(server.seen()[0].header("authorization"), "Basic QWxhZGRpbjpvcGVuOiBzZXNhbWU=");
 }
 
-/// Checks a request as a receiver does that knows the specification and none of our code.
+/// Verifies a request like a receiver that implements the specification without our code.
 fn is_signed_with(seen: &Seen, secret: &str) -> bool {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
@@ -454,7 +454,7 @@ fn is_signed_with(seen: &Seen, secret: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_signature_holds_under_each_secret_that_is_in_force() {
+async fn signature_is_valid_under_each_current_secret() {
     const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const NEW: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let dir = tempfile::tempdir().unwrap();
@@ -482,13 +482,13 @@ fn binary_batches_are_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::start(None, fine));
     let both = WebhookOptions { url, batched: true, mode: ContentMode::Binary, ..options(&server) };
-    let expected = "batches are JSON arrays, which mode = \"binary\" has none of: expected mode = \"structured\", or no \
+    let expected = "batches are JSON arrays, which mode = \"binary\" does not support: expected mode = \"structured\", or no \
                     `batch`";
     assert_eq!(Webhook::new(both, encoder()).err().unwrap(), expected);
 }
 
 #[tokio::test]
-async fn secret_url_and_header_are_read_again_and_never_told() {
+async fn secret_url_and_header_are_reloaded_and_hidden() {
     let server = Server::answering(503, &[], "s3cret-path s3cret-key").await;
     let dir = tempfile::tempdir().unwrap();
     let [url_file, key_file] = ["url", "key"].map(|name| dir.path().join(name));

@@ -1,5 +1,5 @@
-// Preloaded into the engine: its clocks are ahead of the system's. The file $CLOCK_CONTROL holds two numbers of seconds: the first
-// for the wall clock, negative behind it, the second for the monotonic clock, from which timers take the time.
+// Preloaded into the engine to shift its clocks. The file $CLOCK_CONTROL has two numbers of seconds. The first shifts the
+// wall clock (negative: back). The second advances the monotonic clock, which timers use.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Longest sleep in epoll_wait, in milliseconds: then the engine sees that its timers are due.
+// Longest sleep in epoll_wait, in milliseconds, so that the engine notices due timers.
 #define NAP 50
 
 static long (*real_syscall)(long, ...);
@@ -71,7 +71,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int max, int timeout) {
     return real(epoll, events, max, timeout < 0 || timeout > NAP ? NAP : timeout);
 }
 
-// Waits of Rust's threads end at a time of the monotonic clock, which the kernel has to know by its own.
+// Waits of Rust's threads end at a monotonic time, which must be converted to the kernel's clock.
 long syscall(long number, ...) {
     long args[6];
     struct timespec until;

@@ -1,6 +1,6 @@
-//! A real Kubernetes API server for tests, with etcd inside: the Go module in `tests/cluster`, built on first use.
+//! A real Kubernetes API server with etcd for tests: the Go module in `tests/cluster`, built on first use.
 
-// Each test binary includes this file and uses its own part of it.
+// Each test binary includes this file and uses a part of it.
 #![allow(clippy::allow_attributes, dead_code, reason = "expect would fail in the binary that uses all of it")]
 
 use std::borrow::Borrow;
@@ -19,22 +19,22 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// More than the server itself waits for before it gives up.
+/// Start timeout, longer than the server's own timeouts.
 const START_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// Set to 1 (in CI) to make a test fail where it would be skipped.
+/// Variable that makes a test fail instead of being skipped, if 1 (used in CI).
 const REQUIRE_ENV: &str = "DELTABUS_REQUIRE_CLUSTER";
 
-/// Why there is no cluster.
+/// Reason why there is no cluster.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
     /// The `go` tool cannot be run.
     NoGo(io::Error),
-    /// Another tool cannot be run, or is not there; says which.
+    /// Another tool is missing or cannot be run; with its name.
     Missing(String),
-    /// The module does not build, perhaps for want of a network. Carries the end of the compiler's output.
+    /// The module does not build, perhaps without network. With the end of the compiler's output.
     BuildFailed(String),
-    /// The server was built but does not start. Carries the end of its log. Never a reason to skip a test.
+    /// The server was built but does not start. With the end of its log. This never skips a test.
     StartFailed(String),
 }
 
@@ -51,12 +51,12 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// One API server on free ports of 127.0.0.1, with a data directory of its own.
+/// One API server on free ports of 127.0.0.1, with its own data directory.
 ///
-/// Dropping it stops the server and removes its data. If the test process is killed the server ends by itself, since
-/// its stdin closes; the next start removes what it left.
+/// Dropping it stops the server and removes its data. If the test process is killed, the server's stdin closes and it exits;
+/// the next start removes its data.
 ///
-/// Every call blocks: in an async test, make it from `spawn_blocking`, or where nothing else has to run meanwhile.
+/// Every call blocks. In async tests, call from `spawn_blocking`, or where no other task needs to run.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     binary: PathBuf,
@@ -68,18 +68,18 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a server with further flags of kube-apiserver, for instance `--watch-cache=false`, and returns when it is
-    /// ready. The first call in a checkout builds the binary: minutes. A start takes two or three seconds.
+    /// Starts a server with further flags of kube-apiserver, such as `--watch-cache=false`, and returns when it is
+    /// ready. The first call in a checkout builds the binary, which takes minutes. A start takes two or three seconds.
     pub(crate) fn start(flags: &[&str]) -> Result<Self, Unavailable> {
         Self::start_with(&[], flags)
     }
 
-    /// Starts a server as [`Cluster::start`], with further flags of the `apiserver` command itself before them.
+    /// Starts a server like [`Cluster::start`], with further flags of the `apiserver` command before them.
     pub(crate) fn start_with(own_flags: &[&str], flags: &[&str]) -> Result<Self, Unavailable> {
         let binary = build(".")?;
         let failed = |error: io::Error| Unavailable::StartFailed(error.to_string());
         let home = Home::create().map_err(failed)?;
-        // No two servers of this process are given the same: the command's own draw would not know of the others' draws.
+        // No two servers of this process get the same ports. The command's own choice cannot know about the other servers.
         let [secure, etcd] = free_ports().map_err(failed)?;
         let ports = [format!("--secure-port={}", secure.port()), format!("--etcd-port={}", etcd.port())];
         let own_flags = ports.into_iter().chain(own_flags.iter().map(ToString::to_string)).collect();
@@ -89,77 +89,77 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a server as [`Cluster::start`], or says on stderr why the test is skipped and returns `None`.
+    /// Starts a server like [`Cluster::start`], or prints the reason for skipping to stderr and returns `None`.
     ///
     /// # Panics
-    /// If the server does not start although it was built, and on any reason to skip if `DELTABUS_REQUIRE_CLUSTER=1`.
+    /// If the server was built but does not start, and instead of skipping if `DELTABUS_REQUIRE_CLUSTER=1`.
     pub(crate) fn start_or_skip(test_name: &str, flags: &[&str]) -> Option<Self> {
         or_skip(test_name, Self::start(flags))
     }
 
-    /// Returns the one server that tests of this program share, or says on stderr why the test is skipped and returns `None`.
+    /// Returns the server that all tests of this program share, or prints the reason for skipping to stderr and returns `None`.
     ///
-    /// For tests that neither restart nor compact it: each keeps to namespaces, custom types and roles of its own. The server
+    /// For tests that neither restart nor compact it. Each test uses its own namespaces, custom types and roles. The server
     /// stops with the program; the next start of any server removes its data.
     ///
     /// # Panics
-    /// As [`Cluster::start_or_skip`].
+    /// See [`Cluster::start_or_skip`].
     pub(crate) fn shared_or_skip(test_name: &str) -> Option<&'static Self> {
         static SHARED: OnceLock<Result<Cluster, Unavailable>> = OnceLock::new();
 
         or_skip(test_name, SHARED.get_or_init(|| Self::start(&[])).as_ref())
     }
 
-    /// The server's address, `https://127.0.0.1:…`. The same after a restart.
+    /// Returns the server's address, `https://127.0.0.1:…`. It stays the same after a restart.
     pub(crate) fn url(&self) -> &str {
         self.text("url")
     }
 
-    /// The path of a kubeconfig that may do everything.
+    /// Returns the path of the administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> &Path {
         Path::new(self.text("kubeconfig"))
     }
 
-    /// The path of the kubeconfig of the user `limited`, who may do what the test's own RBAC objects grant.
+    /// Returns the kubeconfig of the user `limited`, whose rights are only those of the test's own RBAC objects.
     pub(crate) fn limited_kubeconfig(&self) -> &Path {
         Path::new(self.text("limited_kubeconfig"))
     }
 
-    /// The bearer token that may do everything.
+    /// Returns the administrator's bearer token.
     pub(crate) fn token(&self) -> &str {
         self.text("token")
     }
 
-    /// The path of the CA certificate (PEM) that signed the server's.
+    /// Returns the path of the CA certificate (PEM) that signed the server's.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.data_dir().join("ca.crt")
     }
 
-    /// The directory of all that the cluster keeps, removed on drop.
+    /// Returns the cluster's data directory, which is removed on drop.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.home.path.join("cluster")
     }
 
-    /// The path of what the server logs.
+    /// Returns the path of the server's log.
     pub(crate) fn log_file(&self) -> PathBuf {
         self.home.path.join("apiserver.log")
     }
 
     /// Stops the server and starts it again on the same data and ports.
     ///
-    /// Its watch cache is then empty: a watch from any version before the restart gets 410, unless nothing was written since.
+    /// Its watch cache is then empty. A watch from a version before the restart gets 410, unless nothing was written since.
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.start_again();
     }
 
-    /// Restarts the server with other flags than before.
+    /// Restarts the server with other flags.
     pub(crate) fn restart_with(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(ToString::to_string).collect();
         self.restart();
     }
 
-    /// Stops the server as SIGTERM would; its data and ports stay. Watches end, connections are refused from then on.
+    /// Stops the server as by SIGTERM; its data and ports stay. Watches end, and connections are refused from then on.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
             drop(server.stdin.take());
@@ -167,7 +167,7 @@ impl Cluster {
         }
     }
 
-    /// Stops the server as SIGKILL does: connections break in the middle of whatever they carried.
+    /// Stops the server as by SIGKILL: connections break at any point.
     pub(crate) fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.kill().expect("an own child can be killed");
@@ -181,64 +181,64 @@ impl Cluster {
         self.start_server().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Drops all of etcd's history before now and returns the revision that is kept.
+    /// Drops all of etcd's history up to now and returns the oldest remaining revision.
     ///
-    /// The server may still serve older watches from its watch cache: restart it, or run it with `--watch-cache=false`.
+    /// The server may still serve older watches from its watch cache. To prevent that, restart it or use `--watch-cache=false`.
     pub(crate) fn compact(&self) -> u64 {
         self.run_json("compact", &[], None)["revision"].as_u64().expect("compact prints the revision")
     }
 
-    /// Drops etcd's history before a revision, as [`Cluster::compact`] does.
+    /// Drops etcd's history before a revision; see [`Cluster::compact`].
     pub(crate) fn compact_before(&self, revision: u64) {
         self.run_json("compact", &["--revision", &revision.to_string()], None);
     }
 
-    /// Runs the random workload to its end, for instance `&["--setup", "--ops=2000", "--seed=7"]`. What it did stands as
-    /// one JSON object on stdout. It rides out restarts of the server of up to a minute and a half.
+    /// Runs the random workload to its end, for example `&["--setup", "--ops=2000", "--seed=7"]`. Its stdout is one JSON object
+    /// with its counts. It survives server restarts of up to a minute and a half.
     pub(crate) fn churn(&self, args: &[&str]) -> Output {
         let output = self.command("churn", args).output().expect("the cluster binary runs");
         assert!(output.status.success(), "churn {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         output
     }
 
-    /// Starts the random workload and returns at once, so that the test can act in the middle of it.
+    /// Starts the random workload and returns at once, so that the test can act during it.
     pub(crate) fn start_churn(&self, args: &[&str]) -> RunningChurn {
         let mut command = self.command("churn", args);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         RunningChurn(Some(child.expect("the cluster binary runs")))
     }
 
-    /// Returns what the server holds now of every type that can be listed and watched, in its group's preferred version,
-    /// but for the types named (`leases.coordination.k8s.io`). As [`Cluster::dump`].
+    /// Returns the server's current objects of all watchable types, in their groups' preferred versions, except for the named
+    /// types (`leases.coordination.k8s.io`). See [`Cluster::dump`] for the format.
     pub(crate) fn dump_all(&self, except: &[&str]) -> Value {
         self.run_json("dump", &[&["--all"], except].concat(), None)
     }
 
-    /// Returns what the server holds now of each resource (`pods`, `deployments.apps`):
+    /// Returns the server's current objects of each resource (`pods`, `deployments.apps`):
     /// `{"pods": {"resourceVersion": "…", "items": {"namespace/name": {"uid": "…", "resourceVersion": "…"}}}}`.
     pub(crate) fn dump(&self, resources: &[&str]) -> Value {
         self.run_json("dump", resources, None)
     }
 
-    /// Applies an object or a `List` (server-side, by force) and returns the object as it is now, of a list the last one.
+    /// Applies an object or a `List` (server-side, by force) and returns the resulting object; for a list, the last one.
     /// After a custom resource definition it returns when the type is served.
     pub(crate) fn apply(&self, object: &Value) -> Value {
         self.apply_yaml(&object.to_string()).pop().expect("apply prints what it applied")
     }
 
-    /// Applies all YAML documents of a text and returns the objects as they are now.
+    /// Applies all YAML documents of a text and returns the resulting objects.
     pub(crate) fn apply_yaml(&self, text: &str) -> Vec<Value> {
         let output = self.run("apply", &[], Some(text));
         output.lines().map(|line| serde_json::from_str(line).expect("apply prints a JSON object a line")).collect()
     }
 
-    /// Sends a request as the administrator and returns the status and the body, whatever the status is.
-    /// A PATCH is a merge patch. A body that is not one JSON value, such as a watch's lines, comes as a string.
+    /// Sends a request as the administrator and returns any status and the body.
+    /// A PATCH is a merge patch. A body that is not a single JSON value, such as a watch, is returned as a string.
     pub(crate) fn request(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         self.request_as(self.kubeconfig(), method, path, body)
     }
 
-    /// Sends a request as [`Cluster::request`] does, but as the user of a kubeconfig.
+    /// Sends a request as the user of a kubeconfig; see [`Cluster::request`].
     pub(crate) fn request_as(&self, kubeconfig: &Path, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let kubeconfig = kubeconfig.to_str().expect("paths of tests are UTF-8");
         let body = body.map_or_else(String::new, ToString::to_string);
@@ -247,8 +247,8 @@ impl Cluster {
         (status.expect("request prints the status"), answer["body"].take())
     }
 
-    /// Waits until the server allows the user of a kubeconfig what the resource attributes say, or refuses it. A new or changed
-    /// role takes effect a moment after it was written.
+    /// Waits until the server allows, or refuses, these resource attributes for a kubeconfig's user. Role changes take effect
+    /// with a short delay.
     pub(crate) fn wait_allowed(&self, allowed: bool, kubeconfig: &Path, attributes: &Value) {
         let review = serde_json::json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
@@ -276,7 +276,7 @@ impl Cluster {
         answer["status"]["token"].as_str().expect("a TokenRequest is answered with a token").to_owned()
     }
 
-    /// Writes a kubeconfig of the user that a token is of.
+    /// Writes a kubeconfig for the user of a token.
     pub(crate) fn write_kubeconfig_of(&self, token: &str, path: &Path) {
         let admins = fs::read_to_string(self.kubeconfig()).expect("the server wrote it");
         fs::write(path, admins.replace(self.token(), token)).expect("the directory is writable");
@@ -289,7 +289,7 @@ impl Cluster {
         body
     }
 
-    /// Deletes the object at a path at once; that there is none is an error.
+    /// Deletes the object at a path immediately; a missing object is an error.
     pub(crate) fn delete(&self, path: &str) {
         let options = serde_json::json!({ "gracePeriodSeconds": 0 });
         let (status, body) = self.request("DELETE", path, Some(&options));
@@ -343,7 +343,7 @@ impl Cluster {
             .spawn()
             .expect("the cluster binary runs");
         let mut pipe = child.stdin.take().expect("stdin is piped");
-        // One that fails early does not read its stdin: its own message says more than the broken pipe.
+        // A command that fails early does not read its stdin. Its own message is more useful than the broken pipe.
         pipe.write_all(stdin.unwrap_or_default().as_bytes()).ok();
         drop(pipe);
         let output = child.wait_with_output().expect("a child can be waited for");
@@ -355,7 +355,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // By force: nobody needs what an orderly stop would take a second for.
+            // Killed, because an orderly stop would only take a second longer.
             server.kill().ok();
             server.wait().ok();
         }
@@ -365,10 +365,10 @@ impl Drop for Cluster {
     }
 }
 
-/// Returns what started, or says on stderr why the test is skipped and returns `None`.
+/// Returns the started component, or prints the reason for skipping to stderr and returns `None`.
 ///
 /// # Panics
-/// If something does not start although it was built, and on any reason to skip if `DELTABUS_REQUIRE_CLUSTER=1`.
+/// If it was built but does not start, and instead of skipping if `DELTABUS_REQUIRE_CLUSTER=1`.
 pub(super) fn or_skip<T, E: Borrow<Unavailable>>(test_name: &str, started: Result<T, E>) -> Option<T> {
     let reason = match started {
         Ok(started) => return Some(started),
@@ -381,24 +381,24 @@ pub(super) fn or_skip<T, E: Borrow<Unavailable>>(test_name: &str, started: Resul
     None
 }
 
-/// Waits for the first line, by which a component says that it is ready; `None` where it ends without one.
+/// Waits for the first line, which reports that a component is ready; `None` if it exits without one.
 pub(super) fn first_line(stdout: ChildStdout) -> Option<String> {
     let (send, line) = mpsc::channel();
     thread::spawn(move || send.send(BufReader::new(stdout).lines().next()));
     line.recv_timeout(START_TIMEOUT).ok()??.ok()
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 pub(super) fn end_of(log: &Path) -> String {
     last_lines(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()), 20)
 }
 
-/// A workload in the background. Dropped, it is killed.
+/// A workload in the background; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct RunningChurn(Option<Child>);
 
 impl RunningChurn {
-    /// Waits for the end of the workload and returns what it did.
+    /// Waits for the end of the workload and returns its counts.
     pub(crate) fn finish(mut self) -> Value {
         let child = self.0.take().expect("finish consumes the workload");
         let output = child.wait_with_output().expect("a child can be waited for");
@@ -416,7 +416,7 @@ impl Drop for RunningChurn {
     }
 }
 
-/// The directory of one cluster, removed on drop. Its lock file tells a live one from one that a killed test left.
+/// The directory of one cluster, removed on drop. Its lock file distinguishes a live one from a leftover of a killed test.
 #[derive(Debug)]
 struct Home {
     path: PathBuf,
@@ -429,7 +429,7 @@ impl Home {
 
         let runs = target_dir().join("run");
         fs::create_dir_all(&runs)?;
-        // The removal of leftovers must not meet a directory that has no locked file yet.
+        // The removal of leftovers must not see a directory whose file is not locked yet.
         let guard = lock_file(&target_dir().join("run.lock"))?;
         guard.lock()?;
         for entry in fs::read_dir(&runs)? {
@@ -452,8 +452,8 @@ impl Drop for Home {
     }
 }
 
-/// Returns the binary of a package of the module (`.`, `living`), or `helm` of a module of its own, for its present sources,
-/// after building it if it is not there.
+/// Returns the binary of a package of the module (`.`, `living`), or of the separate module `helm`. Builds it unless it
+/// exists for the current sources.
 pub(super) fn build(package: &str) -> Result<PathBuf, Unavailable> {
     let failed = |error: io::Error| Unavailable::BuildFailed(error.to_string());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster");
@@ -468,7 +468,7 @@ pub(super) fn build(package: &str) -> Result<PathBuf, Unavailable> {
         return Ok(binary);
     }
     fs::create_dir_all(target_dir()).map_err(failed)?;
-    // Others wait here, and then find it built; what two binaries share is compiled once.
+    // Other processes wait here and then find the result; code shared by two binaries is compiled once.
     let lock = lock_file(&target_dir().join("build.lock")).map_err(failed)?;
     lock.lock().map_err(failed)?;
     if binary.exists() {
@@ -495,13 +495,13 @@ pub(super) fn build(package: &str) -> Result<PathBuf, Unavailable> {
     Ok(binary)
 }
 
-/// Without symbols (a third of the size), and with the version that Kubernetes' own build would write into `/version`.
+/// Returns flags that omit symbols (a third of the size) and set the version shown at `/version` like Kubernetes' own build.
 fn linker_flags() -> String {
     let version = "k8s.io/component-base/version";
     format!("-s -w -X {version}.gitVersion=v1.36.3 -X {version}.gitMajor=1 -X {version}.gitMinor=36")
 }
 
-/// A hash over the sources of a package and the versions of all that it is built from.
+/// Returns a hash over a package's sources and its dependencies' versions.
 fn hash_of(module: &Path, sources: &Path) -> io::Result<u64> {
     let mut paths = vec![module.join("go.mod"), module.join("go.sum")];
     let shared = module.join("internal/tool");
@@ -522,7 +522,7 @@ fn hash_of(module: &Path, sources: &Path) -> io::Result<u64> {
     Ok(hasher.finish())
 }
 
-/// Finds ports that nobody has, below those that the kernel gives out: each stays free while its server is restarted.
+/// Finds free ports below the kernel's range for clients, so that each stays free while its server restarts.
 pub(super) fn free_ports<const N: usize>() -> io::Result<[SocketAddr; N]> {
     const COUNT: u16 = 12_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -534,7 +534,7 @@ pub(super) fn free_ports<const N: usize>() -> io::Result<[SocketAddr; N]> {
     free.try_into().map_err(|_| io::Error::other("no port is free"))
 }
 
-/// `target/cluster`, wherever the target directory is: Cargo gives test binaries `target/tmp`.
+/// Returns `target/cluster` next to `target/tmp`, the directory that Cargo gives to test binaries.
 pub(super) fn target_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("cluster")
 }
@@ -548,7 +548,7 @@ pub(super) fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Writes a line to the process's own stderr: `eprintln!` would be captured by the test harness and shown on failure only.
+/// Writes a line to the process's stderr. The test harness would capture `eprintln!` and show it only on failure.
 pub(super) fn note(text: &str) {
     writeln!(io::stderr(), "{text}").ok();
 }

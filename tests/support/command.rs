@@ -1,12 +1,12 @@
-//! One run of the program in a directory, with nothing of this process's environment.
+//! One run of the program in a directory, without this process's environment variables.
 
 use std::{fs, path::Path, process::Command};
 
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 
 use super::engine::text;
 
-/// Runs `deltabus ARGS` to its end; returns its exit code and what it printed to stdout and stderr.
+/// Runs `deltabus ARGS` to its end; returns its exit code, stdout and stderr.
 pub(crate) fn deltabus(
     dir: &Path,
     kubeconfig: &Path,
@@ -25,7 +25,7 @@ pub(crate) fn deltabus(
     (output.status.code().expect("it ends by itself"), text(output.stdout), text(output.stderr))
 }
 
-/// Starts a simulator; returns it with a directory that has its kubeconfig, and the path of that.
+/// Starts a simulator; returns it with a directory that has its kubeconfig, and the path of the kubeconfig.
 pub(crate) fn simulator() -> (Simulator, tempfile::TempDir, String) {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("loopback");
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -1,11 +1,11 @@
-// Preloaded into the engine: what lies below $DISK_DIR is on a disk that does as the file $DISK_CONTROL says at the moment.
-// Absent or empty, the disk is well.
+// Preloaded into the engine to make the disk below $DISK_DIR behave as the file $DISK_CONTROL says at the moment.
+// If the file is absent or empty, the disk works normally.
 //
-//   full N      N bytes fit, of all that this process writes there; then ENOSPC
-//   read-only   EROFS for whatever would change something
+//   full N      this process can write N bytes there in total; then ENOSPC
+//   read-only   EROFS for any change
 //   failing     EIO for everything
-//   stuck       writes wait until the file says something else
-//   mute        what is written is written, and reported as EIO
+//   stuck       writes wait until the file changes
+//   mute        writes succeed, but are reported as EIO
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ enum mode { WELL, FULL, READ_ONLY, FAILING, STUCK, MUTE };
 
 static atomic_long used;
 
-// Returns what the disk does now, and how many bytes fit.
+// Returns the current mode, and the remaining bytes.
 static enum mode mode(long *fit) {
     const char *control = getenv("DISK_CONTROL");
     char text[64] = {0};
@@ -62,7 +62,7 @@ static int fail(int error) {
     return -1;
 }
 
-// Decides on a write of `len` bytes: how many of them to write, or -1. `*muted` says that success is a failure.
+// Decides on a write of `len` bytes: returns the number of bytes to write, or -1. `*muted` turns success into a failure.
 static ssize_t allowed(int fd, size_t len, int *muted) {
     long fit;
     *muted = 0;
@@ -85,7 +85,7 @@ static ssize_t allowed(int fd, size_t len, int *muted) {
     return (ssize_t)len;
 }
 
-// Decides on a call that changes something else than content.
+// Decides on a call that changes something other than content.
 static int refused(int is_one_of_ours, int needs_room) {
     long fit;
     if (!is_one_of_ours) return 0;
@@ -111,7 +111,7 @@ ssize_t write(int fd, const void *buf, size_t len) {
 ssize_t writev(int fd, const struct iovec *iov, int count) {
     REAL(writev);
     if (!is_ours(fd)) return real(fd, iov, count);
-    // a short write is one
+    // a short write is allowed
     for (int i = 0; i < count; i++)
         if (iov[i].iov_len) return write(fd, iov[i].iov_base, iov[i].iov_len);
     return 0;

@@ -1,4 +1,4 @@
-//! A disk that fills up, fails, hangs or turns read-only when a test says so: a layer under the engine (`disk.c`).
+//! A disk that becomes full, failing, stalled or read-only on demand, by a library preloaded into the engine (`disk.c`).
 
 use std::{
     fs,
@@ -7,12 +7,12 @@ use std::{
 
 use super::layer::library;
 
-/// What the disk does.
+/// State of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Nothing: it is well.
+    /// It works normally.
     None,
-    /// So many bytes fit of all that a process writes, then there is no room.
+    /// A process can write this number of bytes in total, then the disk is full.
     FullAfter(u64),
     /// Nothing can be changed.
     ReadOnly,
@@ -20,11 +20,11 @@ pub(crate) enum Trouble {
     Failing,
     /// Writes wait.
     Stuck,
-    /// What is written is there, and reported as a failure.
+    /// Writes succeed, but are reported as failures.
     Mute,
 }
 
-/// The disk below a directory, of the engines that run with its environment.
+/// The disk below a directory, for engines that run with this environment.
 #[derive(Debug)]
 pub(crate) struct Disk {
     dir: PathBuf,
@@ -32,19 +32,19 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Puts the layer under `dir`, which exists; it is told what to do by a file beside the directory.
+    /// Creates a disk below the existing `dir`; a file beside the directory controls it.
     pub(crate) fn under(dir: &Path) -> Self {
         let dir = dir.canonicalize().expect("the directory exists");
         let control = dir.with_extension("trouble");
         Self { dir, control }
     }
 
-    /// Returns what an engine has to be run with.
+    /// Returns the environment for engines.
     pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![("LD_PRELOAD", library("disk")), ("DISK_DIR", self.dir.clone()), ("DISK_CONTROL", self.control.clone())]
     }
 
-    /// Makes the disk do something else from now on.
+    /// Sets the disk's state from now on.
     pub(crate) fn set(&self, trouble: Trouble) {
         let text = match trouble {
             Trouble::None => String::new(),

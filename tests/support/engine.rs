@@ -1,4 +1,4 @@
-//! `deltabus run` as a process of its own, the way a user runs it.
+//! `deltabus run` as a separate process, as a user runs it.
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
 
 use std::{
@@ -20,21 +20,21 @@ use super::stream::State;
 /// A running engine; killed when dropped.
 pub(crate) struct Engine {
     child: Child,
-    /// Where its HTTP server listens.
+    /// Address of its HTTP server.
     pub(crate) http: String,
     log: Arc<Mutex<String>>,
-    /// Copies its stderr into the log, to the end.
+    /// Thread that copies its stderr into the log until the end.
     copying: thread::JoinHandle<()>,
 }
 
 impl Engine {
-    /// Writes `config` into `dir` and runs it. `[http]` is added: a free port.
+    /// Writes `config` into `dir` and runs it, with `[http]` on a free port.
     pub(crate) fn run(dir: &Path, config: &str) -> Self {
         Self::configure(dir, config);
         Self::spawn(&["run", "-c", &text(dir, "config.toml")])
     }
 
-    /// Changes the configuration that [`Engine::run`] was given, at once and as a whole.
+    /// Replaces the configuration of [`Engine::run`] atomically.
     pub(crate) fn configure(dir: &Path, config: &str) {
         let unfinished = dir.join("config.unfinished");
         let config = format!("{config}\n[http]\nlisten = \"127.0.0.1:0\"\n");
@@ -42,28 +42,28 @@ impl Engine {
         fs::rename(unfinished, dir.join("config.toml")).expect("the directory is writable");
     }
 
-    /// Runs the configuration that is in `dir` already, with more in its environment.
+    /// Runs the existing configuration in `dir`, with further environment variables.
     pub(crate) fn run_again(dir: &Path, environment: &[(&'static str, PathBuf)]) -> Self {
         Self::spawn_to(&["run", "-c", &text(dir, "config.toml")], Stdio::null(), environment)
     }
 
-    /// As [`Engine::run_again`], for a configuration whose handlers run programs.
+    /// Runs a configuration whose handlers run programs; see [`Engine::run_again`].
     pub(crate) fn run_allowing_programs(dir: &Path, environment: &[(&'static str, PathBuf)]) -> Self {
         Self::spawn_to(&["run", "--allow-exec", "-c", &text(dir, "config.toml")], Stdio::null(), environment)
     }
 
-    /// As [`Engine::run_again`], with stdout behind what is in a file.
+    /// Runs the existing configuration with stdout appended to a file; see [`Engine::run_again`].
     pub(crate) fn run_again_to(dir: &Path, environment: &[(&'static str, PathBuf)], stdout: &Path) -> Self {
         let stdout = fs::File::options().create(true).append(true).open(stdout).expect("the directory is writable");
         Self::spawn_to(&["run", "-c", &text(dir, "config.toml")], stdout.into(), environment)
     }
 
-    /// Runs the binary with `args` and waits until it has said where it listens.
+    /// Runs the binary with `args` and waits until it has logged its address.
     pub(crate) fn spawn(args: &[&str]) -> Self {
         Self::spawn_to(args, Stdio::null(), &[])
     }
 
-    /// As [`Engine::spawn`], with stdout into a file.
+    /// Runs the binary with stdout into a file; see [`Engine::spawn`].
     pub(crate) fn spawn_writing(args: &[&str], stdout: &Path) -> Self {
         Self::spawn_to(args, fs::File::create(stdout).expect("the directory is writable").into(), &[])
     }
@@ -74,7 +74,7 @@ impl Engine {
         Self::spawn_command(command)
     }
 
-    /// Runs a command that becomes the program, and waits until it has said where it listens.
+    /// Runs a command that becomes the program, and waits until it has logged its address.
     pub(crate) fn spawn_command(mut command: Command) -> Self {
         let command = command.env("NO_COLOR", "1").stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary was built with the tests");
@@ -99,12 +99,12 @@ impl Engine {
         engine
     }
 
-    /// Returns what it wrote to stderr so far.
+    /// Returns its stderr so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("not poisoned").clone()
     }
 
-    /// Waits until it has written this to stderr.
+    /// Waits for a text in its stderr.
     pub(crate) fn wait_for_log(&self, text: &str) {
         let deadline = Instant::now() + Duration::from_mins(1);
         while !self.log().contains(text) {
@@ -113,24 +113,24 @@ impl Engine {
         }
     }
 
-    /// Returns what it writes to stderr, also after its end.
+    /// Returns a handle to its stderr, which is valid after its end.
     pub(crate) fn log_handle(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.log)
     }
 
-    /// GETs a path; the status code and the body.
+    /// GETs a path; returns the status code and the body.
     pub(crate) fn get(&self, path: &str) -> std::io::Result<(u16, String)> {
         let answer = request(&self.http, "GET", path, &[])?;
         Ok((answer.code, answer.body))
     }
 
-    /// GETs a path as JSON; panics where it is not.
+    /// GETs a path as JSON; panics if the answer is not JSON.
     pub(crate) fn json(&self, path: &str) -> Value {
         let (code, body) = self.get(path).unwrap_or_else(|error| panic!("{path}: {error}\n{}", self.log()));
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {code}: {error}: {body}"))
     }
 
-    /// Returns what the cache holds of all types; an error where one of them cannot be read now.
+    /// Returns the cached objects of all types; an error if one type is not readable now.
     pub(crate) fn cached(&self) -> Result<State, String> {
         let mut state = State::new();
         for (resource, path) in self.watched() {
@@ -148,7 +148,7 @@ impl Engine {
         Ok(state)
     }
 
-    /// Returns the types that it watches or is about to: `plural.group` → the path of their list.
+    /// Returns the types that it watches or will watch: `plural.group` → the path of their list.
     pub(crate) fn watched(&self) -> BTreeMap<String, String> {
         let mut types = BTreeMap::new();
         for row in self.json("/v1/resources")["resources"].as_array().expect("a list of rows") {
@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// Returns where the probes are served, once the log says it.
+    /// Returns the probes' address, once the log has it.
     pub(crate) fn probes(&self) -> String {
         self.wait_for_log("(probes)");
         let log = self.log();
@@ -209,14 +209,14 @@ impl Engine {
         assert!(sent.is_ok_and(|status| status.success()), "kill works");
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()), "kill works");
         let deadline = Instant::now() + Duration::from_mins(2);
         loop {
             if let Some(status) = self.child.try_wait().expect("the child is ours") {
-                // where something else holds its stderr, that never ends
+                // another process may hold its stderr open, so the copying may never end
                 let deadline = Instant::now() + Duration::from_secs(10);
                 while !self.copying.is_finished() && Instant::now() < deadline {
                     thread::sleep(Duration::from_millis(10));
@@ -246,30 +246,30 @@ impl Drop for Engine {
 pub(crate) struct Answer {
     /// The status code.
     pub(crate) code: u16,
-    /// The headers, their names in lower case.
+    /// The headers, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     /// The body.
     pub(crate) body: String,
 }
 
 impl Answer {
-    /// Returns the first header of this name, in lower case; empty where there is none.
+    /// Returns the first header with this lower-case name; empty if there is none.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns the body as JSON; panics where it is none.
+    /// Returns the body as JSON; panics if it is not JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{}: {error}: {}", self.code, self.body))
     }
 }
 
-/// Sends a request without a body over a connection of its own.
+/// Sends a request without a body over a new connection.
 pub(crate) fn request(address: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_mins(1)))?;
     let headers: String = headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
-    // 1.0: a body of unknown length ends with the connection, not in chunks
+    // HTTP/1.0: a body of unknown length ends with the connection, not in chunks
     write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;

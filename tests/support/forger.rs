@@ -1,5 +1,5 @@
-//! A TLS proxy in front of a real API server that can put another text of the same length in the place of one, in what
-//! the server says. It shows the server's own certificate.
+//! A TLS proxy in front of a real API server. It can replace a text in the server's answers by another of the same length.
+//! It uses the server's own certificate.
 
 use std::{
     io,
@@ -24,16 +24,16 @@ use tokio_rustls::{
 
 type Lies = Arc<Mutex<Vec<(String, String)>>>;
 
-/// A running proxy; it ends when it is dropped.
+/// A running proxy; dropping it stops it.
 pub(crate) struct Forger {
-    /// Where clients connect.
+    /// Address for clients.
     pub(crate) address: SocketAddr,
     lies: Lies,
     _runtime: Runtime,
 }
 
 impl Forger {
-    /// Starts a proxy to `upstream`, whose keys lie in a directory: `server.crt`, `server.key`, `ca.crt`.
+    /// Starts a proxy to `upstream`; its keys are in a directory: `server.crt`, `server.key`, `ca.crt`.
     pub(crate) fn start(upstream: SocketAddr, keys: &Path) -> Self {
         let runtime = Runtime::new().expect("threads can be started");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a loopback port is free");
@@ -44,14 +44,14 @@ impl Forger {
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (acceptor, connector, lies) = (acceptor.clone(), connector.clone(), Arc::clone(&told));
-                // A connection that fails is closed, as one of the server would be.
+                // A failed connection is closed, as on the server.
                 tokio::spawn(async move { forward(client, upstream, &acceptor, &connector, &lies).await.ok() });
             }
         });
         Self { address, lies, _runtime: runtime }
     }
 
-    /// From now on the server says `lie` where it says `truth`, in what stands in one read of a connection.
+    /// Replaces `truth` by `lie` in the server's later answers, if it is within one read of a connection.
     pub(crate) fn tell(&self, truth: &str, lie: &str) {
         assert_eq!(truth.len(), lie.len(), "the length of a chunk stands before it");
         self.lies.lock().expect("not poisoned").push((truth.to_owned(), lie.to_owned()));

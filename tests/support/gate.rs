@@ -1,4 +1,4 @@
-//! A door before a server: shut, stuck, or one that lets no answer out.
+//! A gate before a server: closed, stalled, or without answers.
 
 use std::{
     io::{Read, Write},
@@ -7,22 +7,22 @@ use std::{
     thread,
 };
 
-/// What it does with connections.
+/// Behaviour of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// Lets everything through.
+    /// Passes everything.
     Open,
     /// Breaks every connection, old and new.
     Shut,
-    /// Takes connections, and lets nothing through; what it holds goes on when it opens.
+    /// Accepts connections and passes nothing; held data continue when it opens.
     Stuck,
-    /// Lets requests in and no answer out.
+    /// Passes requests but no answers.
     Mute,
 }
 
-/// A TCP proxy on a port of its own.
+/// A TCP proxy on its own port.
 pub(crate) struct Gate {
-    /// Where clients connect.
+    /// Address for clients.
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -34,7 +34,7 @@ struct Shared {
 
 struct State {
     door: Door,
-    /// Nobody comes any more.
+    /// Set when the gate is dropped.
     ended: bool,
     connections: Vec<TcpStream>,
 }
@@ -44,7 +44,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the door is stuck.
+    /// Waits while the gate is stalled; returns its behaviour.
     fn door(&self) -> Door {
         let stuck = |state: &mut State| state.door == Door::Stuck && !state.ended;
         self.moved.wait_while(self.state(), stuck).unwrap_or_else(PoisonError::into_inner).door
@@ -52,7 +52,7 @@ impl Shared {
 }
 
 impl Gate {
-    /// Starts an open one before `upstream`.
+    /// Starts an open gate before `upstream`.
     pub(crate) fn before(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port is free");
         let address = listener.local_addr().expect("bound");
@@ -80,7 +80,7 @@ impl Gate {
         Self { address, shared }
     }
 
-    /// Does something else from now on. Connections whose answers were lost are broken.
+    /// Sets the behaviour from now on. Connections with lost answers are broken.
     pub(crate) fn set(&self, door: Door) {
         let mut state = self.shared.state();
         if door == Door::Shut || state.door == Door::Mute {
@@ -98,11 +98,11 @@ impl Drop for Gate {
         self.set(Door::Shut);
         self.shared.state().ended = true;
         self.shared.moved.notify_all();
-        drop(TcpStream::connect(self.address)); // wakes who accepts
+        drop(TcpStream::connect(self.address)); // wakes the accept loop
     }
 }
 
-/// Carries one direction until its end; what comes while the door is in `deaf` is lost.
+/// Copies one direction until its end; data that arrive in the state `deaf` are lost.
 fn pump(mut from: TcpStream, mut to: TcpStream, shared: &Shared, deaf: Door) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {

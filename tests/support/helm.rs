@@ -1,13 +1,14 @@
-//! The helm that the Go module in `tests/cluster/helm` builds: no test needs one on the machine.
+//! Helm for tests, built from the Go module in `tests/cluster/helm`, so that none needs to be installed.
 
 use std::{path::PathBuf, process::Command};
 
 use super::cluster::{build, or_skip};
 
-/// Builds helm, minutes the first time in a checkout, or says on stderr why the test is skipped and returns `None`.
+/// Builds helm, which takes minutes the first time in a checkout. Otherwise prints the reason for skipping to stderr and
+/// returns `None`.
 ///
 /// # Panics
-/// As [`super::cluster::Cluster::start_or_skip`].
+/// See [`super::cluster::Cluster::start_or_skip`].
 pub(crate) fn build_or_skip(test_name: &str) -> Option<Helm> {
     or_skip(test_name, build("helm")).map(Helm)
 }
@@ -17,12 +18,12 @@ pub(crate) fn build_or_skip(test_name: &str) -> Option<Helm> {
 pub(crate) struct Helm(PathBuf);
 
 impl Helm {
-    /// Runs helm and returns what it prints; that it fails fails the test.
+    /// Runs helm and returns its output; a failure fails the test.
     pub(crate) fn run(&self, args: &[&str]) -> String {
         self.try_run(args).unwrap_or_else(|error| panic!("helm {args:?}: {error}"))
     }
 
-    /// Runs helm and returns what it prints, or why it failed.
+    /// Runs helm and returns its output or its error.
     pub(crate) fn try_run(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.0).args(args).output().expect("helm was built");
         let text = |bytes| String::from_utf8(bytes).expect("helm prints UTF-8");

@@ -25,48 +25,48 @@ use tempfile::TempDir;
 
 use super::cluster::{Unavailable, end_of, free_ports, last_lines, lock_file, note, or_skip, target_dir};
 
-/// Of the node's storage; every broker is a cluster of its own.
+/// Cluster id in the node's storage; every broker is a separate cluster.
 const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
-/// Reads its log from the disk at a start: seconds.
+/// Start timeout; a start reads the log from the disk, which takes seconds.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
-/// Partitions of topics that the broker makes.
+/// Number of partitions of topics created by the broker.
 pub(crate) const PARTITIONS: usize = 4;
 
-/// What a broker is to be, before it is started.
+/// Options of a broker before its start.
 pub(crate) struct Plan {
-    /// Where files that are named in `properties` can be.
+    /// Directory for files that `properties` refers to.
     pub(crate) dir: PathBuf,
-    /// Where handlers connect.
+    /// Address for handlers.
     pub(crate) front: SocketAddr,
-    /// Where the broker says that it is: a gate's address, where there is one.
+    /// Advertised address of the broker; the gate's address if there is one.
     pub(crate) advertised: SocketAddr,
-    /// The protocol there.
+    /// Protocol of this address.
     pub(crate) protocol: &'static str,
     /// Further lines of its configuration.
     pub(crate) properties: String,
-    /// Further arguments of the command that formats its storage.
+    /// Further arguments of the command that formats the storage.
     pub(crate) format: Vec<String>,
-    /// How Java is run: to start soon, rather than to be fast later.
+    /// Options of Java, for a fast start instead of long-term speed.
     pub(crate) java: Vec<&'static str>,
 }
 
-/// A broker on free ports of 127.0.0.1, with a data directory of its own. Dropped, it is killed.
+/// A broker on free ports of 127.0.0.1, with its own data directory; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Broker {
     libs: PathBuf,
     java: Vec<&'static str>,
     dir: TempDir,
-    /// Where tests connect.
+    /// Address for tests.
     direct: SocketAddr,
     front: SocketAddr,
     child: Option<Child>,
 }
 
 impl Broker {
-    /// Starts a broker, or says on stderr why the test is skipped and returns `None`. Blocks for some seconds.
+    /// Starts a broker, or prints the reason for skipping to stderr and returns `None`. Blocks for some seconds.
     ///
     /// # Panics
-    /// As [`or_skip`].
+    /// See [`or_skip`].
     pub(crate) fn start_or_skip(test_name: &str, plan: impl FnOnce(&mut Plan)) -> Option<Self> {
         or_skip(test_name, Self::start(plan))
     }
@@ -111,13 +111,13 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Starts the broker on its data and its ports, and returns when it answers.
+    /// Starts the broker on its data and ports, and returns when it answers.
     pub(crate) fn start_again(&mut self) -> Result<(), Unavailable> {
         assert!(self.child.is_none(), "the broker runs already");
         let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
         let log = File::options().create(true).append(true).open(self.log_file()).map_err(failed)?;
         let java = self.java("kafka.Kafka", &["server.properties"]);
-        // Killed when its stdin closes: with the test, whatever ends that.
+        // Killed when its stdin closes, which happens at any end of the test.
         let child = Command::new("sh")
             .args(["-c", "\"$@\" & broker=$!; cat >/dev/null; kill -9 $broker; wait", "sh"])
             .arg(java.get_program())
@@ -136,7 +136,7 @@ impl Broker {
         }
     }
 
-    /// Kills the broker: connections break, its data stays.
+    /// Kills the broker: connections break, its data stay.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             drop(child.stdin.take());
@@ -144,7 +144,7 @@ impl Broker {
         }
     }
 
-    /// Where handlers connect, but for a gate.
+    /// Returns the address for handlers without a gate.
     pub(crate) fn address(&self) -> String {
         self.front.to_string()
     }
@@ -157,7 +157,7 @@ impl Broker {
         self.file("server.log")
     }
 
-    /// Runs one of Kafka's own tools to its end, from where tests connect.
+    /// Runs one of Kafka's own tools to its end, at the tests' address.
     pub(crate) fn tool(&self, class: &str, args: &[&str]) -> Output {
         let direct = self.direct.to_string();
         let args = [&["--bootstrap-server", &direct], args].concat();
@@ -166,7 +166,7 @@ impl Broker {
         output
     }
 
-    /// Gives rights on a topic to nobody in particular, or takes them.
+    /// Changes the anonymous user's rights on a topic.
     pub(crate) fn acl(&self, args: &[&str]) {
         self.tool("org.apache.kafka.tools.AclCommand", args);
     }
@@ -177,13 +177,13 @@ impl Broker {
         command.args(&self.java);
         let log = "-Dorg.slf4j.simpleLogger";
         command.arg(format!("{log}.defaultLogLevel=warn"));
-        command.arg(format!("{log}.log.org.apache.kafka.common.network=info")); // why a client was refused
+        command.arg(format!("{log}.log.org.apache.kafka.common.network=info")); // logs the reason for refusing a client
         command.arg("-cp").arg(self.libs.join("*"));
         command.arg(class).args(args);
         command
     }
 
-    /// Where tests connect.
+    /// Returns the address for tests.
     pub(crate) fn direct(&self) -> String {
         self.direct.to_string()
     }
@@ -196,7 +196,7 @@ impl Broker {
         config.create().expect("the options are right")
     }
 
-    /// Makes a topic.
+    /// Creates a topic.
     pub(crate) fn create_topic(&self, name: &str, config: &[(&str, &str)]) {
         let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
             .set("bootstrap.servers", self.direct.to_string())
@@ -210,7 +210,7 @@ impl Broker {
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-        // a broker that was held up for a second has no place for a topic until it is heard of again
+        // after a pause of a second the broker is fenced, and has no room for a topic until its next heartbeat
         let fenced = [Err::<String, _>((name.to_owned(), RDKafkaErrorCode::InvalidReplicationFactor))];
         let make = || runtime.block_on(admin.create_topics([&topic], &AdminOptions::new()));
         let mut answer = make().expect("the broker answers");
@@ -224,7 +224,7 @@ impl Broker {
         assert_eq!(answer, [Ok(name.to_owned())]);
     }
 
-    /// Has the broker do once what takes it a second the first time: contracts count in seconds.
+    /// Makes the broker do its slow first steps (about a second), because contract tests have deadlines of seconds.
     pub(crate) fn warm_up(&self) {
         const TOPIC: &str = "warm-up";
         self.create_topic(TOPIC, &[]);
@@ -260,18 +260,18 @@ impl Drop for Broker {
     }
 }
 
-/// Reads a topic from its beginning, further each time.
+/// Reader of a topic from its beginning; each read continues.
 pub(crate) struct Reader {
     consumer: BaseConsumer,
     topic: String,
-    /// The next offset of each partition.
+    /// Next offset of each partition.
     next: HashMap<i32, i64>,
-    /// What was read, each partition in order.
+    /// Messages read so far, each partition in order.
     pub(crate) all: Vec<Stored>,
 }
 
 impl Reader {
-    /// Reads to the end. A topic that is not there is empty.
+    /// Reads to the end. A missing topic counts as empty.
     pub(crate) fn read(&mut self) -> Result<(), KafkaError> {
         const WAIT: Duration = Duration::from_secs(30);
         let metadata = self.consumer.fetch_metadata(Some(&self.topic), WAIT)?;
@@ -290,9 +290,9 @@ impl Reader {
                     self.next.insert(message.partition(), message.offset() + 1);
                     self.all.push(Stored::of(&message));
                 }
-                // said again of the same one where it connects anew
+                // repeated for the same partition after a reconnect
                 Some(Err(KafkaError::PartitionEOF(partition))) => drop(unread.remove(&partition)),
-                Some(Err(KafkaError::MessageConsumption(_))) => {} // it connects anew
+                Some(Err(KafkaError::MessageConsumption(_))) => {} // it reconnects
                 Some(Err(error)) => return Err(error),
                 None => panic!("nothing was heard of {} for {WAIT:?}", self.topic),
             }
@@ -317,7 +317,7 @@ impl Stored {
         Self { key: text(message.key()), headers, value: message.payload().map(<[u8]>::to_vec) }
     }
 
-    /// Returns the event in structured mode; one without data where it is a tombstone or in binary mode.
+    /// Returns the event in structured mode; one without data for a tombstone or in binary mode.
     pub(crate) fn event(&self) -> Value {
         match &self.value {
             Some(value) if !self.headers.contains_key("ce_id") => serde_json::from_slice(value).expect("it is JSON"),
@@ -338,7 +338,7 @@ impl Stored {
     }
 }
 
-/// Returns what a compacted topic comes to: of each key the last value, where that is none.
+/// Returns the content of a compacted topic: the last value of each key, except tombstones.
 pub(crate) fn compacted(messages: &[Stored]) -> BTreeMap<String, Value> {
     let mut last = BTreeMap::new();
     for message in messages {
@@ -350,7 +350,7 @@ pub(crate) fn compacted(messages: &[Stored]) -> BTreeMap<String, Value> {
     last
 }
 
-/// Returns the directory of what Java runs, after fetching it if it is not there.
+/// Returns the directory of the Java libraries, after fetching them if they are missing.
 fn libs() -> Result<PathBuf, Unavailable> {
     let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
     let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/kafka/pom.xml");
@@ -361,7 +361,7 @@ fn libs() -> Result<PathBuf, Unavailable> {
         return Ok(libs);
     }
     fs::create_dir_all(target_dir()).map_err(failed)?;
-    // Others wait here, and then find it.
+    // Other processes wait here and then find the result.
     let lock = lock_file(&target_dir().join("kafka.lock")).map_err(failed)?;
     lock.lock().map_err(failed)?;
     if libs.exists() {

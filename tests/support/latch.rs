@@ -8,9 +8,9 @@ use std::{
     },
 };
 
-use deltabus::supervisor::fault::{Harm, Hold};
+use deltabus::internals::supervisor::fault::{Harm, Hold};
 
-/// Blocks one thread. A test releases it as soon as it has seen what it waits for, however slow the machine is.
+/// A block of one thread. The test releases it at the right moment, independent of the machine's speed.
 #[derive(Debug, Default)]
 pub(crate) struct Latch {
     is_released: Mutex<bool>,
@@ -19,7 +19,7 @@ pub(crate) struct Latch {
 }
 
 impl Latch {
-    /// Makes a latch. It is leaked: the blocked thread may outlive the test.
+    /// Creates a latch. It is leaked, because the blocked thread may outlive the test.
     pub(crate) fn new() -> &'static Self {
         Box::leak(Box::default())
     }
@@ -35,7 +35,7 @@ impl Latch {
         self.released.notify_all();
     }
 
-    /// Returns whether the thread that was blocked has ended.
+    /// Returns true if the blocked thread has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
@@ -50,7 +50,7 @@ impl Hold for Latch {
 }
 
 thread_local! {
-    /// Dropped when the thread ends.
+    /// Values that are dropped when the thread ends.
     static ENDS: RefCell<Vec<End>> = const { RefCell::new(Vec::new()) };
 }
 

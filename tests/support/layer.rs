@@ -1,4 +1,4 @@
-//! Layers under the engine: libraries of `tests/support/*.c`, preloaded into it.
+//! Libraries of `tests/support/*.c` that are preloaded into the engine.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 
 static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
 
-/// Compiles `NAME.c`, once a process; returns the library.
+/// Compiles `NAME.c`, once per process; returns the library.
 pub(crate) fn library(name: &str) -> PathBuf {
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let compiled = compiled.get_or_insert_default();
@@ -18,7 +18,7 @@ pub(crate) fn library(name: &str) -> PathBuf {
 
 fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/support/{name}.c"));
-    // of this process alone: others may have theirs open
+    // one file per process, because other processes may have theirs open
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.so", std::process::id()));
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-Wall", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");

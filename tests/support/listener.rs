@@ -1,4 +1,4 @@
-//! A subscriber of `/v1/events`, over a socket of its own.
+//! A subscriber of `/v1/events` with its own socket.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -8,19 +8,19 @@ use std::{
 
 use serde_json::Value;
 
-/// One event as it came.
+/// One received event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Heard {
-    /// `id:`; empty where none was sent.
+    /// Field `id:`; empty if absent.
     pub(crate) id: String,
-    /// `event:`.
+    /// Field `event:`.
     pub(crate) word: String,
-    /// `data:`.
+    /// Field `data:`.
     pub(crate) event: Value,
 }
 
 impl Heard {
-    /// Says `added replay x`, `synced configmaps`, `gap journal`.
+    /// Returns `added replay x`, `synced configmaps` or `gap journal`.
     pub(crate) fn say(&self) -> String {
         let text = |key: &str| self.event[key].as_str().unwrap_or_default();
         match self.word.as_str() {
@@ -31,7 +31,7 @@ impl Heard {
     }
 }
 
-/// What a stream consists of.
+/// An element of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Block {
     Event(Heard),
@@ -39,22 +39,22 @@ pub(crate) enum Block {
     End,
 }
 
-/// A stream of server-sent events that is read as they are asked for.
+/// A stream of server-sent events, read on demand.
 pub(crate) struct Listener {
     reader: BufReader<TcpStream>,
-    /// The last `id:` that was seen, as a browser keeps it.
+    /// Last received `id:`, as kept by a browser.
     pub(crate) last_id: String,
     /// The status line and the headers.
     pub(crate) head: String,
 }
 
 impl Listener {
-    /// Connects; the stream begins once the headers were read, and with them the place where it begins.
+    /// Connects and reads the headers; the stream's start position is known then.
     pub(crate) fn open(address: &str, query: &str, headers: &[(&str, &str)]) -> Self {
         let mut stream = TcpStream::connect(address).expect("the engine listens");
         stream.set_read_timeout(Some(Duration::from_mins(1))).expect("a time that is not zero");
         let headers: String = headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
-        // 1.0: the body comes as it is, not in chunks
+        // HTTP/1.0: the body is not chunked
         write!(stream, "GET /v1/events{query} HTTP/1.0\r\nHost: {address}\r\n{headers}\r\n").expect("it is read");
         let mut listener = Self { reader: BufReader::new(stream), last_id: String::new(), head: String::new() };
         loop {
@@ -74,7 +74,7 @@ impl Listener {
         (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    /// Returns the next event, heartbeats passed over; `None` at the end of the stream.
+    /// Returns the next event, without heartbeats; `None` at the end of the stream.
     pub(crate) fn next(&mut self) -> Option<Heard> {
         loop {
             match self.block() {
@@ -85,7 +85,7 @@ impl Listener {
         }
     }
 
-    /// Returns what comes next.
+    /// Returns the next element.
     pub(crate) fn block(&mut self) -> Block {
         let (mut id, mut word, mut data) = (None, String::new(), None);
         loop {
@@ -107,12 +107,12 @@ impl Listener {
         Block::Event(Heard { id: id.unwrap_or_default(), word, event })
     }
 
-    /// Returns what is said of so many events.
+    /// Returns the descriptions of the next `count` events.
     pub(crate) fn hear(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.next().expect("the stream goes on").say()).collect()
     }
 
-    /// Reads until a place to resume at was told.
+    /// Reads until a position for a resume is known.
     pub(crate) fn placed(mut self) -> Self {
         while self.last_id.is_empty() {
             assert_eq!(self.block(), Block::Comment, "nothing happened yet");

@@ -1,5 +1,5 @@
-//! An engine in this process over a simulated cluster that changes only where a test says so, and a handler that notes
-//! everything that it is told.
+//! An engine in this process, a simulated cluster that changes only on demand, and a handler that records all its
+//! events.
 
 use std::{
     path::Path,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use actix::{Actor, Context, Handler};
-use deltabus::{
+use deltabus::internals::{
     change::Change,
     config::{Config, EventType, HandlerDefaults, Initial},
     engine::{Engine, EngineBuilder, RunningEngine, StopReport},
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// How long anything may take.
+/// Timeout of all waits.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What is said of each event: `added initial configmaps/a/x`.
+/// Descriptions of events: `added initial configmaps/a/x`.
 pub(crate) type Said = Arc<Mutex<Vec<String>>>;
 
-/// Notes what it is told.
+/// A handler that records its events.
 pub(crate) struct Notes(pub(crate) Said);
 
 impl Actor for Notes {
@@ -43,7 +43,7 @@ impl Handler<Notification> for Notes {
     }
 }
 
-/// Says each event in words.
+/// Returns the description of each event.
 pub(crate) fn say(notification: &Notification) -> Vec<String> {
     let events = notification.events().iter().map(|event| {
         let plural = &event.unit.resource.plural;
@@ -64,18 +64,18 @@ pub(crate) fn say(notification: &Notification) -> Vec<String> {
     events.collect()
 }
 
-/// Options of a handler that is told everything.
+/// Returns options of a handler that gets all events.
 pub(crate) fn everything() -> HandlerDefaults {
     let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
     HandlerDefaults { on, initial: Initial::Send, ..HandlerDefaults::default() }
 }
 
-/// Options of a handler that skips what is there at the start.
+/// Returns options of a handler that skips existing objects.
 pub(crate) fn skipping() -> HandlerDefaults {
     HandlerDefaults { initial: Initial::Skip, ..everything() }
 }
 
-/// A cluster with namespaces `a`, `b` and `c` of teams `x`, `y` and `x`, and a config map and a secret in each.
+/// Starts a cluster with namespaces `a`, `b` and `c` of teams `x`, `y` and `x`, and a config map and a secret in each.
 pub(crate) fn cluster() -> Simulator {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a free port");
     for (name, team) in [("a", "x"), ("b", "y"), ("c", "x")] {
@@ -87,7 +87,7 @@ pub(crate) fn cluster() -> Simulator {
     simulator
 }
 
-/// Creates or updates an object; `metadata` is added to its own.
+/// Creates or updates an object; `metadata` is merged into its own.
 pub(crate) fn put(simulator: &Simulator, resource: &str, namespace: &str, name: &str, metadata: Value) {
     let version = simulator.store().version().to_string();
     let mut object = json!({"metadata": null, "data": {"version": version}});
@@ -99,7 +99,7 @@ pub(crate) fn put(simulator: &Simulator, resource: &str, namespace: &str, name: 
     simulator.store().put(resource, object).expect("a valid object");
 }
 
-/// Both, and what was said.
+/// The engine, its cluster and the recorded events.
 pub(crate) struct Live {
     pub(crate) engine: RunningEngine,
     pub(crate) simulator: Simulator,
@@ -108,7 +108,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Starts an engine over [`cluster`], with a handler that is told everything, and waits until it is synced.
+    /// Starts an engine on [`cluster`], with a handler that gets all events, and waits until it is synced.
     pub(crate) async fn start(config: &str) -> Self {
         Self::start_over(cluster(), |builder| builder.config(parse(config))).await
     }
@@ -124,13 +124,13 @@ impl Live {
         live
     }
 
-    /// Applies a configuration while it runs.
+    /// Applies a configuration to the running engine.
     pub(crate) fn apply(&self, config: &str) {
         self.engine.apply(parse(config)).expect("it is right");
     }
 
-    /// Waits until all that is watched is synced, and nothing is said any more; returns what was said since the last
-    /// call, sorted: the order across units is that of the network.
+    /// Waits until all watched types are synced and no more events arrive. Returns the events since the last call, sorted,
+    /// because the order across units depends on the network.
     pub(crate) async fn settled(&self) -> Vec<String> {
         self.synced().await;
         let mut len = usize::MAX;
@@ -146,14 +146,14 @@ impl Live {
         said
     }
 
-    /// As [`Live::settled`], once so much was said: nothing else tells that a watch has brought it.
+    /// Waits for `count` events, then as [`Live::settled`]: no other sign shows that a watch has delivered them.
     pub(crate) async fn settled_with(&self, count: usize) -> Vec<String> {
         let heard = |live: &Self| live.said.lock().expect("not poisoned").len() >= count;
         self.wait_for(&format!("{count} said"), heard).await;
         self.settled().await
     }
 
-    /// As [`Live::settled_with`], with time for the conductor to be started again.
+    /// Waits also for a restart of the conductor; see [`Live::settled_with`].
     pub(crate) async fn settled_after_panic(&self, count: usize) -> Vec<String> {
         sleep(Duration::from_millis(1_500)).await;
         self.settled_with(count).await
@@ -164,7 +164,7 @@ impl Live {
         assert!(entries.values().all(|synced| *synced), "{entries:?} {:#?}", self.engine.registry().views());
     }
 
-    /// Waits until it holds.
+    /// Waits until a condition holds.
     pub(crate) async fn wait_for(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds(self) {
@@ -174,17 +174,17 @@ impl Live {
         }
     }
 
-    /// Waits until this was said.
+    /// Waits for an event.
     pub(crate) async fn hears(&self, what: &str) {
         self.wait_for(what, |live| live.said.lock().expect("not poisoned").iter().any(|said| said == what)).await;
     }
 
-    /// The rows of a type.
+    /// Returns the rows of a type.
     pub(crate) fn rows(&self, plural: &str) -> Vec<UnitView> {
         self.engine.registry().views().into_iter().filter(|view| view.plural == plural).collect()
     }
 
-    /// The namespaces in which a type is watched; `*` is all.
+    /// Returns the namespaces in which a type is watched; `*` stands for all.
     pub(crate) fn watched(&self, plural: &str) -> Vec<String> {
         let units = self.engine.registry().informers().into_iter().filter(|unit| unit.resource.plural == plural);
         let namespace = |namespace: Option<String>| namespace.unwrap_or_else(|| "*".to_owned());
@@ -193,15 +193,16 @@ impl Live {
         watched
     }
 
-    /// The cached objects of a type, sorted; empty where it is not watched.
+    /// Returns the cached objects of a type, sorted; empty if it is not watched.
     pub(crate) fn cached(&self, qualified_name: &str) -> Vec<String> {
-        let objects = self.engine.lister(qualified_name).map(|lister| lister.list(&deltabus::lister::Selector::all()));
+        let objects =
+            self.engine.lister(qualified_name).map(|lister| lister.list(&deltabus::internals::lister::Selector::all()));
         let mut keys: Vec<_> = objects.unwrap_or_default().iter().map(|object| object.key().to_string()).collect();
         keys.sort();
         keys
     }
 
-    /// How often a collection was listed, streaming lists included.
+    /// Returns the number of lists of a collection, including streaming lists.
     pub(crate) fn lists(&self, path: &str) -> usize {
         let is_list = |request: &&SeenRequest| {
             let streams = request.query.iter().any(|(key, value)| key == "sendInitialEvents" && value == "true");
@@ -215,7 +216,7 @@ impl Live {
     }
 }
 
-/// Reads a configuration; nothing is served, and failures are repeated soon.
+/// Parses a configuration without HTTP, with fast retries.
 pub(crate) fn parse(config: &str) -> Config {
     let mut config = Config::from_toml_str(config).unwrap_or_else(|errors| panic!("{errors}"));
     config.http.listen = None;
@@ -224,7 +225,7 @@ pub(crate) fn parse(config: &str) -> Config {
     config
 }
 
-/// A path below the scene's directory as text for a configuration.
+/// Returns a path below the scene's directory as text for a configuration.
 pub(crate) fn text(dir: &Path, name: &str) -> String {
     dir.join(name).to_str().expect("temporary paths are text").to_owned()
 }

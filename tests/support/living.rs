@@ -1,5 +1,5 @@
-//! A living cluster for tests: a real API server, controller-manager and scheduler, and kwok that plays the nodes'
-//! kubelets. All of it is the Go module in `tests/cluster`, built on first use.
+//! A live cluster for tests: a real API server, controller-manager and scheduler, and kwok in the role of the nodes'
+//! kubelets. All are in the Go module `tests/cluster`, built on first use.
 
 use std::{
     collections::BTreeSet,
@@ -17,16 +17,16 @@ use super::{
     stream::State,
 };
 
-/// One living cluster. Dropping it stops everything; what a killed test leaves ends by itself.
+/// One live cluster. Dropping it stops everything; leftovers of a killed test exit by themselves.
 ///
 /// Every call blocks.
 #[derive(Debug)]
 pub(crate) struct LivingCluster {
-    /// The controllers first: they are dropped before their server.
+    /// The controllers, declared first so that they are dropped before their server.
     controllers: Option<Controllers>,
     binary: PathBuf,
     nodes: usize,
-    /// The API server, for all that needs no controllers.
+    /// The API server, for actions that need no controllers.
     pub(crate) server: Cluster,
 }
 
@@ -43,7 +43,7 @@ impl Drop for LivingCluster {
 
 impl LivingCluster {
     /// Starts a cluster and returns when its nodes are ready and a deployment of 50 replicas, `default/first`, runs.
-    /// The first call in a checkout builds two binaries: minutes. A start takes about ten seconds.
+    /// The first call in a checkout builds two binaries, which takes minutes. A start takes about ten seconds.
     pub(crate) fn start(nodes: usize) -> Result<Self, Unavailable> {
         let binary = build("living")?;
         let server = Cluster::start_with(&["--service-accounts"], &[])?;
@@ -54,15 +54,15 @@ impl LivingCluster {
         Ok(cluster)
     }
 
-    /// Starts a cluster as [`LivingCluster::start`], or says on stderr why the test is skipped and returns `None`.
+    /// Starts a cluster like [`LivingCluster::start`], or prints the reason for skipping to stderr and returns `None`.
     ///
     /// # Panics
-    /// As [`Cluster::start_or_skip`].
+    /// See [`Cluster::start_or_skip`].
     pub(crate) fn start_or_skip(test_name: &str, nodes: usize) -> Option<Self> {
         or_skip(test_name, Self::start(nodes))
     }
 
-    /// Runs kubectl as the administrator and returns what it prints; that it fails fails the test.
+    /// Runs kubectl as the administrator and returns its output; a failure fails the test.
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         self.try_kubectl(args).unwrap_or_else(|error| panic!("kubectl {args:?}: {error}"))
     }
@@ -80,7 +80,7 @@ impl LivingCluster {
         self.server.apply_yaml(yaml);
     }
 
-    /// Applies a deployment and a service in front of it, and its namespace. Rollouts replace a quarter at a time.
+    /// Applies a deployment, a service in front of it, and its namespace. Rollouts replace a quarter at a time.
     pub(crate) fn deployment(&self, name: &str, namespace: &str, replicas: usize) {
         let labels = json!({ "app": name });
         let container = json!({ "name": "app", "image": "app:1", "resources": { "requests": { "cpu": "50m" } } });
@@ -101,12 +101,12 @@ impl LivingCluster {
         }));
     }
 
-    /// Begins to replace all pods of a deployment.
+    /// Starts the replacement of all pods of a deployment.
     pub(crate) fn rollout_restart(&self, name: &str, namespace: &str) {
         self.kubectl(&["rollout", "restart", &format!("deployment/{name}"), "-n", namespace]);
     }
 
-    /// Waits until a deployment's pods are all of its newest template, and available.
+    /// Waits until all pods of a deployment have its newest template and are available.
     pub(crate) fn wait_rollout(&self, name: &str, namespace: &str) {
         let deployment = format!("deployment/{name}");
         if let Err(error) = self.try_kubectl(&["rollout", "status", &deployment, "-n", namespace, "--timeout=300s"]) {
@@ -116,7 +116,7 @@ impl LivingCluster {
         }
     }
 
-    /// Creates a custom type and returns when it is served.
+    /// Creates a custom type and waits until it is served.
     pub(crate) fn crd_create(&self, plural: &str, group: &str) {
         self.server.apply(&json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -132,7 +132,7 @@ impl LivingCluster {
         }));
     }
 
-    /// Writes `count` objects of a custom type, or changes them.
+    /// Creates or changes `count` objects of a custom type.
     pub(crate) fn crd_fill(&self, plural: &str, group: &str, count: usize) {
         let object = |number: usize| {
             let name = format!("{plural}-{number}");
@@ -145,43 +145,43 @@ impl LivingCluster {
         self.server.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }));
     }
 
-    /// Removes a custom type with all its objects, and returns when it is gone.
+    /// Removes a custom type with all its objects, and waits until it is gone.
     pub(crate) fn crd_remove(&self, plural: &str, group: &str) {
         self.kubectl(&["delete", "crd", &format!("{plural}.{group}"), "--wait", "--timeout=300s"]);
     }
 
-    /// Restarts the API server on the same data. The controllers ride it out.
+    /// Restarts the API server on the same data. The controllers survive it.
     pub(crate) fn restart_api_server(&mut self) {
         self.server.restart();
     }
 
-    /// Starts a proxy in front of the API server that can forge what it says.
+    /// Starts a proxy in front of the API server that can forge its answers.
     pub(crate) fn forger(&self) -> Forger {
         let upstream: SocketAddr =
             self.server.url().trim_start_matches("https://").parse().expect("a loopback address");
         Forger::start(upstream, &self.server.data_dir())
     }
 
-    /// Writes a kubeconfig that leads to a proxy in front of the API server.
+    /// Writes a kubeconfig for a proxy in front of the API server.
     pub(crate) fn write_kubeconfig(&self, through: SocketAddr, path: &Path) {
         let direct = std::fs::read_to_string(self.server.kubeconfig()).expect("the fixture wrote it");
         let through = direct.replace(self.server.url(), &format!("https://{through}"));
         std::fs::write(path, through).expect("the directory is writable");
     }
 
-    /// Ends controller-manager, scheduler and kwok: the cluster comes to rest. Nodes and pods stay as they are.
+    /// Stops controller-manager, scheduler and kwok, so that the cluster becomes idle. Nodes and pods stay.
     pub(crate) fn stop_controllers(&mut self) {
         self.controllers = None;
     }
 
-    /// Starts the controllers after [`LivingCluster::stop_controllers`], and returns when all nodes are ready.
+    /// Starts the controllers after [`LivingCluster::stop_controllers`], and waits until all nodes are ready.
     pub(crate) fn start_controllers(&mut self) -> Result<(), Unavailable> {
         self.controllers = Some(Controllers::start(&self.binary, &self.server.data_dir(), self.nodes)?);
         Ok(())
     }
 
-    /// Returns every type that can be listed and watched, but for the types named (`leases.coordination.k8s.io`), and
-    /// all their objects. While the cluster lives this is one moment of each type, not of all together.
+    /// Returns all watchable types with their objects, except the named types (`leases.coordination.k8s.io`). On a changing
+    /// cluster each type is consistent, but not all types together.
     pub(crate) fn dump_all(&self, except: &[&str]) -> (BTreeSet<String>, State) {
         let dump = self.server.dump_all(except);
         let (mut types, mut objects) = (BTreeSet::new(), State::new());
@@ -197,21 +197,21 @@ impl LivingCluster {
     }
 }
 
-/// The kubectl that the living binary has inside: no test needs one on the machine.
+/// The kubectl in the living binary, so that none needs to be installed.
 #[derive(Clone, Debug)]
 pub(crate) struct Kubectl(PathBuf);
 
 impl Kubectl {
-    /// Builds the living binary, minutes the first time in a checkout, or says on stderr why the test is skipped and
-    /// returns `None`.
+    /// Builds the living binary, which takes minutes the first time in a checkout. Otherwise prints the reason for skipping to
+    /// stderr and returns `None`.
     ///
     /// # Panics
-    /// As [`Cluster::start_or_skip`].
+    /// See [`Cluster::start_or_skip`].
     pub(crate) fn build_or_skip(test_name: &str) -> Option<Self> {
         or_skip(test_name, build("living")).map(Self)
     }
 
-    /// Makes a command whose arguments are kubectl's.
+    /// Returns a command that takes kubectl's arguments.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.0);
         command.arg("kubectl").stdin(Stdio::null());
@@ -223,13 +223,13 @@ fn namespace_of(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
 }
 
-/// `gadgets` → `Gadgets`.
+/// Returns the kind of a plural: `gadgets` → `Gadgets`.
 fn kind_of(plural: &str) -> String {
     let (first, rest) = plural.split_at(1);
     format!("{}{rest}", first.to_uppercase())
 }
 
-/// The process that keeps the controllers. It and they end when its stdin closes.
+/// The parent process of the controllers. It and they exit when its stdin closes.
 #[derive(Debug)]
 struct Controllers(Child);
 

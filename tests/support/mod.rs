@@ -1,4 +1,4 @@
-//! What integration tests share; each test crate uses a part of it.
+//! Shared parts of integration tests; each test crate uses some of them.
 #![allow(dead_code, reason = "each test crate uses a part")]
 
 pub(crate) mod clock;

@@ -14,7 +14,7 @@ use async_nats::{
         consumer::{AckPolicy, pull},
     },
 };
-use deltabus::{
+use deltabus::internals::{
     change::{Cause, Change},
     handler::nats::{JetStreamOptions, NatsAuth, NatsOptions, subject::SubjectTemplate},
     journal::{Record, Sequence, UnitId},
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 use super::cluster::{Unavailable, build, end_of, first_line, free_ports, or_skip};
 
-/// A server on a free port of 127.0.0.1, with a data directory of its own. Dropped, it is killed.
+/// A server on a free port of 127.0.0.1, with its own data directory; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct NatsServer {
     binary: PathBuf,
@@ -37,11 +37,11 @@ pub(crate) struct NatsServer {
 }
 
 impl NatsServer {
-    /// Starts a server whose configuration `configure` makes of its directory, or says on stderr why the test is skipped
-    /// and returns `None`. The port, the name of a file for the log and a place for streams are given. Blocks.
+    /// Starts a server, or prints the reason for skipping to stderr and returns `None`. `configure` returns its configuration;
+    /// port, log file and store directory are provided. Blocks.
     ///
     /// # Panics
-    /// As [`or_skip`].
+    /// See [`or_skip`].
     pub(crate) fn start_or_skip(test_name: &str, configure: impl FnOnce(&Keys) -> String) -> Option<Self> {
         or_skip(test_name, Self::start(configure))
     }
@@ -60,7 +60,7 @@ impl NatsServer {
         Ok(server)
     }
 
-    /// Starts the server on its data and its port.
+    /// Starts the server on its data and port.
     pub(crate) fn start_again(&mut self) -> Result<(), Unavailable> {
         assert!(self.child.is_none(), "the server runs already");
         let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
@@ -79,7 +79,7 @@ impl NatsServer {
         line.map(drop).ok_or_else(|| Unavailable::StartFailed(end_of(&self.log_file())))
     }
 
-    /// Kills the server: connections break, its data stays.
+    /// Kills the server: connections break, its data stay.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("an own child can be killed");
@@ -99,7 +99,7 @@ impl NatsServer {
         self.file("server.log")
     }
 
-    /// Returns options of a handler for this server, with a stream `K8S` that is made.
+    /// Returns handler options for this server, with a stream `K8S` that the handler creates.
     pub(crate) fn options(&self) -> NatsOptions {
         NatsOptions {
             servers: vec![format!("nats://{}", self.address())],
@@ -109,12 +109,12 @@ impl NatsServer {
             subject: SubjectTemplate::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
                 .expect("it is right"),
             cluster: "prod.eu".to_owned(),
-            mode: deltabus::cloud_event::ContentMode::Binary,
+            mode: deltabus::internals::cloud_event::ContentMode::Binary,
             jetstream: Some(JetStreamOptions::new("K8S")),
         }
     }
 
-    /// Connects as nobody.
+    /// Connects without credentials.
     pub(crate) async fn client(&self) -> Client {
         self.client_as(ConnectOptions::new()).await
     }
@@ -133,10 +133,10 @@ impl Drop for NatsServer {
     }
 }
 
-/// What a server and its clients prove themselves with.
+/// Credentials of a server and its clients.
 pub(crate) struct Keys {
     pub(crate) dir: PathBuf,
-    /// The public key of `nkey.seed`.
+    /// Public key of `nkey.seed`.
     pub(crate) nkey: String,
 }
 
@@ -145,7 +145,7 @@ impl Keys {
         self.dir.join(name).display().to_string()
     }
 
-    /// A place for streams.
+    /// Returns a configuration that enables `JetStream`.
     pub(crate) fn jetstream(&self) -> String {
         format!("jetstream {{ store_dir: {:?} }}\n", self.path("js"))
     }
@@ -188,7 +188,7 @@ pub(crate) async fn stored(client: &Client, stream: &str) -> Vec<Stored> {
     all
 }
 
-/// A config map of a version with `size` bytes of data.
+/// Returns a config map in a version, with `size` bytes of data.
 pub(crate) fn config_map(name: &str, version: u64, size: usize) -> Object {
     let json = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -209,7 +209,7 @@ pub(crate) fn unit() -> Arc<UnitInfo> {
     Arc::new(UnitInfo { entry: "maps".to_owned(), resource, namespace: None })
 }
 
-/// An event of now.
+/// Returns an event with the current time.
 pub(crate) fn event(sequence: u64, change: Change) -> Event {
     let time_micros = jiff::Timestamp::now().as_microsecond();
     Event {
@@ -235,7 +235,7 @@ pub(crate) fn batch(events: &[Event]) -> Notification {
     Notification::new(events.to_vec())
 }
 
-/// Returns what a path of the test's directory holds.
+/// Returns the content of a file in the test's directory.
 pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).expect("it was written")
 }

@@ -1,4 +1,4 @@
-//! A watch of the API server beside the engine's: what really happened, as an oracle.
+//! A watch of the API server, independent of the engine: the reference for the actual changes.
 
 use std::{
     collections::BTreeMap,
@@ -13,20 +13,20 @@ use serde_json::Value;
 
 use super::cluster::Cluster;
 
-/// What became of one object, whoever looked.
+/// Actual life of one object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life {
     /// `plural.group/namespace/name`.
     pub(crate) key: String,
-    /// When it was first seen, in microseconds since the Unix epoch.
+    /// Time of its first appearance, in microseconds since the Unix epoch.
     pub(crate) begun_micros: i64,
-    /// Its versions, in order; of a deletion the one that it brought.
+    /// Its versions, in order, including that of its deletion.
     pub(crate) versions: Vec<String>,
-    /// When its deletion was seen.
+    /// Time of its observed deletion.
     pub(crate) deleted_micros: Option<i64>,
 }
 
-/// A watch by another program, from [`Observer::start`] on, without gaps: one would fail the test.
+/// A watch by another program since [`Observer::start`]; a gap would fail the test.
 #[derive(Debug)]
 pub(crate) struct Observer {
     child: Child,
@@ -35,7 +35,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Begins to watch, and returns when every watch is open.
+    /// Starts to watch, and returns when every watch is open.
     pub(crate) fn start(cluster: &Cluster, resources: &[&str]) -> Self {
         let mut command = cluster.command("observe", resources);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the cluster binary runs");
@@ -57,10 +57,10 @@ impl Observer {
         Self { child, lives, reader: Some(reader) }
     }
 
-    /// Waits until every watch has come as far as now, and returns a revision that all of them have passed. It writes an object of
-    /// each type for that: what a watch tells of the type before is older.
+    /// Waits until every watch has reached the current state; returns a revision that all have passed. To that end it writes an
+    /// object of each type, because a watch's version is that of its last event.
     ///
-    /// History that is thrown away before that revision cannot be missed by the observer.
+    /// The observer cannot miss history that is compacted before that revision.
     pub(crate) fn catch_up(&self, cluster: &Cluster, markers: &[Value]) -> u64 {
         let write = |marker: &Value| {
             let metadata = cluster.apply(marker)["metadata"].take();
@@ -82,7 +82,7 @@ impl Observer {
         panic!("the observer's watches told nothing of {written:?} in two minutes");
     }
 
-    /// Returns what became of every object, by uid.
+    /// Returns the life of every object, by uid.
     pub(crate) fn finish(mut self) -> BTreeMap<String, Life> {
         drop(self.child.stdin.take());
         let status = self.child.wait().expect("an own child can be waited for");

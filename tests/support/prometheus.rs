@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes engines. Debian has it in the package `prometheus`.
+//! A real Prometheus that scrapes engines (Debian package `prometheus`).
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
 
 use std::{
@@ -16,7 +16,7 @@ use super::{
     engine::request,
 };
 
-/// A running Prometheus, which scrapes and evaluates every second; killed when dropped.
+/// A running Prometheus that scrapes and evaluates every second; killed when dropped.
 pub(crate) struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -24,8 +24,8 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one with these rules, or says on stderr why the test is skipped and returns `None`. It scrapes what
-    /// [`Prometheus::scrape`] names.
+    /// Starts Prometheus with these rules, or prints the reason for skipping to stderr and returns `None`. It scrapes the
+    /// targets of [`Prometheus::scrape`].
     pub(crate) fn start_or_skip(test_name: &str, rules: &str) -> Option<Self> {
         or_skip(test_name, Self::start(rules))
     }
@@ -53,16 +53,16 @@ impl Prometheus {
         Ok(Self { child, address, dir })
     }
 
-    /// Scrapes `/metrics` of these addresses from now on.
+    /// Sets the addresses whose `/metrics` it scrapes from now on.
     pub(crate) fn scrape(&self, targets: &[&str]) {
         let targets = serde_json::json!([{ "targets": targets }]);
-        // The directory is watched: a file that is written in place may be read half.
+        // Prometheus watches the directory, so a file written in place might be read half-written.
         let (unfinished, file) = (self.path("targets.unfinished"), self.path("targets.json"));
         fs::write(&unfinished, targets.to_string()).expect("the directory is writable");
         fs::rename(unfinished, file).expect("the directory is writable");
     }
 
-    /// Runs a query; an error is Prometheus' own words. None is there before Prometheus answers at all.
+    /// Runs a query; an error has Prometheus' own text. `None` before Prometheus is up.
     pub(crate) fn query(&self, query: &str) -> Option<Result<Vec<Value>, String>> {
         let query: String = form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
         let answer = request(&self.address.to_string(), "GET", &format!("/api/v1/query?{query}"), &[]).ok()?;

@@ -1,4 +1,4 @@
-//! `promtool` of Prometheus, which knows its conventions. Debian has it in the package `prometheus`.
+//! `promtool` of Prometheus, which checks its conventions (Debian package `prometheus`).
 
 use std::{
     io::Write,
@@ -8,13 +8,13 @@ use std::{
 
 use super::cluster::{Unavailable, or_skip};
 
-/// Returns what `promtool check metrics` says of metrics in Prometheus' text format: nothing, if it has no objection. Says on
-/// stderr why the test is skipped and returns `None` where there is no `promtool`.
+/// Returns the output of `promtool check metrics`, which is empty if all is correct. If there is no `promtool`, prints the
+/// reason for skipping to stderr and returns `None`.
 pub(crate) fn check_metrics(test_name: &str, metrics: &str) -> Option<String> {
     run(test_name, Command::new("promtool").args(["check", "metrics"]), metrics)
 }
 
-/// Returns what `promtool test rules` says of a file of tests; skips as [`check_metrics`].
+/// Returns the output of `promtool test rules` for a test file; skips like [`check_metrics`].
 pub(crate) fn test_rules(test_name: &str, tests: &Path) -> Option<String> {
     run(test_name, Command::new("promtool").args(["test", "rules"]).arg(tests), "")
 }

@@ -1,4 +1,4 @@
-//! A TCP proxy that cuts, delays and resets connections at random, and can be made to refuse them.
+//! A TCP proxy that cuts, delays and resets connections at random, and can refuse them.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +13,7 @@ use std::{
 
 use socket2::SockRef;
 
-/// What may happen to a connection, each as one in so many chunks; 0 = never.
+/// Faults of a connection, each in one of this number of chunks; 0 = never.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "each is one in so many")]
 pub(crate) struct Faults {
@@ -21,7 +21,7 @@ pub(crate) struct Faults {
     pub(crate) cut_one_in: u64,
     /// The connection is reset (RST).
     pub(crate) reset_one_in: u64,
-    /// A chunk is held back for up to 300 ms.
+    /// A chunk is delayed by up to 300 ms.
     pub(crate) delay_one_in: u64,
     /// A new connection is closed at once.
     pub(crate) refuse_one_in: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Faults {
 
 /// A running proxy.
 pub(crate) struct Proxy {
-    /// Where clients connect.
+    /// Address for clients.
     pub(crate) address: SocketAddr,
     faults: Arc<Mutex<Faults>>,
     injected: Arc<AtomicU64>,
@@ -71,12 +71,12 @@ impl Proxy {
         proxy
     }
 
-    /// Changes what happens from now on.
+    /// Sets the faults from now on.
     pub(crate) fn set(&self, faults: Faults) {
         *self.faults.lock().expect("not poisoned") = faults;
     }
 
-    /// Returns how many faults were put in.
+    /// Returns the number of injected faults.
     pub(crate) fn injected(&self) -> u64 {
         self.injected.load(Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Carries one direction until its end; `reset` tells the other direction that the connection shall end by RST.
+/// Copies one direction until its end; `reset` makes the other direction end the connection with RST.
 fn pump(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -115,8 +115,8 @@ fn pump(
             injected.fetch_add(1, Ordering::Relaxed);
             reset.store(true, Ordering::SeqCst);
             for end in [&from, &to] {
-                // Without lingering the last close sends RST; ending our reads wakes the other direction, and sends
-                // nothing.
+                // Without lingering the last close sends RST. Shutting down our reads wakes the other direction without
+                // sending anything.
                 drop(SockRef::from(end).set_linger(Some(Duration::ZERO)));
                 drop(end.shutdown(Shutdown::Read));
             }
@@ -133,7 +133,7 @@ fn pump(
     drop(to.shutdown(Shutdown::Both));
 }
 
-/// xorshift: enough for faults, and repeatable.
+/// An xorshift generator: good enough for faults, and repeatable.
 struct Dice(u64);
 
 impl Dice {

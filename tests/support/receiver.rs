@@ -1,4 +1,4 @@
-//! A real HTTP server that keeps the requests that it gets, and certificates for it.
+//! A real HTTP server that records its requests, and certificates for it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -32,7 +32,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// The certificate that the client showed.
+    /// Certificate of the client.
     pub(crate) peer: Option<Vec<u8>>,
 }
 
@@ -54,10 +54,10 @@ impl Seen {
     }
 }
 
-/// Answers a request; `None` is no answer at all.
+/// A function that answers a request; `None` means no answer at all.
 type Answer = dyn Fn(&Seen) -> Option<Response<String>> + Send + Sync;
 
-/// A server on a port of its own.
+/// A server on its own port.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -90,7 +90,7 @@ impl Server {
         server
     }
 
-    /// Starts a server that answers each request so.
+    /// Starts a server with a fixed answer.
     pub(crate) async fn answering(status: u16, headers: &[(&'static str, &'static str)], body: &'static str) -> Self {
         let headers = headers.to_vec();
         Self::start(None, move |_| {
@@ -138,11 +138,11 @@ async fn serve(
             }
         }
     });
-    // A client that goes away is part of the tests.
+    // disconnecting clients are part of the tests
     drop(auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await);
 }
 
-/// An authority, and what it signs.
+/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
@@ -163,7 +163,7 @@ impl Authority {
         std::fs::write(file, self.0.pem()).unwrap();
     }
 
-    /// Signs a certificate for a server of this name, or for a client.
+    /// Issues a certificate for a server with this name, or for a client.
     pub(crate) fn sign(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> Signed {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
@@ -172,7 +172,7 @@ impl Authority {
         Signed { certificate: certificate.der().clone(), pem: certificate.pem(), key }
     }
 
-    /// Makes a server of this name; it demands a certificate of `clients` if there are any.
+    /// Returns the configuration of a server with this name; it requires a certificate of `clients`, if given.
     pub(crate) fn server(&self, name: &str, clients: Option<&Self>, protocols: &[&str]) -> ServerConfig {
         let Signed { certificate, key, .. } = self.sign(name, ExtendedKeyUsagePurpose::ServerAuth);
         let provider = Arc::new(ring::default_provider());
@@ -194,7 +194,7 @@ impl Authority {
 }
 
 impl Signed {
-    /// Puts both in the place of what is there.
+    /// Replaces both files.
     pub(crate) fn write(&self, certificate: &Path, key: &Path) {
         for (file, content) in [(certificate, self.pem.clone()), (key, self.key.serialize_pem())] {
             replace(file, &content);
@@ -202,7 +202,7 @@ impl Signed {
     }
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file atomically.
 pub(crate) fn replace(file: &Path, content: &str) {
     let next = file.with_extension("next");
     std::fs::write(&next, content).unwrap();

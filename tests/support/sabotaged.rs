@@ -1,4 +1,4 @@
-//! An engine in this process, a simulated cluster that lives, and what must hold whatever is done to the engine.
+//! An engine in this process, a live simulated cluster, and the guarantees that must hold despite any sabotage.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use deltabus::{
+use deltabus::internals::{
     config::Config,
     delivery::status::HandlerView,
     engine::{Engine, RunningEngine, StopReport},
@@ -25,13 +25,13 @@ use tokio::time::Instant;
 
 use super::stream::{Replay, State, replay};
 
-/// What is watched: a busy type, and others beside it.
+/// Watched types: a busy one, and others.
 pub(crate) const RESOURCES: [&str; 3] = ["pods", "configmaps", "deployments.apps"];
 
-/// The handlers: each writes everything to a file of its name.
+/// The handlers: each writes all events to a file with its name.
 pub(crate) const HANDLERS: [&str; 2] = ["out", "other"];
 
-/// A running engine over a living cluster.
+/// A running engine on a live cluster.
 pub(crate) struct Scene {
     pub(crate) engine: RunningEngine,
     pub(crate) simulator: Simulator,
@@ -41,7 +41,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts both and waits until all is synced. `supervision` is TOML of that section.
+    /// Starts both and waits until all types are synced. `supervision` is the TOML of that section.
     pub(crate) async fn start(seed: u64, supervision: &str, rate: f64) -> Self {
         let simulator =
             Simulator::start(SimulatorOptions { seed, ..SimulatorOptions::default() }).expect("a free port");
@@ -60,7 +60,7 @@ impl Scene {
         scene
     }
 
-    /// Reads a type in a thread until the end, from one lister and from listers asked for anew; an empty or unsynced
+    /// Reads a type in a thread until the end, from one lister and from new listers; an empty or unsynced
     /// cache fails the test.
     fn read_all_the_time(&mut self, resource: &str) {
         let (plural, _) = resource.split_once('.').unwrap_or((resource, ""));
@@ -98,13 +98,13 @@ impl Scene {
         self.engine.handlers().into_iter().find(|view| view.name == name).expect("it is configured")
     }
 
-    /// How often everything was restarted: units by plural, handlers by name.
+    /// Returns the restarts: of units by plural, of handlers by name.
     pub(crate) fn restarts(&self) -> BTreeMap<String, u64> {
         let units = self.engine.registry().views().into_iter().map(|view| (view.plural, view.restarts));
         units.chain(self.engine.handlers().into_iter().map(|view| (view.name, view.restarts))).collect()
     }
 
-    /// Lets the engine work until `condition` holds.
+    /// Runs the engine until `condition` holds.
     pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(90);
         while !condition(self) {
@@ -114,7 +114,7 @@ impl Scene {
         }
     }
 
-    /// Waits until events of every type reached every handler from now on, but for those excepted.
+    /// Waits until new events of every type have reached every handler, except the named ones.
     pub(crate) async fn events_flow(&self, except: &[&str]) {
         let flow = |scene: &Self| -> BTreeMap<String, u64> {
             let of_unit = |view: UnitView| (view.plural, view.events.added + view.events.updated + view.events.deleted);
@@ -131,7 +131,7 @@ impl Scene {
         self.wait_for("events of everything", moved).await;
     }
 
-    /// Changes a config map, since few steps of the workload do.
+    /// Changes a config map, because few steps of the workload do.
     pub(crate) fn touch(&self) {
         let version = self.simulator.store().version().to_string();
         let object =
@@ -143,8 +143,8 @@ impl Scene {
         drop(self.simulator.store().patch("deployments.apps", key.namespace, key.name, patch));
     }
 
-    /// Ends the workload, waits until the caches are the server's, stops the engine, and holds every handler's file
-    /// against the store.
+    /// Stops the workload, waits until the caches equal the server's state, stops the engine, and compares every handler's file
+    /// with the store.
     pub(crate) async fn finish(mut self) -> BTreeMap<&'static str, Replay> {
         drop(self.workload.take());
         let server = self.server_state();
@@ -202,7 +202,7 @@ impl Scene {
 }
 
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone has too narrow a lifetime")]
-fn all(lister: &Lister) -> Vec<deltabus::object::Object> {
+fn all(lister: &Lister) -> Vec<deltabus::internals::object::Object> {
     lister.snapshot(|query| query.list())
 }
 
@@ -212,7 +212,7 @@ struct Reader {
     thread: JoinHandle<()>,
 }
 
-/// Prints what a file says of every object that it leaves otherwise than the server has it.
+/// Prints a file's events for every object whose final state differs from the server's.
 fn tell_differences(path: &Path, told: &State, server: &State) {
     for key in told.keys().chain(server.keys()).filter(|key| told.get(*key) != server.get(*key)) {
         let [told, has] = [told.get(key), server.get(key)];

@@ -1,9 +1,9 @@
-//! `deltabus run` against the simulator, with a file handler: a scene is played, and at its end the file is held
-//! against the simulator's objects and against what `interfaces.md` §3 promises of every event.
+//! `deltabus run` with the simulator and a file handler. A test runs a scene; its end compares the file with
+//! the simulator's objects, and every event with `docs/formats.md`.
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use deltabus::simulator::{
+use deltabus::internals::simulator::{
     RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, StreamingSupport, Times,
 };
 use serde_json::{Value, json};
@@ -14,27 +14,27 @@ use super::{
     stream::{Replay, State, check_events, read_events, replay_events},
 };
 
-/// Long enough for a busy machine; no scene waits for it when all is well.
+/// Timeout for a busy machine; a successful scene never waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The collection that scenes play with.
+/// The collection of all scenes.
 const PATH: &str = "/api/v1/configmaps";
 
-/// One engine, one simulator, and the objects `a`, `b` and `c` to begin with.
+/// One engine, one simulator, and the initial objects `a`, `b` and `c`.
 pub(crate) struct Scene {
     pub(crate) simulator: Simulator,
     pub(crate) engine: Option<Engine>,
     pub(crate) dir: TempDir,
 }
 
-/// What was delivered.
+/// Delivered events.
 pub(crate) struct Ending {
     pub(crate) replay: Replay,
     pub(crate) events: Vec<Value>,
 }
 
 impl Scene {
-    /// Starts a simulator that lists without streaming, and whose history and bookmarks are the defaults.
+    /// Starts a simulator without streaming lists, with default history and bookmarks.
     pub(crate) fn lists() -> Self {
         Self::new(SimulatorOptions { streaming_lists: StreamingSupport::Refused, ..SimulatorOptions::default() })
     }
@@ -57,7 +57,7 @@ impl Scene {
         self.run_in(&[], kube, resource);
     }
 
-    /// As [`Scene::run`], with more in the engine's environment.
+    /// Runs the engine with further environment variables; see [`Scene::run`].
     pub(crate) fn run_in(&mut self, environment: &[(&'static str, PathBuf)], kube: &str, resource: &str) {
         let kubeconfig = text(self.dir.path(), "kubeconfig");
         fs::write(&kubeconfig, self.simulator.kubeconfig()).expect("the directory is writable");
@@ -110,22 +110,22 @@ impl Scene {
         self.simulator.store().delete("configmaps", "default", name).expect("the object exists");
     }
 
-    /// Lets faults strike requests for the collection.
+    /// Adds a fault for requests of the collection.
     pub(crate) fn fault(&self, verb: RequestKind, times: Times, fault: ServerFault) {
         self.simulator.faults().add(PATH, verb, times, fault).expect("a valid glob");
     }
 
-    /// Lets the next watch that is opened do something after so many events.
+    /// Adds a fault for the next watch after this number of events.
     pub(crate) fn next_watch(&self, events: u64, what: StreamFault) {
         self.fault(RequestKind::Watch, Times::Next(1), ServerFault::At { events, what });
     }
 
-    /// The version that the server is at.
+    /// Returns the server's current version.
     pub(crate) fn version(&self) -> u64 {
         self.simulator.store().version()
     }
 
-    /// What was asked of the collection, `list limit=500&resourceVersion=0`: without what every watch carries.
+    /// Returns the requests for the collection, `list limit=500&resourceVersion=0`, without parameters that every watch has.
     pub(crate) fn asked(&self) -> Vec<String> {
         let requests = self.simulator.requests();
         let ours = requests.iter().filter(|request| request.path == PATH);
@@ -139,12 +139,12 @@ impl Scene {
         .collect()
     }
 
-    /// How often something was asked that begins so.
+    /// Returns the number of requests with this beginning.
     pub(crate) fn count(&self, beginning: &str) -> usize {
         self.asked().iter().filter(|asked| asked.starts_with(beginning)).count()
     }
 
-    /// The row of `/v1/resources`.
+    /// Returns the row of `/v1/resources`.
     pub(crate) fn view(&self) -> Value {
         self.engine().json("/v1/resources")["resources"][0].clone()
     }
@@ -154,13 +154,13 @@ impl Scene {
         self.engine().wait_for(state, PATIENCE, || self.view()["state"] == state);
     }
 
-    /// Waits until something was asked so many times.
+    /// Waits for this number of requests with this beginning.
     pub(crate) fn wait_asked(&self, beginning: &str, times: usize) {
         self.engine()
             .wait_for(&format!("asked {beginning:?} {times} times"), PATIENCE, || self.count(beginning) >= times);
     }
 
-    /// Waits until the cache holds what the server has, and a watch is open.
+    /// Waits until the cache equals the server's state, and a watch is open.
     pub(crate) fn settle(&self) {
         let what = "equal to the server with one watch open";
         self.engine().wait_for(what, PATIENCE, || {
@@ -168,7 +168,7 @@ impl Scene {
         });
     }
 
-    /// Settles, stops the engine, and checks every promise about what was delivered.
+    /// Settles, stops the engine, and checks all guarantees of the delivered events.
     pub(crate) fn finish(&mut self) -> Ending {
         self.settle();
         let server = self.server();
@@ -182,24 +182,24 @@ impl Scene {
         Ending { replay, events }
     }
 
-    /// What the cache lists; empty where it does not answer.
+    /// Returns the cached objects; empty if the engine does not answer.
     pub(crate) fn cached(&self) -> State {
         let Ok((200, body)) = self.engine().get(PATH) else { return State::new() };
         let list: Value = serde_json::from_str(&body).expect("a list is JSON");
         list["items"].as_array().expect("a list has items").iter().map(entry).collect()
     }
 
-    /// What the server has.
+    /// Returns the server's objects.
     pub(crate) fn server(&self) -> State {
         self.simulator.store().list("configmaps").iter().map(|object| entry(&object.value())).collect()
     }
 }
 
-/// Lines of `[kube]`: a backoff that tests can wait for.
+/// Lines of `[kube]` with a backoff short enough for tests.
 pub(crate) const FAST: &str = "backoff = { initial = \"50ms\", max = \"200ms\" }";
 
 impl Ending {
-    /// The events of one object, in order: `added initial`, `deleted relist` …
+    /// Returns the events of one object, in order: `added initial`, `deleted relist` …
     pub(crate) fn story(&self, name: &str) -> Vec<String> {
         let ours = self.events.iter().filter(|event| event["name"] == name);
         let text = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
@@ -210,7 +210,7 @@ impl Ending {
         .collect()
     }
 
-    /// Whether the deletion of an object was a tombstone.
+    /// Returns true if the deletion of an object was a tombstone.
     pub(crate) fn is_tombstone(&self, name: &str) -> bool {
         let deleted = |event: &&Value| event["name"] == name && event["type"] == "dev.deltabus.resource.deleted";
         let event = self.events.iter().find(deleted).expect("the object was deleted");

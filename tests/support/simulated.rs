@@ -1,8 +1,8 @@
-//! A simulated cluster that remembers what happened in it, for tests that hold against that what a handler delivered.
+//! A simulated cluster that records its changes, so that tests can compare them with the delivered events.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -11,17 +11,17 @@ use super::{
     scripted::PATIENCE,
 };
 
-/// A simulated cluster, and the ids of what happened to each of its config maps.
+/// A simulated cluster, and the ids of all changes of each config map.
 pub(crate) struct Simulated {
     pub(crate) simulator: Simulator,
     dir: TempDir,
-    /// Of each object, in order.
+    /// Ids of each object, in order.
     pub(crate) happened: BTreeMap<String, Vec<String>>,
     uids: BTreeMap<String, String>,
 }
 
 impl Simulated {
-    /// Starts an empty one.
+    /// Starts an empty cluster.
     pub(crate) fn start() -> Self {
         let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -29,12 +29,12 @@ impl Simulated {
         Self { simulator, dir, happened: BTreeMap::new(), uids: BTreeMap::new() }
     }
 
-    /// Returns a directory for what belongs to the test.
+    /// Returns a directory for the test's files.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Watches config maps; `handler` is `[handlers.out]`.
+    /// Returns a configuration that watches config maps; `handler` is `[handlers.out]`.
     pub(crate) fn config(&self, handler: &str) -> String {
         format!(
             "[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n[resources.maps]\nmatch = [\"configmaps\"]\n\
@@ -43,7 +43,7 @@ impl Simulated {
         )
     }
 
-    /// Runs an engine without a state until it is ready.
+    /// Runs an engine without a state directory until it is ready.
     pub(crate) fn run(&self, handler: &str) -> Engine {
         let engine = Engine::run(self.dir(), &self.config(handler));
         engine.wait_ready(PATIENCE);
@@ -71,7 +71,7 @@ impl Simulated {
         self.happened.entry(name.to_owned()).or_default().push(id);
     }
 
-    /// Changes `objects` config maps so often.
+    /// Changes `objects` config maps, `rounds` times each.
     pub(crate) fn churn(&mut self, objects: usize, rounds: usize) {
         for round in 0..rounds {
             for object in 0..objects {
@@ -80,7 +80,7 @@ impl Simulated {
         }
     }
 
-    /// Returns how much happened.
+    /// Returns the number of changes.
     pub(crate) fn events(&self) -> usize {
         self.happened.values().map(Vec::len).sum()
     }
@@ -93,12 +93,12 @@ pub(crate) fn row(engine: &Engine) -> Value {
     rows.find(|row| row["name"] == "out").expect("it is configured").clone()
 }
 
-/// Returns a number of that row.
+/// Returns a number in that row.
 pub(crate) fn count(engine: &Engine, what: &str) -> u64 {
     row(engine)[what].as_u64().expect("it is a number")
 }
 
-/// Waits until the handler has got, or given up, all that happened since it was started.
+/// Waits until the handler has delivered, or given up, all events since its start.
 pub(crate) fn wait_all(engine: &Engine, events: usize) {
     let is_done = |row: &Value| {
         let of = |what: &str| row[what].as_u64().expect("it is a number");
@@ -107,7 +107,7 @@ pub(crate) fn wait_all(engine: &Engine, events: usize) {
     engine.wait_for(&format!("all of {events} delivered"), PATIENCE * 3, || is_done(&row(engine)));
 }
 
-/// Waits until a number of that row is above another one.
+/// Waits until a number in that row exceeds another one.
 pub(crate) fn wait_above(engine: &Engine, what: &str, than: u64) {
     engine.wait_for(&format!("{what} above {than}"), PATIENCE, || count(engine, what) > than);
 }

@@ -1,4 +1,4 @@
-//! What the contract asks of a sink. A further kind of handler is one more `impl` of [`Sink`].
+//! Interface of sinks for the contract tests. Another kind of handler needs another `impl` of [`Sink`].
 
 pub(crate) mod exec;
 pub(crate) mod file;
@@ -13,18 +13,18 @@ use serde_json::Value;
 
 use crate::support::engine::Engine;
 
-/// How a sink behaves.
+/// Behaviour of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// It takes everything.
+    /// Accepts everything.
     Well,
-    /// It is there and says no.
+    /// The sink is reachable and refuses everything.
     Refuses,
-    /// It is not there.
+    /// The sink is not reachable.
     Gone,
-    /// It says nothing, and takes nothing.
+    /// The sink neither answers nor accepts anything.
     Stuck,
-    /// It takes everything, and nobody hears of that.
+    /// Accepts everything without a confirmation.
     Mute,
 }
 
@@ -33,17 +33,17 @@ pub(crate) trait Sink {
     /// Returns the lines of `[handlers.out]`.
     fn handler(&self) -> String;
 
-    /// Makes it behave so from now on.
+    /// Sets its behaviour from now on.
     fn be(&mut self, manner: Manner);
 
-    /// Returns the events that arrived, in order. What arrived in part is left out.
+    /// Returns the events that arrived completely, in order.
     fn arrived(&self) -> Vec<Value>;
 
-    /// Whether what was taken and not acknowledged is there again after it was repeated: others drop or take back one of
-    /// the two.
+    /// Returns true if an accepted but unacknowledged event is present twice after its repetition. Other sinks drop or undo one
+    /// of the two.
     fn shows_repetitions(&self) -> bool;
 
-    /// Whether nothing is ever there twice, not even after a crash.
+    /// Returns true if no event is ever present twice, even after a crash.
     fn stores_once(&self) -> bool {
         false
     }

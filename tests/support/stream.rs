@@ -1,4 +1,4 @@
-//! Reads what a file handler wrote, and holds it against the promises: I2, I3, and the state at the end.
+//! Reads a file handler's events and checks the guarantees: I2, I3, and the final state.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,21 +15,21 @@ pub(crate) type State = BTreeMap<String, (String, String)>;
 /// One stream, replayed from empty.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
-    /// What is there after the last event.
+    /// State after the last event.
     pub(crate) state: State,
-    /// Events after deduplication by id, `synced` included.
+    /// Number of events after deduplication by id, including `synced`.
     pub(crate) events: usize,
-    /// Events whose id had been seen before.
+    /// Number of events with a repeated id.
     pub(crate) duplicates: usize,
-    /// Events by (type, cause).
+    /// Number of events by (type, cause).
     pub(crate) counts: BTreeMap<(String, String), usize>,
     seen: HashSet<String>,
     last_sequence: BTreeMap<String, String>,
-    /// Objects that were `removed`: they may live on, and be shown again at the same version, by the same id.
+    /// Objects that were `removed`: they may still exist, and be shown again at the same version with the same id.
     hidden: HashSet<String>,
 }
 
-/// Replays every line of the file, of what was rotated from it first; panics with the line where a promise is broken.
+/// Replays every line of the file, after its rotated files; panics with the line that breaks a guarantee.
 pub(crate) fn replay(path: &Path) -> Replay {
     let mut replay = Replay::default();
     for file in files_of(path) {
@@ -45,7 +45,7 @@ pub(crate) fn read_events(path: &Path) -> Vec<Value> {
     events
 }
 
-/// One line at a time: a stream of minutes does not fit into memory as values.
+/// Reads one line at a time: minutes of events do not fit into memory as values.
 fn for_each_event(path: &Path, mut each: impl FnMut(&Value)) {
     let file = fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let text: Box<dyn Read> = if path.extension().is_some_and(|extension| extension == "zst") {
@@ -59,7 +59,7 @@ fn for_each_event(path: &Path, mut each: impl FnMut(&Value)) {
     }
 }
 
-/// The files that a handler made of one path, oldest first: `NAME.20261121T064003.123456Z.zst`, …, `NAME`.
+/// Returns the files of one handler path, oldest first: `NAME.20261121T064003.123456Z.zst`, …, `NAME`.
 fn files_of(path: &Path) -> Vec<PathBuf> {
     let beside = fs::read_dir(path.parent().expect("a file lies in a directory")).expect("the directory is readable");
     let mut files: Vec<PathBuf> = beside.map(|entry| entry.expect("the directory is readable").path()).collect();
@@ -71,8 +71,8 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Holds the events of one resource type, all of one run, against `interfaces.md` §3: attributes, ids, causes, and
-/// where `synced` stands.
+/// Checks the events of one resource type in one run against `docs/formats.md`: attributes, ids, causes, and
+/// the position of `synced`.
 pub(crate) fn check_events(events: &[Value], cluster: &str) {
     let mut synced_at = None;
     let mut initial = 0;
@@ -96,7 +96,7 @@ pub(crate) fn check_events(events: &[Value], cluster: &str) {
                 initial += 1;
             }
             "watch" | "relist" | "resync" => assert!(synced_at.is_some(), "before synced: {event}"),
-            // By the configuration's clock, not by the type's: a file may change before the first list is through.
+            // These depend on the configuration, not on the type: a file may change before the first list is complete.
             "reload" => {}
             "replay" => assert_eq!(kind, "added", "a late handler is shown what there is: {event}"),
             other => panic!("cause {other:?}: {event}"),
@@ -107,7 +107,7 @@ pub(crate) fn check_events(events: &[Value], cluster: &str) {
     assert!(synced_at.is_some(), "synced comes after the last initial event");
 }
 
-/// The same change has the same id: made of uid and version, or of the names where there is no uid.
+/// Checks that the same change has the same id: from uid and version, or from names if there is no uid.
 fn check_id(kind: &str, event: &Value) {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let group = text("apiversion").split_once('/').map_or("", |(group, _)| group);
@@ -121,7 +121,7 @@ fn check_id(kind: &str, event: &Value) {
     assert_eq!(text("id"), expected, "{event}");
 }
 
-/// The subject is the object's path, and the object says what it is.
+/// Checks that the subject is the object's path, and that the object has its type.
 fn check_subject(event: &Value) {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let root = if text("apiversion").contains('/') { "apis" } else { "api" };
@@ -136,7 +136,7 @@ fn check_subject(event: &Value) {
     assert_eq!(event["data"]["object"]["metadata"]["managedFields"], Value::Null, "dropped by default: {event}");
 }
 
-/// Replays events in the order in which they were delivered.
+/// Replays events in the order of delivery.
 pub(crate) fn replay_events(events: &[Value]) -> Replay {
     let mut replay = Replay::default();
     for event in events {
@@ -146,7 +146,7 @@ pub(crate) fn replay_events(events: &[Value]) -> Replay {
 }
 
 impl Replay {
-    /// Takes the next event as it was delivered.
+    /// Applies the next delivered event.
     pub(crate) fn push(&mut self, event: &Value) {
         let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
         let kind = text("type").strip_prefix("dev.deltabus.resource.").unwrap_or_default().to_owned();
@@ -178,7 +178,7 @@ impl Replay {
     }
 }
 
-/// `plural.group/namespace/name`.
+/// Returns `plural.group/namespace/name`.
 fn key_of(event: &Value) -> String {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let path = format!("{}/{}", text("namespace"), text("name"));
@@ -188,7 +188,7 @@ fn key_of(event: &Value) -> String {
     }
 }
 
-/// I2: per object Added, Updated*, Deleted, and again.
+/// Checks I2: each object is Added, Updated*, Deleted, and possibly added again.
 fn apply(state: &mut State, kind: &str, event: &Value) {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
     let key = key_of(event);

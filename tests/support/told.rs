@@ -1,4 +1,4 @@
-//! What a handler has written so far, in words.
+//! Descriptions of a handler's events so far.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{engine::Engine, scripted::PATIENCE};
 
-/// Returns the events in a file, one a line.
+/// Returns the events in a file, one per line.
 pub(crate) fn events(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -21,7 +21,7 @@ pub(crate) fn stories(events: &[Value]) -> Vec<String> {
     events.iter().map(story).collect()
 }
 
-/// Waits until a file has so many events, and returns them.
+/// Waits for this number of events in a file, and returns them.
 pub(crate) fn wait_events(engine: &Engine, file: &Path, count: usize) -> Vec<Value> {
     engine.wait_for(&format!("{count} events in {}", file.display()), PATIENCE, || events(file).len() >= count);
     events(file)

@@ -1,8 +1,8 @@
-// Preloaded into the engine: notes how much of each file below $UNSYNCED_DIR was ever forced to the disk. After a kill -9 the
-// test cuts the files down to that, which is what a power failure may leave.
+// Preloaded into the engine: records how much of each file below $UNSYNCED_DIR was synced to the disk. After a kill -9 the
+// test truncates the files to that length, as after a power failure.
 //
-// For every fsync or fdatasync that succeeds a line "INODE END" goes to $UNSYNCED_LOG: END is how far the file had been
-// written when the call began. Files are known by inode, so a rename changes nothing.
+// Every successful fsync or fdatasync adds a line "INODE END" to $UNSYNCED_LOG. END is the written length of the file when
+// the call began. Files are identified by inode, so a rename changes nothing.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ static struct { dev_t dev; ino_t ino; off_t end; } files[FILES_MAX];
 static int files_len;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-// Returns the entry of an open file, or -1 where it is none of ours. The mutex is held.
+// Returns the entry of an open file, or -1 for a file elsewhere. The mutex must be held.
 static int find(int fd) {
     static __thread char link[32], path[4096];
     const char *dir = getenv("UNSYNCED_DIR");
@@ -44,7 +44,7 @@ static void written(int fd, off_t end) {
     int i = find(fd);
     struct stat st;
     if (i >= 0 && fstat(fd, &st) == 0) {
-        // A file that is shorter than what was written of it was cut, or is another one with a number used again.
+        // A file shorter than its written length was truncated, or is a new file with a reused inode.
         if (files[i].end < end || st.st_size < files[i].end) files[i].end = end;
     }
     pthread_mutex_unlock(&mutex);
@@ -99,7 +99,7 @@ ssize_t pwrite64(int fd, const void *buf, size_t len, off64_t at) {
     return done;
 }
 
-// A slow disk: more is written while it is waited for, and lost.
+// Simulates a slow disk: data written during the wait are unsynced, and can be lost.
 static void wait_for_disk(void) {
     const char *delay = getenv("UNSYNCED_DELAY_MS");
     if (delay) usleep(1000 * (useconds_t)atoi(delay));

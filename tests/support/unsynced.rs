@@ -1,4 +1,4 @@
-//! Loses what was written and not forced to the disk: a layer under the engine's store (`unsynced.c`), preloaded.
+//! Loss of unsynced writes, by a library preloaded into the engine (`unsynced.c`).
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 
 use super::layer::library;
 
-/// What a power failure at a moment would leave of a directory.
+/// State of a directory after a power failure at the current moment.
 #[derive(Debug)]
 pub(crate) struct Unsynced {
     library: PathBuf,
@@ -18,13 +18,13 @@ pub(crate) struct Unsynced {
 }
 
 impl Unsynced {
-    /// Watches over `dir`, which exists, with a log in `work`.
+    /// Observes the existing `dir`, with a log in `work`.
     pub(crate) fn over(dir: &Path, work: &Path) -> Self {
         let dir = dir.canonicalize().expect("the directory exists");
         Self { library: library("unsynced"), dir, log: work.join("unsynced.log") }
     }
 
-    /// Returns what an engine has to be run with; its disk is slow then, so that there is something to lose.
+    /// Returns the environment for engines. It makes their disk slow, so that there are unsynced writes.
     pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![
             ("LD_PRELOAD", self.library.clone()),
@@ -34,15 +34,15 @@ impl Unsynced {
         ]
     }
 
-    /// Cuts every file down to what was synced of it, once the engine is dead; returns how many bytes that took. A file of
-    /// which nothing was is left empty: its name may have been synced by another file's.
+    /// Truncates every file to its synced length, once the engine is dead; returns the number of lost bytes. A file that
+    /// was never synced stays as an empty file, because a sync of another file may have synced its name.
     pub(crate) fn lose(&self) -> u64 {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let mut kept: HashMap<u64, u64> = HashMap::new();
         for line in log.lines() {
             let (inode, end) = line.split_once(' ').expect("a line has an inode and an end");
             let end: u64 = end.parse().expect("an end is a number");
-            // The last word counts: the number of a file that was removed may have been given to another one.
+            // The last line counts: the inode of a removed file may have been reused.
             kept.insert(inode.parse().expect("an inode is a number"), end);
         }
         let mut lost = 0;
@@ -60,7 +60,7 @@ impl Unsynced {
     }
 }
 
-/// All that is left is on the disk: the next life begins with it.
+/// Returns a log in which all remaining data are synced, for the next run.
 fn log_of_what_is_left(dir: &Path) -> String {
     let line = |file: PathBuf| {
         let meta = fs::metadata(file).expect("nobody else is at work here");

@@ -1,10 +1,10 @@
-//! `deltabus verify` as a process of its own.
+//! `deltabus verify` as a separate process.
 
 use std::{path::Path, process::Command};
 
 use serde_json::Value;
 
-/// How it ended.
+/// Result of the command.
 pub(crate) struct Outcome {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -12,13 +12,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// What it printed with `-o json`.
+    /// Returns its output with `-o json`.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
     }
 }
 
-/// Verifies an engine against the cluster of a kubeconfig; it may be long behind where nothing else is said.
+/// Verifies an engine against a kubeconfig's cluster; by default it may lag for a minute.
 pub(crate) fn verify(engine: &str, kubeconfig: &Path, args: &[&str]) -> Outcome {
     let patience: &[&str] = if args.contains(&"--wait") { &[] } else { &["--wait", "1m"] };
     let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))

@@ -1,4 +1,4 @@
-//! The server that a webhook calls: it behaves as it is told, and notes what it takes.
+//! The server of a webhook: its behaviour can be set, and it records the events that it accepts.
 
 use std::{
     borrow::Cow,
@@ -21,9 +21,9 @@ use crate::{
     world,
 };
 
-/// Seconds that a 429 asks for.
+/// Seconds in the `Retry-After` of a 429.
 const RETRY_SECONDS: &str = "1";
-/// A sink that gets nothing older has caught up.
+/// Largest lag of a sink that has caught up.
 const FRESH_MICROS: u64 = 1_000_000;
 
 /// Answer to requests.
@@ -31,12 +31,12 @@ const FRESH_MICROS: u64 = 1_000_000;
 pub(super) enum Mood {
     #[default]
     Good,
-    /// Never.
+    /// No answer.
     Hangs,
     Refuses(StatusCode),
 }
 
-/// Fields that are read of an event.
+/// The fields of an event that the sink reads.
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(borrow)]
@@ -71,14 +71,14 @@ struct Content<'a> {
     stamp: Cow<'a, str>,
 }
 
-/// The last that was heard of an object.
+/// Last event of an object.
 struct Last {
     sequence: u64,
     version: u64,
     deleted: bool,
 }
 
-/// Events that were taken, and their lags.
+/// Accepted events and their lags.
 #[derive(Default)]
 pub(super) struct Notes {
     mood: Mood,
@@ -87,7 +87,7 @@ pub(super) struct Notes {
     ids: HashSet<u64>,
     hasher: RandomState,
     pub(super) duplicates: u64,
-    /// Events that came behind a later one of their object.
+    /// Events that came after a later one of their object.
     pub(super) disordered: u64,
     last: HashMap<String, Last>,
     /// Microseconds from change to arrival.
@@ -96,7 +96,7 @@ pub(super) struct Notes {
     caught_up: u64,
 }
 
-/// See the module. It is a part of this process, with a thread of its own.
+/// The server of a webhook. It runs on a thread of this process.
 pub(super) struct Sink {
     pub(super) url: String,
     notes: Arc<Mutex<Notes>>,
@@ -120,7 +120,7 @@ fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
 }
 
 impl Notes {
-    /// Answers so from now on.
+    /// Sets the behaviour from now on.
     pub(super) fn behave(&mut self, mood: Mood) {
         self.mood = mood;
         if mood == Mood::Good {
@@ -168,7 +168,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Returns how many outcomes are missing: last states and deletions that did not come, and unknown objects.
+    /// Returns the number of missing outcomes: last states and deletions that did not arrive, and unknown objects.
     pub(super) fn missing(&self, truth: &[world::Last]) -> usize {
         let arrived = truth.iter().filter(|(uid, version)| {
             let last = self.last.get(uid);

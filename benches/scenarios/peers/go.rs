@@ -14,7 +14,7 @@ pub(super) struct GoPeers {
 }
 
 impl GoPeers {
-    /// Builds it, which takes minutes the first time, a second where nothing has changed.
+    /// Builds the program, which takes minutes the first time, and a second if the sources have not changed.
     pub(super) fn build() -> Outcome<Self> {
         let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/scenarios/peers/go");
         let binary = target_dir().join("peers");
@@ -41,14 +41,14 @@ impl GoPeers {
         command
     }
 
-    /// Returns the versions of what it was built from, `client-go v0.36.3`.
+    /// Returns the versions of its components, such as `client-go v0.36.3`.
     pub(super) fn versions(&self) -> Outcome<Vec<String>> {
         let output = self.command("versions").output()?;
         Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
     }
 }
 
-/// `target/peers`, wherever the target directory is: Cargo gives benches `target/tmp`.
+/// Returns `target/peers` next to `target/tmp`, the directory that Cargo gives to benches.
 pub(super) fn target_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("peers")
 }

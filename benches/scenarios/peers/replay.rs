@@ -1,8 +1,8 @@
-//! The server that every peer reads, in a process of its own.
+//! The server that every peer reads, in a separate process.
 
 use std::{fs, path::PathBuf};
 
-use deltabus::bench::{Generator, ReplayServer, Shape};
+use deltabus::internals::bench::{Generator, ReplayServer, Shape};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use super::go::{GoPeers, target_dir};
@@ -14,12 +14,12 @@ pub(super) struct Replay {
     url: String,
     secured_url: String,
     authority: PathBuf,
-    /// Answers for everything but pods: discovery, definitions, rights.
+    /// Server of all requests except pods: discovery, definitions, rights.
     _upstream: ReplayServer,
 }
 
 impl Replay {
-    /// Lets it record so many generated pods and updates.
+    /// Starts the server, which records this number of generated pods and updates.
     pub(super) fn start(go: &GoPeers, pods: u64, events: u64) -> Outcome<Self> {
         let [authority, certificate, key] = ["ca.crt", "server.crt", "server.key"].map(|name| target_dir().join(name));
         let made = Certificates::make()?;
@@ -42,24 +42,24 @@ impl Replay {
         if secured { &self.secured_url } else { &self.url }
     }
 
-    /// Returns the path of the certificate (PEM) that clients are to trust.
+    /// Returns the path of the certificate (PEM) that clients must trust.
     pub(super) fn authority(&self) -> &str {
         self.authority.to_str().unwrap_or_default()
     }
 
-    /// Sends the events to present and later watches.
+    /// Sends the events to current and later watches.
     pub(super) fn send_events(&mut self) -> Outcome<()> {
         self.player.tell("go")
     }
 
-    /// Begins again for the next client; returns how the last one has read.
+    /// Restarts for the next client; returns the last client's kind of requests.
     pub(super) fn reset(&mut self) -> Outcome<String> {
         self.player.tell("reset")?;
         self.player.line()
     }
 }
 
-/// In PEM.
+/// Certificates in PEM format.
 struct Certificates {
     authority: String,
     certificate: String,

@@ -1,8 +1,8 @@
-//! Measured processes that are this program: deltabus, or a reflector of kube-rs.
+//! Measured processes that run this program: deltabus, or a reflector of kube-rs.
 
 use std::{fmt::Debug, fs, hash::Hash};
 
-use deltabus::list_watch::kube::ClusterAccess;
+use deltabus::internals::list_watch::kube::ClusterAccess;
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -20,14 +20,14 @@ use serde::de::DeserializeOwned;
 use super::rows::Peer;
 use crate::harness::{Meter, Outcome, REST, now, observe};
 
-/// Task of a peer.
+/// Parameters of a peer.
 struct Task {
     strip: bool,
     pods: u64,
     events: u64,
 }
 
-/// Plays a peer to its end.
+/// Runs a peer to its end.
 pub(crate) fn play(role: &str, url: &str, authority: &str, strip: bool, pods: u64, events: u64) -> Outcome<()> {
     let task = Task { strip, pods, events };
     let authorities = if url.starts_with("https:") {
@@ -44,7 +44,7 @@ pub(crate) fn play(role: &str, url: &str, authority: &str, strip: bool, pods: u6
     let mut config = Config::new(url.parse()?);
     config.root_cert = authorities;
     let (typed, dynamic) = (Peer::KubeTyped.id(), Peer::KubeDynamic.id());
-    // As `#[tokio::main]` has it.
+    // same runtime as `#[tokio::main]`
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         if role == typed {
             reflect::<Pod>(config, (), &task).await
@@ -56,7 +56,7 @@ pub(crate) fn play(role: &str, url: &str, authority: &str, strip: bool, pods: u6
     })
 }
 
-/// Keeps a store of the objects as kube-rs' documentation has it, with the default configuration.
+/// Keeps a store of the objects as in kube-rs' documentation, with the default configuration.
 async fn reflect<K>(config: Config, of: K::DynamicType, task: &Task) -> Outcome<()>
 where
     K: Resource + DeserializeOwned + Clone + Debug + Send + 'static,

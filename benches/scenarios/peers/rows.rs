@@ -1,9 +1,9 @@
-//! Peers, and how each is set up.
+//! Peers and their setups.
 
 use super::go::GoPeers;
 use crate::harness::{Outcome, Player};
 
-/// One that is measured.
+/// A measured client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Peer {
     Deltabus,
@@ -15,7 +15,7 @@ pub(super) enum Peer {
     KubeDynamic,
 }
 
-/// All of them, in the order of the tables.
+/// All peers, in the order of the tables.
 pub(super) const PEERS: [Peer; 7] = [
     Peer::Deltabus,
     Peer::ClientGoDynamic,
@@ -27,7 +27,7 @@ pub(super) const PEERS: [Peer; 7] = [
 ];
 
 impl Peer {
-    /// Returns what the programs and `--only` call it.
+    /// Returns its name in the programs and in `--only`.
     pub(super) fn id(self) -> &'static str {
         match self {
             Self::Deltabus => "deltabus",
@@ -52,7 +52,7 @@ impl Peer {
         }
     }
 
-    /// Starts it as a process of its own.
+    /// Starts the peer in a separate process.
     pub(super) fn start(self, go: &GoPeers, args: &[String]) -> Outcome<Player> {
         match self {
             Self::Deltabus | Self::KubeTyped | Self::KubeDynamic => Player::start(self.id(), args),
@@ -64,11 +64,11 @@ impl Peer {
 /// Setup of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Variant {
-    /// `metadata.managedFields` stay in the cache: the default of all but deltabus.
+    /// `metadata.managedFields` stay in the cache: the default of all peers except deltabus.
     Kept,
-    /// They are cut out before the cache: the default of deltabus, a transform or `modify` of the others.
+    /// `metadata.managedFields` are removed before the cache: the default of deltabus, a transform or `modify` of the others.
     Stripped,
-    /// By default, and over TLS.
+    /// The peer's default, and over TLS.
     Tls,
 }
 
@@ -87,7 +87,7 @@ impl Row {
         self.0
     }
 
-    /// Returns what `--only` looks into.
+    /// Returns the name that `--only` searches.
     pub(super) fn name(self) -> String {
         let variant = match self.1 {
             Variant::Kept => "kept",
@@ -97,7 +97,7 @@ impl Row {
         format!("{}/{variant}", self.0.id())
     }
 
-    /// Returns whether `metadata.managedFields` are cut out.
+    /// Returns true if `metadata.managedFields` are removed.
     pub(super) fn strips(self) -> bool {
         match self.1 {
             Variant::Kept => false,

@@ -1,8 +1,8 @@
-//! The figures as tables.
+//! Tables of the figures.
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use deltabus::bench::chart::{Bars, Colour, Panel};
+use deltabus::internals::bench::chart::{Bars, Colour, Panel};
 
 use super::{
     EVENTS, PODS,
@@ -17,14 +17,14 @@ pub(super) type Results = BTreeMap<Row, Measured>;
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) runs: Vec<Run>,
-    /// Requests that the server saw: protocol, media type, streaming list or not.
+    /// Kind of requests that the server received: protocol, media type, with or without streaming list.
     pub(super) reads: String,
 }
 
-/// Takes one figure.
+/// A figure of a table column.
 pub(super) type Column = fn(&Figures) -> f64;
 
-/// A table: one row of each peer.
+/// A table with one row per peer.
 pub(super) struct Comparison {
     pub(super) title: &'static str,
     pub(super) row_of: fn(Peer) -> Row,
@@ -37,12 +37,12 @@ pub(super) const COMPARISONS: [Comparison; 4] = [
     Comparison { title: "As each comes, over TLS", row_of: |peer| Row(peer, Variant::Tls) },
 ];
 
-/// deltabus strips by default, the others keep.
+/// deltabus removes `managedFields` by default, the others keep them.
 fn by_default(peer: Peer) -> Row {
     Row(peer, if peer == Peer::Deltabus { Variant::Stripped } else { Variant::Kept })
 }
 
-/// Columns in which less is better, by the name under which a peer that has less is told of.
+/// Columns in which less is better, with the name for listing the peers that have less.
 const LESS_IS_BETTER: [(&str, Column); 4] = [
     ("CPU an event", |figures| figures.an_event),
     ("CPU an object at sync", |figures| figures.an_object),
@@ -115,7 +115,7 @@ fn table(comparison: &Comparison, results: &Results) -> String {
     text
 }
 
-/// Returns the columns in which a peer beats deltabus.
+/// Returns the columns in which a peer is better than deltabus.
 fn winners(rows: &[(Peer, Figures, &str)], base: &Figures) -> String {
     let mut wins = Vec::new();
     for (peer, figures, _) in rows {

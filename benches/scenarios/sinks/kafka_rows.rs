@@ -1,13 +1,12 @@
-//! Kafka: its handler beside its own producer, `org.apache.kafka.tools.ProducerPerformance`, each to a new broker.
+//! Kafka: its handler compared with its own producer, `org.apache.kafka.tools.ProducerPerformance`, each with a new broker.
 //!
-//! Both send the same texts, the events of the handler in structured mode, packed alike or not at all, and wait for all
-//! acknowledgements. The producer is measured with its defaults, and with the batches that were found to be its best: so
-//! large that on this machine larger ones gain nothing. Both send so many that the start of a virtual machine and what it has
-//! not compiled yet are a small part.
+//! Both send the same texts, the handler's events in structured mode, with the same compression, and wait for all
+//! acknowledgements. The producer is measured with its defaults and with its best batches; larger ones gain nothing on
+//! this machine. The number of events is so large that start-up and just-in-time compilation take only a small part.
 
 use std::{fs, path::Path};
 
-use deltabus::{
+use deltabus::internals::{
     cloud_event::{
         ContentMode::{self, Binary, Structured},
         Encoder,
@@ -25,7 +24,7 @@ use crate::{harness::Outcome, kafka::Broker};
 const TOPIC: &str = "k8s.configmaps";
 /// Repetitions of all events.
 const TIMES: u32 = 5;
-/// Options of the producer beside its defaults.
+/// Producer options in addition to its defaults.
 const LARGE_BATCHES: [&str; 3] = ["batch.size=262144", "linger.ms=10", "buffer.memory=134217728"];
 
 /// Returns the rows.
@@ -44,7 +43,7 @@ pub(crate) fn rows(batches: &[Notification]) -> Vec<Row<'_>> {
     ]
 }
 
-/// Starts a broker with a virtual machine as Kafka's own scripts start it: those of tests are to start soon.
+/// Starts a broker with the options of Kafka's own scripts; brokers of tests have options for a fast start.
 fn broker() -> Outcome<Broker> {
     let broker = Broker::start_or_skip("sinks", |plan| plan.java = vec!["-Xmx1g"]);
     let broker = broker.ok_or("there is no Kafka broker to measure with")?;
@@ -65,14 +64,14 @@ fn own_producer(compression: KafkaCompression, options: &[&str], batches: &[Noti
     let args = [&args[..], &properties, options].concat();
     let output = broker.java("org.apache.kafka.tools.ProducerPerformance", &args).output()?;
     let said = String::from_utf8(output.stdout)?;
-    // `100000 records sent, 48875.9 records/sec (…), …`, the last such line for all of them.
+    // The last such line is the total: `100000 records sent, 48875.9 records/sec (…), …`.
     let rate = said.lines().rfind(|line| line.starts_with(&format!("{records} records sent")));
     let rate = rate.and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse().ok());
     let rate = rate.ok_or_else(|| format!("{said}{}", String::from_utf8_lossy(&output.stderr)))?;
     Ok(Took { events, rate })
 }
 
-/// Writes events as they are sent in structured mode, a line each: the producer takes them as they come by chance.
+/// Writes events in structured mode, one per line; the producer sends random lines.
 fn write_texts(file: &Path, batches: &[Notification]) -> Outcome<()> {
     let encoder = Encoder::new("prod", "9f2c");
     let mut texts = Vec::new();

@@ -1,4 +1,4 @@
-//! The audience: a socket for each subscriber, all on one thread, and what each has heard.
+//! Subscribers: a socket for each one, all on one thread, and the events that each received.
 
 use std::{
     cell::RefCell,
@@ -19,22 +19,22 @@ use tokio::{
 
 use crate::harness::{Outcome, micros, now, percentile};
 
-/// Time after the last change within which every subscriber hears it.
+/// Time after the last change within which every subscriber must receive it.
 const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes read at a time.
 const BUFFER: usize = 64 << 10;
-/// The lag of one in so many events of a subscriber is noted.
+/// Interval of recorded lags: one in this number of a subscriber's events.
 const SAMPLE: u64 = 16;
-/// Receive buffer of a subscriber that does not read, in bytes: a few events.
+/// Receive buffer in bytes of a subscriber that does not read; it holds a few events.
 const STUCK_BUFFER: u32 = 4 << 10;
 
-/// Events that all subscribers heard in one run.
+/// Events that the subscribers received in one run.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Heard {
-    /// Subscribers that have heard as many events as there were, and the same ones.
+    /// Number of subscribers that received the right number of events, and the same ones.
     pub(crate) complete: u64,
-    /// Events that came behind a later one.
+    /// Events that came after a later one.
     pub(crate) disordered: u64,
     pub(crate) gaps: u64,
     /// Microseconds from the change at the API server to the subscriber's socket.
@@ -46,13 +46,13 @@ pub(crate) struct Heard {
 enum Order {
     /// Add subscribers, and some that do not read.
     Join { listening: usize, stuck: usize },
-    /// Let go of those that do not read.
+    /// Disconnect the subscribers that do not read.
     Unstick,
-    /// Wait until all have heard so many events.
+    /// Wait until all have received this number of events.
     Lap(u64),
 }
 
-/// The thread that listens.
+/// The thread of all subscribers.
 pub(crate) struct Audience {
     orders: mpsc::UnboundedSender<Order>,
     answers: Receiver<Heard>,
@@ -71,17 +71,17 @@ impl Audience {
         Ok(Self { orders, answers })
     }
 
-    /// Adds subscribers, and some that do not read; returns when all have heard that they listen.
+    /// Adds subscribers, and some that do not read; returns when all streams are open.
     pub(crate) fn join(&self, listening: usize, stuck: usize) -> Outcome<()> {
         self.tell(Order::Join { listening, stuck }).map(drop)
     }
 
-    /// Lets go of those that do not read.
+    /// Disconnects the subscribers that do not read.
     pub(crate) fn unstick(&self) -> Outcome<()> {
         self.tell(Order::Unstick).map(drop)
     }
 
-    /// Waits until all have heard so many events, or nothing more comes.
+    /// Waits until all have received this number of events, or no more arrive.
     pub(crate) fn lap(&self, events: u64) -> Outcome<Heard> {
         self.tell(Order::Lap(events))
     }
@@ -92,14 +92,14 @@ impl Audience {
     }
 }
 
-/// Events that one subscriber has heard since the last run.
+/// Events that one subscriber received since the last run.
 #[derive(Default)]
 struct Ear {
     events: u64,
-    /// Hash of the positions of all of them, in their order.
+    /// Hash of all their positions, in order of arrival.
     digest: u64,
     last: u64,
-    /// The place of the event that is being read; `None` before the head of the stream was read.
+    /// Position of the event that is being read; `None` before the head of the stream.
     place: Option<u64>,
     is_deleted: bool,
 }
@@ -111,7 +111,7 @@ struct Notes {
     placed: usize,
     disordered: u64,
     gaps: u64,
-    /// Streams that ended, or could not be read.
+    /// Streams that ended, or that were unreadable.
     ended: u64,
 }
 
@@ -136,7 +136,7 @@ async fn play(address: SocketAddr, mut told: mpsc::UnboundedReceiver<Order>, say
                 }
                 for _ in 0..stuck {
                     let stream = connect(address, Some(STUCK_BUFFER)).await?;
-                    stream.readable().await?; // the head has come
+                    stream.readable().await?; // the head has arrived
                     does_not_read.push(stream);
                 }
                 until(|| notes.borrow().placed == all).await?;
@@ -148,7 +148,7 @@ async fn play(address: SocketAddr, mut told: mpsc::UnboundedReceiver<Order>, say
             }
             Order::Lap(events) => {
                 let is_heard = || notes.borrow().ears.iter().all(|ear| ear.events >= events);
-                drop(until(is_heard).await); // a subscriber that has not is not complete
+                drop(until(is_heard).await); // a subscriber without all events counts as incomplete
                 notes.borrow_mut().sum(events)
             }
         };
@@ -171,7 +171,7 @@ async fn connect(address: SocketAddr, buffer: Option<u32>) -> Outcome<TcpStream>
     Ok(stream)
 }
 
-/// Waits for something for a while.
+/// Waits until a condition holds, with a timeout.
 async fn until(is_true: impl Fn() -> bool) -> Outcome<()> {
     let begin = now();
     while !is_true() {
@@ -183,7 +183,7 @@ async fn until(is_true: impl Fn() -> bool) -> Outcome<()> {
     Ok(())
 }
 
-/// Reads a stream to its end. Its chunks are read as lines that say nothing: none ends within a line of an event.
+/// Reads a stream to its end. Chunk headers are read as lines without meaning: no chunk ends within a line of an event.
 async fn listen(stream: &TcpStream, number: usize, notes: &Shared, buffer: &RefCell<Vec<u8>>) -> io::Result<()> {
     let mut rest = Vec::new();
     loop {
@@ -213,11 +213,11 @@ async fn listen(stream: &TcpStream, number: usize, notes: &Shared, buffer: &RefC
 }
 
 impl Notes {
-    /// Takes a line that a subscriber has heard.
+    /// Handles a line that a subscriber received.
     fn take(&mut self, number: usize, line: &[u8], now: u64) {
         let ear = &mut self.ears[number];
         if let Some(id) = line.strip_prefix(b"id: ") {
-            // The head of a stream is followed by the place where it begins.
+            // The head of a stream is followed by its start position.
             self.placed += usize::from(ear.place.is_none());
             ear.place = memmem::rfind(id, b".").map(|at| digits(&id[at + 1..]));
         } else if let Some(word) = line.strip_prefix(b"event: ") {
@@ -229,7 +229,7 @@ impl Notes {
             ear.last = place;
             ear.events += 1;
             ear.digest = (ear.digest ^ place).wrapping_mul(0x0100_0000_01b3);
-            // What is deleted was written long before.
+            // A deleted object was written long before.
             let is_noted = (ear.events + number as u64).is_multiple_of(SAMPLE) && !ear.is_deleted;
             if let Some(at) = memmem::find(event, br#""stamp":""#).filter(|_| is_noted) {
                 self.lags.push(now.saturating_sub(digits(&event[at + br#""stamp":""#.len()..])));
@@ -237,7 +237,7 @@ impl Notes {
         }
     }
 
-    /// Returns what was heard, and begins again.
+    /// Returns the received events and resets the counters.
     fn sum(&mut self, events: u64) -> Heard {
         let first = self.ears.first().map(|ear| ear.digest);
         let is_complete = |ear: &&Ear| ear.events == events && Some(ear.digest) == first;
@@ -253,7 +253,7 @@ impl Notes {
     }
 }
 
-/// Reads the number that a text begins with.
+/// Parses the number at the start of a text.
 fn digits(text: &[u8]) -> u64 {
     text.iter().take_while(|digit| digit.is_ascii_digit()).fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'))
 }

@@ -1,4 +1,4 @@
-//! From a request to an answer.
+//! Answers of requests.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn watch(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
         version => Some(shared.generator.change_of(version.parse().ok()?)),
     };
     let bookmarks = is_true(&asked.allow_watch_bookmarks);
-    // A watch from nowhere begins with what is there, and says nothing at its end.
+    // A watch without version begins with the existing objects, and has no marker after them.
     Some(Watch::open(shared, from, initial, bookmarks, asked.timeout_seconds).into_body())
 }
 
@@ -75,7 +75,7 @@ fn list(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
     Some(Page::open(shared, at, first, asked.limit.filter(|limit| *limit > 0)).into_body())
 }
 
-/// Has the simulated API server answer.
+/// Forwards a request to the simulated API server.
 async fn forward(shared: &Shared, mut request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let uri = Uri::builder().scheme("http").authority(shared.behind.to_string()).path_and_query(path).build();

@@ -1,4 +1,4 @@
-//! Answers that are made while they are sent, chunk by chunk.
+//! Answers that are generated while they are sent, chunk by chunk.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     mutex::lock,
 };
 
-/// Bytes from which on a chunk is sent.
+/// Minimum size of a chunk in bytes.
 const CHUNK: usize = 128 << 10;
 const BOOKMARKS_EVERY: Duration = Duration::from_mins(1);
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(45);
@@ -25,7 +25,7 @@ fn body(chunks: impl Stream<Item = Vec<u8>> + Send + 'static) -> Body {
     BodyExt::boxed_unsync(StreamBody::new(frames))
 }
 
-/// One page of a list, or all of it.
+/// A page of a list, or a whole list.
 pub(super) struct Page {
     shared: Arc<Shared>,
     states: Arc<States>,
@@ -35,7 +35,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Begins at object `first`, in the states after the change `at`.
+    /// Opens a list at object `first`, in the states after the change `at`.
     pub(super) fn open(shared: Arc<Shared>, at: u64, first: u64, limit: Option<u64>) -> Self {
         let objects = shared.generator.objects();
         let first = first.min(objects);
@@ -88,15 +88,15 @@ impl Page {
     }
 }
 
-/// A watch: a place among the changes.
+/// A watch: a position in the sequence of changes.
 pub(super) struct Watch {
     shared: Arc<Shared>,
     head: watch::Receiver<Head>,
-    /// Initial objects that are still to be sent.
+    /// Initial objects that are not sent yet.
     initial: Option<(Arc<States>, Range<u64>)>,
-    /// The bookmark that ends the initial events is still to come.
+    /// Set until the bookmark that ends the initial events is sent.
     marker: bool,
-    /// The last change that was sent.
+    /// Last change that was sent.
     cursor: u64,
     bookmarks: bool,
     bookmark_at: Instant,
@@ -104,7 +104,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins behind the change `from`; without one with all that is there.
+    /// Opens a watch after the change `from`; with `None` it begins with all existing objects.
     pub(super) fn open(
         shared: Arc<Shared>,
         from: Option<u64>,
@@ -163,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// Appends what can be sent now; returns whether there was anything.
+    /// Appends the events that are due; returns true if there were any.
     fn fill(&mut self, chunk: &mut Vec<u8>) -> bool {
         chunk.reserve(CHUNK + (CHUNK >> 3));
         let generator = &self.shared.generator;

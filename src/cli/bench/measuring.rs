@@ -1,9 +1,8 @@
-//! Measurements in their order.
+//! Sequence of the measurements.
 
 use std::{env, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail};
-use deltabus::{
+use crate::{
     bench::{
         Shape,
         figures::{Latency, Reads, Run, per_second},
@@ -13,6 +12,7 @@ use deltabus::{
     },
     list_watch::kube::{ClusterAccess, raw::RawClient},
 };
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
@@ -20,17 +20,17 @@ use tempfile::TempDir;
 use super::{BenchArgs, processes::Player};
 use crate::cli::terminal::{SCREEN, colours};
 
-/// Single changes, and the time between them: the engine comes to rest.
+/// Number of single changes, and the time between them, in which the engine becomes idle.
 const TICKS: u64 = 600;
 const TICK_EVERY: Duration = Duration::from_millis(4);
-/// Time of reads in each way.
+/// Duration of each kind of read.
 const READ: Duration = Duration::from_secs(1);
-/// Time for a server to answer with its version.
+/// Time limit for the response with the server's version.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time of a flood before reads beside it begin.
+/// Duration of a flood before the reads beside it start.
 const FLOOD_BEGINS: Duration = Duration::from_millis(200);
 
-/// Measures everything that was asked for.
+/// Runs the requested measurements.
 pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
     let progress = Progress::new();
     let mut measured = Vec::new();
@@ -54,7 +54,7 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// One run against a server of our own.
+/// Runs one measurement against our own server.
 async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::Result<Run> {
     let (objects, changes) = (shape.scaled(args.pods), shape.scaled(args.events));
     let mut server = Player::start(&Role::Server { shape, objects, seed: args.seed })?;
@@ -103,7 +103,7 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     })
 }
 
-/// One run against a server that is as it is.
+/// Runs one measurement against an existing server.
 async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> anyhow::Result<Run> {
     check_reach(server).await?;
     let state = state_dir(args.state.as_ref())?;
@@ -116,13 +116,13 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> 
     Ok(Run { synced, events: Some(events), reads: Some(reads), ..Run::default() })
 }
 
-/// Fails where an engine would try again and again.
+/// Fails early in cases where an engine would retry forever.
 async fn check_reach(server: &str) -> anyhow::Result<()> {
     let access = ClusterAccess::without_credentials(server, "bench")?;
     let answer = RawClient::new(&access)?.get("/version", "application/json", ANSWER_TIMEOUT).await;
     let code = answer.with_context(|| format!("failed to reach {server} (--server)"))?.code;
     match code {
-        401 | 403 => bail!("{server} wants to know who asks ({code}): let `kubectl proxy` ask it, and measure that"),
+        401 | 403 => bail!("{server} requires credentials ({code}): run `kubectl proxy` and measure against that"),
         400.. => bail!("{server} answers {code} to /version: is it an API server?"),
         _ => Ok(()),
     }
@@ -145,15 +145,15 @@ fn options(
     }
 }
 
-/// Makes a directory that is removed when this is dropped: in a place, or where the system keeps such.
+/// Creates a directory, in DIR or in the system's temporary directory; dropping it removes the directory.
 fn state_dir(asked: Option<&Option<PathBuf>>) -> anyhow::Result<Option<TempDir>> {
     let Some(place) = asked else { return Ok(None) };
     let place = place.clone().unwrap_or_else(env::temp_dir);
     let made = tempfile::Builder::new().prefix("deltabus-bench-").tempdir_in(&place);
-    made.map(Some).with_context(|| format!("failed to make a directory in {} (--state)", place.display()))
+    made.map(Some).with_context(|| format!("failed to create a directory in {} (--state)", place.display()))
 }
 
-/// The process that is measured.
+/// Process that is measured.
 struct Engine<'a> {
     player: Player,
     progress: &'a Progress,
@@ -164,7 +164,7 @@ impl<'a> Engine<'a> {
         Ok(Self { player: Player::start(&Role::Engine(options))?, progress })
     }
 
-    /// Waits for a result; shows how far it has come until then.
+    /// Waits for a result and shows the progress until then.
     async fn result<T: DeserializeOwned>(&mut self, phase: &str) -> anyhow::Result<T> {
         self.progress.say(phase);
         loop {
@@ -187,7 +187,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// A line on the terminal.
+/// Progress line on the terminal.
 struct Progress {
     bar: ProgressBar,
 }
@@ -215,7 +215,7 @@ impl Progress {
         self.bar.set_message(phase.to_owned());
     }
 
-    /// Shows how far a phase is; what comes at once in the end is not counted before.
+    /// Shows the progress of a phase. Items that all arrive at the end are not counted before that.
     fn count(&self, phase: &str, done: u64, wrong: Option<&str>) {
         let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
         let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));

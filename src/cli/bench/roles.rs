@@ -1,4 +1,4 @@
-//! Roles of the other processes: orders come as lines of JSON on stdin, answers go to stdout.
+//! Roles of the child processes: orders arrive as lines of JSON on stdin, answers go to stdout.
 
 use std::{
     io::{self, BufRead as _, Write as _},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use deltabus::{
+use crate::{
     bench::{
         Generator, Probe, ProbeError, ReplayServer,
         orders::{EngineAnswer, EngineOptions, EngineOrder, Role, ServerOrder},
@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 
 use crate::cli::terminal;
 
-/// Orders that may wait.
+/// Capacity of the queue of orders.
 const ORDERS: usize = 16;
 
-/// Plays a role until nobody gives orders any more.
+/// Plays a role until stdin is closed.
 pub(super) fn play(role: &Role) -> anyhow::Result<()> {
     match role {
         Role::Server { shape, objects, seed } => serve(Generator::new(*shape, *objects, *seed)),
@@ -38,7 +38,7 @@ pub(super) fn play(role: &Role) -> anyhow::Result<()> {
     }
 }
 
-/// Reads orders on a thread of its own. The process ends with them, whatever it does then.
+/// Reads orders on a separate thread. When stdin ends, the process exits at once.
 fn orders<T: DeserializeOwned + Send + 'static>() -> mpsc::Receiver<T> {
     let (sender, receiver) = mpsc::channel(ORDERS);
     thread::spawn(move || {
@@ -85,7 +85,7 @@ fn serve(generator: Generator) -> anyhow::Result<()> {
 
 async fn run(options: &EngineOptions, mut orders: mpsc::Receiver<EngineOrder>) -> anyhow::Result<()> {
     let mut probe = Probe::start(options).await?;
-    // Progress that nobody hears ends nothing: the next answer will.
+    // A lost progress report is ignored: the next answer fails as well.
     let tell = |done, wrong| drop(say(&EngineAnswer::Progress { done, wrong }));
     let synced = probe.synced(tell).await?;
     done(&synced)?;

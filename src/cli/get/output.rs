@@ -1,74 +1,126 @@
-//! How objects are printed: as tables, as documents, as names.
+//! Output of objects: tables, documents, names, and values of paths.
 
 use std::io::{self, Write as _};
 
+use crate::object::ResourceType;
 use anstyle::Style;
-use deltabus::object::ResourceType;
-use serde_json::Value;
+use anyhow::bail;
+use serde_json::{Value, json};
 
-use super::Output;
+use super::{GetArgs, Output, json_path::JsonPath, sort::sort_by};
 use crate::cli::{report, yaml};
 
 const HEADER: Style = Style::new().bold();
 
-/// Between two columns, as kubectl has it.
+/// Gap between two columns, the same as in kubectl.
 const GAP: &str = "   ";
 
-/// Prints the pages of a list as they come; a table is printed at the end, when its widths are known.
-pub(super) enum ListPrinter<'a> {
-    Table(TablePrinter),
-    Document { output: Output, count: usize },
-    Names { resource: &'a ResourceType, count: usize },
+/// Prints objects of one or several types: page by page where it can, at the end where it needs all of them.
+pub(super) struct ListPrinter<'a> {
+    args: &'a GetArgs,
+    /// Set when tables name the type of each object.
+    several_types: bool,
+    /// Set when a document is the object itself, not a List.
+    is_one_object: bool,
+    resource: Option<&'a ResourceType>,
+    tables: Vec<TablePrinter>,
+    /// Objects that wait for the last page.
+    items: Vec<(&'a ResourceType, Value)>,
+    printed: usize,
 }
 
 impl<'a> ListPrinter<'a> {
-    pub(super) fn new(output: Output, resource: &'a ResourceType, with_namespace: bool) -> Self {
-        match output {
-            Output::Table | Output::Wide => Self::Table(TablePrinter::new(output == Output::Wide, with_namespace)),
-            Output::Json | Output::Yaml => Self::Document { output, count: 0 },
-            Output::Name => Self::Names { resource, count: 0 },
+    pub(super) fn new(args: &'a GetArgs, several_types: bool, is_one_object: bool) -> Self {
+        let (tables, items) = (Vec::new(), Vec::new());
+        Self { args, several_types, is_one_object, resource: None, tables, items, printed: 0 }
+    }
+
+    /// Sets the type of the following pages.
+    pub(super) fn begin(&mut self, resource: &'a ResourceType) {
+        self.resource = Some(resource);
+        if self.args.output.is_table() {
+            self.tables.push(TablePrinter {
+                is_wide: matches!(self.args.output, Output::Wide),
+                with_namespace: self.args.all_namespaces && resource.namespaced,
+                with_labels: self.args.show_labels,
+                with_objects: self.args.sort_by.is_some(),
+                prefix: self.several_types.then(|| kind(resource) + "/").unwrap_or_default(),
+                ..TablePrinter::default()
+            });
         }
     }
 
-    /// Takes a page.
+    /// Adds a page: a Table, or a List of objects.
     pub(super) fn page(&mut self, mut page: Value) -> io::Result<()> {
-        let items = match page["items"].take() {
-            Value::Array(items) => items,
-            _ => Vec::new(),
-        };
-        let mut out = io::stdout().lock();
-        match self {
-            Self::Table(table) => table.add(&page),
-            Self::Names { resource, count } => {
-                *count += items.len();
-                for item in &items {
-                    writeln!(out, "{}", name(resource, item))?;
-                }
-            }
-            Self::Document { output, count } => {
-                for item in items {
-                    let begin = begin(*output, *count == 0);
-                    write!(out, "{begin}{}", element(*output, item))?;
-                    *count += 1;
-                }
-            }
+        if let Some(table) = self.tables.last_mut() {
+            table.add(&page);
+            return Ok(());
         }
-        Ok(())
+        let (Some(resource), Value::Array(items)) = (self.resource, page["items"].take()) else { return Ok(()) };
+        let is_stream = matches!(self.args.output, Output::Name | Output::Json | Output::Yaml);
+        if self.is_one_object || self.args.sort_by.is_some() || !is_stream {
+            self.items.extend(items.into_iter().map(|item| (resource, item)));
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        items.into_iter().try_for_each(|item| self.print(&mut out, resource, item))
     }
 
-    /// Prints what is left; returns how many objects there were. Of none, only documents say anything.
-    pub(super) fn finish(self) -> io::Result<usize> {
-        match self {
-            Self::Table(table) => {
-                let count = table.rows.len();
-                if count > 0 {
-                    anstream::stdout().write_all(table.finish().as_bytes())?;
-                }
-                Ok(count)
+    fn print(&mut self, out: &mut impl io::Write, resource: &ResourceType, item: Value) -> io::Result<()> {
+        let is_first = self.printed == 0;
+        self.printed += 1;
+        match self.args.output {
+            Output::Yaml => write!(out, "{}{}", begin(true, is_first), element(true, item)),
+            Output::Json => write!(out, "{}{}", begin(false, is_first), element(false, item)),
+            _ => writeln!(out, "{}", name(resource, &item)),
+        }
+    }
+
+    /// Prints the remaining objects. Returns the number of objects; an empty document counts as one, because it was printed.
+    pub(super) fn finish(mut self) -> io::Result<usize> {
+        let mut items = std::mem::take(&mut self.items);
+        if let Some(path) = &self.args.sort_by {
+            sort_by(&mut items, path, |(_, object)| object);
+            self.tables.iter_mut().for_each(|table| sort_by(&mut table.rows, path, |(_, object)| object));
+        }
+        let mut out = anstream::stdout().lock();
+        match &self.args.output {
+            Output::Table | Output::Wide => {
+                let tables: Vec<_> = self.tables.iter().filter(|table| !table.rows.is_empty()).collect();
+                let texts: Vec<_> = tables.iter().map(|table| table.text(!self.args.no_headers)).collect();
+                out.write_all(texts.join("\n").as_bytes())?;
+                Ok(tables.iter().map(|table| table.rows.len()).sum())
             }
-            Self::Names { count, .. } => Ok(count),
-            Self::Document { output, count } => {
-                let end = match (output, count) {
+            Output::JsonPath(template) => {
+                let mut objects = items.into_iter().map(|(_, object)| object);
+                let value = match self.is_one_object {
+                    true => objects.next(),
+                    false => Some(json!({"apiVersion": "v1", "items": objects.collect::<Vec<_>>(), "kind": "List",
+                        "metadata": {"resourceVersion": ""}})),
+                };
+                write!(out, "{}", value.map(|value| template.fill(&value)).unwrap_or_default())?;
+                Ok(1)
+            }
+            Output::CustomColumns(columns) => {
+                let objects = items.iter().map(|(_, object)| object);
+                out.write_all(columns.text(objects, !self.args.no_headers).as_bytes())?;
+                Ok(items.len())
+            }
+            Output::Json if self.is_one_object => {
+                items.into_iter().try_for_each(|(_, mut object)| {
+                    object.sort_all_objects();
+                    writeln!(out, "{object:#}")
+                })?;
+                Ok(1)
+            }
+            Output::Yaml if self.is_one_object => {
+                items.iter().try_for_each(|(_, object)| write!(out, "{}", yaml(object)))?;
+                Ok(1)
+            }
+            Output::Name | Output::Json | Output::Yaml => {
+                items.into_iter().try_for_each(|(resource, item)| self.print(&mut out, resource, item))?;
+                let end = match (&self.args.output, self.printed) {
+                    (Output::Name, count) => return Ok(count),
                     (Output::Yaml, 0) => "apiVersion: v1\nitems: []\nkind: List\nmetadata:\n  resourceVersion: \"\"\n",
                     (Output::Yaml, _) => "kind: List\nmetadata:\n  resourceVersion: \"\"\n",
                     (_, 0) => {
@@ -77,27 +129,27 @@ impl<'a> ListPrinter<'a> {
                     }
                     _ => "\n  ],\n  \"kind\": \"List\",\n  \"metadata\": {\n    \"resourceVersion\": \"\"\n  }\n}\n",
                 };
-                io::stdout().lock().write_all(end.as_bytes())?;
-                Ok(count.max(1)) // an empty List is an answer
+                out.write_all(end.as_bytes())?;
+                Ok(1)
             }
         }
     }
 }
 
-/// Returns what stands before an item of a document.
-fn begin(output: Output, is_first: bool) -> &'static str {
-    match (output, is_first) {
-        (Output::Yaml, true) => "apiVersion: v1\nitems:\n",
-        (Output::Yaml, false) => "",
-        (_, true) => "{\n  \"apiVersion\": \"v1\",\n  \"items\": [\n",
-        (_, false) => ",\n",
+/// Returns the text before an item of a document.
+fn begin(is_yaml: bool, is_first: bool) -> &'static str {
+    match (is_yaml, is_first) {
+        (true, true) => "apiVersion: v1\nitems:\n",
+        (true, false) => "",
+        (false, true) => "{\n  \"apiVersion\": \"v1\",\n  \"items\": [\n",
+        (false, false) => ",\n",
     }
 }
 
-/// Returns an item as it stands in a List.
-fn element(output: Output, mut item: Value) -> String {
+/// Returns the text of an item within a List.
+fn element(is_yaml: bool, mut item: Value) -> String {
     item.sort_all_objects();
-    if output == Output::Yaml {
+    if is_yaml {
         return yaml(&Value::Array(vec![item]));
     }
     let text = format!("{item:#}");
@@ -105,58 +157,110 @@ fn element(output: Output, mut item: Value) -> String {
 }
 
 /// Returns a document as YAML, its members sorted, as kubectl prints it.
-pub(super) fn yaml(value: &Value) -> String {
+fn yaml(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();
     yaml::yaml(&value)
 }
 
 /// Returns `pod/web-1`, `deployment.apps/web`.
-pub(super) fn name(resource: &ResourceType, object: &Value) -> String {
-    let kind = resource.kind.to_ascii_lowercase();
-    let group = if resource.group.is_empty() { String::new() } else { format!(".{}", resource.group) };
-    format!("{kind}{group}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
+fn name(resource: &ResourceType, object: &Value) -> String {
+    format!("{}/{}", kind(resource), object["metadata"]["name"].as_str().unwrap_or_default())
 }
 
-/// Lays out the rows of Tables.
-pub(super) struct TablePrinter {
+/// Returns `pod`, `deployment.apps`.
+fn kind(resource: &ResourceType) -> String {
+    let kind = resource.kind.to_ascii_lowercase();
+    if resource.group.is_empty() { kind } else { format!("{kind}.{}", resource.group) }
+}
+
+/// Columns of `-o custom-columns=`, each with a header and a path.
+#[derive(Clone, Debug)]
+pub(super) struct Columns(Vec<(String, JsonPath)>);
+
+impl Columns {
+    /// Parses `NAME:.metadata.name,NODE:.spec.nodeName`.
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+        let column = |column: &str| match column.split_once(':') {
+            Some((header, path)) if !header.is_empty() && !path.is_empty() => {
+                Ok((header.to_owned(), JsonPath::parse(path)?))
+            }
+            _ => bail!("unexpected column {column:?}, expected HEADER:PATH, as in NAME:.metadata.name"),
+        };
+        text.split(',').map(column).collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    fn text<'a>(&self, objects: impl Iterator<Item = &'a Value>, with_header: bool) -> String {
+        let header = with_header.then(|| self.0.iter().map(|(header, _)| header.clone()).collect());
+        let cells = objects.map(|object| {
+            let cell = |(_, path): &(String, JsonPath)| match &*path.find(object) {
+                [] => "<none>".to_owned(),
+                values => values.iter().map(|value| cell(value)).collect::<Vec<_>>().join(","),
+            };
+            self.0.iter().map(cell).collect()
+        });
+        report::aligned(&header.into_iter().chain(cells).collect::<Vec<Vec<String>>>(), GAP)
+    }
+}
+
+/// Layout of the rows of Tables of one type.
+#[derive(Default)]
+struct TablePrinter {
     is_wide: bool,
     with_namespace: bool,
+    with_labels: bool,
+    /// Set when rows keep their objects, to be sorted.
+    with_objects: bool,
+    /// Text before each name: `pod/`, where types are mixed.
+    prefix: String,
     header: Vec<String>,
-    rows: Vec<Vec<String>>,
+    rows: Vec<(Vec<String>, Value)>,
 }
 
 impl TablePrinter {
-    pub(super) fn new(is_wide: bool, with_namespace: bool) -> Self {
-        Self { is_wide, with_namespace, header: Vec::new(), rows: Vec::new() }
-    }
-
-    /// Takes a Table.
-    pub(super) fn add(&mut self, table: &Value) {
+    /// Adds the rows of a Table.
+    fn add(&mut self, table: &Value) {
         let columns = table["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_shown = |column: &Value| self.is_wide || column["priority"].as_i64().unwrap_or_default() == 0;
-        let shown: Vec<bool> = columns.iter().map(is_shown).collect();
         let names = columns.iter().filter(|column| is_shown(column)).map(|column| cell(&column["name"]).to_uppercase());
         let namespace = self.with_namespace.then(|| "NAMESPACE".to_owned());
-        self.header = namespace.into_iter().chain(names).collect();
+        let label_header = self.with_labels.then(|| "LABELS".to_owned());
+        self.header = namespace.into_iter().chain(names).chain(label_header).collect();
         for row in table["rows"].as_array().into_iter().flatten() {
-            let namespace = self.with_namespace.then(|| cell(&row["object"]["metadata"]["namespace"]));
-            let cells = row["cells"].as_array().into_iter().flatten().zip(&shown);
-            let cells = cells.filter(|(_, shown)| **shown).map(|(value, _)| cell(value));
-            self.rows.push(namespace.into_iter().chain(cells).collect());
+            let metadata = &row["object"]["metadata"];
+            let namespace = self.with_namespace.then(|| cell(&metadata["namespace"]));
+            let label_cell = self.with_labels.then(|| labels(&metadata["labels"]));
+            let cells = row["cells"].as_array().into_iter().flatten().zip(columns);
+            let cells = cells.filter(|(_, column)| is_shown(column)).map(|(value, column)| {
+                let prefix = if column["format"] == "name" { &*self.prefix } else { "" };
+                format!("{prefix}{}", cell(value))
+            });
+            let object = if self.with_objects { row["object"].clone() } else { Value::Null };
+            self.rows.push((namespace.into_iter().chain(cells).chain(label_cell).collect(), object));
         }
     }
 
     /// Returns the text, its header with colours for terminals.
-    pub(super) fn finish(&self) -> String {
-        let rows: Vec<_> = std::iter::once(&self.header).chain(&self.rows).collect();
+    fn text(&self, with_header: bool) -> String {
+        let header = with_header.then_some(&self.header);
+        let rows: Vec<_> = header.into_iter().chain(self.rows.iter().map(|(cells, _)| cells)).collect();
         let text = report::aligned(&rows, GAP);
-        let (header, rows) = text.split_once('\n').unwrap_or_default();
-        format!("{HEADER}{header}{HEADER:#}\n{rows}")
+        match text.split_once('\n') {
+            Some((header, rows)) if with_header => format!("{HEADER}{header}{HEADER:#}\n{rows}"),
+            _ => text,
+        }
     }
 }
 
-/// Returns the text of a cell, on one line and without what a terminal would obey.
+/// Returns `app=web,tier=front`.
+fn labels(labels: &Value) -> String {
+    let pairs = labels.as_object().into_iter().flatten();
+    let mut pairs: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", cell(value))).collect();
+    pairs.sort();
+    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+}
+
+/// Returns the text of a cell on one line, without control characters.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
@@ -180,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_show_what_is_not_wide_unless_asked() {
+    fn tables_hide_wide_columns_by_default() {
         let page = |name: &str| {
             json!({
                 "columnDefinitions": [
@@ -193,9 +297,9 @@ mod tests {
             })
         };
         let print = |is_wide, with_namespace| {
-            let mut table = TablePrinter::new(is_wide, with_namespace);
+            let mut table = TablePrinter { is_wide, with_namespace, ..TablePrinter::default() };
             table.add(&page("web\x1b[31m"));
-            anstream::adapter::strip_str(&table.finish()).to_string()
+            anstream::adapter::strip_str(&table.text(true)).to_string()
         };
         assert_eq!(print(false, false), "NAME      READY\nweb[31m   3\nx\n");
         assert_eq!(
@@ -205,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_keeps_text_text() {
+    fn yaml_keeps_strings_as_strings() {
         let object = json!({"data": {"a": "yes", "b": "1", "c": "", "d": "x: y\n", "e": "null", "f": "1e3", "g": "~"}});
         let text = yaml(&object);
         for (key, plain) in [("a", "yes"), ("b", "1"), ("e", "null"), ("f", "1e3"), ("g", "~")] {

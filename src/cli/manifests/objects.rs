@@ -1,4 +1,4 @@
-//! Objects of an installation. The templates in `deploy/helm/deltabus/templates` make the same ones.
+//! Objects of an installation. The templates in `deploy/helm/deltabus/templates` render the same objects.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use super::values::Values;
 use crate::cli::rbac::{self, ServiceAccount};
 
-/// Alerts, as Prometheus reads them.
+/// Alerts in the format of Prometheus.
 const ALERTS: &str = include_str!("../../../deploy/helm/deltabus/files/alerts.yaml");
-/// Dashboards of Grafana.
+/// Dashboards for Grafana.
 const DASHBOARDS: [(&str, &str); 3] = [
     ("deltabus-handler.json", include_str!("../../../deploy/helm/deltabus/files/dashboards/deltabus-handler.json")),
     ("deltabus-overview.json", include_str!("../../../deploy/helm/deltabus/files/dashboards/deltabus-overview.json")),
@@ -17,15 +17,15 @@ const DASHBOARDS: [(&str, &str); 3] = [
 ];
 /// Directory of the configuration in the pod.
 const CONFIG_DIR: &str = "/config";
-/// User and group of the process: of the same number as in other images without a user database.
+/// User and group of the process; other images without a user database use the same number.
 const USER: u32 = 65532;
 
-/// Returns the objects, in the order in which they are applied.
+/// Returns the objects in the order in which they are applied.
 pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value> {
     let labels = json!({ "app.kubernetes.io/name": "deltabus", "app.kubernetes.io/instance": name });
     let installation = Installation { values, name, namespace, labels };
     let mut objects = Vec::new();
-    // Namespaces that every cluster has are left alone.
+    // Namespaces that exist in every cluster are not created.
     if namespace != "default" && !namespace.starts_with("kube-") {
         objects.push(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
     }
@@ -56,7 +56,7 @@ struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Returns an object with what `rest` has beside the metadata.
+    /// Returns an object with the metadata and the members of `rest`.
     fn object(&self, api_version: &str, kind: &str, rest: Value) -> Value {
         let metadata = json!({ "name": self.name, "namespace": self.namespace, "labels": self.labels });
         let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
@@ -72,7 +72,7 @@ impl Installation<'_> {
 
     fn roles(&self) -> Vec<Value> {
         let account = ServiceAccount { namespace: self.namespace.to_owned(), name: self.name.to_owned() };
-        // Roles of the cluster have no namespace: those of two installations differ by name.
+        // Cluster roles have no namespace, so the names of two installations must differ.
         let metadata = json!({ "name": format!("{}-{}", self.namespace, self.name), "labels": self.labels });
         rbac::roles(&self.values.rules, &metadata, Some(&account))
     }
@@ -169,7 +169,7 @@ impl Installation<'_> {
             "volumeMounts": self.mounts(),
         });
         if !secrets.env.is_empty() {
-            container["env"] = secrets.env.iter().map(variable).collect(); // an empty list is a change at each apply
+            container["env"] = secrets.env.iter().map(variable).collect(); // an empty list changes at each apply
         }
         container
     }
@@ -178,7 +178,7 @@ impl Installation<'_> {
         let mounted = |name: &str, path: &Path| json!({ "name": name, "mountPath": path, "readOnly": true });
         let mut mounts = vec![mounted("config", Path::new(CONFIG_DIR))];
         mounts.extend(self.values.secrets.files.iter().map(|files| mounted(&volume(&files.secret), &files.path)));
-        // Each directory keeps its place on the volume when another one comes or goes.
+        // Each directory keeps its place on the volume when others are added or removed.
         let written = |path: &Path| {
             let sub_path = path.strip_prefix("/").unwrap_or(path);
             json!({ "name": "data", "mountPath": path, "subPath": sub_path })

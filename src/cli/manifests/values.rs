@@ -1,4 +1,4 @@
-//! Values that the objects are made of, here and in the Helm chart.
+//! Values from which the objects are made, here and in the Helm chart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,32 +7,32 @@ use std::{
     time::Duration,
 };
 
-use deltabus::config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig};
+use crate::config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::ManifestsArgs;
 use crate::cli::{BadUsage, rbac::Place, server::ServerArgs};
 
-/// Address of probes and metrics where the configuration has none.
+/// Address of probes and metrics if the configuration has none.
 const PROBE_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8081);
-/// Directory in which Kubernetes mounts the token of the service account by itself.
+/// Directory in which Kubernetes mounts the token of the service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Bytes that a `ConfigMap` can hold.
+/// Maximum size of a `ConfigMap` in bytes.
 const CONFIG_MAP_BYTES: usize = 1 << 20;
-/// Ports at which API servers are reached, besides the one in the kubeconfig: a network policy sees the address behind the
+/// Usual ports of API servers, beside the port in the kubeconfig: a network policy sees the address behind the
 /// service.
 const API_SERVER_PORTS: [u16; 2] = [443, 6443];
-/// Time between the end of a stop that takes as long as it may, and SIGKILL.
+/// Time between the end of the longest possible stop and SIGKILL.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Memory of an engine that watches nothing, and of an object: docs/operations.md has what is measured.
+/// Memory of an engine that watches nothing, and of one object. docs/operations.md contains the measurements.
 const BYTES_IDLE: u64 = 64 << 20;
 const BYTES_OBJECT: u64 = 4 << 10;
-/// Space of a file handler that keeps all it writes.
+/// Space of a file handler that keeps all its files.
 const FILE_BYTES: u64 = 10 << 30;
 
-/// Values of an installation. The Helm chart in `deploy/helm/deltabus` documents each.
+/// Values of an installation. The Helm chart in `deploy/helm/deltabus` documents each value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Values {
@@ -51,10 +51,10 @@ pub(super) struct Values {
     pub(super) monitoring: bool,
 }
 
-/// File of the configuration.
+/// Configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct ConfigFile {
-    /// Name, after which the files are ordered.
+    /// Name, which decides the order of the files.
     pub(super) name: String,
     pub(super) text: String,
 }
@@ -62,13 +62,13 @@ pub(super) struct ConfigFile {
 /// Secrets that must exist.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Secrets {
-    /// Variables, keys of the same name in the Secret `<name>-env`.
+    /// Environment variables, which are keys of the Secret `<name>-env`.
     pub(super) env: Vec<String>,
-    /// Secrets that are mounted.
+    /// Secrets that are mounted as files.
     pub(super) files: Vec<SecretFiles>,
 }
 
-/// A Secret that is mounted.
+/// Secret that is mounted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct SecretFiles {
     pub(super) secret: String,
@@ -77,19 +77,19 @@ pub(super) struct SecretFiles {
     keys: Vec<String>,
 }
 
-/// A volume for what is written.
+/// Volume for files that the engine writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Storage {
     pub(super) size: String,
-    /// Directories on it.
+    /// Directories on the volume.
     pub(super) paths: Vec<PathBuf>,
 }
 
-/// Ports that the pod listens at.
+/// Ports of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Ports {
     pub(super) probe: u16,
-    /// Port of `[http] listen`, where other pods can reach it.
+    /// Port of `[http] listen`, if other pods can reach it.
     pub(super) http: Option<u16>,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Resources {
     pub(super) limits: BTreeMap<&'static str, String>,
 }
 
-/// Writes rules as the chart has them: those of the cluster, and those of namespaces by their names.
+/// Serializes rules in the form of the chart: those of the cluster, and those of each namespace.
 fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Result<S::Ok, S::Error> {
     let namespaces: BTreeMap<_, _> = rules.iter().filter_map(|(place, rules)| Some((place.as_ref()?, rules))).collect();
     let cluster = rules.get(&None).map_or(&[][..], Vec::as_slice);
@@ -108,7 +108,7 @@ fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Re
 }
 
 impl Values {
-    /// Makes the values of a configuration in these files, for a server with so many of its objects, with roles of these rules.
+    /// Returns the values for a configuration in these files, for a number of objects and the rules of the roles.
     ///
     /// # Errors
     /// Paths that no volume can have, and a configuration that is too large.
@@ -149,12 +149,12 @@ impl Values {
         })
     }
 
-    /// Returns sentences on what the reader has to do.
+    /// Returns sentences about what the reader has to do.
     pub(super) fn remarks(&self, name: &str, namespace: &str, config: &Config) -> Vec<String> {
         let mut remarks = Vec::new();
         let create = |secret: &str, from: &str, keys: &[String]| {
             let keys = keys.iter().map(|key| format!(" --from-{from}={key}=…")).collect::<Vec<_>>().concat();
-            format!("The pod waits for a secret: kubectl -n {namespace} create secret generic {secret}{keys}")
+            format!("The pod needs a secret: kubectl -n {namespace} create secret generic {secret}{keys}")
         };
         if !self.secrets.env.is_empty() {
             remarks.push(create(&format!("{name}-env"), "literal", &self.secrets.env));
@@ -169,7 +169,7 @@ impl Values {
                     .to_owned(),
             );
         }
-        let has_secret_url = |handler: &deltabus::config::HandlerConfig| {
+        let has_secret_url = |handler: &crate::config::HandlerConfig| {
             handler.enabled && matches!(&handler.sink, SinkConfig::Webhook(webhook) if webhook.url.is_secret())
         };
         if config.handlers.values().any(has_secret_url) {
@@ -179,13 +179,13 @@ impl Values {
     }
 }
 
-/// Returns the content of the `ConfigMap`: the files in their order, and one more with what a pod needs.
+/// Returns the content of the `ConfigMap`: the files in order, and one file with options for the pod.
 fn config_map(
     config: &Config,
     files: Vec<(PathBuf, String)>,
     context: Option<&str>,
 ) -> anyhow::Result<Vec<ConfigFile>> {
-    let mut own = String::from("# By `deltabus manifests`: what differs in a pod.\n");
+    let mut own = String::from("# Written by `deltabus manifests`: options that differ in a pod.\n");
     let mut table = toml::Table::new();
     let mut set = |section: &str, key: &str, value: &str| {
         let section = table.entry(section).or_insert_with(|| toml::Table::new().into());
@@ -212,27 +212,27 @@ fn config_map(
     let bytes: usize = files.iter().map(|file| file.text.len()).sum();
     if bytes > CONFIG_MAP_BYTES {
         return Err(BadUsage::of(format!(
-            "the configuration has {bytes} bytes, and a ConfigMap holds {CONFIG_MAP_BYTES}: leave [[tests]] and comments \
-             in files of their own"
+            "the configuration has {bytes} bytes, but a ConfigMap holds {CONFIG_MAP_BYTES}: move [[tests]] and \
+             comments to separate files"
         ))
         .into());
     }
     Ok(files)
 }
 
-/// Returns a text as a key of a `ConfigMap` or Secret, with `-` for what none can have.
+/// Returns a text as a key of a `ConfigMap` or Secret; invalid characters become `-`.
 fn key(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' }).collect()
 }
 
-/// Returns the directories that need a volume; none is in another one.
+/// Returns the directories that need a volume, without directories inside others.
 fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) -> Vec<PathBuf> {
     let mut outermost: Vec<PathBuf> = Vec::new();
     for (directory, keys) in &external.directories {
         if !directory.is_absolute() || directory.components().count() < 3 {
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let message = "a pod can write to volumes alone: expected an absolute path with a directory of its own, such \
-                           as one in /var/lib/deltabus";
+            let message = "a pod can write only to volumes: expected an absolute path in a separate directory, such as \
+                           one in /var/lib/deltabus";
             errors.push(loaded.finding(&keys, message));
         } else if !outermost.iter().any(|outer| directory.starts_with(outer)) {
             outermost.push(directory.clone());
@@ -241,26 +241,25 @@ fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) 
     outermost
 }
 
-/// Returns the Secrets that hold the files: those of a directory are keys of one Secret.
+/// Returns the Secrets with the files; the files of one directory are keys of one Secret.
 fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<Vec<SecretFiles>> {
     let mut keys: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
     for file in external.files.iter().filter(|file| !file.starts_with(SERVICE_ACCOUNT)) {
-        let wrong =
-            |expected: &str| BadUsage::of(format!("no Secret can be mounted at {}: {expected}", file.display()));
+        let wrong = |expected: &str| BadUsage::of(format!("cannot mount a Secret at {}: {expected}", file.display()));
         let own = file.parent().filter(|parent| parent.is_absolute() && parent.components().count() > 2);
-        let directory = own.ok_or_else(|| wrong("expected a directory of its own, such as /run/secrets/NAME/KEY"))?;
+        let directory = own.ok_or_else(|| wrong("expected a separate directory, such as /run/secrets/NAME/KEY"))?;
         let name = file.file_name().and_then(|name| name.to_str()).filter(|name| *name == key(name));
         let name = name.ok_or_else(|| wrong("expected a name of letters, digits, `-`, `_` and `.`"))?;
         let others = keys.keys().copied().filter(|other| *other != directory);
         if let Some(other) = others.clone().find(|other| directory.starts_with(other) || other.starts_with(directory)) {
             return Err(wrong(&format!(
-                "a Secret is mounted at {} already, and none can be in another one",
+                "a Secret is already mounted at {}, and one cannot contain the other",
                 other.display()
             ))
             .into());
         }
         if let Some(written) = directories.iter().find(|written| written.starts_with(directory)) {
-            return Err(wrong(&format!("{} is written, and expected outside of it", written.display())).into());
+            return Err(wrong(&format!("the engine writes to {}, which must be elsewhere", written.display())).into());
         }
         keys.entry(directory).or_default().push(name.to_owned());
     }
@@ -274,25 +273,25 @@ fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<
     Ok(files.collect())
 }
 
-/// Returns a text as the name of an object.
+/// Returns a text as a valid name of an object.
 fn object_name(text: &str) -> String {
     let name: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
     name.trim_matches('-').to_owned()
 }
 
-/// Returns the port of probes, which kubelets must reach.
+/// Returns the port of probes, which kubelets must be able to reach.
 fn probe(loaded: &Loaded, errors: &mut Vec<Finding>) -> u16 {
     let address = loaded.config.http.probe_listen;
     if address.is_some_and(|address| address.ip().is_loopback()) {
         let message =
-            format!("the kubelet cannot reach a loopback address: expected \"{PROBE_LISTEN}\", or no such key");
+            format!("the kubelet cannot reach a loopback address: expected \"{PROBE_LISTEN}\", or omit the key");
         errors.push(loaded.finding(&["http", "probe_listen"], message));
     }
     address.unwrap_or(PROBE_LISTEN).port()
 }
 
-/// Returns what may be written, at most.
+/// Returns the maximum number of bytes on the volume.
 fn written_bytes(config: &Config) -> u64 {
     let state = config.state.dir.as_ref().map_or(0, |_| config.state.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
@@ -305,15 +304,15 @@ fn written_bytes(config: &Config) -> u64 {
     files.fold(state, u64::saturating_add)
 }
 
-/// Returns a size with a tenth to spare.
+/// Returns a size in GiB, with ten percent to spare.
 fn gibibytes(bytes: u64) -> String {
     format!("{}Gi", (bytes + bytes / 10).div_ceil(1 << 30))
 }
 
-/// Step in which requests and limits of memory grow.
+/// Step by which requests and limits of memory grow.
 const MEMORY_STEP: u64 = 32 << 20;
 
-/// Returns what an engine with so many objects takes, and what the budgets of its configuration may add.
+/// Returns the memory of an engine with this number of objects, plus the budgets of its configuration.
 fn resources(config: &Config, objects: u64) -> Resources {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
     let handlers = config.handlers.values().filter(|handler| handler.enabled);
@@ -322,7 +321,7 @@ fn resources(config: &Config, objects: u64) -> Resources {
     let queues = config.resources.values().map(|entry| entry.options.fifo_max_bytes).max().unwrap_or_default();
     let queues = queues.saturating_mul(u64::from(config.kube.max_concurrent_lists));
     let limit = [buffers, http, queues].into_iter().fold(request, u64::saturating_add);
-    // In large steps: a pod restarts when its resources change, and the number of objects differs at each run.
+    // Large steps: a pod restarts when its resources change, and the number of objects differs at each run.
     let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(MEMORY_STEP) * (MEMORY_STEP >> 20));
     Resources {
         requests: [("cpu", "100m".to_owned()), ("memory", memory(request))].into(),

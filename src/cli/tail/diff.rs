@@ -1,19 +1,19 @@
-//! What an update changed, for people: a line a path, `spec.replicas  2 → 3`.
+//! Changes of an update for people, one line per path: `spec.replicas  2 → 3`.
 
-use anstyle::{AnsiColor, Style};
-use deltabus::{
+use crate::{
     handler::stdout::line::printable,
     object::difference::{Difference, differences},
 };
+use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
-/// Longer values are cut in their middle.
+/// Maximum length of values; longer values are cut in the middle.
 const VALUE_MAX: usize = 60;
 
-/// Every update changes these: they are shown where nothing else has changed.
+/// Paths that every update changes. They are shown only if nothing else has changed.
 const BESIDES: [&str; 2] = ["metadata.resourceVersion", "metadata.generation"];
 
-/// Returns a line for each path at which two states differ, without a break.
+/// Returns a line for each path at which two states differ, without line ends.
 pub(super) fn lines(old: &Value, new: &Value, colour: bool) -> Vec<String> {
     let mut found = differences(old, new);
     if found.iter().any(|difference| !is_beside(difference)) {
@@ -42,7 +42,7 @@ fn line(difference: &Difference<'_>, colour: bool) -> String {
     }
 }
 
-/// Text as it is, everything else as JSON; on one line, and not too long.
+/// Returns text unchanged and other values as JSON, on one line and shortened.
 fn shown(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let text = printable(&text);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_was_and_what_is() {
+    fn diff_line_shows_old_and_new_value() {
         let old = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}, "spec": {"replicas": 2}});
         let new = json!({"metadata": {"resourceVersion": "2"}, "spec": {"replicas": 3, "image": "x\ny"}});
         assert_eq!(
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn old_is_red_new_is_green_and_long_values_lose_their_middle() {
+    fn diff_colours_values_and_shortens_long_ones() {
         let line = lines(&json!({"a": 1}), &json!({"a": "x".repeat(99)}), true).remove(0);
         assert!(line.starts_with("a  \u{1b}[31m1\u{1b}[0m → \u{1b}[32mxxx"), "{line:?}");
         assert!(line.contains('…') && line.chars().filter(|letter| *letter == 'x').count() == 58, "{line}");

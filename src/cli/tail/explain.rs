@@ -1,8 +1,8 @@
-//! Under an event of the stream, which handlers are sent it, and why not.
+//! Explanation below an event: which handlers get it, and why others do not.
 
 use std::io;
 
-use deltabus::{
+use crate::{
     change::{Cause, Change},
     config::Config,
     discovery::{Catalog, ObjectType},
@@ -16,11 +16,11 @@ use serde_json::Value;
 
 use super::show::with_changed_by;
 
-/// Explains events by the handlers of a configuration.
+/// Explainer of events by the handlers of a configuration.
 pub(super) struct Explainer {
     config: Config,
     catalog: Catalog,
-    /// Made with the first event, which names the cluster.
+    /// Created with the first event, which names the cluster.
     dry_run: Option<DryRun>,
 }
 
@@ -29,20 +29,20 @@ impl Explainer {
         Self { config, catalog: Catalog::default(), dry_run: None }
     }
 
-    /// Says which types there are: by that it is known which entry has one.
+    /// Sets the types of the server, which decide the entry of a type.
     pub(super) fn set_catalog(&mut self, catalog: Catalog) {
         self.catalog = catalog;
     }
 
-    /// Appends a line for each handler; nothing for what is no event.
+    /// Appends a line for each handler, or nothing if the message is not an event.
     ///
     /// # Errors
-    /// Where the handlers of the configuration cannot be made ready.
+    /// Fails if the handlers of the configuration cannot be prepared.
     pub(super) fn explain(&mut self, out: &mut Vec<u8>, word: &str, data: &str) -> io::Result<()> {
         let Some(kind) = kind(word) else { return Ok(()) };
         let Ok(event) = serde_json::from_str::<Value>(data) else { return Ok(()) };
         let Some(change) = change(kind, &event) else {
-            out.extend_from_slice(b"  why is not known: the event has no object\n");
+            out.extend_from_slice(b"  cannot explain this event: it has no object\n");
             return Ok(());
         };
         let resource = resource(&event);
@@ -58,7 +58,7 @@ impl Explainer {
         let width = said.keys().map(|name| name.len()).max().unwrap_or(0);
         for (handler, why) in said {
             let said = match why {
-                None if lacks_old => "sent, as far as can be said: the event has no state before".to_owned(),
+                None if lacks_old => "probably sent: the event has no previous object".to_owned(),
                 None => "sent".to_owned(),
                 Some(why) => format!("not sent: {}", printable(&why.to_string())),
             };
@@ -72,7 +72,7 @@ fn text<'a>(event: &'a Value, name: &str) -> &'a str {
     event[name].as_str().unwrap_or_default()
 }
 
-/// Returns what an event says has changed; `None` where it does not say it whole.
+/// Returns the change that an event describes; `None` if the event is incomplete.
 fn change(kind: ChangeKind, event: &Value) -> Option<Change> {
     let data = &event["data"];
     let state = |name: &str| {
@@ -149,10 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn row_17_each_handler_has_a_line_that_says_why() {
+    fn explanation_has_one_line_per_handler() {
         let updated = event(Some("1"), "2");
         assert_eq!(explained("updated", &updated), "  out    sent\n  ready  sent\n");
-        assert_eq!(explained("added", &event(None, "2")), "  out    sent\n  ready  not sent: `on` has no \"added\"\n");
+        assert_eq!(
+            explained("added", &event(None, "2")),
+            "  out    sent\n  ready  not sent: `on` does not include \"added\"\n"
+        );
         let mut elsewhere = updated;
         elsewhere["source"] = "/clusters/test".into();
         let why = "`when` is false: cluster == \"prod\"";
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn row_17_who_changed_an_object_is_known_as_the_event_or_the_object_has_it() {
+    fn explanation_takes_changed_by_from_event_or_object() {
         let when = "changed_by != null && changed_by.manager == \"helm\" && changed_by.operation == \"Update\"";
         let config =
             format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.out]\ntype = \"blackhole\"\nwhen = '{when}'\n");
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn row_17_what_happened_while_nothing_ran_is_left_out_by_catch_up() {
+    fn catch_up_excludes_changes_made_during_downtime() {
         let config = |more: &str| {
             format!(
                 "[resources.pods]\nmatch = [\"pods\"]\n[handlers.out]\ntype = \"blackhole\"\ncatch_up = false\n{more}\n"
@@ -187,20 +190,20 @@ mod tests {
         };
         let mut late = event(Some("1"), "2");
         late["cause"] = "downtime".into();
-        let why = "  out  not sent: `catch_up`: what happened while no engine ran is left out\n";
+        let why = "  out  not sent: `catch_up`: changes from a time without an engine are left out\n";
         assert_eq!(explained_by(&config(""), "updated", &late), why);
-        let on = "  out  not sent: `on` has no \"updated\"\n";
+        let on = "  out  not sent: `on` does not include \"updated\"\n";
         assert_eq!(explained_by(&config("on = [\"added\"]"), "updated", &late), on);
         assert_eq!(explained_by(&config(""), "updated", &event(Some("1"), "2")), "  out  sent\n");
     }
 
     #[test]
-    fn what_cannot_be_known_is_said() {
-        let said = "sent, as far as can be said: the event has no state before";
+    fn explanation_reports_missing_information() {
+        let said = "probably sent: the event has no previous object";
         assert_eq!(explained("updated", &event(None, "2")), format!("  out    {said}\n  ready  {said}\n"));
         let mut bare = event(None, "2");
         bare["data"] = json!({});
-        assert_eq!(explained("updated", &bare), "  why is not known: the event has no object\n");
+        assert_eq!(explained("updated", &bare), "  cannot explain this event: it has no object\n");
         assert_eq!(explained("gap", &bare), "");
     }
 }

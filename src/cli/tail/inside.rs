@@ -1,28 +1,28 @@
-//! An engine inside this process, for who wants to see a stream and runs no engine.
+//! Engine inside this process, for users without a running engine.
 
 use std::time::Duration;
 
-use anyhow::bail;
-use deltabus::{
+use crate::{
     config::Config,
     discovery::Pattern,
     engine::{Engine, RunningEngine},
     subscribe::{frame::StreamFormat, hub::SubscribeError, query::SubscriberQuery},
 };
+use anyhow::bail;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::{Sink, sse::Reader};
 use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
 
-/// How often is looked whether the API server has told its types.
+/// Interval of checks whether the types of the API server are known.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is watched where nobody says what: everything but what is noise to a person.
+/// Default selection: all types except those that are noise to people.
 const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
 
-/// Returns the configuration of an engine that watches some types, or all; nothing else of a configuration that was given
-/// is used but what it watches, and how the cluster is reached.
+/// Returns the configuration of an engine that watches some types, or all. Of a given configuration, it keeps only the
+/// watched resources and the access to the cluster.
 pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[String]) -> anyhow::Result<Config> {
     let mut config = match given {
         Some(config) => config,
@@ -30,13 +30,13 @@ pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[Str
         None => Config::from_toml_str(&format!("[resources.all]\nmatch = {types:?}\n"))?,
     };
     config.handlers.clear();
-    config.state.dir = None; // it belongs to an engine
+    config.state.dir = None; // it belongs to another engine
     (config.http.listen, config.http.probe_listen) = (None, None);
     kube.apply(&mut config.kube);
     Ok(config)
 }
 
-/// Prints what happens until nobody reads any more, or it is told to stop.
+/// Prints changes until the reader of stdout closes it, or until a signal.
 pub(super) async fn follow(
     config: Config,
     types: &[String],
@@ -60,7 +60,7 @@ pub(super) async fn follow(
 async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mut Sink) -> anyhow::Result<()> {
     let mut query = SubscriberQuery::parse(query, None, Timestamp::now()).map_err(|error| BadUsage(error.into()))?;
     if query.filter.initial {
-        // What exists is shown once all of it is known, and not as it comes.
+        // Existing objects are shown when all of them are known, not as they arrive.
         engine.wait_for_sync().await;
     }
     while (!types.is_empty() || sink.explainer.is_some()) && !engine.registry().is_discovered() {
@@ -84,7 +84,7 @@ async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mu
     Ok(())
 }
 
-/// Returns the full name of a type that is watched, or the name of an entry as it is.
+/// Returns the full name of a watched type, or the unchanged name of an entry.
 fn resolve(engine: &RunningEngine, name: &str) -> anyhow::Result<String> {
     if engine.config().resources.contains_key(name) {
         return Ok(name.to_owned());

@@ -1,4 +1,4 @@
-//! The stream of a running engine, taken up again where it broke.
+//! Stream of a running engine, resumed after a break.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::cli::{
     report,
 };
 
-/// An engine says that it lives every fifteen seconds, unless it is configured otherwise: then the stream is taken up
-/// again once in a while, which costs nothing.
+/// Silence after which the stream is opened again. By default, an engine sends a heartbeat every fifteen seconds. If its
+/// interval is longer than this, the stream is opened again now and then, which is harmless.
 const SILENCE: Duration = Duration::from_secs(90);
-/// Pauses between attempts to connect again.
+/// Delays in milliseconds between attempts to connect again.
 const AGAIN: [u64; 4] = [200, 500, 1_000, 2_000];
 
-/// Prints what comes until nobody reads any more; a stream that breaks is taken up where it was.
+/// Prints events until the reader of stdout closes it; resumes a broken stream at its position.
 ///
 /// # Errors
-/// When the engine refuses what is asked, or stdout cannot be written.
+/// Fails if the engine refuses the request, or stdout cannot be written.
 pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -> anyhow::Result<()> {
     let mut place: Option<String> = None;
     let mut attempt = 0;
@@ -29,7 +29,7 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
         match open(engine, path, place.as_deref()).await? {
             Ok(opened) => {
                 if attempt > 0 {
-                    report::note("connected again");
+                    report::note("reconnected");
                 }
                 attempt = 0;
                 read(opened, &mut place, sink).await?;
@@ -38,14 +38,14 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
             Err(_) => {}
         }
         if attempt == 0 {
-            report::note(&format!("the stream of {} has ended, connecting again", engine.url()));
+            report::note(&format!("the stream from {} ended, reconnecting", engine.url()));
         }
         sleep(Duration::from_millis(AGAIN[attempt.min(AGAIN.len() - 1)])).await;
         attempt += 1;
     }
 }
 
-/// Opens the stream. Fails where asking again does not help; the inner error is one after which it may.
+/// Opens the stream. The outer error is final; after the inner error another attempt may succeed.
 async fn open(engine: &EngineClient, path: &str, place: Option<&str>) -> anyhow::Result<Result<Opened, anyhow::Error>> {
     let mut headers = vec![("accept", "text/event-stream")];
     headers.extend(place.map(|place| ("last-event-id", place)));

@@ -1,7 +1,6 @@
-//! How `deltabus tail` prints an event.
+//! Output of an event by `deltabus tail`.
 
-use anstyle::{AnsiColor, Style};
-use deltabus::{
+use crate::{
     handler::stdout::{
         Look,
         line::{self, Line, printable},
@@ -10,24 +9,25 @@ use deltabus::{
     object::ChangedBy,
     subscribe::query::kind,
 };
+use anstyle::{AnsiColor, Style};
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 use super::diff;
 
-/// How events are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TailOutput {
-    /// A line each: `12:04:31 ~ shop/pod/web  v48211`.
+    /// One line for each event: `12:04:31 ~ shop/pod/web  v48211`.
     #[default]
     Pretty,
-    /// The `CloudEvent`, a line each.
+    /// One `CloudEvent` per line.
     Json,
-    /// As pretty, and of an update a line for each path that it changed: `spec.replicas  2 → 3`.
+    /// Like pretty, but an update has a line for each path that it changed: `spec.replicas  2 → 3`.
     Diff,
 }
 
-/// Prints events.
+/// Printer of events.
 pub(super) struct Printer {
     output: TailOutput,
     colour: bool,
@@ -35,13 +35,13 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    /// Makes a printer for this process's stdout: colours on terminals, unless `NO_COLOR` or `TERM=dumb`.
+    /// Creates a printer for stdout, with colours on terminals unless `NO_COLOR` or `TERM=dumb` is set.
     pub(super) fn new(output: TailOutput) -> Self {
         let colour = matches!(Look::of_stdout(), Look::Short { colour: true, .. });
         Self { output, colour, zone: TimeZone::system() }
     }
 
-    /// Appends what is printed of an event; what is none is left out.
+    /// Appends the output for an event; ignores messages that are not events.
     pub(super) fn print(&self, out: &mut Vec<u8>, word: &str, data: &str) {
         if self.output == TailOutput::Json {
             out.extend_from_slice(data.as_bytes());
@@ -63,7 +63,7 @@ impl Printer {
         }
     }
 
-    /// Says that something is missing, where it is.
+    /// Prints a notice where events are missing.
     fn print_gap(&self, out: &mut Vec<u8>, event: &Value) {
         let style = if self.colour { Style::new().fg_color(Some(AnsiColor::Magenta.into())) } else { Style::new() };
         let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
@@ -71,7 +71,7 @@ impl Printer {
     }
 }
 
-/// Says of a `CloudEvent` what the handler `stdout` says of it.
+/// Returns the line that the handler `stdout` prints for a `CloudEvent`.
 fn line_of(event: &Value, kind: ChangeKind) -> Line {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let micros = text("time").parse::<Timestamp>().map(Timestamp::as_microsecond).unwrap_or_default();
@@ -94,13 +94,13 @@ fn line_of(event: &Value, kind: ChangeKind) -> Line {
     Line { micros, kind, what, note }
 }
 
-/// Says who changed an object, where the engine has noted that or `managedFields` are kept: `  by kubectl-edit`.
+/// Returns who changed an object, if the event or `managedFields` contain it: `  by kubectl-edit`.
 fn by(data: &Value) -> String {
     let by = |manager: &str| if manager.is_empty() { String::new() } else { format!("  by {}", printable(manager)) };
     with_changed_by(data, |who| who.map(|who| by(&who.manager)).unwrap_or_default())
 }
 
-/// Tells `take` who changed the object of an event: as the event says it, else as its `managedFields` do, where they are kept.
+/// Passes to `take` who changed the object of an event: from the event, else from `managedFields` if they are kept.
 pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedBy<'_>>) -> T) -> T {
     let noted = &data["changed_by"];
     if noted.is_object() {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_as_the_handler_for_stdout_writes_it() {
+    fn tail_line_matches_stdout_handler() {
         for (word, more, expected) in [
             ("added", "", "06:40:03 + shop/deployment/web  v7\n"),
             ("added", r#","cause":"replay""#, "06:40:03 + shop/deployment/web  replay\n"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changed_an_object_stands_at_the_end_where_the_event_or_the_object_has_it() {
+    fn tail_line_ends_with_changed_by() {
         let noted = r#","data":{"changed_by":{"manager":"kubectl-\u001b[edit"}}"#;
         let kept = r#","data":{"object":{"metadata":{"managedFields":[{"manager":"a","time":"2026-11-21T06:40:03Z"},{"manager":"b"}]}}}"#;
         for (word, more, expected) in [
@@ -163,7 +163,7 @@ mod tests {
             ("updated", noted, "06:40:03 ~ shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
             ("updated", kept, "06:40:03 ~ shop/deployment/web  v7  by a\n"),
             ("updated", r#","data":{"object":{"metadata":{}}}"#, "06:40:03 ~ shop/deployment/web  v7\n"),
-            // nobody knows who has deleted it
+            // the author of a deletion is unknown
             ("deleted", noted, "06:40:03 - shop/deployment/web  v7\n"),
         ] {
             assert_eq!(printed(TailOutput::Pretty, word, &event(more)), expected, "{word}{more}");

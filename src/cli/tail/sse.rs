@@ -1,15 +1,15 @@
-//! Server-sent events, as far as an engine sends them: pieces in, events out.
+//! Parser for the server-sent events of an engine: takes pieces, returns events.
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
-    /// `event:`.
+    /// Value of `event:`.
     pub(super) word: String,
-    /// `data:`, lines joined.
+    /// Value of `data:`, with its lines joined.
     pub(super) data: String,
 }
 
-/// Reads a stream piece by piece.
+/// Reader of a stream, piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     rest: Vec<u8>,
@@ -20,12 +20,12 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Returns the place to go on from: the last `id:` whose event, or comment, is complete.
+    /// Returns the position at which to resume: the last `id:` whose event, or comment, is complete.
     pub(super) fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// Takes a piece, and returns the events that are complete with it.
+    /// Takes a piece and returns the events that it completes.
     pub(super) fn push(&mut self, piece: &[u8]) -> Vec<Message> {
         self.rest.extend_from_slice(piece);
         let rest = std::mem::take(&mut self.rest);
@@ -59,7 +59,7 @@ impl Reader {
                 self.message.data.push_str(value);
                 self.has_data = true;
             }
-            _ => {} // a comment, or something newer than this
+            _ => {} // a comment, or a field of a newer engine
         }
         None
     }
@@ -73,7 +73,7 @@ mod tests {
         ":\nid: j.1\n\nid: j.2\nevent: added\ndata: {\"a\":1}\n\nevent: added\ndata: {}\n\n:\n\n: later\r\n\r\n";
 
     #[test]
-    fn events_are_the_same_however_they_are_cut() {
+    fn sse_events_survive_any_chunk_boundaries() {
         let whole = Reader::default().push(STREAM.as_bytes());
         assert_eq!(whole.len(), 2);
         assert_eq!((whole[0].word.as_str(), whole[0].data.as_str()), ("added", "{\"a\":1}"));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_counts_once_its_event_is_complete() {
+    fn position_advances_when_its_event_is_complete() {
         let mut reader = Reader::default();
         assert_eq!(reader.push(b"id: j.7\nevent: added\ndata: {}\n"), []);
         assert_eq!(reader.last_id(), None);

@@ -1,17 +1,17 @@
-//! Objects in files of YAML or JSON.
+//! Objects in YAML or JSON files.
 
 use std::{fs, path::Path};
 
-use deltabus::{engine::dry_run::DryState, handler::stdout::line::printable};
+use crate::{engine::dry_run::DryState, handler::stdout::line::printable};
 use serde_json::Value;
 
-/// Collections in one another, as many as JSON may have.
+/// Maximum depth of nested collections, which JSON parsers also have.
 const DEPTH_MAX: usize = 128;
 
-/// Reads the objects of a file: one, several documents, or a `List` as kubectl prints it. Blocks.
+/// Reads the objects of a file: one object, several documents, or a `List` as kubectl prints it. Blocks.
 ///
 /// # Errors
-/// A sentence for people, which names the file.
+/// A message for people, which names the file.
 pub(super) fn read(path: &Path) -> Result<Vec<DryState>, String> {
     let said = |error: String| printable(&format!("{}: {error}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| said(format!("failed to read the file: {error}")))?;
@@ -35,12 +35,12 @@ fn objects(text: &str) -> Result<Vec<DryState>, String> {
         }
     }
     if states.is_empty() {
-        return Err("expected an object of Kubernetes, found none".to_owned());
+        return Err("expected a Kubernetes object, found none".to_owned());
     }
     Ok(states)
 }
 
-/// Reads JSON, one value or several, or YAML; what begins as JSON may be YAML all the same.
+/// Parses JSON, one value or several, or YAML. Text that begins like JSON may still be YAML.
 fn documents(text: &str) -> Result<Vec<Value>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let begin = text.trim_start();
@@ -52,12 +52,12 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
     json.or_else(|json| {
         let is_like_json = begin[1..].trim_start().starts_with(['"', '{', '[']);
         yaml(text).map_err(|yaml| {
-            if is_like_json { format!("no JSON: {json}") } else { format!("neither YAML nor JSON: {yaml}") }
+            if is_like_json { format!("invalid JSON: {json}") } else { format!("neither YAML nor JSON: {yaml}") }
         })
     })
 }
 
-/// Reads YAML as kubectl does: `0644` is 420. A file may be as large as somebody has made it.
+/// Parses YAML like kubectl: `0644` is 420. The size of a file is not limited.
 fn yaml(text: &str) -> Result<Vec<Value>, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -82,7 +82,7 @@ mod tests {
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
 
     #[test]
-    fn documents_lists_and_json_are_objects() {
+    fn documents_lists_and_json_are_read_as_objects() {
         for (text, count) in [
             (POD.to_owned(), 1),
             (format!("---\n{POD}---\n# nothing\n---\n{}", POD.replace("a}", "b}")), 2),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_however_large_they_are() {
+    fn large_files_are_read() {
         let documents = format!("---\n{POD}").repeat(1_100);
         assert_eq!(objects(&documents).unwrap().len(), 1_100, "more documents than a parser takes from strangers");
         let numbers = vec!["1"; 260_000].join(",");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_has_a_depth_that_the_stack_of_a_program_takes() {
+    fn document_depth_is_limited() {
         let read = |depth: usize| {
             let text = format!("{POD}spec: {}{}\n", "[".repeat(depth), "]".repeat(depth));
             std::thread::Builder::new().stack_size(8 << 20).spawn(move || objects(&text)).unwrap().join().unwrap()
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_with_a_leading_zero_are_octal_as_for_kubectl() {
+    fn numbers_with_leading_zero_are_octal() {
         let text = |mode: &str| format!("{POD}spec: {{defaultMode: {mode}}}\n");
         assert_eq!(objects(&text("0644")), objects(&text("420")));
         assert_eq!(objects(&text("0o644")), objects(&text("420")));
@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn what_yaml_says_is_what_kubernetes_would_read() {
+    fn yaml_values_match_kubernetes() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  labels: {on: \"yes\", v: \"1.0\"}\nspec: {a: true, b: 3, c: 1.5, d: null, e: no}\n";
         let expected = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"on":"yes","v":"1.0"}},"spec":{"a":true,"b":3,"c":1.5,"d":null,"e":false}}"#;
         assert_eq!(objects(text), objects(expected));
     }
 
     #[test]
-    fn what_is_no_object_is_told() {
+    fn invalid_objects_are_refused_with_reason() {
         for (text, said) in [
             ("", "found none"),
             ("# a comment\n", "found none"),
@@ -148,10 +148,10 @@ mod tests {
             ("apiVersion: v1\nkind: Pod\nmetadata: {name: n}\n", "expected `metadata.name` to be text, found false"),
             ("apiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n", "expected `metadata.name` to be text, found 5"),
             ("apiVersion: v1\nkind: Pod\nmetadata:\n  name:\n", "expected `metadata.name` to be text, found null"),
-            ("kind: List\nitems:\n- 1\n", "items[0]: expected an object of Kubernetes with `apiVersion`"),
-            ("{\"a\": 1,\n\"b\": [}", "no JSON: "),
+            ("kind: List\nitems:\n- 1\n", "items[0]: expected a Kubernetes object with `apiVersion`"),
+            ("{\"a\": 1,\n\"b\": [}", "invalid JSON: "),
             ("{\"a\": 1,\n\"b\": [}", "at line 2 column 7"),
-            ("[[1, 2}", "no JSON: "),
+            ("[[1, 2}", "invalid JSON: "),
             ("{a: [", "neither YAML nor JSON: "),
         ] {
             let error = objects(text).unwrap_err();

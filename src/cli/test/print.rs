@@ -1,13 +1,13 @@
-//! What `deltabus test` prints.
+//! Output of `deltabus test`.
 
 use std::fmt::Write as _;
 
-use anstyle::{AnsiColor, Style};
-use deltabus::{
+use crate::{
     config::TestCase,
     engine::dry_run::{DryOutcome, DryReport},
     handler::stdout::line::printable,
 };
+use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};
 
 use crate::cli::report::counted;
@@ -17,23 +17,23 @@ const FAILED: Style = AnsiColor::Red.on_default().bold();
 const NAME: Style = Style::new().bold();
 const EVENT: Style = Style::new().dimmed();
 
-/// Returns how many events a handler is sent of all objects.
+/// Returns the number of events that a handler is sent for all objects.
 fn sent(report: &DryReport, handler: &str) -> usize {
     report.objects.iter().filter_map(|object| object.handlers.get(handler)).map(|outcome| outcome.sent.len()).sum()
 }
 
-/// Returns the handlers that are sent another number of events than expected: how many were expected, how many are sent.
+/// Returns the handlers whose number of events differs from the expected one: name, expected number, actual number.
 fn unmet<'a>(test: &'a TestCase, report: &DryReport) -> Vec<(&'a str, usize, usize)> {
     let expected = test.expect.iter().map(|(name, expected)| (name.as_str(), *expected as usize, sent(report, name)));
     expected.filter(|(_, expected, got)| expected != got).collect()
 }
 
-/// Returns whether a test is as expected.
+/// Returns true if a test passes.
 pub(super) fn is_met(test: &TestCase, report: &DryReport) -> bool {
     unmet(test, report).is_empty()
 }
 
-/// Writes a line a test, and below one that fails why.
+/// Formats a line for each test, with the reasons below a failed one.
 pub(super) fn tests(tried: &[(&TestCase, DryReport)]) -> String {
     let mut out = String::new();
     let mut failed = 0;
@@ -59,7 +59,7 @@ pub(super) fn tests(tried: &[(&TestCase, DryReport)]) -> String {
     out
 }
 
-/// Writes a JSON object a test, one a line.
+/// Formats a JSON object for each test, one per line.
 pub(super) fn tests_json(tried: &[(&TestCase, DryReport)]) -> String {
     let line = |(test, report): &(&TestCase, DryReport)| {
         let handler = |(name, expected): (&String, &u32)| {
@@ -73,8 +73,8 @@ pub(super) fn tests_json(tried: &[(&TestCase, DryReport)]) -> String {
     tried.iter().map(line).collect()
 }
 
-/// Writes what becomes of each object. For a terminal, which events shall not drive, their control characters are made
-/// visible as well.
+/// Formats the outcome for each object. For a terminal, control characters of events are made visible too, because
+/// they could control it.
 pub(super) fn objects(report: &DryReport, for_terminal: bool) -> String {
     let mut out = String::new();
     for object in &report.objects {
@@ -96,7 +96,7 @@ pub(super) fn objects(report: &DryReport, for_terminal: bool) -> String {
     out
 }
 
-/// Writes a JSON object for each object and handler, one a line.
+/// Formats a JSON object for each object and handler, one per line.
 pub(super) fn objects_json(report: &DryReport) -> String {
     let mut out = String::new();
     for object in &report.objects {
@@ -111,7 +111,7 @@ pub(super) fn objects_json(report: &DryReport) -> String {
     out
 }
 
-/// Says what a handler is sent, and what not and why.
+/// Describes what a handler is sent, and why the rest is not sent.
 fn reasons(outcome: &DryOutcome) -> Vec<String> {
     let sent = match outcome.sent.len() {
         0 => None,
@@ -123,7 +123,7 @@ fn reasons(outcome: &DryOutcome) -> Vec<String> {
         .collect()
 }
 
-/// Makes control characters of an event visible, but for tabs.
+/// Makes control characters of an event visible, except tabs.
 fn shown(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }
@@ -136,12 +136,12 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use deltabus::engine::dry_run::{ObjectReport, WhyNot};
+    use crate::engine::dry_run::{ObjectReport, WhyNot};
 
     use super::*;
 
     #[test]
-    fn control_characters_of_names_reasons_and_events_do_not_drive_a_terminal() {
+    fn test_report_escapes_control_characters() {
         let outcome = DryOutcome {
             sent: vec!["a\tb \u{1b}[2J".to_owned()],
             not_sent: vec![WhyNot::Resources("pods".into()), WhyNot::Refused("no \u{9b}2J".into())],
@@ -151,7 +151,7 @@ mod tests {
         let report = DryReport { objects: vec![object], guessed: Vec::new() };
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
         let said = plain(&objects(&report, true));
-        let expected = "Pod n/\\u{1b}]0;x\\u{7}\n  out  sent\n       not sent: `resources` has not \"pods\"\n       \
+        let expected = "Pod n/\\u{1b}]0;x\\u{7}\n  out  sent\n       not sent: `resources` does not include \"pods\"\n       \
                         not sent: no \\u{9b}2J\n    a\tb \\u{1b}[2J\n";
         assert_eq!(said, expected);
         assert!(objects(&report, false).contains("    \u{1b}[2ma\tb \u{1b}[2J"), "a file gets the event as it is");

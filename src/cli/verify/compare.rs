@@ -1,22 +1,22 @@
-//! Two lists of one version, held against each other as they come, in any order.
+//! Comparison of two lists at one version, as their objects arrive, in any order.
 //!
-//! What both have is forgotten at once: where both come in one order, little is held at a time.
+//! Objects that both lists have are dropped at once. If both lists have the same order, few objects are held at a time.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// How many differences are kept by name; more are counted.
+/// Differences that are listed; more are counted.
 const NAMED_MAX: usize = 1000;
 
-/// Who has an object.
+/// Side that has an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Cache,
     Server,
 }
 
-/// What makes two states of an object the same.
+/// Identity of a state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct State {
@@ -24,19 +24,19 @@ pub(super) struct State {
     pub(super) resource_version: Box<str>,
 }
 
-/// How an object differs.
+/// Kind of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Difference {
-    /// The server has it, the cache has not.
+    /// Only the server has the object.
     Missing,
-    /// The cache has it, the server has not.
+    /// Only the cache has the object.
     Extra,
     /// The cache has another state than the server.
     Stale,
 }
 
-/// One object that differs.
+/// Object that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Different {
     pub(super) kind: Difference,
@@ -45,27 +45,27 @@ pub(super) struct Different {
     pub(super) server: Option<State>,
 }
 
-/// A comparison under way.
+/// Comparison in progress.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// Seen on one side so far.
+    /// Objects seen on only one side so far.
     single: HashMap<Box<str>, (Side, State)>,
     outcome: Outcome,
 }
 
-/// What came of it.
+/// Result of a comparison.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Objects of either side, each once.
+    /// Number of objects on either side, each counted once.
     pub(super) objects: u64,
-    /// How many of them differ.
+    /// Number of objects that differ.
     pub(super) different: u64,
-    /// The first of those, by key.
+    /// First differences, ordered by key.
     pub(super) named: Vec<Different>,
 }
 
 impl Comparison {
-    /// Takes an object of one side. A side that has an object twice has it in its later state.
+    /// Adds an object of one side. If one side has an object twice, the later state counts.
     pub(super) fn see(&mut self, side: Side, key: Box<str>, state: State) {
         match self.single.remove(&key) {
             Some((other, first)) if other != side => {
@@ -86,7 +86,7 @@ impl Comparison {
         }
     }
 
-    /// Ends the comparison: both lists are complete.
+    /// Ends the comparison; both lists must be complete.
     pub(super) fn finish(mut self) -> Outcome {
         for (key, (side, state)) in self.single {
             self.outcome.objects += 1;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_lacks_or_has_in_another_state_is_named_whatever_the_order() {
+    fn differences_are_found_in_any_list_order() {
         let cache = [("a", "1", "10"), ("b", "2", "11"), ("c", "3", "12"), ("d", "4", "13"), ("e", "5", "14")];
         let server = [("f", "6", "15"), ("e", "5", "14"), ("c", "9", "12"), ("b", "2", "20"), ("a", "1", "10")];
         let mut comparison = Comparison::default();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_one_order_are_forgotten_as_they_come_and_differences_are_counted_beyond_those_named() {
+    fn sorted_lists_use_no_memory_for_equal_objects() {
         let mut comparison = Comparison::default();
         for i in 0..5000 {
             let key = format!("ns/{i:05}");

@@ -1,14 +1,14 @@
-//! One unit of an engine, held against the API server at the version of its cache.
+//! Comparison of one unit of an engine with the API server, at the version of its cache.
 
 use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
 
-use anyhow::{Context as _, bail};
-use deltabus::{
+use crate::{
     list_watch::Failure,
     list_watch::kube::raw::{Answer, RawClient},
     object::{IGNORE_ANNOTATION, ResourceType, ResourceVersion},
     scope::Namespaces,
 };
+use anyhow::{Context as _, bail};
 use futures_util::future::{self, OptionFuture};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -24,28 +24,28 @@ const PAGE: &str = "500";
 const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const EVENT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// How long one answer may take.
+/// Time limit for one response.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How long the server is listened to for changes that the cache has not seen yet, in seconds.
+/// Duration of a watch for changes that the cache has not seen yet, in seconds.
 const LISTEN_SECONDS: &str = "1";
 
-/// Between two looks at a unit that is not synced.
+/// Interval of checks of a unit that is not synced.
 const POLL: Duration = Duration::from_millis(200);
 
-/// How often a version is given up because nobody can list it any more.
+/// Versions to try before giving up, if the server has compacted each of them.
 const ATTEMPTS: usize = 5;
 
-/// Why nothing can be said of a unit that was replaced meanwhile.
-const GONE: &str = "the engine does not watch it any more, or in another way; verify again";
+/// Reason for a missing verdict on a unit that was replaced meanwhile.
+const GONE: &str = "the engine has replaced or removed this unit; verify again";
 
-/// How often the server is asked again that refuses for the moment, or cannot be reached.
+/// Retries of a request that the server refuses temporarily, or that does not reach it.
 const RETRIES: u32 = 3;
 
-/// Between two such requests.
+/// Delay before such a retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A row of `/v1/resources`.
+/// Row of `/v1/resources`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Unit {
@@ -57,7 +57,7 @@ pub(super) struct Unit {
     pub(super) state: String,
     synced: bool,
     last_error: Option<String>,
-    /// Its number; a pattern that waits for its type has none.
+    /// Number of the unit; a pattern that waits for its type has none.
     #[serde(rename = "unit")]
     pub(super) id: Option<u32>,
     resource_version: ResourceVersion,
@@ -69,27 +69,27 @@ pub(super) struct Unit {
     label_selector: String,
     #[serde(default)]
     field_selector: String,
-    /// What of a cluster-wide unit is shown, where that is not all.
+    /// Namespaces that a cluster-wide unit shows, if it does not show all.
     #[serde(default)]
     namespaces: Vec<String>,
 }
 
-/// Outcome of the comparison of both lists at this version, or the reason why nothing is proven.
+/// Result of comparing both lists at this version, or the reason why they could not be compared.
 pub(super) type Verdict = anyhow::Result<(ResourceVersion, Outcome)>;
 
-/// Who is held against whom.
+/// Both sides of the comparison.
 pub(super) struct Parties {
     pub(super) engine: EngineClient,
     pub(super) server: RawClient,
-    /// How long a unit that is behind may take to catch up.
+    /// Time for a unit that is behind to catch up.
     pub(super) patience: Duration,
 }
 
-/// One page of metadata.
+/// Page of metadata.
 #[derive(Deserialize)]
 struct Page {
     metadata: ListMeta,
-    /// `null` where there is none.
+    /// `null` if there are none.
     items: Option<Vec<Item>>,
 }
 
@@ -117,13 +117,13 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// 410: the version of a list is gone.
+/// Status 410: the version of a list was compacted.
 #[derive(Debug, thiserror::Error)]
-#[error("the version of the list is gone")]
+#[error("the API server has compacted the version of the list")]
 struct Expired;
 
 impl Unit {
-    /// Returns its type.
+    /// Returns the type of the unit.
     pub(super) fn resource(&self) -> ResourceType {
         let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
         ResourceType {
@@ -135,7 +135,7 @@ impl Unit {
         }
     }
 
-    /// Holds the unit against the server.
+    /// Compares the unit with the server.
     pub(super) async fn verify(&self, parties: &Parties) -> Verdict {
         let deadline = Instant::now() + parties.patience;
         self.wait_until_synced(parties, deadline).await?;
@@ -146,7 +146,7 @@ impl Unit {
                 compared => return compared,
             }
         }
-        bail!("{ATTEMPTS} versions of the cache were compacted away before the server could list them")
+        bail!("{ATTEMPTS} versions of the cache were compacted before the server could list them")
     }
 
     /// Waits until the cache is complete; fails with the reason why it is not.
@@ -155,7 +155,7 @@ impl Unit {
         while !now.synced {
             let error = now.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
             if now.state == "forbidden" {
-                bail!("the engine may not list or watch it{error}");
+                bail!("the engine may not list or watch the type{error}");
             }
             if Instant::now() >= deadline {
                 bail!("not synced, {}{error}", now.state);
@@ -166,10 +166,10 @@ impl Unit {
         Ok(())
     }
 
-    /// Waits until the cache has what the server says has changed since the cache's version; fails with the reason why it has
-    /// not.
+    /// Waits until the cache contains every change that the server reports after the cache's version. Fails with the reason
+    /// if it does not.
     ///
-    /// A version alone does not tell: that of a quiet type stays behind those of others.
+    /// Comparing versions is not enough: the version of a quiet type stays behind those of other types.
     async fn wait_until_caught_up(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<()> {
         let mut now = self.again(parties).await?;
         let Some(last) = self.last_change_since(parties, &now.resource_version).await? else { return Ok(()) };
@@ -187,14 +187,13 @@ impl Unit {
         Ok(())
     }
 
-    /// Asks the engine for the unit's row again; fails where there is none any more.
+    /// Reads the row of the unit again; fails if it no longer exists.
     async fn again(&self, parties: &Parties) -> anyhow::Result<Self> {
         let rows = resources(&parties.engine).await?.resources;
         rows.into_iter().find(|unit| unit.id == self.id).context(GONE)
     }
 
-    /// Returns the version of the last change that the server tells after `version`; `None` where there is none, or it
-    /// does not say.
+    /// Returns the version of the last change that the server reports after `version`; `None` if it reports none.
     async fn last_change_since(
         &self,
         parties: &Parties,
@@ -221,9 +220,9 @@ impl Unit {
         Ok(change.map(|event| ResourceVersion::from(&*event.object.metadata.resource_version)))
     }
 
-    /// Reads both lists, at the version that the cache has now.
+    /// Compares both lists at the current version of the cache.
     async fn compare(&self, parties: &Parties) -> Verdict {
-        let namespaces = Namespaces::parse(&self.namespaces).context("the engine's namespaces")?;
+        let namespaces = Namespaces::parse(&self.namespaces).context("invalid namespaces of the engine")?;
         let mut comparison = Comparison::default();
         let first = self.cache_list(parties, "").await?;
         let version = first.metadata.resource_version.clone();
@@ -256,7 +255,7 @@ impl Unit {
 
     async fn server_list(&self, parties: &Parties, version: &str, next: &str) -> anyhow::Result<Page> {
         let at = [("resourceVersion", version), ("resourceVersionMatch", "Exact")];
-        // The token has the version.
+        // The token contains the version.
         let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
         let path = self.server_path(&[&[("limit", PAGE)], at].concat());
         page("the API server", &path, ask_server(parties, &path, LIST).await?)
@@ -272,7 +271,7 @@ impl Unit {
         self.path(&[&selectors, query].concat())
     }
 
-    /// Returns a path of the unit's collection; what is empty is left out of the query.
+    /// Returns a path of the unit's collection; empty values are left out of the query.
     fn path(&self, query: &[(&str, &str)]) -> String {
         let mut text = form_urlencoded::Serializer::new(String::new());
         text.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
@@ -281,7 +280,7 @@ impl Unit {
 }
 
 impl Metadata {
-    /// Returns whether an object that the server has is to be cached.
+    /// Returns true if an object of the server belongs in the cache.
     fn is_shown(&self, namespaces: &Namespaces) -> bool {
         let opts_out = self.annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true");
         !opts_out && (self.namespace.is_empty() || namespaces.matches(&self.namespace))
@@ -294,20 +293,20 @@ impl Metadata {
     }
 }
 
-/// Answer of `/v1/resources`.
+/// Response of `/v1/resources`.
 #[derive(Deserialize)]
 pub(super) struct Resources {
-    /// URL of the API server; an older engine does not tell.
+    /// URL of the API server; older engines do not report it.
     pub(super) server: Option<String>,
     pub(super) resources: Vec<Unit>,
 }
 
-/// Asks an engine for its `/v1/resources`.
+/// Reads `/v1/resources` of an engine.
 pub(super) async fn resources(engine: &EngineClient) -> anyhow::Result<Resources> {
     engine.get_json("/v1/resources").await
 }
 
-/// Asks the API server, and again where it is too busy or was not reached.
+/// Sends a request to the API server; retries if the server is busy or was not reached.
 async fn ask_server(parties: &Parties, path: &str, accept: &str) -> anyhow::Result<Answer> {
     let mut tries = 0;
     loop {
@@ -317,7 +316,7 @@ async fn ask_server(parties: &Parties, path: &str, accept: &str) -> anyhow::Resu
             Err(failure) => matches!(failure, Failure::Refused | Failure::Disconnected(_)),
         };
         if !may_mend || tries == RETRIES {
-            return answer.context("failed to ask the API server");
+            return answer.context("the request to the API server failed");
         }
         tries += 1;
         sleep(RETRY_AFTER).await;
@@ -331,7 +330,7 @@ fn next_token(page: Option<&Page>) -> Option<&str> {
 fn page(who: &str, path: &str, answer: Answer) -> anyhow::Result<Page> {
     let Answer { code, body, .. } = answer;
     match code {
-        200 => serde_json::from_slice(&body).with_context(|| format!("unexpected answer of {who} to {path}")),
+        200 => serde_json::from_slice(&body).with_context(|| format!("unexpected answer from {who} to {path}")),
         410 => Err(Expired.into()),
         code => bail!("{who} answered {}", message(code, &body)),
     }

@@ -1,4 +1,4 @@
-//! What each format makes of each kind of event.
+//! Output of each format for each kind of event.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ fn update(old: &str, new: &str) -> Event {
     of(Change::Updated { old: pod("1", old), object: pod("2", new), cause: Cause::Watch })
 }
 
-/// An event of each kind: an update, one whose old state was lost, a resync, an addition, a tombstone, a removal, the end
-/// of a list.
+/// Returns an event of each kind: an update, an update without its previous object, a resync, an addition, a tombstone,
+/// a removal, and the end of a list.
 fn all() -> Vec<(&'static str, Event)> {
     let new = || pod("2", NEW);
     let mut lost = update(NEW, NEW);
@@ -62,7 +62,7 @@ fn binary(format: DataFormat, event: &Event, form: Form) -> Result<(String, Valu
 }
 
 #[test]
-fn each_format_says_of_each_kind_of_event_what_is_promised() {
+fn each_format_encodes_each_change() {
     let [old, new]: [Value; 2] = [OLD, NEW].map(|json| serde_json::from_str(json).unwrap());
     let synced = json!({ "objects": 3, "resourceversion": "77" });
     let patch = json!([
@@ -108,7 +108,7 @@ fn each_format_says_of_each_kind_of_event_what_is_promised() {
     }
 }
 
-/// The same events, of an object that somebody has changed.
+/// Returns the same events, for an object that `manager` has changed.
 fn all_by(manager: &str) -> Vec<(&'static str, Event)> {
     let who = format!("{manager}/Update/2026-11-21T06:40:03Z/").into_bytes();
     let who: Vec<u8> = who.into_iter().map(|byte| if byte == b'/' { 0xff } else { byte }).collect();
@@ -128,7 +128,7 @@ fn all_by(manager: &str) -> Vec<(&'static str, Event)> {
 }
 
 #[test]
-fn diff_says_who_changed_the_object_and_the_other_formats_are_as_they_are_without() {
+fn only_diff_format_names_changed_by() {
     let changed_by = json!({ "manager": "kubectl-\"edit", "operation": "Update", "time": "2026-11-21T06:40:03Z" });
     for ((kind, event), (_, plain)) in all_by("kubectl-\"edit").into_iter().zip(all()) {
         for format in data_formats() {
@@ -153,7 +153,7 @@ fn diff_says_who_changed_the_object_and_the_other_formats_are_as_they_are_withou
 }
 
 #[test]
-fn structured_mode_has_the_attributes_and_the_data_of_binary_mode() {
+fn structured_mode_matches_binary_mode() {
     for (kind, event) in all() {
         for format in data_formats() {
             let (content_type, data) = binary(format.clone(), &event, Form::Whole).unwrap();
@@ -174,7 +174,7 @@ fn structured_mode_has_the_attributes_and_the_data_of_binary_mode() {
 }
 
 #[test]
-fn the_default_is_what_an_encoder_writes() {
+fn default_format_matches_encoder() {
     for (kind, event) in all() {
         let mut expected = Vec::new();
         encoder().encode(&mut expected, &event);
@@ -184,7 +184,7 @@ fn the_default_is_what_an_encoder_writes() {
 }
 
 #[test]
-fn what_is_too_large_is_made_smaller_only_where_something_can_be_left_out() {
+fn oversized_body_shrinks_only_where_parts_are_optional() {
     let event = update(OLD, NEW);
     let smaller = |format: DataFormat| binary(format, &event, Form::WithoutOld);
     let new: Value = serde_json::from_str(NEW).unwrap();
@@ -211,7 +211,7 @@ fn what_is_too_large_is_made_smaller_only_where_something_can_be_left_out() {
 }
 
 #[test]
-fn a_member_that_becomes_null_has_no_merge_patch_so_that_the_object_is_sent() {
+fn null_member_sends_object_instead_of_merge_patch() {
     let event = update(r#"{"a":1}"#, r#"{"a":null}"#);
     assert_eq!(
         binary(DataFormat::MergePatch, &event, Form::Whole).unwrap(),
@@ -224,7 +224,7 @@ fn a_member_that_becomes_null_has_no_merge_patch_so_that_the_object_is_sent() {
 }
 
 #[test]
-fn damaged_json_stops_only_those_that_have_to_read_it() {
+fn damaged_json_fails_only_formats_that_parse_it() {
     let event = update(OLD, r#"{"spec":[tru]}"#);
     for format in [DataFormat::Patch, DataFormat::MergePatch, DataFormat::Diff] {
         assert!(matches!(binary(format, &event, Form::Whole), Err(FormatError::Undecodable(_))));
@@ -234,7 +234,7 @@ fn damaged_json_stops_only_those_that_have_to_read_it() {
 }
 
 #[test]
-fn a_template_is_the_body_in_both_modes_and_a_line_without_its_last_line_breaks() {
+fn template_is_body_in_both_modes() {
     let event = update(OLD, NEW);
     for (text, content_type) in [("{\"x\": {{ id | tojson }} }\n\n", DATA_CONTENT_TYPE), ("{{ id }} changed\n\n", TEXT)]
     {
@@ -252,7 +252,7 @@ fn a_template_is_the_body_in_both_modes_and_a_line_without_its_last_line_breaks(
 }
 
 #[test]
-fn a_batch_is_a_json_array_of_events_or_of_texts_that_are_json() {
+fn batch_is_json_array() {
     let events: Vec<Event> = all().into_iter().map(|(_, event)| event).collect();
     for format in data_formats() {
         let formatter = Formatter::new(encoder(), format);
@@ -270,7 +270,7 @@ fn a_batch_is_a_json_array_of_events_or_of_texts_that_are_json() {
 }
 
 #[test]
-fn len_about_is_no_less_than_the_data_where_nothing_is_computed() {
+fn length_estimate_covers_copied_data() {
     for (kind, event) in all() {
         for format in [DataFormat::CloudEvents, DataFormat::Object, DataFormat::Reference] {
             let formatter = Formatter::new(encoder(), format);
@@ -281,13 +281,13 @@ fn len_about_is_no_less_than_the_data_where_nothing_is_computed() {
 }
 
 #[test]
-fn every_format_is_named_once() {
+fn format_names_are_unique() {
     let names: BTreeSet<_> = data_formats().iter().map(DataFormat::name).collect();
     assert_eq!(names.len(), data_formats().len());
 }
 
 #[test]
-fn formatters_that_share_compute_each_update_once_and_say_the_same() {
+fn sharing_formatters_compute_each_update_once() {
     let shared = SharedBodies::default();
     let formatter = |format| Formatter::new(encoder(), format).sharing(shared.clone());
     for format in data_formats() {
@@ -300,12 +300,12 @@ fn formatters_that_share_compute_each_update_once_and_say_the_same() {
             }
         }
     }
-    assert_eq!(shared.computed(), ["diff", "merge_patch", "patch"], "of the one update with an old state");
+    assert_eq!(shared.computed(), ["diff", "merge_patch", "patch"], "only for the update with a previous object");
 }
 
-/// The examples in `docs/formats.md` are what is sent.
+/// The examples in `docs/formats.md` equal the encoder's output.
 #[test]
-fn the_documented_examples_are_true() {
+fn documented_examples_match_encoder() {
     let documented = include_str!("../../../docs/formats.md");
     let state = |version: u8, data: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What a template makes of events, and what is said of a wrong one.
+//! Output of templates for events, and errors of invalid templates.
 
 use serde_json::json;
 
@@ -29,7 +29,7 @@ fn fails(text: &str, event: &Event) -> TemplateError {
 }
 
 #[test]
-fn a_template_has_ten_names_and_nothing_is_escaped() {
+fn template_has_ten_names_and_escapes_nothing() {
     let text = "{{ type }} {{ cause }} {{ cluster }} {{ id }} {{ subject }} {{ time }} \
                 {{ object.spec.image }} {{ old.metadata.labels.a }} {{ changes | length }} {{ changed_by }}";
     let expected = "updated downtime prod-eu1 5f1c.7 /api/v1/namespaces/default/pods/web \
@@ -39,7 +39,7 @@ fn a_template_has_ten_names_and_nothing_is_escaped() {
 }
 
 #[test]
-fn tojson_writes_json_and_changes_say_none_where_nothing_was() {
+fn tojson_writes_json_and_marks_absent_values() {
     let text = "{{ changes | tojson }}";
     let changes: Json = serde_json::from_str(&render(text, &update()).unwrap()).unwrap();
     let expected = json!([
@@ -54,7 +54,7 @@ fn tojson_writes_json_and_changes_say_none_where_nothing_was() {
 }
 
 #[test]
-fn the_template_of_the_reference_configuration_works_as_written() {
+fn template_of_reference_configuration_renders() {
     let text = "{ \"text\": \"{{ cluster }}: {{ object.kind }} {{ object.metadata.namespace }}/{{ object.metadata.name }}\", \
                 \"changes\": {{ changes | tojson }} }\n";
     let pod = |json: &str| object("prod-a", "web", "5f1c", json);
@@ -68,7 +68,7 @@ fn the_template_of_the_reference_configuration_works_as_written() {
 }
 
 #[test]
-fn what_an_event_has_not_is_none_and_what_no_object_has_is_an_error_with_its_place() {
+fn missing_object_field_is_error_with_position() {
     let end = event(unit("", "pods", "Pod"), synced(3));
     assert_eq!(render("{{ object }} {{ old }} {{ changes }}", &end).unwrap(), "None None []");
     for (text, event) in [("a\n {{ object.nope }}", &update()), ("é\n {{ object.nope }}", &end)] {
@@ -81,7 +81,7 @@ fn what_an_event_has_not_is_none_and_what_no_object_has_is_an_error_with_its_pla
 }
 
 #[test]
-fn a_template_says_who_changed_the_object_and_that_it_is_not_known() {
+fn template_names_changed_by_when_known() {
     let Change::Updated { old, object, cause } = update().record.change else { unreachable!("it is one") };
     let object = object_of(&object, b"kubelet\xffUpdate\xff2026-11-21T06:40:03Z\xffstatus");
     let told = event(unit("", "pods", "Pod"), Change::Updated { old, object, cause });
@@ -106,7 +106,7 @@ fn object_of(object: &Object, who: &[u8]) -> Object {
 }
 
 #[test]
-fn a_mistake_is_told_with_line_and_column() {
+fn template_error_has_line_and_column() {
     let error = Template::compile("{ \"é\": {{ object.kind }},\n  \"b\": {{ object. }} }").unwrap_err();
     assert_eq!(error.kind, TemplateErrorKind::Wrong);
     assert_eq!(error.place, Some((2, 19)), "{error}");
@@ -116,7 +116,7 @@ fn a_mistake_is_told_with_line_and_column() {
 }
 
 #[test]
-fn a_template_is_tried_with_an_object_that_has_whatever_it_asks_for() {
+fn template_trial_accepts_any_object_field() {
     let try_out = |text: &str, kind, truth| Template::compile(text).unwrap().try_out(kind, truth);
     let loops = "{% for c in object.spec.containers %}{{ c.image }};{% endfor %}{% if object.x %}yes{% endif %}";
     assert_eq!(try_out(loops, ChangeKind::Added, true).unwrap(), "0;yes");

@@ -1,4 +1,4 @@
-//! What is read, and what is told of mistakes.
+//! Options as they are read, and messages about errors.
 
 use super::*;
 use crate::{
@@ -19,7 +19,7 @@ fn load(lines: &str) -> Result<KafkaSink, String> {
 }
 
 #[test]
-fn the_shortest_handler_has_the_documented_defaults() {
+fn shortest_kafka_handler_has_documented_defaults() {
     let options = load(BROKERS).unwrap().options("prod", Duration::from_secs(10), false).unwrap();
     let expected = KafkaOptions {
         brokers: vec!["a:9092".to_owned()],
@@ -39,7 +39,7 @@ fn the_shortest_handler_has_the_documented_defaults() {
 }
 
 #[test]
-fn each_option_is_meant_as_it_is_written() {
+fn kafka_options_are_parsed_as_written() {
     for mechanism in [SaslMechanism::Plain, SaslMechanism::ScramSha256, SaslMechanism::ScramSha512] {
         let name = mechanism.as_str();
         let sasl = format!("sasl = {{ mechanism = {name:?}, username = \"u\", password = {{ env = \"P\" }} }}");
@@ -61,7 +61,7 @@ fn each_option_is_meant_as_it_is_written() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_key_and_what_was_expected() {
+fn kafka_mistake_names_key_and_expectation() {
     let of = |lines: &str| format!("{BROKERS}{lines}");
     let scram = "mechanism = \"SCRAM-SHA-512\"";
     for (lines, key, expected) in [
@@ -100,18 +100,18 @@ fn a_mistake_is_told_with_its_key_and_what_was_expected() {
 }
 
 #[test]
-fn what_is_odd_is_allowed_and_warned_of() {
+fn odd_kafka_options_cause_warnings() {
     let odd = |lines: &str| load(&format!("{BROKERS}{lines}")).unwrap().oddities();
     assert_eq!(odd(""), []);
     assert_eq!(odd("topic = \"k8s.{group}.{resource}\"\nkey = \"{namespace}/{name}\""), []);
-    assert!(odd("key = \"{namespace}\"")[0].1.contains("the tombstone of one stands for all"));
+    assert!(odd("key = \"{namespace}\"")[0].1.contains("the tombstone of one deletes all"));
     let plain = "sasl = { mechanism = \"PLAIN\", username = \"u\", password = { env = \"P\" } }";
     assert!(odd(plain)[0].1.contains("unencrypted"));
     assert_eq!(odd(&format!("{plain}\ntls = {{}}")), []);
 }
 
 #[test]
-fn what_is_enabled_has_its_files_and_secrets_and_a_program_that_knows_kafka() {
+fn kafka_readiness_requires_files_secrets_and_feature() {
     let unready = |lines: &str| load(&format!("{BROKERS}{lines}")).unwrap().unready();
     let of = |lines: &str, keys: &[&str]| unready(lines).into_iter().find(|(found, _)| found == keys);
     assert_eq!(of("", &["type"]).is_none(), cfg!(feature = "kafka"));

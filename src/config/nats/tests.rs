@@ -1,4 +1,4 @@
-//! What is read, and what is told of mistakes.
+//! Options as they are read, and messages about errors.
 
 use super::*;
 use crate::config::{Config, SinkConfig};
@@ -14,7 +14,7 @@ fn load(lines: &str) -> Result<NatsSink, String> {
 }
 
 #[test]
-fn the_shortest_handler_has_the_documented_defaults() {
+fn shortest_nats_handler_has_documented_defaults() {
     let nats = load("servers = [\"nats://a:4222\"]\njetstream = { stream = \"K8S\" }").unwrap();
     let options = nats.options("prod").unwrap();
     assert_eq!(options.subject, SubjectTemplate::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}").unwrap());
@@ -23,7 +23,7 @@ fn the_shortest_handler_has_the_documented_defaults() {
 }
 
 #[test]
-fn each_way_to_log_in_is_meant_as_it_is_written() {
+fn nats_login_options_are_parsed_as_written() {
     use nats::NatsAuth::{Credentials, Nkey, Token, UserPassword};
     let secret = || SecretRef::Env("X".to_owned());
     for (auth, expected) in [
@@ -41,7 +41,7 @@ fn each_way_to_log_in_is_meant_as_it_is_written() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_key_and_what_was_expected() {
+fn nats_mistake_names_key_and_expectation() {
     let good = "servers = [\"nats://a:4222\"]\n";
     for (lines, key, expected) in [
         ("servers = [\"http://a\"]", "servers", "expected nats:// or tls://"),
@@ -53,7 +53,7 @@ fn a_mistake_is_told_with_its_key_and_what_was_expected() {
         ("auth = { token = \"s3cret\" }", "auth.token", "expected a table with one of"),
         ("tls = { cert_file = \"/c\" }", "tls", "expected both"),
         ("jetstream = { stream = \"a.b\" }", "stream", "letters, digits"),
-        ("jetstream = { stream = \"A\", max_age = \"1s\" }", "max_age", "at least what `duplicate_window` is"),
+        ("jetstream = { stream = \"A\", max_age = \"1s\" }", "max_age", "at least the value of `duplicate_window`"),
         ("jetstream = { stream = \"A\", duplicate_window = \"0s\" }", "duplicate_window", "more than \"0s\""),
         (
             "subject = \"k8s.{name}\"\njetstream = { stream = \"A\", expect_last = \"per-subject\" }",
@@ -68,7 +68,7 @@ fn a_mistake_is_told_with_its_key_and_what_was_expected() {
 }
 
 #[test]
-fn secret_that_may_travel_in_clear_is_warned_of() {
+fn secret_sent_to_nats_unencrypted_causes_warning() {
     let odd = |servers: &str, lines: &str| load(&format!("servers = {servers}\n{lines}")).unwrap().oddities();
     let (token, basic) =
         ("auth = { token = { env = \"X\" } }", "auth = { basic = { username = \"u\", password = { env = \"X\" } } }");
@@ -76,12 +76,12 @@ fn secret_that_may_travel_in_clear_is_warned_of() {
     for (auth, key) in [(token, vec!["auth", "token"]), (basic, vec!["auth", "basic", "password"])] {
         let [(keys, message)] = &odd(open, auth)[..] else { panic!("{auth}") };
         assert_eq!(*keys, key);
-        assert!(message.contains("travels without encryption"), "{message}");
+        assert!(message.contains("is sent without encryption"), "{message}");
         assert_eq!(odd(open, &format!("{auth}\ntls = {{}}")), []);
         assert_eq!(odd(r#"["tls://a:4222", "nats://b:4222"]"#, auth), []);
         assert_eq!(odd(r#"["nats://127.0.0.1:4222", "nats://[::1]:4222", "nats://localhost"]"#, auth), []);
     }
-    assert_eq!(odd(open, "auth = { nkey = { env = \"X\" } }"), [], "what it signs travels");
+    assert_eq!(odd(open, "auth = { nkey = { env = \"X\" } }"), [], "only its signature is sent");
     assert_eq!(odd(open, ""), []);
 }
 

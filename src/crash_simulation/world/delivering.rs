@@ -1,4 +1,4 @@
-//! What handlers are handed out, and what becomes of it.
+//! Delivery: records given to handlers, and their results.
 
 use super::*;
 
@@ -24,7 +24,7 @@ impl World<'_> {
         consumers[handler].take(table.events(records), self.now);
     }
 
-    /// Checks that what is handed out is durable and in the cache, and comes in order (I3).
+    /// Checks that a record given to a handler is durable and in the cache, and that the order is right (I3).
     fn check_read(&self, handler: usize, record: &Record) {
         self.trace(|| format!("handler {handler}: reads {}", record.sequence.0));
         let process = self.process.as_ref().expect("the process runs");
@@ -50,7 +50,7 @@ impl World<'_> {
         self.process().consumers[handler].ask(now);
     }
 
-    /// Brings one delivery an effect further.
+    /// Advances one delivery by one effect.
     pub(super) fn deliver(&mut self, handler: usize, health: Health) {
         let Self { process, random, sinks, sites, acknowledged, lost, listed, now, .. } = self;
         let Process { journal, consumers, journal_id, .. } = process.as_mut().expect("the process runs");

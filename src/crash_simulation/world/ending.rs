@@ -4,7 +4,7 @@ use super::*;
 use crate::object::Object;
 
 impl World<'_> {
-    /// The process is gone, with a part of what is not synced if the machine was too.
+    /// Ends the process; if `loses_tail`, the machine crashes too and loses a part of the unsynced writes.
     pub(super) fn crash(&mut self, loses_tail: bool) {
         self.note_crash();
         let unsynced = self.disk.log.len();
@@ -36,7 +36,7 @@ impl World<'_> {
                 }
             }
             if self.sinks.iter().any(|sink| sink.accepted.contains(name)) {
-                assert_ne!(self.durability, Durability::Group, "D7: {name:?} was shown, and is lost");
+                assert_ne!(self.durability, Durability::Group, "{name:?} was shown, and is lost");
                 self.hits.add("interval: a record was shown, and is lost");
             }
         }
@@ -48,7 +48,7 @@ impl World<'_> {
         }
     }
 
-    /// Counts between which effects it happens.
+    /// Counts the effects between which a crash happens.
     fn note_crash(&mut self) {
         let Self { process, disk, hits, acknowledged, now, .. } = self;
         let Some(Process { journal, units, consumers, syncing, saving, compacting, .. }) = process else { return };
@@ -93,7 +93,7 @@ impl World<'_> {
         hits.add_many("crash: within a start", usize::from(disk.synced.units.is_empty()));
     }
 
-    /// The process ends in order, some of what was released not delivered. The end may be cut off.
+    /// Stops the process cleanly, with some released records undelivered. The stop itself may be interrupted.
     pub(super) fn stop(&mut self) {
         let is_cut = self.random.chance(0.3).then(|| self.random.below(4));
         for number in 0..self.sites.len() {

@@ -1,9 +1,9 @@
-//! Everything comes to rest, and is checked.
+//! The final phase: everything becomes idle and is checked.
 
 use super::*;
 
 impl World<'_> {
-    /// Lets everything come to rest.
+    /// Runs until everything is idle.
     pub(super) fn drain(&mut self) {
         if self.process.is_none() {
             self.boot();
@@ -31,10 +31,10 @@ impl World<'_> {
                 return;
             }
         }
-        panic!("it does not come to rest");
+        panic!("the simulation does not become idle");
     }
 
-    /// Lets everything come to rest and checks what is there (I1, I4); after another clean start nothing comes again.
+    /// Runs until everything is idle and checks the result (I1, I4). After another clean start no event may be repeated.
     pub(in crate::crash_simulation) fn finish(mut self) {
         self.drain();
         for (number, site) in self.sites.iter().enumerate() {
@@ -65,7 +65,7 @@ impl World<'_> {
         assert_eq!(after, deliveries, "I4: after a clean stop something comes again");
     }
 
-    /// Everything that was journaled, and not lost, was delivered to whoever wants it (I4).
+    /// Checks that every record that was journaled and not lost was delivered to all handlers that want it (I4).
     fn check_delivered(&self, handler: usize) {
         let route = Route::new(&route(handler)).unwrap();
         let wanted = self.journaled.iter().filter(|(_, record)| route.changes().contains(&record.change));
@@ -75,7 +75,7 @@ impl World<'_> {
         }
     }
 
-    /// What the consumer has is what the server has, but for what is ignored (I1).
+    /// Checks that the consumer's state equals the server's, except for ignored updates (I1).
     fn check_sink(&mut self, handler: usize) {
         let Self { sinks, sites, journaled, durability, lost, shown_and_lost, hits, .. } = self;
         let sink = &sinks[handler];
@@ -97,7 +97,7 @@ impl World<'_> {
                 let known = (uid.clone(), sites[place.0 as usize].content(uid, *version));
                 let is_wrong = expected.get(place) != Some(&known);
                 let is_over = sites[place.0 as usize].lives[uid].is_over;
-                // The holes of `fsync = "<interval>"`: what is shown and lost is not taken back where nothing tells of it.
+                // Exception for `fsync = "<interval>"`: a state that was shown and then lost is corrected only by a later event.
                 let is_repeated = |(uid, version): &(String, u64)| {
                     drops_repeated && shown_and_lost[handler].contains(&(place.0, uid.clone(), *version))
                 };

@@ -1,9 +1,9 @@
-//! What the process does with what the server tells: applied, written, made durable, released, removed.
+//! Processing of the server's events: apply, write, make durable, release, remove.
 
 use super::*;
 
 impl World<'_> {
-    /// Brings the reflector of a unit one answer further.
+    /// Advances the reflector of a unit by one answer.
     pub(super) fn advance(&mut self, number: usize, calm: bool) {
         let Self { process, sites, random, now, hits, lag, .. } = self;
         let unit = &mut process.as_mut().expect("the process runs").units[number];
@@ -13,7 +13,7 @@ impl World<'_> {
         }
     }
 
-    /// Brings the batch of a unit one effect further: append, write, publish, release.
+    /// Advances the batch of a unit by one effect: append, write, publish, release.
     pub(super) fn pump(&mut self, number: usize) {
         let Self { process, disk, births, .. } = self;
         let Process { journal, units, .. } = process.as_mut().expect("the process runs");
@@ -72,7 +72,7 @@ impl World<'_> {
         }
     }
 
-    /// A unit's actors end and are started again, as the slot of its indexer has it.
+    /// Stops the actors of a unit and starts them again, as the indexer's slot does.
     pub(super) fn restart_unit(&mut self, number: usize) {
         self.trace(|| format!("unit {number}: restarted"));
         let Process { journal, units, .. } = self.process();
@@ -94,7 +94,7 @@ impl World<'_> {
         }
     }
 
-    /// What changes is read, applied and delivered while the disk is slow.
+    /// Reads, applies and delivers changes while the disk is slow.
     pub(super) fn hurry(&mut self, handler: usize) {
         for _ in 0..self.random.below(60) {
             let site = self.random.below(self.sites.len());
@@ -159,7 +159,7 @@ impl World<'_> {
         }
     }
 
-    /// What waits for the slowest handler is merged, while it may read on what it has in memory.
+    /// Compacts the pending records of the slowest handler, which meanwhile may read the records in memory.
     pub(super) fn begin_compaction(&mut self) {
         let places = 1 + self.random.below(30);
         let content = &self.disk.now;
@@ -177,9 +177,9 @@ impl World<'_> {
         process.compacting = Some(Compacting { handler, step, state: None });
     }
 
-    /// Writes what is merged, or makes durable what is written: only then it is read.
+    /// Writes the compacted records, or makes the written ones durable; they are read only after that.
     pub(super) fn go_on_compacting(&mut self) {
-        self.end_save(); // one after the other
+        self.end_save(); // saves and compactions do not overlap
         let settled = self.settled();
         let Some(Compacting { handler, step, state }) = self.process().compacting.take() else { return };
         let process = self.process();

@@ -22,7 +22,7 @@ fn panicked() -> AttemptOutcome {
 }
 
 #[test]
-fn delays_double_up_to_the_maximum_and_jitter_shortens_them_by_up_to_half() {
+fn retry_delays_double_and_jitter_shortens_them() {
     let delays: Vec<_> = (1..6).map(|failures| policy().delay(failures, 0.0).as_secs()).collect();
     assert_eq!(delays, [1, 2, 4, 8, 8]);
     let jitter = RetryPolicy { jitter: true, ..policy() };
@@ -31,7 +31,7 @@ fn delays_double_up_to_the_maximum_and_jitter_shortens_them_by_up_to_half() {
 }
 
 #[test]
-fn a_failed_batch_is_tried_again_until_it_is_given_up() {
+fn failed_batch_is_retried_until_given_up() {
     let mut delivery = Attempts::new(policy(), 3, Form::Whole);
     assert_eq!(delivery.step(), AttemptStep::Attempt(0..3, Form::Whole));
     delivery.finished(failed(), Duration::from_secs(100), 0.0);
@@ -46,8 +46,9 @@ fn a_failed_batch_is_tried_again_until_it_is_given_up() {
     assert_eq!(delivery.step(), AttemptStep::Done);
 }
 
+/// Rule: S-9.
 #[test]
-fn s9_three_panics_send_the_one_poison_event_to_the_dead_letter() {
+fn third_panic_sends_poison_event_to_dead_letter() {
     let (delivered, given_up, attempts) =
         play(9, Form::Reference, |range, _| if range.contains(&6) { panicked() } else { AttemptOutcome::Delivered });
     assert_eq!(given_up, [6]);
@@ -56,13 +57,13 @@ fn s9_three_panics_send_the_one_poison_event_to_the_dead_letter() {
 }
 
 #[test]
-fn a_rejected_event_is_found_and_given_up_at_once() {
+fn rejected_event_is_isolated_and_given_up() {
     let rejected = || AttemptOutcome::Failed(HandlerError::Rejected("too large".into()));
     let (delivered, given_up, attempts) =
         play(4, Form::Reference, |range, _| if range.contains(&2) { rejected() } else { AttemptOutcome::Delivered });
     assert_eq!((delivered, given_up), (vec![0, 1, 3], vec![2]));
     assert_eq!(ranges(&attempts), [0..4, 0..2, 2..4, 2..3, 3..4]);
-    assert!(attempts.iter().all(|(_, form)| *form == Form::Whole), "less of it would not help");
+    assert!(attempts.iter().all(|(_, form)| *form == Form::Whole), "a smaller form would not help");
 }
 
 fn too_large() -> AttemptOutcome {
@@ -74,9 +75,9 @@ fn ranges(attempts: &[(Range<usize>, Form)]) -> Vec<Range<usize>> {
 }
 
 #[test]
-fn what_is_too_large_is_halved_then_loses_its_old_then_its_object_then_is_given_up() {
+fn oversized_batch_is_halved_then_reduced_then_dropped() {
     use Form::{Reference, Whole, WithoutOld};
-    // The first fits without its old, the third in no form; the others fit as they are.
+    // The first event fits without its old, the third in no form; the others fit as a whole.
     let (delivered, given_up, attempts) = play(4, Reference, |range, form| {
         let fits = match (range.start, range.len()) {
             (0, 1) => form >= WithoutOld,
@@ -93,13 +94,13 @@ fn what_is_too_large_is_halved_then_loses_its_old_then_its_object_then_is_given_
 }
 
 #[test]
-fn a_handler_that_knows_no_forms_is_sent_each_event_as_it_is() {
+fn formless_handler_gets_whole_events_only() {
     let (_, given_up, attempts) = play(1, Form::Whole, |_, _| too_large());
     assert_eq!((given_up, attempts), (vec![0], vec![(0..1, Form::Whole)]));
 }
 
 #[test]
-fn a_busy_sink_is_left_alone_for_as_long_as_it_asks_but_not_for_days() {
+fn busy_delay_is_respected_up_to_limit() {
     let wait = |retry_after| {
         let mut delivery = Attempts::new(policy(), 1, Form::Whole);
         let busy = HandlerError::Busy { reason: "429".into(), retry_after };
@@ -111,9 +112,9 @@ fn a_busy_sink_is_left_alone_for_as_long_as_it_asks_but_not_for_days() {
     assert_eq!(wait(Duration::from_hours(90)), AttemptStep::Wait(Duration::from_hours(1)));
 }
 
-/// Every end of an attempt, at every width and in every form that an attempt of this width has.
+/// Every result of an attempt, for one and several events, in every possible form.
 #[test]
-fn every_outcome_leads_where_it_should() {
+fn every_outcome_leads_to_its_step() {
     use Form::{Reference, Whole, WithoutOld};
     let error = || "e".to_owned();
     let (hour, second) = (Duration::from_hours(1), Duration::from_secs(1));
@@ -144,7 +145,7 @@ fn every_outcome_leads_where_it_should() {
             assert_eq!(delivery.step(), expected, "one event, {form:?}, {outcome:?}");
             if let AttemptStep::Wait(_) = expected {
                 delivery.waited();
-                assert_eq!(delivery.step(), AttemptStep::Attempt(0..1, form), "the same again");
+                assert_eq!(delivery.step(), AttemptStep::Attempt(0..1, form), "the same attempt again");
             }
         }
     }
@@ -166,17 +167,17 @@ fn every_outcome_leads_where_it_should() {
 }
 
 #[test]
-fn a_handler_that_nobody_listens_to_ends() {
+fn closed_sink_ends_handler() {
     let mut delivery = Attempts::new(policy(), 2, Form::Whole);
     delivery.finished(AttemptOutcome::Failed(HandlerError::Closed("pipe".into())), Duration::ZERO, 0.0);
     assert_eq!(delivery.step(), AttemptStep::Closed(0..2, "pipe".into()));
     assert_eq!(Attempts::new(policy(), 0, Form::Whole).step(), AttemptStep::Done);
 }
 
-/// What was delivered, what was given up, and the attempts.
+/// Delivered events, given-up events, and the attempts.
 type Played = (Vec<usize>, Vec<usize>, Vec<(Range<usize>, Form)>);
 
-/// Plays a delivery against an answer for each attempt; time passes by what is waited.
+/// Plays a delivery with an answer for each attempt. Time passes only by the delays.
 fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) -> AttemptOutcome) -> Played {
     let (mut delivered, mut given_up, mut attempts) = (Vec::new(), Vec::new(), Vec::<(Range<usize>, Form)>::new());
     let mut delivery = Attempts::new(policy(), len, smallest);
@@ -187,7 +188,7 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
                 assert_eq!(range.start, delivered.len() + given_up.len(), "in order, each once");
                 assert!(form <= smallest && (range.len() == 1 || form == Form::Whole));
                 if let Some((_, before)) = attempts.last().filter(|(before, _)| *before == range) {
-                    assert!(form >= *before, "forms only get smaller");
+                    assert!(form >= *before, "forms never get larger");
                 }
                 let outcome = answer(&range, form);
                 attempts.push((range.clone(), form));
@@ -219,9 +220,9 @@ fn form() -> impl Strategy<Value = Form> {
 }
 
 proptest! {
-    /// I4: whatever happens, in whatever order, each event is delivered or given up, once and in order.
+    /// Rule I4: each event is delivered or given up once and in order, for any sequence of failures.
     #[test]
-    fn any_script_of_failures_and_panics_ends(
+    fn any_failure_script_delivers_or_drops_each_event(
         len in 0..20_usize,
         smallest in form(),
         script in proptest::collection::vec(0..7_u8, 0..200),
@@ -243,18 +244,18 @@ proptest! {
         prop_assert!(closed || delivered.len() + given_up.len() == len);
     }
 
-    /// S-9: exactly the poison events are given up, wherever they are.
+    /// Rule S-9: exactly the poison events are given up, at any positions.
     #[test]
-    fn exactly_the_poison_is_given_up(len in 1..64_usize, poison in proptest::collection::btree_set(0..64_usize, 0..6)) {
+    fn exactly_poison_is_given_up(len in 1..64_usize, poison in proptest::collection::btree_set(0..64_usize, 0..6)) {
         let (_, given_up, _) = play(len, Form::Reference, |range, _| {
             if range.clone().any(|event| poison.contains(&event)) { panicked() } else { AttemptOutcome::Delivered }
         });
         prop_assert_eq!(given_up, poison.iter().copied().filter(|event| *event < len).collect::<Vec<_>>());
     }
 
-    /// What a sink takes in some form is delivered in the largest that it takes, whatever it is next to.
+    /// Each event is delivered in the largest form that the sink accepts, independent of its neighbours.
     #[test]
-    fn each_event_is_delivered_in_the_largest_form_that_fits(
+    fn each_event_is_delivered_in_largest_fitting_form(
         sizes in proptest::collection::vec((1..40_usize, 1..20_usize, 1..12_usize), 1..24),
     ) {
         let limit = 10;

@@ -30,7 +30,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Events of these places, each of an object of its own.
+/// Returns events at these positions, each of its own object.
 fn events(places: std::ops::Range<u64>) -> Vec<Event> {
     let [group, version, kind, plural] = ["", "v1", "Thing", "things"].map(str::to_owned);
     let resource = ResourceType { group, version, kind, plural, namespaced: true };
@@ -88,7 +88,7 @@ fn failed() -> AttemptOutcome {
 }
 
 #[test]
-fn batches_are_sent_and_acknowledged_up_to_the_concurrency() {
+fn batches_are_sent_up_to_concurrency() {
     let mut played = Played::new(options(2, 2), 1..6);
     assert_eq!([played.next(), played.next(), played.next()], ["send 1 1+2", "send 2 3+2", "wait"]);
     assert_eq!((played.core.room(), played.core.view(secs(9)).in_flight), (None, 2));
@@ -109,7 +109,7 @@ fn failed_attempt_is_repeated_after_its_delay() {
 }
 
 #[test]
-fn rejected_event_is_given_up_and_the_rest_delivered() {
+fn rejected_event_is_given_up_alone() {
     let mut played = Played::new(options(2, 9), 1..3);
     let rejected = || AttemptOutcome::Failed(HandlerError::Rejected("422".into()));
     assert_eq!(played.next(), "send 1 1+2");
@@ -124,7 +124,7 @@ fn rejected_event_is_given_up_and_the_rest_delivered() {
 }
 
 #[test]
-fn dead_letters_and_own_events_take_turns() {
+fn dead_letters_and_own_events_alternate() {
     let mut played = Played::new(options(1, 1), 1..4);
     for place in [90, 91, 92] {
         played.core.dead_letter(Notification::new(events(place..place + 1)));
@@ -145,7 +145,7 @@ fn dead_letters_and_own_events_take_turns() {
 }
 
 #[test]
-fn paused_handler_begins_nothing_and_reads_nothing() {
+fn paused_handler_sends_and_reads_nothing() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.order(HandlerOrder::Run, true, played.now);
@@ -153,13 +153,13 @@ fn paused_handler_begins_nothing_and_reads_nothing() {
     played.finish(1, failed());
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(1))));
     played.now = secs(5);
-    assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), None), "its repetition waits too");
+    assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), None), "its retry waits too");
     played.core.order(HandlerOrder::Run, false, played.now);
     assert_eq!([played.next(), played.next()], ["send 1 1+1", "send 2 2+1"]);
 }
 
 #[test]
-fn draining_handler_reads_once_more_before_it_closes() {
+fn draining_handler_reads_once_more_before_closing() {
     let mut played = Played::new(options(1, 9), 1..2);
     played.core.order(HandlerOrder::Drain, false, played.now);
     assert_eq!(played.next(), "send 1 1+1");
@@ -177,7 +177,7 @@ fn draining_handler_reads_once_more_before_it_closes() {
 }
 
 #[test]
-fn paused_handler_that_drains_closes_after_its_attempts() {
+fn paused_draining_handler_closes_after_its_attempts() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.order(HandlerOrder::Drain, true, secs(1));
@@ -188,7 +188,7 @@ fn paused_handler_that_drains_closes_after_its_attempts() {
 }
 
 #[test]
-fn closing_handler_drops_what_waits_and_cancels_what_is_under_way() {
+fn closing_handler_drops_queued_and_cancels_running_deliveries() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!([played.next(), played.next()], ["send 1 1+1", "send 2 2+1"]);
     played.core.dead_letter(Notification::new(events(90..91)));
@@ -199,11 +199,11 @@ fn closing_handler_drops_what_waits_and_cancels_what_is_under_way() {
     assert_eq!(played.core.wake_at(), Some(secs(5)));
     played.now = secs(5);
     assert_eq!([played.next(), played.next(), played.next()], ["cancel 2", "close", "wait"]);
-    assert_eq!(played.finish(2, AttemptOutcome::Delivered), None, "it comes too late");
+    assert_eq!(played.finish(2, AttemptOutcome::Delivered), None, "the answer is too late");
 }
 
 #[test]
-fn attempt_that_cannot_be_cancelled_is_waited_for() {
+fn uncancellable_attempt_is_awaited() {
     let mut played = Played::new(CoreOptions { can_cancel: false, ..options(1, 1) }, 1..2);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.order(HandlerOrder::Close(secs(5)), false, played.now);
@@ -214,7 +214,7 @@ fn attempt_that_cannot_be_cancelled_is_waited_for() {
 }
 
 #[test]
-fn closed_sink_ends_the_handler_without_closing() {
+fn closed_sink_ends_handler_without_closing() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
     assert_eq!(played.finish(1, AttemptOutcome::Failed(HandlerError::Closed("EPIPE".into()))), None);
@@ -233,9 +233,10 @@ fn busy_sink_and_rate_hold_all_deliveries() {
 }
 
 proptest! {
-    /// I4: whatever the sink answers, each event is delivered or given up, then acknowledged once, and the handler closes.
+    /// Rule I4: for any answers of the sink, each event is delivered or given up, then acknowledged once. Then the
+    /// handler closes.
     #[test]
-    fn any_answers_end_with_every_event_acknowledged(
+    fn any_answers_end_with_all_events_acknowledged(
         (concurrency, batch_events) in (1..5_usize, 1..5_usize),
         script in proptest::collection::vec((0..6_u8, any::<bool>()), 0..200),
     ) {

@@ -1,4 +1,4 @@
-//! The schedule against single rules, and against what any history must keep to.
+//! Tests of single rules, and a model test of the schedule.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -38,13 +38,13 @@ fn schedule(options: ScheduleOptions, items: impl IntoIterator<Item = ScheduledE
     schedule
 }
 
-/// Takes every batch that goes out now.
+/// Takes all batches that are due now.
 fn batches(schedule: &mut Schedule<u64>) -> Vec<Vec<u64>> {
     std::iter::from_fn(|| schedule.next(Duration::ZERO, false)).map(|(_, batch)| batch).collect()
 }
 
 #[test]
-fn an_object_in_delivery_waits_and_others_overtake_it() {
+fn other_objects_overtake_object_in_delivery() {
     let items = [(1, 7), (2, 7), (3, 7), (4, 8), (5, 9)].map(|(sequence, object)| item(sequence, object));
     let mut schedule = schedule(options(), items);
     let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
@@ -55,27 +55,27 @@ fn an_object_in_delivery_waits_and_others_overtake_it() {
 }
 
 #[test]
-fn total_order_has_one_batch_in_delivery_whatever_the_concurrency() {
+fn total_order_has_one_batch_in_delivery() {
     for (order, concurrency) in [(DeliveryOrder::Total, 8), (DeliveryOrder::PerObject, 1), (DeliveryOrder::None, 1)] {
         let items = (1..5).map(|sequence| item(sequence, sequence));
         let mut schedule = schedule(ScheduleOptions { order, concurrency, ..options() }, items);
         let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
         assert_eq!((batch, batches(&mut schedule)), (vec![1, 2], Vec::new()));
-        assert_eq!(schedule.room(), None, "what is not read can be merged");
+        assert_eq!(schedule.room(), None, "unread events can be coalesced");
         schedule.finished(first);
         assert_eq!(batches(&mut schedule), [[3, 4]]);
     }
 }
 
 #[test]
-fn without_order_an_object_may_be_in_several_batches() {
+fn unordered_object_may_be_in_several_batches() {
     let items = (1..6).map(|sequence| item(sequence, 7));
     let mut schedule = schedule(ScheduleOptions { order: DeliveryOrder::None, ..options() }, items);
     assert_eq!(batches(&mut schedule), [vec![1, 2], vec![3, 4], vec![5]]);
 }
 
 #[test]
-fn distinct_batch_has_one_event_of_an_object() {
+fn distinct_batch_has_one_event_per_object() {
     let items = || [(1, 7), (2, 7), (3, 8), (4, 7)].map(|(sequence, object)| item(sequence, object));
     let distinct = ScheduleOptions { distinct: true, batch_events: 9, ..options() };
     let mut per_object = schedule(distinct, items());
@@ -90,7 +90,7 @@ fn distinct_batch_has_one_event_of_an_object() {
 }
 
 #[test]
-fn d7_the_next_object_of_a_name_is_not_in_the_batch_of_the_deletion() {
+fn recreated_object_is_not_batched_with_deletion() {
     for order in [DeliveryOrder::PerObject, DeliveryOrder::Total] {
         let items = [ScheduledEvent { gone: true, ..item(1, 7) }, item(2, 7), item(3, 7)];
         let mut schedule = schedule(ScheduleOptions { order, batch_events: 9, ..options() }, items);
@@ -102,7 +102,7 @@ fn d7_the_next_object_of_a_name_is_not_in_the_batch_of_the_deletion() {
 }
 
 #[test]
-fn the_end_of_an_initial_state_waits_for_all_of_its_type_and_nobody_waits_for_it() {
+fn synced_event_waits_for_all_of_its_type() {
     let synced = ScheduledEvent { object: None, ..item(3, 0) };
     let other = ScheduledEvent { resource: 2, ..item(4, 9) };
     let items = [item(1, 7), item(2, 8), synced, other, item(5, 6)];
@@ -110,13 +110,13 @@ fn the_end_of_an_initial_state_waits_for_all_of_its_type_and_nobody_waits_for_it
     let mut under_way: Vec<_> = std::iter::from_fn(|| schedule.next(Duration::ZERO, false)).collect();
     assert_eq!(under_way.iter().map(|(_, batch)| batch[0]).collect::<Vec<_>>(), [1, 2, 4]);
     schedule.finished(under_way.remove(0).0);
-    assert_eq!(batches(&mut schedule), [[5]], "2 is not done");
+    assert_eq!(batches(&mut schedule), [[5]], "2 is not finished");
     schedule.finished(under_way.remove(0).0);
     assert_eq!(batches(&mut schedule), [[3]]);
 }
 
 #[test]
-fn a_batch_waits_to_become_full_no_longer_than_it_may() {
+fn batch_lingers_no_longer_than_allowed() {
     let at = Duration::from_millis;
     let mut schedule = Schedule::new(ScheduleOptions { linger: at(50), ..options() });
     schedule.push(item(1, 1), at(10));
@@ -130,7 +130,7 @@ fn a_batch_waits_to_become_full_no_longer_than_it_may() {
 }
 
 #[test]
-fn bytes_end_a_batch_but_one_event_alone_is_never_too_large() {
+fn byte_limit_ends_batch_but_admits_large_event() {
     let sized = |sequence, bytes| ScheduledEvent { bytes, ..item(sequence, sequence) };
     let many = ScheduleOptions { batch_events: 9, concurrency: 9, ..options() };
     let mut schedule = schedule(many, [sized(1, 60), sized(2, 40), sized(3, 1), sized(4, 500), sized(5, 1)]);
@@ -138,20 +138,20 @@ fn bytes_end_a_batch_but_one_event_alone_is_never_too_large() {
 }
 
 #[test]
-fn a_window_that_is_full_of_one_object_is_read_no_further() {
+fn window_full_of_one_object_reads_no_further() {
     let mut schedule = schedule(options(), (1..8).map(|sequence| item(sequence, 7)));
     let (first, _) = schedule.next(Duration::ZERO, false).unwrap();
     assert_eq!(schedule.room(), Some(Room { events: 1, bytes: 100 }));
     schedule.push(item(8, 7), Duration::ZERO);
     assert_eq!(schedule.room(), None);
     schedule.finished(first);
-    assert_eq!(schedule.room(), None, "the next batch lacks nothing");
+    assert_eq!(schedule.room(), None, "the next batch is full");
 }
 
-/// What the model does next.
+/// Next action of the model.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Reads what there is room for, of these objects; `None` is the end of an initial state.
+    /// Read events of these objects, as many as there is room for; `None` is the end of an initial state.
     Read(Vec<(Option<u64>, bool, usize)>),
     Next {
         flush: bool,
@@ -170,7 +170,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Everything that a history must keep to.
+/// Properties of every history.
 struct Model {
     options: ScheduleOptions,
     schedule: Schedule<u64>,
@@ -201,8 +201,8 @@ impl Model {
         assert!(held <= self.options.window_events, "the window is bounded");
     }
 
-    /// Returns whether one of two events, the earlier first, must be finished before the other is sent, or go before it
-    /// in its batch.
+    /// Returns true if the order of two events matters. The earlier one must then be finished before the other is sent,
+    /// or precede it in its batch.
     fn is_bound(&self, earlier: u64, later: u64) -> bool {
         let (earlier, later) = (&self.read[&earlier].0, &self.read[&later].0);
         match self.options.order {
@@ -217,7 +217,7 @@ impl Model {
     fn next(&mut self, flush: bool) {
         let due = self.schedule.due();
         let Some((id, batch)) = self.schedule.next(self.now, flush) else {
-            assert!(due.is_none_or(|due| due > self.now && !flush), "what is due goes out");
+            assert!(due.is_none_or(|due| due > self.now && !flush), "a due batch is sent");
             return;
         };
         assert!(!batch.is_empty() && batch.len() <= self.options.batch_events && batch.is_sorted());
@@ -238,13 +238,13 @@ impl Model {
                     assert!(is_with || self.finished.contains(earlier), "{earlier} before {sequence}");
                     let (before, after) = (&self.read[earlier].0, &self.read[sequence].0);
                     let same = before.object.is_some() && before.object == after.object;
-                    assert!(!(is_with && same && before.gone), "D7");
+                    assert!(!(is_with && same && before.gone), "a deletion and the next object of its name");
                 }
             }
         }
         let mut objects = batch.iter().filter_map(|sequence| self.read[sequence].0.object);
         let mut seen = HashSet::new();
-        assert!(!self.options.distinct || objects.all(|object| seen.insert(object)), "one event of an object");
+        assert!(!self.options.distinct || objects.all(|object| seen.insert(object)), "one event per object");
         assert!(batch.len() == 1 || !(self.options.distinct && self.options.order == DeliveryOrder::Total));
         self.in_delivery.push((id, batch));
         assert!(self.in_delivery.len() <= self.options.concurrency);
@@ -264,8 +264,9 @@ impl Model {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Rule: S-3.
     #[test]
-    fn any_history_sends_each_event_once_in_the_order_of_its_object(
+    fn any_history_sends_each_event_once_in_order(
         order in prop_oneof![Just(DeliveryOrder::PerObject), Just(DeliveryOrder::Total), Just(DeliveryOrder::None)],
         (concurrency, distinct) in (1..4_usize, any::<bool>()),
         batch_events in 1..5_usize,
@@ -286,12 +287,12 @@ proptest! {
                 Act::Wait(seconds) => model.now += Duration::from_secs(seconds),
             }
         }
-        // Whatever waits goes out in the end.
+        // All waiting events are sent in the end.
         while !model.schedule.is_empty() {
             let before = (model.sent.len(), model.in_delivery.len());
             model.next(true);
             model.finish(0);
-            prop_assert!(before != (model.sent.len(), model.in_delivery.len()), "it goes on");
+            prop_assert!(before != (model.sent.len(), model.in_delivery.len()), "there is progress");
         }
         prop_assert_eq!(model.finished.len(), model.read.len());
     }

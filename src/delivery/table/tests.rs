@@ -19,7 +19,7 @@ fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
     table.add_unit(UnitId(unit), info(entry), UnitOptions::default()).1
 }
 
-/// Adds a route to all units, or to those that come later alone.
+/// Adds a route to all units, or only to later ones.
 fn add_route(table: &mut RouteTable, route: Route, is_late: bool) -> ReaderId {
     let reader = ReaderId(u32::try_from(table.routes.len()).unwrap());
     let joins = if is_late { table.taken(&route).into_iter().collect() } else { HashSet::new() };
@@ -31,8 +31,9 @@ fn record(unit: u32, change: Change) -> Record {
     Record { sequence: Sequence(1), unit: UnitId(unit), time_micros: 0, change, old_lost: false }
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_successor_of_another_entry_adds_readers_that_did_not_take_it() {
+fn successor_adds_readers_new_to_the_unit() {
     let mut table = RouteTable::default();
     let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO), false));
     add(&mut table, 1, "old");
@@ -44,7 +45,7 @@ fn s5_successor_of_another_entry_adds_readers_that_did_not_take_it() {
 }
 
 #[test]
-fn d7_units_of_one_type_share_a_number_until_none_of_it_is_left() {
+fn units_of_one_type_share_a_number() {
     let mut table = RouteTable::default();
     let mut number = |unit, group: &str, plural: &str| {
         let (group, plural) = (group.to_owned(), plural.to_owned());
@@ -58,7 +59,7 @@ fn d7_units_of_one_type_share_a_number_until_none_of_it_is_left() {
 
     table.retire_unit(UnitId(1), Sequence(5));
     assert_eq!(table.forget_units(Sequence(5)), [UnitId(1)]);
-    assert_eq!(add_numbered(&mut table, 5), numbers[0], "there was a unit of the type all the time");
+    assert_eq!(add_numbered(&mut table, 5), numbers[0], "the type had a unit all the time");
     for unit in [4, 5] {
         table.retire_unit(UnitId(unit), Sequence(6));
     }
@@ -70,7 +71,7 @@ fn add_numbered(table: &mut RouteTable, unit: u32) -> TypeNumber {
     table.add_unit(UnitId(unit), info("all"), UnitOptions::default()).0.resource
 }
 
-/// Says which of all kinds of changes a route takes.
+/// Returns the kinds of changes on a route, as text.
 fn taken(options: &RouteOptions) -> String {
     let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
     let missed = Change::Deleted { object: pod("a", "a", 1), tombstone: true, cause: Cause::Downtime };
@@ -89,8 +90,9 @@ fn taken(options: &RouteOptions) -> String {
     changes.into_iter().filter(|(_, change)| route.changes().contains(change)).map(|(sign, _)| sign).collect()
 }
 
+/// Rules: S-4, D-8.
 #[test]
-fn a_route_takes_what_on_and_the_switches_say() {
+fn route_takes_changes_according_to_its_options() {
     let with = RouteOptions::default;
     assert_eq!(taken(&with()), "audrm");
     assert_eq!(taken(&RouteOptions { initial: true, ..with() }), "aiudrm");
@@ -120,7 +122,7 @@ fn routes_take_units_by_entry_in_any_order() {
 }
 
 #[test]
-fn a_notification_knows_its_units_and_can_be_cut() {
+fn notification_knows_its_units_and_can_be_sliced() {
     let mut table = RouteTable::default();
     add(&mut table, 1, "pods");
     add(&mut table, 2, "jobs");
@@ -136,12 +138,13 @@ fn with(resources: &str, resync: Duration) -> Route {
     Route::new(&RouteOptions { resources: vec![resources.into()], resync, ..RouteOptions::default() }).unwrap()
 }
 
+/// Rules: S-10, S-11.
 #[test]
-fn s10_s11_a_period_is_at_least_a_second_and_a_multiple_of_the_units_own() {
+fn resync_period_is_multiple_of_unit_period() {
     let every =
         |wanted: u64, own: u64| with("*", Duration::from_millis(wanted)).resync_every(Duration::from_millis(own));
     assert_eq!(every(0, 1_000), 0, "never");
-    assert_eq!(every(5_000, 0), 0, "the unit makes none");
+    assert_eq!(every(5_000, 0), 0, "the unit has no resyncs");
     assert_eq!(every(10, 1_000), 1);
     assert_eq!(every(10, 400), 3, "a second, rounded up");
     assert_eq!(every(5_000, 1_000), 5);
@@ -151,8 +154,9 @@ fn s10_s11_a_period_is_at_least_a_second_and_a_multiple_of_the_units_own() {
     assert_eq!(Route::new(&only_added).unwrap().resync_every(RESYNC_MIN), 0);
 }
 
+/// Rule: S-5.
 #[test]
-fn s5_late_reader_is_added_by_running_units_and_sees_later_ones() {
+fn late_reader_joins_running_and_later_units() {
     let mut table = RouteTable::default();
     add(&mut table, 0, "pods");
     add(&mut table, 1, "jobs");
@@ -174,7 +178,7 @@ fn s5_late_reader_is_added_by_running_units_and_sees_later_ones() {
 }
 
 #[test]
-fn a_unit_that_has_ended_is_forgotten_once_nothing_of_it_waits() {
+fn ended_unit_is_forgotten_once_drained() {
     let mut table = RouteTable::default();
     let reader = add_route(&mut table, with("*", Duration::ZERO), false);
     for round in 0..100 {

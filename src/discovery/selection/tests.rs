@@ -1,18 +1,18 @@
-//! Selection: each rule of D12 by example, and all of them against a model that asks type by type.
+//! Tests of the selection: each rule of [`select`] by example, and all of them against a model that works type by type.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::discovery::documents::{Group, Type, Version};
 
-/// A served type: group, version, plural, and what is special about it.
+/// A served type: group, version, plural and special property.
 type Row = (&'static str, &'static str, &'static str, Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Namespaced,
     Cluster,
-    /// Offers no watch.
+    /// A type without watch.
     Unwatchable,
 }
 use Kind::{Cluster, Namespaced, Unwatchable};
@@ -69,7 +69,7 @@ fn wanted(entry: &str, patterns: &[&str], exclude: &[&str], namespaces: &[&str])
     }
 }
 
-/// Tells a selection: what is owned as `entry[pattern] plural.version.group`.
+/// Formats the owned types of a selection as `entry[pattern] plural.version.group`.
 fn owned(selection: &Selection) -> Vec<String> {
     let tell = |Owned { entry, pattern, resource }: &Owned| {
         format!("{entry}[{pattern}] {}.{}.{}", resource.plural, resource.version, resource.group)
@@ -90,7 +90,7 @@ fn of(wanted: &[WantedEntry]) -> Selection {
 }
 
 #[test]
-fn d12_the_most_specific_pattern_owns_a_type() {
+fn most_specific_pattern_owns_type() {
     let selection = of(&[
         wanted("all", &["*"], &[], &[]),
         wanted("apps", &["*.apps"], &[], &[]),
@@ -113,7 +113,7 @@ fn d12_the_most_specific_pattern_owns_a_type() {
         ]
     );
     assert_eq!((selection.conflicts, selection.unmatched, selection.repeated), (vec![], vec![], vec![]));
-    // within one entry too: the pattern that is shown is the closest
+    // also within one entry: the most specific pattern is shown
     assert_eq!(
         owned(&of(&[wanted("a", &["*.apps", "deployments"], &["daemonsets"], &[])])),
         ["a[1] deployments.v1.apps"]
@@ -121,7 +121,7 @@ fn d12_the_most_specific_pattern_owns_a_type() {
 }
 
 #[test]
-fn d12_equally_specific_patterns_need_disjoint_namespaces() {
+fn equally_specific_patterns_need_disjoint_namespaces() {
     let both = |left: &[&str], right: &[&str], pattern: &str| {
         let selection = of(&[wanted("a", &[pattern], &[], left), wanted("b", &[pattern], &[], right)]);
         (owned(&selection).len(), selection.conflicts.len())
@@ -131,10 +131,10 @@ fn d12_equally_specific_patterns_need_disjoint_namespaces() {
     assert_eq!(both(&["x", "y"], &["y"], "pods"), (1, 1));
     assert_eq!(both(&["*", "!x"], &["x"], "pods"), (2, 0));
     assert_eq!(both(&["x"], &["y"], "*.apps"), (4, 0));
-    // namespaces say nothing of a type that has none
+    // namespaces do not matter for a cluster-scoped type
     assert_eq!(both(&["x"], &["y"], "nodes"), (1, 1));
     assert_eq!(both(&["x"], &["y"], "*.cert-manager.io"), (5, 1));
-    // the first wins, whatever comes between
+    // the first wins, also with other patterns in between
     let selection = of(&[
         wanted("a", &["pods"], &[], &["x"]),
         wanted("b", &["*.apps", "pods"], &[], &["x", "y"]),
@@ -145,23 +145,23 @@ fn d12_equally_specific_patterns_need_disjoint_namespaces() {
 }
 
 #[test]
-fn d12_versions_and_both_kinds_of_events_are_one_type() {
+fn versions_and_both_event_groups_are_one_type() {
     let selection = of(&[wanted("a", &["scalers.v1.autoscaling"], &[], &[]), wanted("b", &["scalers"], &[], &[])]);
     assert_eq!(owned(&selection), ["a[0] scalers.v1.autoscaling"]);
     assert_eq!(overlaps(&selection.conflicts), ["scalers a[0] b[0]"]);
-    // what is named keeps a wildcard off, in either group
+    // a named type is not taken by a wildcard, in either group
     let selection = of(&[wanted("all", &["*"], &[], &[]), wanted("warnings", &["events.events.k8s.io"], &[], &[])]);
     let events: Vec<_> = owned(&selection).into_iter().filter(|row| row.contains(" events.")).collect();
     assert_eq!(events, ["warnings[0] events.v1.events.k8s.io"]);
     let selection = of(&[wanted("a", &["events"], &[], &[]), wanted("b", &["events.events.k8s.io"], &[], &[])]);
     assert_eq!(overlaps(&selection.conflicts), ["events a[0] b[0]"]);
-    // two names within one entry are odd, not wrong
+    // two names for a type within one entry are unusual but valid
     let selection = of(&[wanted("a", &["pods", "Kindpods", "*"], &[], &[])]);
     assert_eq!((overlaps(&selection.repeated), selection.conflicts), (vec!["pods a[0] a[1]".to_owned()], vec![]));
 }
 
 #[test]
-fn what_an_entry_excludes_is_left_out_in_every_spelling() {
+fn exclude_works_in_every_spelling() {
     #[track_caller]
     fn check(patterns: &[&str], exclude: &[&str], left: &[&str], unused: &[usize]) {
         let selection = of(&[wanted("a", patterns, exclude, &[])]);
@@ -174,7 +174,7 @@ fn what_an_entry_excludes_is_left_out_in_every_spelling() {
     check(&["*.apps"], &["KindDaemonsets.v1.apps"], &["deployments.apps"], &[]);
     check(&["*.apps"], &["pods", "daemonsets"], &["deployments.apps"], &[0]);
     check(&["*.autoscaling"], &["scalers.v1.autoscaling"], &["olds.autoscaling"], &[]);
-    // of one name, what this entry has is meant
+    // among types with the same name, the one selected by this entry is meant
     check(&["*.cert-manager.io"], &["pods"], &["certificates.cert-manager.io", "issuers.cert-manager.io"], &[]);
     check(
         &["pods", "*.cert-manager.io"],
@@ -188,7 +188,7 @@ fn what_an_entry_excludes_is_left_out_in_every_spelling() {
 }
 
 #[test]
-fn a_pattern_without_a_type_says_why() {
+fn unmatched_pattern_has_a_reason() {
     let selection = of(&[wanted("a", &["podz", "*.gone.io", "bindings", "pods", "*.apps"], &["pods", "*.apps"], &[])]);
     let said: Vec<_> =
         selection.unmatched.iter().map(|unmatched| (unmatched.pattern, unmatched.resolution.why_not())).collect();
@@ -205,7 +205,7 @@ fn a_pattern_without_a_type_says_why() {
 }
 
 #[test]
-fn a_group_that_is_down_hides_no_other() {
+fn unavailable_group_hides_no_selected_type() {
     let mut down = Group { name: "down.io".to_owned(), ..Group::default() };
     down.versions.push(Version { name: "v1".to_owned(), error: Some("503".to_owned()), ..Version::default() });
     let core = Group {
@@ -223,13 +223,13 @@ fn a_group_that_is_down_hides_no_other() {
     let selection = select(&Catalog::new(vec![down, core]), &[wanted("a", &["*", "*.down.io", "x.down.io"], &[], &[])]);
     assert_eq!(owned(&selection), ["a[0] pods.v1."]);
     for unmatched in &selection.unmatched {
-        assert!(unmatched.resolution.why_not().ends_with("; down.io/v1 could not be asked: 503"), "{unmatched:?}");
+        assert!(unmatched.resolution.why_not().ends_with("; discovery of down.io/v1 failed: 503"), "{unmatched:?}");
     }
     assert_eq!(selection.unmatched.len(), 2);
 }
 
 #[test]
-fn crds_matter_where_they_can_bring_or_take_a_type() {
+fn crds_matter_only_for_patterns_they_can_affect() {
     for (pattern, expected) in [
         ("pods", false),
         ("deployments.apps", false),
@@ -246,7 +246,7 @@ fn crds_matter_where_they_can_bring_or_take_a_type() {
         ("gone.v1.acme.io", true),
         ("gone.apps", false),
         ("gone.v1.apps", false),
-        // there, and it will never be more
+        // the type exists and will not change
         ("bindings", false),
     ] {
         let wanted = [wanted("a", &[pattern], &[], &[])];
@@ -274,7 +274,7 @@ const PATTERNS: [&str; 14] = [
 ];
 const NAMESPACES: [&[&str]; 5] = [&[], &["x"], &["y"], &["x", "y"], &["*", "!x"]];
 
-/// The types one pattern means, by looking at every row.
+/// Returns the types of one pattern, by checking every row.
 fn meant(rows: &[ServedType], pattern: &Pattern) -> Vec<ResourceType> {
     let fits = |row: &ServedType| match pattern {
         Pattern::All => true,
@@ -297,7 +297,7 @@ fn meant(rows: &[ServedType], pattern: &Pattern) -> Vec<ResourceType> {
     found
 }
 
-/// Who owns what, type by type.
+/// Computes the owners, type by type.
 fn model(rows: &[ServedType], wanted: &[WantedEntry]) -> Vec<(String, usize, ResourceType)> {
     let mut expected = Vec::new();
     let mut identities: Vec<TypeIdentity<'_>> = rows.iter().map(|row| identity(&row.resource)).collect();
@@ -352,7 +352,7 @@ fn entries() -> impl Strategy<Value = Vec<WantedEntry>> {
 
 proptest! {
     #[test]
-    fn model_every_type_has_the_owners_that_d12_says(
+    fn model_every_type_has_its_expected_owners(
         present in prop::collection::vec(any::<bool>(), SERVED.len()),
         wanted in entries(),
     ) {
@@ -366,11 +366,11 @@ proptest! {
         found.sort();
         expected.sort();
         prop_assert_eq!(found, expected);
-        // each pattern has a type, or a reason, or lost all it meant to others
+        // each pattern has a type or a reason, or other patterns got all its types
         for Unmatched { entry, pattern, resolution } in &selection.unmatched {
             prop_assert!(!matches!(resolution, Resolution::Found(_) | Resolution::Many(_)), "{} {} {:?}", entry, pattern, resolution);
         }
-        // who lost a conflict does not own, and who won does
+        // the loser of a conflict does not own the type, and the winner does
         for conflict in &selection.conflicts {
             let owns = |place: &PatternPlace| selection.owned.iter().any(|owned| {
                 owned.entry == place.entry && owned.pattern == place.pattern

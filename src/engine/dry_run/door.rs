@@ -1,5 +1,5 @@
-//! From two states of an object to what a unit's cache makes of them: by the stages that an engine has, one after the
-//! other.
+//! Path from two states of an object to the changes of a unit's cache, through the stages of an engine in
+//! order.
 //!
 //! ```text
 //! state ─selectors─▶ a watch event's bytes ─decode, cut─▶ gate ─▶ DeltaFifo ─▶ Indexer ─▶ changes
@@ -34,22 +34,22 @@ use crate::{
     reflector::ReflectorEvent,
 };
 
-/// Of digests nobody is to rely on; the same for all dry runs.
+/// Key of digests in all dry runs; it protects nothing.
 const KEY: &[u8] = b"the key of dry runs";
-/// Bytes of an object.
+/// Maximum size of an object in bytes.
 const FRAME_MAX: usize = 64 << 20;
 
-/// What one unit lets in, and what it makes of it.
+/// Stages of one unit, from the watch event to the cache.
 pub(super) struct Door {
     pub(super) info: Arc<UnitInfo>,
     spec: UnitSpec,
     options: InformerOptions,
 }
 
-/// Returns the entries that have a type, in whatever version.
+/// Returns the entries that have a type, in any version.
 ///
 /// # Errors
-/// Why there is none.
+/// Returns the reason if there is none.
 pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType) -> Result<Vec<String>, WhyNot> {
     let wanted = config.wanted();
     let owned_by = |wanted: &[WantedEntry]| -> Vec<String> {
@@ -68,11 +68,11 @@ pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType
 }
 
 impl Door {
-    /// Finds the unit that shows objects of a type in a namespace, `""` where it has none; `labels` are those of
-    /// namespaces, as far as they are known.
+    /// Finds the unit that shows objects of a type in a namespace; `""` means no namespace. `labels` are the known labels of
+    /// namespaces.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Returns the reason if there is none.
     pub(super) fn find(
         config: &Config,
         catalog: &Catalog,
@@ -112,10 +112,10 @@ impl Door {
         Ok(Self { info, spec, options })
     }
 
-    /// Returns what the second state changes where the first one, if any, is cached.
+    /// Returns the changes when the second state replaces the first one, which is cached if it is given.
     ///
     /// # Errors
-    /// Why that is nothing.
+    /// Returns the reason if there are none.
     pub(super) fn changes<'a>(
         &self,
         old: Option<&'a DryState>,
@@ -140,14 +140,14 @@ impl Door {
         };
         let changes: Vec<_> = events.into_iter().flat_map(|event| cache.apply(event)).collect();
         match &changes[..] {
-            [] => Err(WhyNot::OptedOut), // nothing was shown before, and nothing is
+            [] => Err(WhyNot::OptedOut), // hidden before and after
             [Change::Unchanged { .. }] => Err(WhyNot::Unchanged),
             [Change::Refreshed { .. }] => Err(WhyNot::IgnoreChanges(self.spec.entry.clone())),
             _ => Ok(changes),
         }
     }
 
-    /// Does what the server does: says whether the selectors mean an object.
+    /// Checks whether the selectors match an object, like the server.
     fn selects(&self, state: &DryState) -> Result<(), WhyNot> {
         let refused = |error: String| WhyNot::Refused(error);
         let scope = &self.options.scope;
@@ -164,7 +164,7 @@ impl Door {
         Ok(())
     }
 
-    /// Reads what the server sends of an object, and lets it through the gate.
+    /// Decodes an object as the server sends it, and passes it through the gate.
     fn passed(&self, word: &str, object: &Value) -> Result<WatchEvent, WhyNot> {
         let own = TypeMeta::new(self.info.resource.api_version(), self.info.resource.kind.clone());
         let mut object = object.clone();
@@ -190,13 +190,13 @@ impl Door {
                 let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
                 Err(WhyNot::Namespaces { entries, namespace })
             }
-            other => Err(WhyNot::Refused(format!("it cannot be read: {other:?}"))),
+            other => Err(WhyNot::Refused(format!("cannot decode the object: {other:?}"))),
         }
     }
 }
 
-/// What a server says of an object that is gone, or that a selector does not mean any more: the last state that was sent,
-/// in the version of the change.
+/// Returns the object that a server reports for a deletion, or for an object that a selector no longer matches: the last
+/// state that was sent, with the version of the change.
 fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
     let mut last = old.value().clone();
     if let Some(new) = new {
@@ -205,7 +205,7 @@ fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
     last
 }
 
-/// The queue and the cache of a unit that has synced.
+/// Queue and cache of a unit that has synced.
 struct Cache {
     fifo: DeltaFifo,
     indexer: Indexer,
@@ -217,7 +217,7 @@ impl Cache {
         Self { fifo, indexer: Indexer::new(EvmapStore::new(0, Vec::new()), options.indexer.clone()) }
     }
 
-    /// Applies an event, and returns what it has changed.
+    /// Applies an event and returns the resulting changes.
     fn apply(&mut self, event: WatchEvent) -> Vec<Change> {
         self.fifo.push(match event {
             WatchEvent::Added(object) => ReflectorEvent::Added(object),

@@ -1,4 +1,4 @@
-//! States of objects as somebody has written them down: which two are of one object, and what an API server would add.
+//! States of objects in files: which two belong to one object, and which values an API server would add.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use serde_json::{Value, json};
 
 use crate::discovery::ObjectType;
 
-/// The namespace of an object that names none, as for kubectl.
+/// Namespace of an object that names none, as for kubectl.
 const NAMESPACE_DEFAULT: &str = "default";
 const VERSION: &str = "resourceVersion";
 
-/// What is no object.
+/// Error in the state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// A member is missing, or empty.
-    #[error("expected an object of Kubernetes with {0}")]
+    /// Missing or empty member.
+    #[error("expected a Kubernetes object with {0}")]
     Missing(&'static str),
-    /// A member is no text: YAML takes `no` for false.
+    /// Member that is not text: YAML reads `no` as false.
     #[error("expected {member} to be text, found {found}")]
     NotText {
-        /// The member.
+        /// Path of the member.
         member: &'static str,
-        /// What it is.
+        /// Value of the member.
         found: Value,
     },
-    /// There are two states of one object.
-    #[error("{0} stands there twice")]
+    /// Object with two states on one side.
+    #[error("{0} is listed twice")]
     Twice(String),
 }
 
@@ -36,7 +36,7 @@ pub struct DryState {
     key: Key,
 }
 
-/// What two states of an object have in common, whatever version of their type they are written in.
+/// Identity of an object in all versions of its type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) group: String,
@@ -45,7 +45,7 @@ pub(super) struct Key {
     pub(super) name: String,
 }
 
-/// An object before and after; one of the two is there.
+/// Object before and after a change; at least one state exists.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) key: Key,
@@ -54,10 +54,10 @@ pub(super) struct Pair {
 }
 
 impl DryState {
-    /// Takes an object in.
+    /// Parses an object.
     ///
     /// # Errors
-    /// Where it lacks `apiVersion`, `kind` or `metadata.name`, or one of these or the namespace is no text.
+    /// Fails if `apiVersion`, `kind` or `metadata.name` is missing, or if one of them or the namespace is not text.
     pub fn new(value: Value) -> Result<Self, StateError> {
         let no_text = |member, found: &Value| StateError::NotText { member, found: found.clone() };
         let text = |pointer: &str, member| match value.pointer(pointer) {
@@ -80,7 +80,7 @@ impl DryState {
         ObjectType::new(self.value["apiVersion"].as_str().unwrap_or_default(), &self.key.kind)
     }
 
-    /// Returns what its type is in all versions: group and kind.
+    /// Returns the group and kind, which all versions of the type have in common.
     pub(super) fn group_kind(&self) -> (&str, &str) {
         (&self.key.group, &self.key.kind)
     }
@@ -89,7 +89,7 @@ impl DryState {
         !self.key.namespace.is_empty()
     }
 
-    /// Fills in the namespace of an object of a type that has some.
+    /// Fills in the default namespace if the object names none; only for namespaced types.
     pub(super) fn complete_namespace(&mut self) {
         if !self.has_namespace() {
             NAMESPACE_DEFAULT.clone_into(&mut self.key.namespace);
@@ -97,7 +97,7 @@ impl DryState {
         }
     }
 
-    /// Returns whether the name is now that of another object: both have a uid, and not the same.
+    /// Returns true if the name now belongs to another object: both states have a uid, and the uids differ.
     pub(super) fn is_replaced_by(&self, other: &Self) -> bool {
         matches!((self.field("uid"), other.field("uid")), (Some(uid), Some(another)) if uid != another)
     }
@@ -137,10 +137,10 @@ impl DryState {
 }
 
 impl Pair {
-    /// Finds the states that are of one object; their namespaces are filled in.
+    /// Pairs the states of each object; their namespaces are filled in.
     ///
     /// # Errors
-    /// Where one side has an object twice.
+    /// Fails if one side has an object twice.
     pub(super) fn all(old: Vec<DryState>, new: Vec<DryState>) -> Result<Vec<Self>, StateError> {
         let mut pairs: BTreeMap<Key, Self> = BTreeMap::new();
         let sides = [(false, old), (true, new)];
@@ -161,7 +161,7 @@ impl Pair {
         self.old.iter().chain(&self.new)
     }
 
-    /// Fills in what an API server would have: a uid, and a resourceVersion, another one where the states differ.
+    /// Fills in a uid and a resourceVersion, like an API server. The resourceVersion differs if the states differ.
     pub(super) fn complete(&mut self, number: usize) {
         let uid = self.states().find_map(|state| state.field("uid")).map(str::to_owned);
         let uid = uid.unwrap_or_else(|| format!("00000000-0000-0000-0000-{number:012}"));
@@ -182,7 +182,7 @@ impl Pair {
     }
 }
 
-/// Returns another version than this one, the next one where that can be told.
+/// Returns a different version; the next number if the version is a number.
 fn next(version: &str) -> String {
     version.parse::<u64>().map_or_else(|_| format!("{version}.next"), |number| number.saturating_add(1).to_string())
 }
@@ -204,7 +204,7 @@ mod tests {
         DryState::new(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })).unwrap()
     }
 
-    /// The namespaces, uids and versions of two states, completed.
+    /// Returns the namespaces, uids and versions of two states, completed.
     fn completed(old: Option<DryState>, new: Option<DryState>) -> Vec<String> {
         let [old, new] = [old, new].map(|state| {
             let mut states: Vec<DryState> = state.into_iter().collect();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_api_server_fills_in_is_filled_in_and_what_is_there_stays() {
+    fn missing_server_fields_are_filled_in() {
         const MADE: &str = "00000000-0000-0000-0000-000000000007";
         let bare = |data: &str| Some(state(&json!({ "name": "a" }), data));
         let with = |version: &str, data: &str| {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn states_of_one_object_are_a_pair_whatever_their_order_and_version() {
+    fn states_of_one_object_form_a_pair() {
         let named = |version: &str, name: &str| {
             let value = json!({ "apiVersion": version, "kind": "Deployment", "metadata": { "name": name } });
             DryState::new(value).unwrap()
@@ -255,11 +255,11 @@ mod tests {
             pairs.iter().map(|pair| (&*pair.key.name, pair.old.is_some(), pair.new.is_some())).collect();
         assert_eq!(sides, [("a", true, true), ("b", true, false), ("c", false, true)]);
         let error = Pair::all(vec![named("apps/v1", "a"), named("apps/v1", "a")], vec![]).unwrap_err();
-        assert_eq!(error.to_string(), "Deployment a stands there twice");
+        assert_eq!(error.to_string(), "Deployment a is listed twice");
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn incomplete_objects_are_refused() {
         for (value, missing) in [
             (json!(7), "`apiVersion`"),
             (json!({ "apiVersion": "v1" }), "`kind`"),
@@ -268,13 +268,13 @@ mod tests {
         ] {
             assert_eq!(
                 DryState::new(value).unwrap_err().to_string(),
-                format!("expected an object of Kubernetes with {missing}")
+                format!("expected a Kubernetes object with {missing}")
             );
         }
     }
 
     #[test]
-    fn a_member_that_is_no_text_is_told_with_what_it_is() {
+    fn wrong_member_type_is_reported_with_value() {
         for (name, found) in
             [(json!(5), "5"), (json!(false), "false"), (Value::Null, "null"), (json!(["a"]), "[\"a\"]")]
         {

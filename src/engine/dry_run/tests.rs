@@ -1,4 +1,4 @@
-//! Every reason there is, and what is sent; `tests/cli/test_command.rs` holds it against an engine at work.
+//! Tests of every reason, and of sent events. `tests/cli/test_command.rs` compares dry runs with a running engine.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn report(config: &str, old: &[Value], new: &[Value]) -> DryReport {
     dry_run(config).run(states(old), states(new), 1_795_243_203_123_456).unwrap()
 }
 
-/// What the handler `out` is sent of one object: kinds of events, or why not.
+/// Returns what the handler `out` is sent for one object: kinds of events, or the reasons.
 fn out(config: &str, old: &[Value], new: &[Value]) -> Vec<String> {
     let report = report(config, old, new);
     assert_eq!(report.objects.len(), 1);
@@ -47,7 +47,7 @@ fn check(config: &str, old: &[Value], new: &[Value], expected: &[&str]) {
 }
 
 #[test]
-fn two_states_are_an_addition_an_update_or_a_deletion() {
+fn two_states_are_addition_update_or_deletion() {
     let config = format!("{PODS}{OUT}");
     let [pending, running] = ["Pending", "Running"].map(pod);
     check(&config, &[], std::slice::from_ref(&pending), &["added"]);
@@ -67,7 +67,7 @@ fn two_states_are_an_addition_an_update_or_a_deletion() {
 }
 
 #[test]
-fn states_are_a_pair_where_one_names_the_namespace_that_the_other_lacks() {
+fn missing_namespace_still_pairs_states() {
     let config = format!("{PODS}[resources.nodes]\nmatch = [\"nodes\"]\n{OUT}");
     let placed = |phase: &str, namespace: Value| {
         let mut pod = pod(phase);
@@ -77,7 +77,7 @@ fn states_are_a_pair_where_one_names_the_namespace_that_the_other_lacks() {
     let (bare, named) = (placed("Pending", Value::Null), placed("Running", json!("default")));
     check(&config, std::slice::from_ref(&bare), std::slice::from_ref(&named), &["updated"]);
     let error = dry_run(&config).run(states(&[bare, named]), Vec::new(), 0).unwrap_err();
-    assert_eq!(error.to_string(), "Pod default/web stands there twice");
+    assert_eq!(error.to_string(), "Pod default/web is listed twice");
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
     assert_eq!(report(&config, &[], &[node]).objects[0].object, "Node n1", "it lives in none");
     let custom =
@@ -89,7 +89,7 @@ fn states_are_a_pair_where_one_names_the_namespace_that_the_other_lacks() {
 }
 
 #[test]
-fn conditions_of_redact_know_the_cluster() {
+fn redact_conditions_know_the_cluster() {
     let with = |cluster: &str| {
         format!("{PODS}{OUT}[redact]\npaths = [{{ path = \"spec.nodeName\", where = \"cluster == '{cluster}'\" }}]\n")
     };
@@ -103,7 +103,7 @@ fn conditions_of_redact_know_the_cluster() {
 }
 
 #[test]
-fn what_no_unit_shows_is_sent_to_nobody_and_the_entry_is_named() {
+fn hidden_object_names_its_entry_and_reason() {
     let entry = |more: &str| format!("{PODS}{more}\n{OUT}");
     let (old, new) = ([pod("Pending")], [pod("Running")]);
     let not = |config: &str, why: &str| check(config, &old, &new, &[why]);
@@ -113,11 +113,11 @@ fn what_no_unit_shows_is_sent_to_nobody_and_the_entry_is_named() {
     not(&entry("namespaces = [\"*\", \"!sh*\"]"), "`namespaces` of [resources.pods] leaves out shop");
     not(&entry("labels = \"app=db\""), "`labels` of [resources.pods] does not select it");
     not(&entry("fields = \"spec.nodeName=n2\""), "`fields` of [resources.pods] does not select it");
-    not(&entry("ignore_changes = [\"status\"]"), "`ignore_changes` of [resources.pods] covers all that differs");
+    not(&entry("ignore_changes = [\"status\"]"), "`ignore_changes` of [resources.pods] covers every difference");
     not(
         &entry("namespace_selector = \"team=a\""),
-        "[resources.pods] has a `namespace_selector`, and the labels of shop are not known: the Namespace itself can stand \
-         beside the object",
+        "[resources.pods] has a `namespace_selector`, but the labels of shop are unknown: add the Namespace itself to \
+         the file of the object",
     );
     check(&entry("namespaces = [\"shop\", \"prod\"]"), &old, &new, &["updated"]);
     check(&entry("namespaces = [\"sh*\"]\nlabels = \"app\"\nfields = \"spec.nodeName=n1\""), &old, &new, &["updated"]);
@@ -130,7 +130,7 @@ fn what_no_unit_shows_is_sent_to_nobody_and_the_entry_is_named() {
 }
 
 #[test]
-fn namespaces_in_the_files_are_known_by_their_labels() {
+fn namespaces_in_files_are_matched_by_labels() {
     let namespace = |team: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop", "labels": { "team": team } } });
     let config = format!("{PODS}namespace_selector = \"team=a\"\n{OUT}");
     let of_pod = |team: &str| {
@@ -143,7 +143,7 @@ fn namespaces_in_the_files_are_known_by_their_labels() {
 }
 
 #[test]
-fn what_comes_into_a_selection_is_added_and_what_leaves_it_is_removed() {
+fn selection_changes_are_added_and_removed_events() {
     let config = format!("{PODS}fields = \"status.phase=Running\"\n{OUT}");
     let [pending, running] = ["Pending", "Running"].map(pod);
     check(&config, std::slice::from_ref(&pending), std::slice::from_ref(&running), &["added"]);
@@ -153,7 +153,7 @@ fn what_comes_into_a_selection_is_added_and_what_leaves_it_is_removed() {
 }
 
 #[test]
-fn an_object_that_opts_out_is_removed_and_comes_back() {
+fn opted_out_object_is_removed_and_comes_back() {
     let config = format!("{PODS}{OUT}");
     let mut hidden = pod("Running");
     hidden["metadata"]["annotations"] = json!({ "deltabus.dev/ignore": "true" });
@@ -166,14 +166,14 @@ fn an_object_that_opts_out_is_removed_and_comes_back() {
 }
 
 #[test]
-fn row_17_each_rule_of_a_handler_says_what_it_has_against_a_change() {
+fn each_handler_rule_explains_its_refusal() {
     let with = |more: &str| format!("{PODS}[resources.nodes]\nmatch = [\"no\"]\n{OUT}{more}\n");
     let (old, new) = ([pod("Pending")], [pod("Running")]);
     let not = |more: &str, why: &str| check(&with(more), &old, &new, &[why]);
     not("enabled = false", "it is not enabled");
-    not("resources = [\"no*\"]", "`resources` has not \"pods\"");
-    not("resources = [\"!pods\"]", "`resources` has not \"pods\"");
-    not("on = [\"added\", \"deleted\"]", "`on` has no \"updated\"");
+    not("resources = [\"no*\"]", "`resources` does not include \"pods\"");
+    not("resources = [\"!pods\"]", "`resources` does not include \"pods\"");
+    not("on = [\"added\", \"deleted\"]", "`on` does not include \"updated\"");
     not("changed = [\"spec\"]", "`changed`: only status.phase differs");
     not("when = 'object.metadata.namespace == \"prod\"'", "`when` is false: object.metadata.namespace == \"prod\"");
     not("when = 'object.spec.replicas > 1'", "`when`: No such key: replicas");
@@ -182,11 +182,11 @@ fn row_17_each_rule_of_a_handler_says_what_it_has_against_a_change() {
     check(&with("changed = [\"spec\"]"), &[], &new, &["added"]);
     let failing = "format = \"template\"\ntemplate = \"{{ 1 / (object.metadata.name | length - 3) }}\"";
     let said = out(&with(failing), &old, &new);
-    assert!(said[0].starts_with("it is given up: the template failed: line 1"), "{said:?}");
+    assert!(said[0].starts_with("the event is given up: the template failed: line 1"), "{said:?}");
 }
 
 #[test]
-fn an_object_is_sent_as_the_door_leaves_it() {
+fn object_is_sent_as_transformed_on_entry() {
     let sent = |config: &str, old: &[Value], new: &[Value]| {
         let report = report(config, old, new);
         serde_json::from_str::<Value>(&report.objects[0].handlers["out"].sent[0]).unwrap()
@@ -216,7 +216,7 @@ fn an_object_is_sent_as_the_door_leaves_it() {
 }
 
 #[test]
-fn custom_types_are_taken_for_what_the_configuration_calls_them() {
+fn custom_types_take_names_from_configuration() {
     let index = json!({ "apiVersion": "acme.io/v1", "kind": "Index", "metadata": { "name": "i", "namespace": "n" } });
     let config = format!("[resources.a]\nmatch = [\"indices.acme.io\"]\n{OUT}");
     let report = report(&config, &[], &[index]);
@@ -224,9 +224,9 @@ fn custom_types_are_taken_for_what_the_configuration_calls_them() {
     assert_eq!(report.guessed[0].qualified_name(), "indices.acme.io");
 }
 
-/// The change of an engine's stream, explained by what a handler's lane decides with.
+/// Explains a change from an engine's stream with the rules that decide about a handler's events.
 #[test]
-fn row_17_a_change_that_an_engine_has_told_is_explained() {
+fn change_reported_by_engine_is_explained() {
     let dry_run = dry_run(&format!(
         "{PODS}namespaces = [\"shop\"]\n[resources.rest]\nmatch = [\"pods\", \"nodes\"]\nnamespaces = [\"!shop\"]\n{OUT}\
          resources = [\"pods\"]\nwhen = 'old == null || old.status.phase == \"Pending\"'\n\
@@ -252,12 +252,12 @@ fn row_17_a_change_that_an_engine_has_told_is_explained() {
         cause: Cause::Watch,
     };
     let [pending, running] = ["Pending", "Running"].map(object);
-    let not_rest = "`resources` has not \"pods\"";
+    let not_rest = "`resources` does not include \"pods\"";
     assert_eq!(said(updated(&pending, &running)), ["sent", not_rest]);
     let why = "`when` is false: old == null || old.status.phase == \"Pending\"";
     assert_eq!(said(updated(&running, &pending)), [why, not_rest]);
     let added = |cause| Change::Added { object: pending.clone(), cause };
-    assert_eq!(said(added(Cause::Initial)), ["`initial`: what existed before is skipped", not_rest]);
-    assert_eq!(said(added(Cause::Replay)), ["what exists already is shown to this stream alone", not_rest]);
+    assert_eq!(said(added(Cause::Initial)), ["`initial`: objects that existed before are skipped", not_rest]);
+    assert_eq!(said(added(Cause::Replay)), ["existing objects are shown only to this stream", not_rest]);
     assert_eq!(said(Change::Deleted { object: pending, tombstone: false, cause: Cause::Watch }), ["sent", not_rest]);
 }

@@ -1,62 +1,62 @@
-//! Why a handler is not sent something.
+//! Reasons why a handler is not sent an event.
 
 use std::fmt;
 
 use crate::{journal::ChangeKind, object::IGNORE_ANNOTATION};
 
-/// Why a handler is not sent a change, or why two states make none. Entries are those of `[resources.*]`.
+/// Reason why a handler is not sent a change, or why two states make no change. Entries are those of `[resources.*]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
-    /// No entry means the type, in this version.
+    /// No entry selects the type in this version.
     NotWatched(String),
-    /// An entry means the type and excludes it.
+    /// An entry selects the type but excludes it.
     Excluded {
-        /// The type.
+        /// Excluded type.
         resource: String,
-        /// The entry.
+        /// Entry that excludes it.
         entry: String,
     },
-    /// `namespaces` leaves out that of the object.
+    /// `namespaces` leaves out the object's namespace.
     Namespaces {
-        /// The entries that have the type.
+        /// Entries that have the type.
         entries: Vec<String>,
-        /// The namespace, which none of them means.
+        /// Namespace that none of them includes.
         namespace: String,
     },
     /// `namespace_selector` does not match the labels of the namespace.
     NamespaceSelector {
-        /// The entry.
+        /// Entry with the selector.
         entry: String,
-        /// The namespace.
+        /// Namespace of the object.
         namespace: String,
-        /// Its labels are known.
+        /// Set when the labels of the namespace are known.
         known: bool,
     },
-    /// `labels` does not select the object, in neither state.
+    /// `labels` selects the object in neither state.
     Labels(String),
-    /// `fields` does not select the object, in neither state.
+    /// `fields` selects the object in neither state.
     Fields(String),
-    /// The object opts out.
+    /// The object has an annotation that hides it.
     OptedOut,
-    /// It cannot be taken in: what was said of it.
+    /// The object was refused, with the reason.
     Refused(String),
-    /// `ignore_changes` covers all that differs.
+    /// `ignore_changes` covers every difference.
     IgnoreChanges(String),
-    /// Both states are the same one.
+    /// Both states are the same.
     Unchanged,
     /// `enabled = false`.
     Disabled,
-    /// `resources` has not the entry.
+    /// `resources` does not include the entry.
     Resources(String),
-    /// `on` has no such event.
+    /// `on` does not include the kind of event.
     On(ChangeKind),
-    /// `initial = "skip"`: it existed before.
+    /// `initial = "skip"`: the object existed before.
     Initial,
-    /// `catch_up = false`: it happened while no engine ran.
+    /// `catch_up = false`: the change happened while no engine ran.
     CatchUp,
-    /// It is shown again to others alone.
+    /// The object is replayed to another reader only.
     Replay,
-    /// The rules: `changed`, `when`, or why they cannot be asked.
+    /// Result of the rules `changed` and `when`, or the reason why they cannot be evaluated.
     Rules(String),
     /// The event cannot be written in the handler's format.
     Format(String),
@@ -76,22 +76,22 @@ impl fmt::Display for WhyNot {
             }
             Self::NamespaceSelector { entry, namespace, known: false } => write!(
                 f,
-                "[resources.{entry}] has a `namespace_selector`, and the labels of {namespace} are not known: the Namespace \
-                 itself can stand beside the object"
+                "[resources.{entry}] has a `namespace_selector`, but the labels of {namespace} are unknown: add the \
+                 Namespace itself to the file of the object"
             ),
             Self::Labels(entry) => write!(f, "`labels` of [resources.{entry}] does not select it"),
             Self::Fields(entry) => write!(f, "`fields` of [resources.{entry}] does not select it"),
             Self::OptedOut => write!(f, "the annotation {IGNORE_ANNOTATION} hides it"),
-            Self::IgnoreChanges(entry) => write!(f, "`ignore_changes` of [resources.{entry}] covers all that differs"),
+            Self::IgnoreChanges(entry) => write!(f, "`ignore_changes` of [resources.{entry}] covers every difference"),
             Self::Unchanged => f.write_str("both states are the same"),
             Self::Disabled => f.write_str("it is not enabled"),
-            Self::Resources(entry) => write!(f, "`resources` has not {entry:?}"),
-            Self::On(kind) => write!(f, "`on` has no {:?}", kind.as_str()),
-            Self::Initial => f.write_str("`initial`: what existed before is skipped"),
-            Self::CatchUp => f.write_str("`catch_up`: what happened while no engine ran is left out"),
-            Self::Replay => f.write_str("what exists already is shown to this stream alone"),
+            Self::Resources(entry) => write!(f, "`resources` does not include {entry:?}"),
+            Self::On(kind) => write!(f, "`on` does not include {:?}", kind.as_str()),
+            Self::Initial => f.write_str("`initial`: objects that existed before are skipped"),
+            Self::CatchUp => f.write_str("`catch_up`: changes from a time without an engine are left out"),
+            Self::Replay => f.write_str("existing objects are shown only to this stream"),
             Self::Refused(why) | Self::Rules(why) => f.write_str(why),
-            Self::Format(why) => write!(f, "it is given up: {why}"),
+            Self::Format(why) => write!(f, "the event is given up: {why}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How deliveries are made of events: which go out together, how many at a time, how often.
+//! Grouping of events into deliveries: their size, their number at a time, and their rate.
 
 use std::time::Duration;
 
@@ -13,28 +13,28 @@ use crate::{
     journal::Bounds,
 };
 
-/// Events that a handler holds at least, beyond the batches in delivery: while some objects wait to be repeated, others go
-/// on. What is held cannot be merged any more.
+/// Minimum events that a handler holds, beyond the batches in delivery. While some objects wait for a retry, others
+/// continue. Events that are held can no longer be coalesced.
 const WINDOW_EVENTS: usize = 1_000;
-/// Bytes of bodies that a handler holds at most; twice the largest batch where that is more.
+/// Maximum bytes of bodies that a handler holds, or twice the largest batch if that is more.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// How deliveries are made of events.
+/// Options of grouping events into deliveries.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::engine) struct Pace {
     pub(in crate::engine) batch: Batch,
     pub(in crate::engine) order: DeliveryOrder,
-    /// Deliveries at a time.
+    /// Maximum number of concurrent deliveries.
     pub(in crate::engine) concurrency: usize,
-    /// The sink stores the events of a batch side by side.
+    /// Set if the sink stores the events of a batch side by side.
     distinct: bool,
     pub(in crate::engine) rate: Option<Rate>,
-    /// What an attempt of a sink that waits for answers may take.
+    /// Time limit for an attempt of a sink that waits for responses.
     pub(in crate::engine) timeout: Duration,
 }
 
 impl Pace {
-    /// Of a handler of the configuration.
+    /// Returns the pace of a handler of the configuration.
     pub(in crate::engine) fn of(handler: &config::HandlerConfig) -> Self {
         let HandlerDefaults { order, timeout, .. } = handler.options;
         let concurrency = handler.concurrency() as usize;
@@ -45,7 +45,7 @@ impl Pace {
         Self { batch: handler.batch(), order, concurrency, distinct, rate: handler.rate_limit, timeout }
     }
 
-    /// Of a handler of the library's user.
+    /// Returns the pace of a program's handler.
     pub(in crate::engine) fn own(sink: &OwnSink, options: &HandlerDefaults) -> Self {
         let HandlerDefaults { order, timeout, concurrency, .. } = *options;
         let is_concurrent = matches!(sink, OwnSink::Async(_)) && order != DeliveryOrder::Total;
@@ -53,12 +53,12 @@ impl Pace {
         Self { batch: Batch::WHAT_WAITS, order, concurrency, distinct: false, rate: None, timeout }
     }
 
-    /// Makes what is opened of a handler that waits without blocking.
+    /// Returns the opener of a handler that waits without blocking.
     pub(in crate::engine) fn opens(&self, open: OpenAsync) -> Open {
         Open::Async { open, concurrency: self.concurrency, timeout: self.timeout }
     }
 
-    /// Returns the options of its schedule, within its buffer.
+    /// Returns the options of the schedule, within the limits of the buffer.
     pub(in crate::engine) fn schedule(&self, bounds: &Bounds) -> ScheduleOptions {
         let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
         let (batch_events, batch_bytes) = (size(self.batch.max_events), size(self.batch.max_bytes));

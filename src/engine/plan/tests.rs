@@ -36,7 +36,7 @@ fn planned(
     (planned.pop().unwrap(), plan.needs_namespaces)
 }
 
-/// The units in words: namespace, field selector and filter of each.
+/// Returns the units in words: namespace, field selector and filter of each.
 fn units(planned: &Planned) -> String {
     let said = planned.units.iter().map(|unit| {
         let mut said = unit.namespace.clone().unwrap_or_else(|| "cluster".to_owned());
@@ -57,7 +57,7 @@ fn check(options: &str, expected: &str) {
 }
 
 #[test]
-fn namespaces_become_as_many_units_as_they_need_and_the_server_does_what_it_can() {
+fn namespaces_become_as_few_units_as_possible() {
     check("", "cluster");
     check("namespaces = [\"*\"]", "cluster");
     check("namespaces = [\"b\", \"a\", \"b\"]", "a; b");
@@ -70,7 +70,7 @@ fn namespaces_become_as_many_units_as_they_need_and_the_server_does_what_it_can(
 }
 
 #[test]
-fn a_type_without_namespaces_is_one_unit_whatever_is_said_of_them() {
+fn cluster_scoped_type_is_always_one_unit() {
     for options in ["namespaces = [\"a\"]", "namespaces = [\"*\", \"!a\"]", "namespace_selector = \"team=x\""] {
         let nodes = resource("nodes", false);
         let (planned, needs) = planned(options, nodes, &KnownNamespaces::Unknown, &BTreeMap::new());
@@ -80,7 +80,7 @@ fn a_type_without_namespaces_is_one_unit_whatever_is_said_of_them() {
 }
 
 #[test]
-fn a_namespace_selector_makes_a_unit_of_each_namespace_that_matches() {
+fn namespace_selector_makes_one_unit_per_namespace() {
     let select = |options: &str, namespaces: &KnownNamespaces| {
         let options = format!("namespace_selector = \"team=x\"\n{options}");
         let (planned, needs) = planned(&options, resource("pods", true), namespaces, &BTreeMap::new());
@@ -96,7 +96,7 @@ fn a_namespace_selector_makes_a_unit_of_each_namespace_that_matches() {
 }
 
 #[test]
-fn a_type_that_is_refused_in_the_cluster_is_watched_where_it_is_allowed() {
+fn refused_type_is_watched_where_allowed() {
     let some = known(&[("a", ""), ("b", ""), ("c", "")]);
     let fall_back = |options: &str, namespaces: &KnownNamespaces, answers: &[(&str, bool)]| {
         let (planned, needs) = planned(options, resource("pods", true), namespaces, &allowed(answers));
@@ -113,7 +113,7 @@ fn a_type_that_is_refused_in_the_cluster_is_watched_where_it_is_allowed() {
 }
 
 #[test]
-fn nothing_is_desired_of_a_type_whose_namespaces_are_not_known_and_nothing_at_all_of_one_that_no_entry_names() {
+fn unknown_namespaces_make_nothing_desired() {
     let config = Config::from_toml_str("[resources.a]\nmatch = [\"pods\"]\nnamespace_selector = \"a=b\"").unwrap();
     let types = [Owned { entry: "a".into(), pattern: 0, resource: resource("pods", true) }];
     let refused = BTreeMap::new();
@@ -124,7 +124,7 @@ fn nothing_is_desired_of_a_type_whose_namespaces_are_not_known_and_nothing_at_al
 }
 
 #[test]
-fn two_entries_share_a_type_in_disjoint_namespaces() {
+fn two_entries_share_type_in_disjoint_namespaces() {
     let config = "[resources.a]\nmatch = [\"pods\"]\nnamespaces = [\"a\"]\n[resources.b]\nmatch = [\"po\"]\nnamespaces = [\"b\"]";
     let config = Config::from_toml_str(config).unwrap();
     let owned = |entry: &str| Owned { entry: entry.into(), pattern: 0, resource: resource("pods", true) };
@@ -138,7 +138,7 @@ fn two_entries_share_a_type_in_disjoint_namespaces() {
 }
 
 #[test]
-fn who_changed_objects_is_noted_where_a_handler_that_gets_them_asks() {
+fn changed_by_is_recorded_only_on_demand() {
     let notes = |handlers: &str| {
         let (planned, _) = planned(handlers, resource("pods", true), &KnownNamespaces::Unknown, &BTreeMap::new());
         planned.units[0].notes_who_changed

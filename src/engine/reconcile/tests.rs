@@ -18,7 +18,7 @@ fn pods() -> ResourceType {
     }
 }
 
-/// A spec of pods; `options` are lines of its entry, a namespace of `*` is the whole cluster.
+/// Returns a spec of pods; `options` are lines of its entry, and the namespace `*` is the whole cluster.
 fn spec(entry: &str, namespace: &str, options: &str) -> UnitSpec {
     let config = Config::from_toml_str(&format!("[resources.{entry}]\nmatch = [\"pods\"]\n{options}")).unwrap();
     let options = config.resources[entry].clone();
@@ -41,7 +41,7 @@ fn running(id: u32, spec: UnitSpec) -> RunningSpec {
 
 const RELOAD: History = History { occasion: Occasion::Reload, late: false, settled: true };
 
-/// The steps in words: `keep 1, stop 2 removed Reload, start a from …`.
+/// Returns the steps in words: `keep 1, stop 2 removed Reload, start a from …`.
 fn told(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> String {
     let steps = reconcile(running, desired, history);
     let mut said: Vec<String> = steps.keep.iter().map(|unit| format!("keep {}", unit.0)).collect();
@@ -61,7 +61,7 @@ fn told(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> Stri
 }
 
 #[test]
-fn a_unit_that_is_wanted_as_it_is_goes_on_whatever_the_occasion() {
+fn unchanged_unit_continues_on_every_occasion() {
     let unit = running(1, spec("a", "*", ""));
     for occasion in [Occasion::Start, Occasion::Repair, Occasion::Discovery, Occasion::Scope, Occasion::Reload] {
         let history = History { occasion, ..RELOAD };
@@ -73,7 +73,7 @@ fn a_unit_that_is_wanted_as_it_is_goes_on_whatever_the_occasion() {
 }
 
 #[test]
-fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() {
+fn cache_options_resume_and_fetch_options_relist() {
     let keeping = [
         "index = [\"spec.nodeName\"]",
         "order = \"per-key\"",
@@ -104,11 +104,11 @@ fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() 
     let redaction = Arc::new(Redaction { metadata_only: true, ..Redaction::default() });
     let redacted = UnitSpec { redaction, ..spec("a", "*", "") };
     let said = told(&[running(1, spec("a", "*", ""))], &[redacted], RELOAD);
-    assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "D11: values may be cached that must not be");
+    assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "values may be cached that must not be");
 }
 
 #[test]
-fn namespaces_that_come_and_go_touch_no_other() {
+fn namespace_changes_touch_no_other_namespace() {
     let of = |namespace| spec("a", namespace, "");
     let (one, two) = (running(1, of("one")), running(2, of("two")));
     let scope = History { occasion: Occasion::Scope, ..RELOAD };
@@ -128,7 +128,7 @@ fn namespaces_that_come_and_go_touch_no_other() {
 }
 
 #[test]
-fn a_type_that_is_found_later_is_late_and_one_that_a_reload_names_is_news() {
+fn discovery_marks_types_late_and_reload_does_not() {
     let found = |occasion, late, settled| told(&[], &[spec("a", "*", "")], History { occasion, late, settled });
     assert_eq!(found(Occasion::Start, false, false), "start a/* with nothing");
     assert_eq!(found(Occasion::Discovery, true, false), "start a/* with nothing, late");
@@ -138,7 +138,7 @@ fn a_type_that_is_found_later_is_late_and_one_that_a_reload_names_is_news() {
 }
 
 #[test]
-fn what_was_still_to_be_listed_stays_initial_or_compared() {
+fn unlisted_unit_stays_initial_or_compared() {
     let with = |first| RunningSpec { first, ..running(1, spec("a", "*", "")) };
     let other = [spec("a", "*", "labels = \"a=b\"")];
     let same = [spec("a", "*", "order = \"per-key\"")];
@@ -151,7 +151,7 @@ fn what_was_still_to_be_listed_stays_initial_or_compared() {
 }
 
 #[test]
-fn a_type_that_a_reload_moves_to_another_entry_is_compared_with_what_that_one_showed() {
+fn moved_type_is_compared_with_previous_entry() {
     let one = running(1, spec("a", "*", ""));
     let told_of =
         |desired: &UnitSpec, history| told(std::slice::from_ref(&one), std::slice::from_ref(desired), history);
@@ -168,7 +168,7 @@ fn a_type_that_a_reload_moves_to_another_entry_is_compared_with_what_that_one_sh
 }
 
 #[test]
-fn a_unit_begins_with_what_its_own_entry_showed_or_else_one_other() {
+fn unit_inherits_objects_of_its_own_entry_first() {
     let (one, two) = (running(1, spec("a", "one", "")), running(2, spec("b", "two", "")));
     let stops = "stop 1 Removed(Reload), stop 2 Removed(Reload)";
     let both = [one, two];
@@ -186,7 +186,7 @@ fn a_unit_begins_with_what_its_own_entry_showed_or_else_one_other() {
 }
 
 #[test]
-fn a_type_that_is_gone_is_drained_and_begins_anew_when_it_is_back() {
+fn gone_type_is_drained_and_starts_over() {
     let gone = RunningSpec { gone: true, ..running(1, spec("a", "*", "")) };
     let history = History { occasion: Occasion::Discovery, late: true, settled: true };
     assert_eq!(told(std::slice::from_ref(&gone), &[], history), "stop 1 Deleted(Relist)");
@@ -197,7 +197,7 @@ fn a_type_that_is_gone_is_drained_and_begins_anew_when_it_is_back() {
     );
 }
 
-/// Scopes of one entry that do not overlap: the whole cluster, or some namespaces.
+/// Returns disjoint scopes of one entry: the whole cluster, or some namespaces.
 fn scopes() -> impl Strategy<Value = Vec<UnitSpec>> {
     let options =
         prop::sample::select(vec!["", "labels = \"a=b\"", "order = \"per-key\"", "namespaces = [\"n*\", \"!n3\"]"]);
@@ -216,7 +216,7 @@ fn firsts() -> impl Strategy<Value = First> {
 
 proptest! {
     #[test]
-    fn applying_the_steps_yields_what_is_desired_and_no_object_is_lost_or_doubled(
+    fn reconcile_steps_reach_desired_state_without_loss(
         old in scopes(), new in scopes(), firsts in prop::collection::vec((firsts(), any::<bool>(), any::<bool>()), 5),
         occasion in prop::sample::select(vec![Occasion::Start, Occasion::Scope, Occasion::Reload]), settled: bool,
     ) {
@@ -225,7 +225,7 @@ proptest! {
         }).collect();
         let steps = reconcile(&running, &new, History { occasion, late: false, settled });
 
-        // What runs afterwards is what is desired.
+        // The units that run afterwards are the desired ones.
         let specs: BTreeMap<UnitId, &UnitSpec> = running.iter().map(|unit| (unit.id, &unit.spec)).collect();
         let kept = steps.keep.iter().map(|unit| specs[unit]);
         let after: Vec<&UnitSpec> = kept.chain(steps.start.iter().map(|start| &start.spec)).collect();
@@ -233,11 +233,11 @@ proptest! {
         for spec in &new {
             prop_assert!(after.iter().any(|other| other.difference(spec) == SpecDifference::Nothing));
         }
-        // Every unit is kept or stopped; only stopped ones are inherited from.
+        // Every unit is kept or stopped; only stopped units pass objects on.
         let stopped: BTreeSet<UnitId> = steps.stop.iter().map(|(unit, _)| *unit).collect();
         prop_assert_eq!(stopped.len() + steps.keep.len(), running.len());
 
-        // Every cached object is seeded or retired, once; to another entry by a reload alone; a seed lies in its unit's scope.
+        // Every cached object is seeded or retired, once. Only a reload seeds into another entry. A seed is in its unit's scope.
         let cached: Vec<(UnitId, Vec<(UnitId, String)>)> = stopped.iter().map(|unit| {
             let objects = (0..5).map(|n| format!("n{n}")).filter(|name| specs[unit].covers(name));
             (*unit, objects.map(|name| (*unit, name)).collect())
@@ -253,7 +253,7 @@ proptest! {
                 prop_assert!(start.spec.covers(namespace) && (stays || occasion == Occasion::Reload));
             }
         }
-        // Applied again, nothing is left to do.
+        // Applying the steps again leaves nothing to do.
         let settled_units: Vec<RunningSpec> = after.into_iter().enumerate().map(|(id, spec)| {
             RunningSpec { id: UnitId(u32::try_from(id).unwrap()), spec: spec.clone(), first: First::Done, sound: true, gone: false }
         }).collect();

@@ -1,4 +1,4 @@
-//! What becomes of files that are no longer written: compressed, then the oldest removed, off the hot path.
+//! Compression and removal of rotated files, off the hot path.
 
 use std::{
     fs::{self, File},
@@ -14,19 +14,19 @@ use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
 use super::{FileCompression, Rotate};
 use crate::private_dir;
 
-/// Appended to the name of a file rotated by size; sorts by time.
+/// Suffix of a file rotated by size; sorts by time.
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
 const ZSTD_LEVEL: i32 = 3;
 
-/// The thread that looks after rotated files.
+/// Thread that compresses and removes rotated files.
 pub(super) struct Rotated {
-    /// Tells that this file is the one written now. One telling may wait: it stands for all others.
+    /// Sends the path of the current file. One waiting message is enough, as it stands for all others.
     current: Option<Sender<PathBuf>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Rotated {
-    /// Makes the keeper; it starts its thread only if there is anything to do.
+    /// Makes the handle. It starts its thread only if there is work.
     pub(super) fn new(pattern: &str, rotate: Option<&Rotate>) -> Self {
         let Some(&Rotate { keep, compress, .. }) = rotate else { return Self { current: None, thread: None } };
         let (current, tidy) = bounded::<PathBuf>(16);
@@ -34,28 +34,28 @@ impl Rotated {
         let work = move || {
             for path in tidy {
                 if let Err(error) = tidy_up(&pattern, &path, keep as usize, compress) {
-                    tracing::warn!(path = %path.display(), %error, "failed to look after rotated files");
+                    tracing::warn!(path = %path.display(), %error, "failed to compress or remove rotated files");
                 }
             }
         };
         match std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work) {
             Ok(thread) => Self { current: Some(current), thread: Some(thread) },
             Err(error) => {
-                tracing::error!(%error, "failed to start the thread for rotated files, they stay as they are");
+                tracing::error!(%error, "failed to start the thread that compresses and removes rotated files");
                 Self { current: None, thread: None }
             }
         }
     }
 
-    /// Has everything beside `current` looked after.
+    /// Requests work on all files except `current`.
     pub(super) fn look(&self, current: &Path) {
         if let Some(sender) = &self.current {
-            // Full: the look at the next file sees this one too.
+            // If the channel is full, the waiting message also covers this file.
             drop(sender.try_send(current.to_owned()));
         }
     }
 
-    /// Waits for what is being done.
+    /// Waits for the running work.
     pub(super) fn close(&mut self) {
         self.current = None;
         if let Some(thread) = self.thread.take() {
@@ -64,7 +64,7 @@ impl Rotated {
     }
 }
 
-/// Gives a full file its rotated name.
+/// Renames a full file to its rotated name.
 pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
     let suffix = strtime::format(SUFFIX, &now.to_zoned(TimeZone::UTC)).map_err(io::Error::other)?;
     let name = |attempt: u32| {
@@ -80,7 +80,7 @@ pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
     fs::rename(path, free)
 }
 
-/// Compresses what is not yet, and removes the oldest beyond `keep`; 0 keeps all.
+/// Compresses rotated files, and removes the oldest beyond `keep`; 0 keeps all.
 fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompression) -> io::Result<()> {
     let directory = current.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut files = Vec::new();
@@ -116,7 +116,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Says whether this handler has written a file: its name is one that the pattern makes, with our suffixes.
+    /// Returns the kind of a file. A file belongs to this handler if its name matches the pattern and has our suffixes.
     fn of(path: &Path, pattern: &str, current: &Path) -> Self {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Self::Foreign };
         let (name, half) = match name.strip_suffix(".zst.part") {
@@ -138,7 +138,7 @@ fn made_by(pattern: &str, name: &str) -> bool {
     pattern.contains('%') && strtime::parse(pattern, name).is_ok()
 }
 
-/// Says whether text is a [`SUFFIX`], with or without a counter.
+/// Returns true if text is a [`SUFFIX`], with or without a counter.
 fn is_rotated_suffix(text: &str) -> bool {
     let (time, counter) = match text.split_once("Z.") {
         Some((time, counter)) => (time, counter),
@@ -154,7 +154,7 @@ fn is_rotated_suffix(text: &str) -> bool {
         && counter.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Replaces a file by its compressed form, of the same age; a crash in between leaves the file and a `.part`.
+/// Replaces a file with its compressed form, with the same modification time. A crash leaves the file and a `.part`.
 fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
     let target = with_zst(path);
     let mut part = target.as_os_str().to_owned();

@@ -40,7 +40,7 @@ fn handler(options: FileOptions) -> FileHandler {
     FileHandler::with_clock(options, Encoder::new("c", "j"), now).unwrap()
 }
 
-/// The resource versions in all files of a directory, by file name, unpacked.
+/// Returns the resource versions in all files of a directory by file name, decompressed.
 fn content(directory: &Path) -> BTreeMap<String, Vec<u64>> {
     let read = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().unwrap();
@@ -60,7 +60,7 @@ fn content(directory: &Path) -> BTreeMap<String, Vec<u64>> {
 }
 
 #[test]
-fn lines_are_appended_and_directories_made() {
+fn lines_are_appended_and_directories_created() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b/out.jsonl");
     for start in [1, 3] {
@@ -87,7 +87,7 @@ fn keep_zero_removes_no_file() {
 }
 
 #[test]
-fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
+fn full_file_is_rotated_and_oldest_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let foreign = dir.path().join("out.jsonl.backup");
     fs::write(&foreign, "").unwrap();
@@ -98,7 +98,7 @@ fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
     for n in 0..10 {
         NOW.set(1_795_243_203 + n);
         handler.deliver(&batch(1 + 2 * n.cast_unsigned(), 2)).unwrap();
-        std::thread::sleep(Duration::from_millis(15)); // files of one age have no order
+        std::thread::sleep(Duration::from_millis(15)); // files of the same age have no order
     }
     handler.close().unwrap();
     assert!(foreign.exists());
@@ -112,7 +112,7 @@ fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
 }
 
 #[test]
-fn a_new_day_is_a_new_file_in_utc_and_old_days_are_kept_by_number() {
+fn new_utc_day_starts_new_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut handler = handler(FileOptions {
         rotate: Some(Rotate { max_bytes: u64::MAX, keep: 1, compress: FileCompression::None }),
@@ -129,7 +129,7 @@ fn a_new_day_is_a_new_file_in_utc_and_old_days_are_kept_by_number() {
 }
 
 #[test]
-fn files_have_the_permissions_of_the_options_also_compressed() {
+fn rotated_and_compressed_files_keep_configured_permissions() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("day/out.jsonl");
     for (permissions, of_directory) in [(0o640, 0o750), (0o600, 0o700), (0o664, 0o775)] {
@@ -149,7 +149,7 @@ fn files_have_the_permissions_of_the_options_also_compressed() {
 }
 
 #[test]
-fn half_an_event_left_by_a_crash_is_cut_off_and_a_foreign_line_kept() {
+fn partial_event_is_truncated_and_foreign_line_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.jsonl");
     for (tail, kept) in [
@@ -167,7 +167,7 @@ fn half_an_event_left_by_a_crash_is_cut_off_and_a_foreign_line_kept() {
 }
 
 #[test]
-fn a_file_that_somebody_removed_or_cut_is_opened_anew() {
+fn removed_or_truncated_file_is_reopened() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.jsonl");
     let mut handler = handler(options(&path));
@@ -180,7 +180,7 @@ fn a_file_that_somebody_removed_or_cut_is_opened_anew() {
 }
 
 #[test]
-fn a_full_device_is_a_failure_that_may_pass() {
+fn full_device_is_temporary_failure() {
     let mut handler = handler(options(Path::new("/dev/full")));
     let error = handler.deliver(&batch(1, 1)).unwrap_err();
     assert!(matches!(error, HandlerError::Failed(_)) && error.to_string().contains("/dev/full"), "{error}");
@@ -188,9 +188,9 @@ fn a_full_device_is_a_failure_that_may_pass() {
     assert!(missing.is_err_and(|error| error.to_string().starts_with("failed to open /proc/nowhere/out")));
 }
 
-/// The disk fills up in the middle of a batch: a process of its own, since a file size limit is a process's.
+/// The disk fills up in the middle of a batch. Uses its own process, because a file size limit applies to a process.
 #[test]
-fn a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line() {
+fn full_disk_leaves_no_partial_line() {
     const CHILD: &str = "DELTABUS_TEST_FULL_DISK";
     if let Some(path) = std::env::var_os(CHILD) {
         let mut handler = handler(options(Path::new(&path)));
@@ -202,7 +202,7 @@ fn a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.jsonl");
-    let name = "a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line";
+    let name = "full_disk_leaves_no_partial_line";
     let status = std::process::Command::new("bash")
         .args(["-c", "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
@@ -216,7 +216,7 @@ fn a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line() {
 }
 
 #[test]
-fn i4_a_thread_that_comes_back_writes_nothing_and_cuts_nothing_that_its_successor_writes() {
+fn abandoned_thread_leaves_successor_file_untouched() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.jsonl");
     let returned = options(&path);
@@ -225,7 +225,7 @@ fn i4_a_thread_that_comes_back_writes_nothing_and_cuts_nothing_that_its_successo
         move || {
             let mut handler = handler(returned.clone());
             crate::handler::left_behind::set(std::sync::Arc::new(true.into()));
-            // its successor is in the middle of a line
+            // its replacement is in the middle of a line
             fs::write(&path, EVENT_START).unwrap();
             let refused = handler.deliver(&batch(1, 1)).unwrap_err().to_string();
             let unopened = FileHandler::with_clock(returned, Encoder::new("c", "j"), now).map(drop).unwrap_err();

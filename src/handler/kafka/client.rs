@@ -1,4 +1,4 @@
-//! The client: how it is made of options, what it reports of messages and of its brokers.
+//! The client: its configuration, and its reports on messages and brokers.
 
 use std::{
     collections::BTreeSet,
@@ -35,34 +35,34 @@ use crate::{
     secret::ExposeSecret as _,
 };
 
-/// How long a broker may take to say which topics there are.
+/// Timeout of a request for the topics of a broker.
 const METADATA_WAIT: Duration = Duration::from_secs(3);
 
-/// A client of one cluster, which finds its brokers anew as long as it lives. It is ended on a thread where that may
-/// take time.
+/// A client of one cluster. It reconnects to its brokers by itself. If closing it may take time, that happens on
+/// another thread.
 pub(super) struct Client {
     producer: Option<ThreadedProducer<Reporter>>,
     trouble: Arc<watch::Sender<Trouble>>,
-    /// Topics that were not there when they were last written to.
+    /// Topics that did not exist at the last write.
     missing: Mutex<BTreeSet<String>>,
 }
 
-/// What the brokers and the network did. The client tells it a little later.
+/// Errors of the brokers and the network. The client reports them with a small delay.
 #[derive(Clone, Debug, Default)]
 struct Trouble {
-    /// The last thing that was wrong, until a message is stored.
+    /// Last error; cleared when a message is stored.
     last: Option<Arc<str>>,
-    /// How often nothing went on.
+    /// Number of errors that stopped all progress.
     stops: u64,
-    /// Another client has to be made, of what the secrets and files hold then.
+    /// Set if a new client is needed, with the current secrets and files.
     is_over: bool,
 }
 
 impl Client {
-    /// Makes a client; it connects by itself. Reads files and secrets: blocks for so long.
+    /// Makes a client, which connects in the background. Blocks while it reads files and secrets.
     ///
     /// # Errors
-    /// What of the options is of no use.
+    /// Fails if an option is invalid.
     pub(super) fn new(options: &KafkaOptions) -> Result<Self, HandlerError> {
         let trouble = Arc::new(watch::Sender::new(Trouble::default()));
         let reporter = Reporter {
@@ -70,17 +70,17 @@ impl Client {
             trouble: Arc::clone(&trouble),
             is_troubled: AtomicBool::new(false),
         };
-        let failed = |error: KafkaError| HandlerError::Failed(format!("failed to make a client of Kafka: {error}"));
+        let failed = |error: KafkaError| HandlerError::Failed(format!("failed to create the Kafka client: {error}"));
         let producer = ThreadedProducer::from_config_and_context(&config(options)?, reporter).map_err(failed)?;
         Ok(Self { producer: Some(producer), trouble, missing: Mutex::default() })
     }
 
     fn producer(&self) -> &ThreadedProducer<Reporter> {
-        self.producer.as_ref().expect("it is there until the client is dropped")
+        self.producer.as_ref().expect("set until the client is dropped")
     }
 
-    /// Gives a message to the client, which sends it behind all others of its partition. Returns where its answer arrives,
-    /// also where the client does not accept it.
+    /// Queues a message after all others of its partition. Returns the receiver of its answer. An error of the client
+    /// also arrives there.
     pub(super) fn send(&self, message: &Message) -> Report {
         let (answer, report) = oneshot::channel();
         let parts = message.headers.iter();
@@ -95,37 +95,37 @@ impl Client {
         report
     }
 
-    /// Notes a topic that is not there: it may come.
+    /// Records a topic that does not exist yet.
     pub(super) fn miss(&self, topic: String) {
         lock(&self.missing).insert(topic);
     }
 
-    /// Asks the brokers for the topics that were not there, so that the client knows those that are.
+    /// Asks the brokers for the missing topics again, so that the client learns of new ones.
     pub(super) async fn look_again(&self) {
         let missing = std::mem::take(&mut *lock(&self.missing));
         for topic in missing {
             let producer = self.producer().clone();
             let looking = spawn_blocking(move || {
-                // Whether it is there is heard from the next message.
+                // The next message shows if the topic exists.
                 drop(producer.client().fetch_metadata(Some(&topic), METADATA_WAIT));
             });
             drop(looking.await);
         }
     }
 
-    /// Returns who waits for trouble from now on.
+    /// Returns a watch for later errors.
     pub(super) fn watch(&self) -> Watch {
         let mut trouble = self.trouble.subscribe();
         let stops = trouble.borrow_and_update().stops;
         Watch { trouble, stops }
     }
 
-    /// Returns whether another client has to be made.
+    /// Returns true if a new client is needed.
     pub(super) fn is_over(&self) -> bool {
         self.trouble.borrow().is_over
     }
 
-    /// Gives up what is not sent, and what is sent and not acknowledged: what is not stored yet will hardly be.
+    /// Drops messages that are not sent or not acknowledged. If they are not stored yet, they probably never will be.
     pub(super) fn give_up(&self) {
         self.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
@@ -141,14 +141,14 @@ impl Drop for Client {
     }
 }
 
-/// Who waits for trouble.
+/// Watch for errors.
 pub(super) struct Watch {
     trouble: watch::Receiver<Trouble>,
     stops: u64,
 }
 
 impl Watch {
-    /// Waits until nothing goes on any more, and says why.
+    /// Waits until nothing makes progress, and returns the reason.
     pub(super) async fn stopped(&mut self) -> String {
         let stops = self.stops;
         match self.trouble.wait_for(|trouble| trouble.stops != stops).await {
@@ -157,22 +157,22 @@ impl Watch {
         }
     }
 
-    /// Returns what was wrong last.
+    /// Returns the last error.
     pub(super) fn last(&self) -> Option<Arc<str>> {
         self.trouble.borrow().last.clone()
     }
 }
 
-/// Hears what the client says.
+/// Receiver of the client's reports.
 struct Reporter {
     brokers: String,
     trouble: Arc<watch::Sender<Trouble>>,
-    /// Whether there is a last trouble: looked at for each message.
+    /// Set if there is a last error; checked for each message.
     is_troubled: AtomicBool,
 }
 
 impl Reporter {
-    /// Notes what is wrong. The reason names broker and cause.
+    /// Records an error. `reason` names the broker and the cause.
     fn note(&self, code: RDKafkaErrorCode, reason: &str) {
         let brokers = &self.brokers;
         let (text, stops, is_over) = match code {
@@ -182,7 +182,7 @@ impl Reporter {
             RDKafkaErrorCode::SSL => {
                 (format!("failed to agree on TLS with Kafka at {brokers}: {reason}; check `tls`"), true, true)
             }
-            RDKafkaErrorCode::Fatal => (format!("the client of Kafka at {brokers} gave up: {reason}"), true, true),
+            RDKafkaErrorCode::Fatal => (format!("the Kafka client for {brokers} failed: {reason}"), true, true),
             RDKafkaErrorCode::AllBrokersDown => {
                 let before = self.trouble.borrow().last.clone();
                 let before = before.as_deref().unwrap_or(reason);
@@ -191,7 +191,7 @@ impl Reporter {
             _ => (format!("failed to reach Kafka at {brokers}: {reason}"), false, false),
         };
         self.trouble.send_modify(|trouble| {
-            // What ended the client says more than the connections that fail of it afterwards.
+            // A fatal error of the client has precedence over the connection errors that follow it.
             if is_over || !trouble.is_over || trouble.last.is_none() {
                 trouble.last = Some(text.into());
             }
@@ -220,13 +220,15 @@ impl ProducerContext for Reporter {
         if answer.is_ok() && self.is_troubled.swap(false, Ordering::AcqRel) {
             self.trouble.send_modify(|trouble| trouble.last = None);
         }
-        drop(report.send(answer)); // an attempt that forgot the message has dropped its end
+        drop(report.send(answer)); // the receiver was dropped if the attempt no longer needs it
     }
 }
 
-/// Returns what the client is told. It repeats a message until it is stored: when to give up is the handler's affair.
+/// Returns the client's configuration. The client repeats a message until it is stored, because the handler decides
+/// when to give up.
 fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
-    // Larger batches cost everybody less. Where each message waits for the one before there are none.
+    // Larger batches reduce the load. With total order each message waits for the previous one, so there are no
+    // batches.
     let linger_ms = if options.total_order { "0" } else { "5" };
     let timeout_ms = options.timeout.as_millis().clamp(1_000, 60_000).to_string();
     let mut config = ClientConfig::new();
@@ -243,13 +245,13 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
         ("socket.nagle.disable", "true"),
         ("reconnect.backoff.max.ms", "1000"),
         ("linger.ms", linger_ms),
-        // What waits is bounded by what is in delivery, and what is too large by the broker.
+        // The queue is bounded by the deliveries, and the size of messages by the broker.
         ("queue.buffering.max.messages", "0"),
         ("queue.buffering.max.kbytes", "2147483647"),
         ("message.max.bytes", "1000000000"),
-        // A topic that is not there may come: the handler looks again.
+        // A missing topic may be created later; the handler checks again.
         ("topic.metadata.propagation.max.ms", "2000"),
-        // One key is in the same partition as with Java's producers.
+        // Uses the same partition for a key as Java's producers.
         ("partitioner", "murmur2_random"),
     ] {
         config.set(key, value);
@@ -270,7 +272,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
         config.set("sasl.username", &sasl.username).set("sasl.password", password.expose_secret());
     }
     if let Some(tls) = &options.tls {
-        // librdkafka would not say which file is wrong.
+        // The error of librdkafka would not name the invalid file.
         TlsOptions::from(tls).check().map_err(|(_, error)| HandlerError::Failed(format!("`tls`: {error}")))?;
         let path = |path: &std::path::Path| path.display().to_string();
         config.set("ssl.ca.location", tls.ca_file.as_deref().map_or_else(|| "probe".to_owned(), path));
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_the_client_is_told_though_connections_fail_of_it_afterwards() {
+    fn first_cause_outlives_later_connection_errors() {
         let trouble = Arc::new(watch::Sender::new(Trouble::default()));
         let reporter = Reporter {
             brokers: "b:9092".to_owned(),

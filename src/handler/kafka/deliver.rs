@@ -1,4 +1,4 @@
-//! The handler: batches in, acknowledgements out.
+//! The handler: it receives batches and acknowledges them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     notification::Notification,
 };
 
-/// The handler. It connects with the first batch: brokers that are not there are a failed attempt like any other.
+/// The handler of type `kafka`. It connects with the first batch. Unreachable brokers are an ordinary failed attempt.
 pub struct KafkaHandler {
     options: KafkaOptions,
     writer: KafkaMessageWriter,
@@ -27,15 +27,15 @@ pub struct KafkaHandler {
 }
 
 impl KafkaHandler {
-    /// Makes the handler; does nothing else.
+    /// Makes the handler; it does not connect yet.
     pub fn new(options: KafkaOptions, formatter: impl Into<Formatter>) -> Self {
         let KafkaOptions { cluster, topic, key, mode, .. } = options.clone();
         let writer = KafkaMessageWriter { formatter: formatter.into(), cluster, topic, key, mode };
         Self { options, writer, client: Mutex::new(None), sent: Sent::default() }
     }
 
-    /// One client for the handler's life: what an abandoned one still had to send could overtake a new one. Another one
-    /// only after the brokers refused this one, or it gave up itself.
+    /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. Otherwise unsent
+    /// messages of the old client could overtake those of the new one.
     async fn client(&self) -> Result<Arc<Client>, HandlerError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client
@@ -56,7 +56,7 @@ impl KafkaHandler {
         client.look_again().await;
         let mut watch = client.watch();
         let publisher = Publisher::new(&client, &self.writer, &self.sent, batch, form);
-        // Said before whoever waits for the whole attempt says less.
+        // Ends before the timeout of the whole attempt, because this error has more details.
         let patience = self.options.timeout.mul_f64(0.9);
         let stored = timeout(patience, async {
             tokio::select! {
@@ -82,7 +82,8 @@ impl AsyncHandler for KafkaHandler {
 
     fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(async {
-            // What is acknowledged is stored. What is not comes again with the next start: there is nothing to flush.
+            // Acknowledged messages are stored. The others are sent again after the next start, so there is nothing to
+            // flush.
             if let Some(client) = self.client.lock().await.take() {
                 client.give_up();
             }

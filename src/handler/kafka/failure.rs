@@ -1,31 +1,31 @@
-//! Why a message is not stored, and what is done about it.
+//! Reasons why a message is not stored, and the reactions.
 
 use rdkafka::{error::KafkaError, types::RDKafkaErrorCode};
 
 use crate::handler::HandlerError;
 
-/// Why a message is not stored.
+/// Reason why a message is not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The client or the broker said so.
+    /// Error of the client or the broker.
     Told(RDKafkaErrorCode),
-    /// The client is gone, and its messages with it.
+    /// The client was closed, and its messages were dropped.
     Dropped,
 }
 
 impl Failure {
-    /// Reads an error of the client.
+    /// Converts an error of the client.
     pub(super) fn of(error: &KafkaError) -> Self {
         Self::Told(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
     }
 
-    /// Returns whether the topic is not there, as far as the client knows: it has to look again.
+    /// Returns true if the client does not know the topic, so that it has to ask for it again.
     pub(super) fn is_unknown_topic(&self) -> bool {
         use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
         matches!(self, Self::Told(UnknownTopic | UnknownTopicOrPartition | UnknownPartition))
     }
 
-    /// Says what it means for a message to a topic.
+    /// Returns the handler error for a message to a topic.
     pub(super) fn meaning(&self, topic: &str) -> HandlerError {
         use RDKafkaErrorCode::{
             ClusterAuthorizationFailed, InvalidMessageSize, InvalidRecord, InvalidTopic, MessageSizeTooLarge,
@@ -33,16 +33,18 @@ impl Failure {
         };
         let code = match self {
             Self::Dropped | Self::Told(PurgeQueue | PurgeInflight) => {
-                return HandlerError::Failed(format!("the message to {topic} was given up with its client"));
+                return HandlerError::Failed(format!(
+                    "the message to {topic} was dropped because its client was closed"
+                ));
             }
             Self::Told(code) => code,
         };
         match code {
             _ if self.is_unknown_topic() => HandlerError::Failed(format!(
-                "there is no topic {topic}: make it, or let the brokers, by auto.create.topics.enable"
+                "topic {topic} does not exist: create it, or set auto.create.topics.enable on the brokers"
             )),
             MessageSizeTooLarge | InvalidMessageSize => HandlerError::TooLarge(format!(
-                "the message to {topic} is larger than Kafka takes there: `max.message.bytes` of the topic says how large"
+                "the message to {topic} is larger than Kafka accepts: see `max.message.bytes` of the topic"
             )),
             InvalidRecord | InvalidTopic => {
                 HandlerError::Rejected(format!("Kafka refused a message to {topic}: {code}"))
@@ -64,19 +66,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_means_again_smaller_or_never() {
+    fn broker_answer_means_retry_shrink_or_reject() {
         use RDKafkaErrorCode::{
             ClusterAuthorizationFailed, InvalidRecord, MessageSizeTooLarge, NotEnoughReplicas, PurgeQueue,
             TopicAuthorizationFailed, UnknownTopic, UnknownTopicOrPartition,
         };
         for (code, kind, text) in [
-            (UnknownTopic, "Failed", "there is no topic t: make it"),
-            (UnknownTopicOrPartition, "Failed", "there is no topic t: make it"),
+            (UnknownTopic, "Failed", "topic t does not exist: create it"),
+            (UnknownTopicOrPartition, "Failed", "topic t does not exist: create it"),
             (TopicAuthorizationFailed, "Failed", "the right Write"),
             (ClusterAuthorizationFailed, "Failed", "idempotent = false"),
             (NotEnoughReplicas, "Failed", "did not store a message to t"),
-            (PurgeQueue, "Failed", "given up with its client"),
-            (MessageSizeTooLarge, "TooLarge", "larger than Kafka takes"),
+            (PurgeQueue, "Failed", "its client was closed"),
+            (MessageSizeTooLarge, "TooLarge", "larger than Kafka accepts"),
             (InvalidRecord, "Rejected", "refused a message to t"),
         ] {
             let meaning = Failure::of(&KafkaError::MessageProduction(code)).meaning("t");

@@ -1,4 +1,4 @@
-//! An event as a message, as the Kafka binding of `CloudEvents` 1.0.2 has it.
+//! Encoding of an event as a message, by the Kafka binding of `CloudEvents` 1.0.2.
 
 use std::mem;
 
@@ -13,51 +13,51 @@ use crate::{
 
 const CONTENT_TYPE: &str = "content-type";
 
-/// What makes messages of events.
+/// Writer of messages.
 #[derive(Clone, Debug)]
 pub struct KafkaMessageWriter {
-    /// Writes events.
+    /// Formatter of events.
     pub formatter: Formatter,
-    /// The name of the cluster, for `{cluster}`.
+    /// Name of the cluster, for `{cluster}`.
     pub cluster: String,
-    /// Where a message goes.
+    /// Topic of a message.
     pub topic: TopicTemplate,
-    /// What its key is.
+    /// Key of a message.
     pub key: KeyTemplate,
-    /// How an event travels.
+    /// Content mode of a message.
     pub mode: ContentMode,
 }
 
-/// One event on its way.
+/// Message of one event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Where it goes.
+    /// Its topic.
     pub topic: String,
-    /// One key, one partition: messages of one key stay in order.
+    /// Its key. Messages of one key are in one partition, in order.
     pub key: String,
-    /// UTF-8.
+    /// Its headers, in UTF-8.
     pub headers: Headers,
     body: Vec<u8>,
     is_tombstone: bool,
 }
 
 impl Message {
-    /// Says in a header which span it is part of.
+    /// Adds the header with its trace context.
     pub fn trace(&mut self, context: TraceContext) {
         self.headers.add(TraceContext::HEADER, &context.to_string());
     }
 
-    /// Returns the value. `None` is a tombstone: of the key nothing is left.
+    /// Returns the value. `None` is a tombstone: the key is deleted.
     pub fn value(&self) -> Option<&[u8]> {
         (!self.is_tombstone).then_some(&*self.body)
     }
 }
 
-/// The headers of a message: names and values, in one text.
+/// Headers of a message: names and values, stored in one text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     values: String,
-    /// Names, and where their values end.
+    /// Names, and the end of each value.
     names: Vec<(&'static str, usize)>,
 }
 
@@ -80,18 +80,18 @@ impl Headers {
 }
 
 impl KafkaMessageWriter {
-    /// Makes the message of an event, in place of what is in `message`. `deleted` and `removed` are tombstones, with the
-    /// attributes as headers in either mode.
+    /// Writes the message of an event to `message`, replacing its content. `deleted` and `removed` become tombstones;
+    /// in either mode their attributes are headers.
     ///
     /// # Errors
-    /// `Rejected` where the topic would be longer than Kafka allows, or its format cannot be made of the event; `TooLarge`
-    /// where the format has nothing smaller.
+    /// `Rejected` if the topic would be longer than Kafka allows, or the event cannot be encoded in this format.
+    /// `TooLarge` if the format has no smaller form.
     pub fn write(&self, event: &Event, form: Form, message: &mut Message) -> Result<(), HandlerError> {
         let Message { topic, key, headers, body, is_tombstone } = message;
         self.topic.write(topic, &self.cluster, event);
         if topic.len() > TOPIC_LEN_MAX {
             let (id, len) = (cloud_event::id(event), topic.len());
-            let problem = format!("the topic of {id} has {len} letters: Kafka takes {TOPIC_LEN_MAX}");
+            let problem = format!("the topic of {id} has {len} letters: the limit is {TOPIC_LEN_MAX}");
             return Err(HandlerError::Rejected(problem));
         }
         self.key.write(key, &self.cluster, event);
@@ -137,7 +137,7 @@ mod tests {
             mode,
         };
         let mut message = Message::default();
-        // What was there before leaves nothing behind.
+        // The previous content leaves no trace.
         for change in [updated("before", "v", 8, 9), deleted("before", "v", 9), change] {
             writer.write(&event(unit("", "pods", "Pod"), change), form, &mut message).unwrap();
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_mode_is_the_whole_event_and_binary_mode_its_data_with_headers() {
+    fn structured_and_binary_mode_carry_the_same_event() {
         let whole = message(ContentMode::Structured, updated("web", "u", 1, 2), Form::Whole);
         assert_eq!((whole.topic.as_str(), whole.key.as_str()), ("k8s.pods", "u"));
         assert_eq!(headers(&whole), BTreeMap::from([(CONTENT_TYPE, "application/cloudevents+json; charset=UTF-8")]));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_a_tombstone_with_its_attributes_as_headers_in_either_mode() {
+    fn deletion_is_tombstone_with_headers() {
         let removed = || Change::Removed { object: pod("web", "u", 7), cause: Cause::Watch };
         for mode in [ContentMode::Structured, ContentMode::Binary] {
             for form in [Form::Whole, Form::Reference] {
@@ -179,7 +179,7 @@ mod tests {
                     assert_eq!((message.value(), message.key.as_str()), (None, "u"));
                     let headers = headers(&message);
                     assert_eq!((headers["ce_id"], headers["ce_name"]), (id, "web"));
-                    assert!(!headers.contains_key(CONTENT_TYPE), "there is no content");
+                    assert!(!headers.contains_key(CONTENT_TYPE), "the message has no value");
                 }
             }
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_form_has_less_data() {
+    fn smaller_form_has_less_data() {
         let members = |form| {
             let data = value(&message(ContentMode::Binary, updated("web", "u", 1, 2), form));
             data.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_kafka_does_not_take_is_given_up() {
+    fn invalid_topic_is_given_up() {
         let writer = KafkaMessageWriter {
             formatter: Encoder::new("prod", "9f2c").into(),
             cluster: "ö".repeat(60),

@@ -1,4 +1,4 @@
-//! What a handler is told.
+//! Options of a handler of type `kafka`.
 
 use std::time::Duration;
 
@@ -12,61 +12,61 @@ use crate::{cloud_event::ContentMode, handler::client_tls::ClientTls, secret::Se
 /// `[handlers.*]` of type `kafka`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaOptions {
-    /// Addresses, `host:port`, of brokers to begin with; the others are learned from them.
+    /// Addresses, `host:port`, of some brokers; the client learns the others from them.
     pub brokers: Vec<String>,
-    /// Where a message goes.
+    /// Topic of a message.
     pub topic: TopicTemplate,
-    /// What its key is.
+    /// Key of a message.
     pub key: KeyTemplate,
-    /// The name of the cluster, for `{cluster}`.
+    /// Name of the cluster, for `{cluster}`.
     pub cluster: String,
-    /// How an event travels.
+    /// Content mode of a message.
     pub mode: ContentMode,
-    /// How batches of messages are packed.
+    /// Compression of batches of messages.
     pub compression: KafkaCompression,
-    /// Who has to have a message before it is acknowledged.
+    /// Replicas that must have a message before it is acknowledged.
     pub acks: Acks,
-    /// Brokers know a message again that the client repeats. Needs [`Acks::All`].
+    /// Brokers recognize messages that the client repeats. Needs [`Acks::All`].
     pub idempotent: bool,
-    /// Who we are.
+    /// Credentials.
     pub sasl: Option<KafkaSasl>,
-    /// Connections are TLS.
+    /// TLS of the connections; `None`: no TLS.
     pub tls: Option<ClientTls>,
-    /// What one attempt may take.
+    /// Timeout of one attempt.
     pub timeout: Duration,
-    /// Messages are sent one after the other, whatever their object: `order = "total"`.
+    /// Messages are sent one after the other, also for different objects: `order = "total"`.
     pub total_order: bool,
 }
 
-/// How batches of messages are packed.
+/// Compression of batches of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AsRefStr)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "lowercase")]
 pub enum KafkaCompression {
-    /// Not at all.
+    /// No compression.
     None,
-    /// As gzip: dear.
+    /// gzip: needs the most CPU time.
     Gzip,
-    /// As Snappy.
+    /// Snappy.
     Snappy,
-    /// As LZ4: the cheapest.
+    /// LZ4: needs the least CPU time.
     Lz4,
-    /// As Zstandard: the smallest.
+    /// Zstandard: the smallest.
     #[default]
     Zstd,
 }
 
-/// Who has to have a message before it is acknowledged.
+/// Replicas that must have a message before it is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Acks {
-    /// All replicas that keep up.
+    /// All in-sync replicas.
     #[default]
     #[serde(rename = "all")]
     All,
-    /// The partition's leader: lost if that is lost.
+    /// Only the partition's leader. Messages are lost if the leader is lost.
     #[serde(rename = "1")]
     Leader,
-    /// Nobody: lost with the connection.
+    /// No acknowledgement. Messages are lost with the connection.
     #[serde(rename = "0")]
     None,
 }
@@ -82,28 +82,28 @@ impl Acks {
     }
 }
 
-/// Who a Kafka handler is.
+/// Credentials of a Kafka handler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Sasl")]
 pub struct KafkaSasl {
-    /// How the password is proved. `PLAIN` sends it: only with `tls`. Required.
+    /// Proof of the password. `PLAIN` sends the password: use it only with `tls`. Required.
     pub mechanism: SaslMechanism,
-    /// The user. Required.
+    /// Name of the user. Required.
     pub username: String,
     /// The password. Required.
     pub password: SecretRef,
 }
 
-/// How a user is proved to a broker.
+/// Mechanism that proves a user's password to a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SaslMechanism {
     /// The password is sent.
     #[serde(rename = "PLAIN")]
     Plain,
-    /// The password is proved, by SHA-256.
+    /// SCRAM with SHA-256; the password is not sent.
     #[serde(rename = "SCRAM-SHA-256")]
     ScramSha256,
-    /// The password is proved, by SHA-512.
+    /// SCRAM with SHA-512; the password is not sent.
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
 }

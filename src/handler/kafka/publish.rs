@@ -1,4 +1,4 @@
-//! Storing the messages of one batch, all at once.
+//! Stores the messages of one batch concurrently.
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
@@ -13,15 +13,15 @@ use crate::{
     notification::Notification,
 };
 
-/// One attempt to store the messages of a batch. Dropped before all are stored, what is known of each is remembered for
-/// the next one.
+/// One attempt to store the messages of a batch. If it is dropped early, the state of each message is kept for the next
+/// attempt.
 pub(super) struct Publisher<'a> {
     client: &'a Client,
     writer: &'a KafkaMessageWriter,
     sent: &'a Sent,
     batch: &'a Notification,
     form: Form,
-    /// Indexes of messages that the broker has.
+    /// Indexes of messages that the broker has stored.
     stored: Vec<usize>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Publisher<'a> {
         Self { client, writer, sent, batch, form, stored: Vec::new() }
     }
 
-    /// Stores all messages side by side. Continues after a failure, and returns the first one.
+    /// Stores all messages concurrently. Continues after a failure, and returns the first one.
     pub(super) async fn store_all(mut self) -> Result<(), HandlerError> {
         let (mut failed, mut message) = (None, Message::default());
         let mut waiting = FuturesUnordered::new();
@@ -67,7 +67,7 @@ impl<'a> Publisher<'a> {
         MessageOf(&self.batch.events()[index], self.form)
     }
 
-    /// Sends a message, unless an earlier attempt has; `None`: the broker has it.
+    /// Sends a message, unless an earlier attempt has sent it; `None`: the broker has stored it.
     fn begin(&self, index: usize, message: &mut Message) -> Result<Option<Report>, HandlerError> {
         match self.sent.take(self.message(index)) {
             Some(State::Stored) => Ok(None),

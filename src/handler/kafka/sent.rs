@@ -1,9 +1,9 @@
-//! What was given to the client and not yet answered for, or is stored though its batch is not.
+//! Messages that the client has without an answer yet, and stored messages of batches that are not complete.
 //!
-//! The client keeps a message until the broker has it, whatever becomes of connections, and so keeps the order of each
-//! partition. An attempt that gave up waiting therefore leaves its messages where they are, and the next one waits for the
-//! same: sent again, a message could be overtaken by its own past. What is stored of a batch that failed is remembered for
-//! as long, and not stored twice for the sake of the rest. Nothing is remembered of a batch that is delivered at once.
+//! The client keeps a message until the broker has stored it, across connections, and thus keeps the order of each
+//! partition. An attempt that times out leaves its messages with the client, and the next attempt waits for the same
+//! messages. If it sent a new copy, the old copy could arrive later. Stored messages of a failed batch are remembered
+//! too, so that a retry does not store them again. If a batch succeeds at once, nothing is remembered.
 
 use std::{
     hash::{Hash, Hasher},
@@ -21,20 +21,20 @@ use crate::{
     notification::Event,
 };
 
-/// Messages that are remembered before those that nobody asked for again are forgotten.
+/// Number of remembered messages above which those that have an answer are forgotten.
 const REMEMBERED_MAX: usize = 65_536;
 
-/// End of a message: stored, or the reason why not.
+/// Result of a message: stored, or the reason of the failure.
 pub(super) type Answer = Result<(), Failure>;
 
-/// Receiver of the answer to one message. It is closed once the client is gone.
+/// Receiver of a message's result. It is closed when the client is dropped.
 pub(super) type Report = oneshot::Receiver<Answer>;
 
 /// One message: an event in a form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageOf<'a>(pub(super) &'a Event, pub(super) Form);
 
-/// What a message is remembered by.
+/// Key of a remembered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MessageId {
     sequence: u64,
@@ -60,7 +60,7 @@ impl Hash for MessageOf<'_> {
     }
 }
 
-/// The event's id is written only where the rest is equal: mostly, nothing is remembered.
+/// The event's id is computed only if the other fields are equal, which is rare.
 impl Equivalent<MessageId> for MessageOf<'_> {
     fn equivalent(&self, key: &MessageId) -> bool {
         let Self(event, form) = *self;
@@ -68,21 +68,21 @@ impl Equivalent<MessageId> for MessageOf<'_> {
     }
 }
 
-/// What is known of a message.
+/// State of a message.
 #[derive(Debug)]
 pub(super) enum State {
-    /// The client has it.
+    /// The client has it, without an answer yet.
     Sent(Report),
-    /// The broker has it.
+    /// The broker has stored it.
     Stored,
 }
 
-/// Messages of batches that are not delivered as a whole.
+/// Remembered messages of batches that are not yet delivered completely.
 #[derive(Debug, Default)]
 pub(super) struct Sent(Mutex<HashMap<MessageId, State, RandomState>>);
 
 impl Sent {
-    /// Takes out what is known of a message. One that failed while nobody waited is as if it had never been sent.
+    /// Removes and returns the state of a message; `None` if it has failed, as if it had never been sent.
     pub(super) fn take(&self, message: MessageOf<'_>) -> Option<State> {
         let State::Sent(mut report) = lock(&self.0).remove(&message)? else { return Some(State::Stored) };
         match report.try_recv() {
@@ -101,13 +101,13 @@ impl Sent {
         table.insert(message.into(), state);
     }
 
-    /// Waits for a report. Dropped before it comes, the message is remembered.
+    /// Waits for a report. If the future is dropped earlier, the message is remembered.
     pub(super) fn wait<'a>(&'a self, message: MessageOf<'a>, report: Report) -> Waiting<'a> {
         Waiting { sent: self, message, report: Some(report) }
     }
 }
 
-/// Whether the client still has it. What it has is bounded by what is in delivery.
+/// Returns true if the client still has the message. The deliveries bound the number of such messages.
 fn is_open(state: &mut State) -> bool {
     match state {
         State::Sent(report) => matches!(report.try_recv(), Err(TryRecvError::Empty)),
@@ -115,7 +115,7 @@ fn is_open(state: &mut State) -> bool {
     }
 }
 
-/// Somebody who waits for a report.
+/// Future of a report.
 pub(super) struct Waiting<'a> {
     sent: &'a Sent,
     message: MessageOf<'a>,
@@ -123,7 +123,7 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Returns what became of the message.
+    /// Returns the result of the message.
     pub(super) async fn answer(mut self) -> Answer {
         let Some(report) = &mut self.report else { return Err(Failure::Dropped) };
         let answer = report.await.unwrap_or(Err(Failure::Dropped));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn d8_who_gives_up_waiting_leaves_the_message_to_the_next_attempt() {
+    async fn cancelled_attempt_leaves_message_to_next_attempt() {
         let (sent, (broker, report)) = (Sent::default(), oneshot::channel());
         let event = numbered(1);
         let message = MessageOf(&event, Form::Whole);
@@ -165,19 +165,19 @@ mod tests {
         let Some(State::Sent(report)) = sent.take(message) else { panic!("it is remembered") };
         broker.send(Ok(())).unwrap();
         assert_eq!(sent.wait(message, report).answer().await, Ok(()));
-        assert!(sent.take(message).is_none(), "who was told knows it");
+        assert!(sent.take(message).is_none(), "an answered message is not remembered");
         sent.keep(message, State::Stored);
         assert!(matches!(sent.take(message), Some(State::Stored)));
-        assert!(sent.take(message).is_none(), "it is remembered once");
+        assert!(sent.take(message).is_none(), "taking a message forgets it");
     }
 
     #[test]
-    fn d8_another_event_or_form_is_another_message() {
+    fn different_event_or_form_is_another_message() {
         let sent = Sent::default();
         let (event, mut other) = (numbered(1), numbered(2));
         sent.keep(MessageOf(&event, Form::Whole), State::Stored);
         other.record.sequence = event.record.sequence;
-        assert!(sent.take(MessageOf(&other, Form::Whole)).is_none(), "its id is another one");
+        assert!(sent.take(MessageOf(&other, Form::Whole)).is_none(), "its id differs");
         assert!(sent.take(MessageOf(&event, Form::WithoutOld)).is_none());
         other.record.change = event.record.change.clone();
         other.record.sequence = Sequence(3);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn i4_what_failed_is_not_remembered_and_is_sent_again() {
+    async fn failed_message_is_forgotten_and_sent_again() {
         let (sent, (broker, report)) = (Sent::default(), oneshot::channel());
         let event = numbered(1);
         let message = MessageOf(&event, Form::Whole);
@@ -194,16 +194,16 @@ mod tests {
         assert_eq!(sent.wait(message, report).answer().await, Err(Failure::Dropped));
         let (broker, report) = oneshot::channel();
         drop(broker);
-        assert_eq!(sent.wait(message, report).answer().await, Err(Failure::Dropped), "the client is gone");
+        assert_eq!(sent.wait(message, report).answer().await, Err(Failure::Dropped), "the client was dropped");
         assert!(sent.take(message).is_none());
         let (broker, report) = oneshot::channel();
         drop(sent.wait(message, report));
         broker.send(Err(Failure::Dropped)).unwrap();
-        assert!(sent.take(message).is_none(), "it failed while nobody waited");
+        assert!(sent.take(message).is_none(), "it failed without a waiting attempt");
     }
 
     #[tokio::test]
-    async fn i5_what_nobody_asks_for_again_is_forgotten_and_what_the_client_has_is_not() {
+    async fn unrequested_results_are_forgotten_and_pending_ones_kept() {
         let sent = Sent::default();
         let (_broker, report) = oneshot::channel();
         let first = numbered(0);

@@ -1,16 +1,16 @@
-//! Topics and keys: a template, and what an event makes of it.
+//! Templates of topics and keys.
 //!
-//! **Invariants:** a topic holds what Kafka allows in its name and nothing else; different values make different text in
-//! it. In a key values stand as they are.
+//! **Invariants:** a topic contains only characters that Kafka allows; different values give different text in it. In a
+//! key, values are not encoded.
 
 use std::fmt::Write as _;
 
 use crate::{change::Change, notification::Event};
 
-/// Longest name of a topic.
+/// Maximum length of a topic name.
 pub const TOPIC_LEN_MAX: usize = 249;
 
-/// What a placeholder stands for.
+/// Value of a placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placeholder {
     Cluster,
@@ -22,7 +22,7 @@ enum Placeholder {
     Uid,
 }
 
-/// Those that a topic may have; a key may have all.
+/// Number of placeholders that a topic may have; a key may have all.
 const OF_TOPICS: usize = 4;
 
 const PLACEHOLDERS: [(&str, Placeholder); 7] = [
@@ -41,19 +41,19 @@ enum Part {
     Value(Placeholder),
 }
 
-/// The template of a topic, which was read without a mistake.
+/// A valid template of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicTemplate(Vec<Part>);
 
-/// The template of a key, which was read without a mistake.
+/// A valid template of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTemplate(Vec<Part>);
 
 impl TopicTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong, and what was expected.
+    /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts = parse(text, &PLACEHOLDERS[..OF_TOPICS])?;
         for part in &parts {
@@ -64,7 +64,7 @@ impl TopicTemplate {
             }
         }
         if matches!(text, "." | "..") {
-            return Err(format!("is {text:?}, which no topic can be called: expected another name"));
+            return Err(format!("is {text:?}, which is not a valid topic name: expected another name"));
         }
         Ok(Self(parts))
     }
@@ -76,11 +76,11 @@ impl TopicTemplate {
         topic
     }
 
-    /// Writes the topic of an event in place of what is in `topic`.
+    /// Writes the topic of an event to `topic`, replacing its content.
     pub(super) fn write(&self, topic: &mut String, cluster: &str, event: &Event) {
         topic.clear();
         fill(&self.0, topic, |out, placeholder| match (placeholder, value(placeholder, cluster, event)) {
-            // The empty group is `core`, and has no namesake.
+            // The empty group is written as `core`, so a group named `core` is encoded.
             (Placeholder::Group, "core") => out.push_str("_63ore"),
             (Placeholder::Group, "") => out.push_str("core"),
             (_, "") => out.push('_'),
@@ -89,7 +89,7 @@ impl TopicTemplate {
     }
 }
 
-/// Writes a value in letters that a topic may have.
+/// Writes a value with only the characters that a topic may have.
 fn encode(out: &mut String, value: &str) {
     if value.bytes().all(|byte| is_plain(char::from(byte))) {
         return out.push_str(value);
@@ -98,22 +98,22 @@ fn encode(out: &mut String, value: &str) {
         if is_plain(char::from(byte)) {
             out.push(char::from(byte));
         } else {
-            write!(out, "_{byte:02X}").expect("a string takes everything");
+            write!(out, "_{byte:02X}").expect("writing to a string succeeds");
         }
     }
 }
 
 impl KeyTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong, and what was expected.
+    /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
         parse(text, &PLACEHOLDERS).map(Self)
     }
 
-    /// Returns whether each object of a topic has a key of its own: else a tombstone says of one what is not so of
-    /// another.
+    /// Returns true if each object of a topic has its own key. Otherwise a tombstone of one object would delete another
+    /// one.
     pub fn is_per_object(&self, topic: &TopicTemplate) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource, Uid};
         let has = |parts: &[Part], wanted| parts.contains(&Part::Value(wanted));
@@ -122,20 +122,21 @@ impl KeyTemplate {
             || (has(&self.0, Name) && either(Namespace) && either(Group) && (either(Resource) || has(&self.0, Kind)))
     }
 
-    /// Writes the key of an event in place of what is in `key`; it is never empty. What is about a type and no object has
-    /// the name of the type.
+    /// Writes the key of an event to `key`, replacing its content; it is never empty. For an event without an object,
+    /// the key is the name of the type.
     pub(super) fn write(&self, key: &mut String, cluster: &str, event: &Event) {
         key.clear();
         let resource = &event.unit.resource;
         if let Change::Synced { .. } = event.record.change {
             return write!(key, "{}/{}/{}.synced", resource.group, resource.version, resource.plural)
-                .expect("a string takes everything");
+                .expect("writing to a string succeeds");
         }
         fill(&self.0, key, |out, placeholder| match value(placeholder, cluster, event) {
             "" if placeholder == Placeholder::Uid => {
-                // As ids have it: some aggregated APIs have no uids.
+                // Same form as in ids, because objects of some aggregated APIs have no uid.
                 let [namespace, name] = [Placeholder::Namespace, Placeholder::Name].map(|of| value(of, cluster, event));
-                write!(out, "{}/{}/{namespace}/{name}", resource.group, resource.plural).expect("it takes everything");
+                write!(out, "{}/{}/{namespace}/{name}", resource.group, resource.plural)
+                    .expect("writing to a string succeeds");
             }
             value => out.push_str(value),
         });
@@ -156,7 +157,7 @@ fn parse(text: &str, known: &[(&str, Placeholder)]) -> Result<Vec<Part>, String>
     let (mut parts, mut rest) = (Vec::new(), text);
     while let Some((before, behind)) = rest.split_once('{') {
         let Some((name, after)) = behind.split_once('}') else {
-            return Err(format!("has no \"}}\" behind \"{{{behind}\""));
+            return Err(format!("has no \"}}\" after \"{{{behind}\""));
         };
         let Some((_, placeholder)) = known.iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = known.iter().map(|(name, _)| format!("{{{name}}}")).collect();
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_has_only_what_kafka_allows_and_different_values_differ_in_it() {
+    fn distinct_values_make_distinct_valid_topics() {
         for (text, cluster, group, expected) in [
             ("k8s.{resource}", "", "", "k8s.pods"),
             ("{cluster}.{group}-{namespace}", "prod", "apps", "prod.apps-ns"),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_of_one_object_whatever_happens_to_it() {
+    fn key_stays_the_same_for_one_object() {
         let key = |text, change| {
             let mut key = "another".to_owned();
             KeyTemplate::parse(text).unwrap().write(&mut key, "prod", &event(unit("", "pods", "Pod"), change));
@@ -234,12 +235,12 @@ mod tests {
             assert_eq!(key("{cluster}/{kind}/{namespace}/{name}", change), "prod/Pod/ns/web");
         }
         assert_eq!(key("{uid}", added("web", "", 1)), "/pods/ns/web", "an object without a uid has its name");
-        assert_eq!(key("{group}", added("web", "u1", 1)), "_", "a compacted topic takes no message without a key");
+        assert_eq!(key("{group}", added("web", "u1", 1)), "_", "a compacted topic accepts no message without a key");
         assert_eq!(key("{uid}", synced(3)), "/v1/pods.synced");
     }
 
     #[test]
-    fn a_key_that_several_objects_share_is_known() {
+    fn keys_shared_by_several_objects_are_detected() {
         for (topic, key, expected) in [
             ("t", "{uid}", true),
             ("t", "{group}/{resource}/{namespace}/{name}", true),
@@ -256,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_template_is_told_what_is_wrong() {
+    fn bad_kafka_template_is_refused_with_reason() {
         for (text, expected) in [
             ("", "is empty"),
             ("k8s.{name}", "unknown placeholder {name}: expected one of {cluster} {group} {resource} {namespace}"),
-            ("k8s.{group", "has no \"}\" behind \"{group\""),
+            ("k8s.{group", "has no \"}\" after \"{group\""),
             ("k8s/{group}", "has '/' in \"k8s/\": expected letters, digits"),
             ("k8s.}", "has '}'"),
             ("..", "no topic can be called"),

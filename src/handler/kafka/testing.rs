@@ -1,4 +1,4 @@
-//! Events to make messages of.
+//! Events for tests of messages.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Who we are: the answer to the server's challenge.
+//! Authentication: the answer to the server's challenge.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use async_nats::{Auth, AuthError};
 use super::NatsAuth;
 use crate::secret::{ExposeSecret as _, SecretRef};
 
-/// Answers the server's challenge. Secrets are read for each connection, so that a changed one takes effect.
+/// Answers the server's challenge. Secrets are read for each connection, so that changes take effect.
 pub(super) async fn answer(auth: NatsAuth, nonce: Vec<u8>) -> Result<Auth, AuthError> {
-    // Files are read: on a thread that may block.
+    // Reads files, so it runs on a thread that may block.
     let answered = tokio::task::spawn_blocking(move || prove(&auth, &nonce)).await;
     answered.unwrap_or_else(|error| Err(error.to_string())).map_err(AuthError::new)
 }

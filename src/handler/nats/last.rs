@@ -1,14 +1,14 @@
-//! The last sequence of each subject, as far as it is remembered.
+//! Bounded memory of the last sequence of each subject.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// A bounded memory of the last sequence of subjects: what was not used for longest goes, in halves.
+/// A bounded memory of the last sequence of subjects. It evicts the least recently used half.
 ///
-/// Subjects are known by a hash of 64 bits. Two of one hash have each other's sequence for a while: the server refuses
-/// what is published with it, and the caller looks at what is stored.
+/// The key of a subject is a 64-bit hash. Two subjects with the same hash share one sequence. The server then refuses a
+/// message with the wrong sequence, and the caller checks the stored messages.
 #[derive(Debug)]
 pub(super) struct Lasts {
     young: HashMap<u64, u64>,
@@ -18,12 +18,12 @@ pub(super) struct Lasts {
 }
 
 impl Lasts {
-    /// Makes a memory of up to `max` subjects: some 20 to 40 bytes each.
+    /// Makes a memory of up to `max` subjects, with 20 to 40 bytes each.
     pub(super) fn new(max: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), half: (max / 2).max(1), hasher: RandomState::default() }
     }
 
-    /// Returns the last sequence of a subject; 0 is a subject without messages.
+    /// Returns the last sequence of a subject, if it is remembered; 0 means a subject without messages.
     pub(super) fn get(&mut self, subject: &str) -> Option<u64> {
         let key = self.hasher.hash_one(subject);
         if let Some(sequence) = self.young.get(&key) {
@@ -41,7 +41,7 @@ impl Lasts {
         self.put(key, sequence);
     }
 
-    /// Forgets a subject: what is stored there is not known.
+    /// Forgets a subject whose last sequence is not known any more.
     pub(super) fn forget(&mut self, subject: &str) {
         let key = self.hasher.hash_one(subject);
         self.young.remove(&key);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn i5_the_memory_is_bounded_and_keeps_what_is_used() {
+    fn sequence_memory_is_bounded_and_keeps_hot_subjects() {
         let mut lasts = Lasts::new(100);
         lasts.insert("hot", 1);
         for i in 0..1000 {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_sequence_is_the_one_that_is_known() {
+    fn newest_sequence_wins() {
         let mut lasts = Lasts::new(2);
         lasts.insert("a", 1);
         lasts.insert("b", 2);

@@ -1,4 +1,4 @@
-//! The connection: how the server is reached, and what becomes of it.
+//! Connection to the server, and its state.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -25,44 +25,44 @@ use tokio::sync::watch;
 use super::{NatsOptions, auth};
 use crate::handler::HandlerError;
 
-/// How long an attempt waits for the connection, and one server for its answer.
+/// Time that an attempt waits for the connection, and timeout of one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
-/// How long the server may take to acknowledge a message or to answer a request.
+/// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Messages that wait for their acknowledgement at a time, of all batches.
+/// Maximum number of unacknowledged messages of all batches.
 const UNACKNOWLEDGED_MAX: usize = 16_384;
-/// Refusals that are remembered for those who wait for them. The client tells 128 at a time.
+/// Number of refusals that are remembered. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
-/// How the server begins to say what must not be published to; the subject follows, in quotes.
+/// Beginning of the server's refusal of a publish; the subject follows, in quotes.
 const REFUSED_PUBLISH: &str = "permissions violation for publish to \"";
-/// Every user may ask who it is; the answer comes behind all that was sent before.
+/// Request for the user's own info, which every user may send. Its answer follows those of all earlier messages.
 const ROUND_TRIP_SUBJECT: &str = "$SYS.REQ.USER.INFO";
 
-/// A connection that was made once, and makes itself anew.
+/// A connection that reconnects by itself.
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) context: Context,
     state: Arc<watch::Sender<State>>,
     servers: String,
-    /// The last connection over which the server took a message: the user may publish something.
+    /// Number of the last connection on which the server accepted a message: the user may publish to some subject.
     taken_over: AtomicU64,
 }
 
-/// What the server and the network did. The client tells it a little later, in order.
+/// State of the server and the network. The client reports changes with a small delay, in order.
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Connections that were made and lost.
+    /// Numbers of connections made and lost.
     connects: u64,
     drops: u64,
-    /// How often a message was refused, and to which subjects the last of them were.
+    /// Number of refused messages, and the subjects of the last ones.
     refusals: u64,
     refused: VecDeque<Arc<str>>,
-    /// Refusals of something that the handler cannot do without, and the last of them.
+    /// Number of refused operations that the handler needs, and the last of them.
     bars: u64,
     barred: Option<Arc<str>>,
-    /// Round trips that ended in a refusal, which is an answer too.
+    /// Round trips that ended in a refusal, which also counts as an answer.
     trips: u64,
-    /// Why there is no connection.
+    /// Reason why there is no connection.
     trouble: Option<Arc<str>>,
 }
 
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// The server says which right is missing: `Permissions Violation for Publish to "k8s.x"`.
+    /// Records an error. It may name a missing right: `Permissions Violation for Publish to "k8s.x"`.
     fn note_error(&mut self, text: &str) {
         let lower = text.to_lowercase();
         let subject = lower.starts_with(REFUSED_PUBLISH).then(|| &text[REFUSED_PUBLISH.len()..]);
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Returns the subjects that were refused after the first `seen` refusals, of those that are remembered.
+    /// Returns the remembered subjects that were refused after the first `seen` refusals.
     fn refused_after(&self, seen: u64) -> impl Iterator<Item = &str> {
         let new = usize::try_from(self.refusals - seen).unwrap_or(usize::MAX);
         let skipped = self.refused.len().saturating_sub(new);
@@ -114,9 +114,9 @@ impl State {
 impl Link {
     /// Connects; tries each server once.
     pub(super) async fn connect(options: &NatsOptions) -> Result<Self, HandlerError> {
-        // Where two providers are compiled in, rustls takes none by itself and panics.
+        // With two compiled-in providers, rustls selects none by itself and panics.
         if CryptoProvider::get_default().is_none() {
-            drop(ring::default_provider().install_default()); // somebody else was faster
+            drop(ring::default_provider().install_default()); // another thread may have installed one
         }
         let state = Arc::new(watch::Sender::new(State::default()));
         let (noted, who) = (Arc::clone(&state), options.auth.clone());
@@ -145,11 +145,11 @@ impl Link {
         Ok(Self { client, context, state, servers, taken_over: AtomicU64::new(0) })
     }
 
-    /// Waits a while for the connection, and returns a watch over it.
+    /// Waits for the connection, and returns a watch on it.
     pub(super) async fn ready(&self) -> Result<Watch, HandlerError> {
         let mut state = self.state.subscribe();
-        // A loss that is told late would fail the attempt of the connection that followed: what was told is behind us
-        // when as many connections were told as were made.
+        // A late report of a lost connection would fail an attempt on the next connection. All reports have arrived
+        // when as many connections were reported as were made.
         let is_up = |state: &State| {
             self.client.connection_state() == connection::State::Connected && state.connects >= self.connects()
         };
@@ -159,7 +159,7 @@ impl Link {
                 let trouble = trouble.as_deref().unwrap_or("no answer yet");
                 return Err(HandlerError::Failed(format!("not connected to NATS at {}: {trouble}", self.servers)));
             }
-            // Of very many events at once the client tells some only.
+            // If very many events happen at once, the client reports only some of them.
             self.state.send_modify(|state| state.connects = self.connects());
         }
         let State { drops, refusals, bars, .. } = *state.borrow_and_update();
@@ -170,13 +170,13 @@ impl Link {
         self.client.statistics().connects.load(Ordering::Relaxed)
     }
 
-    /// Notes that the server has taken a message.
+    /// Records that the server has accepted a message.
     pub(super) fn note_taken(&self) {
         self.taken_over.store(self.connects(), Ordering::Relaxed);
     }
 
-    /// Says what it means that messages to a subject are refused. Where the server takes others it is these which it will
-    /// not take; else the user has no rights yet, or none any more, and may be given them.
+    /// Returns the error for messages that are refused on a subject. If the server has accepted other messages, only
+    /// this subject is forbidden. Otherwise the user has no rights at present, but may get them.
     pub(super) fn refusal(&self, subject: &str) -> HandlerError {
         let advice = "give the user this right, or change `subject`";
         let text = format!("NATS refused: Permissions Violation for Publish to \"{subject}\"; {advice}");
@@ -187,7 +187,7 @@ impl Link {
         }
     }
 
-    /// Waits until the server has read everything sent so far.
+    /// Waits until the server has read all messages sent so far.
     pub(super) async fn round_trip(&self) -> Result<(), HandlerError> {
         let mut state = self.state.subscribe();
         let trips = state.borrow_and_update().trips;
@@ -205,7 +205,7 @@ impl Link {
     }
 }
 
-/// Sees what happens to the connection from a moment on.
+/// Watch on the connection, from a moment on.
 #[derive(Clone)]
 pub(super) struct Watch {
     state: watch::Receiver<State>,
@@ -215,8 +215,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Waits until nothing more will be acknowledged: the connection is lost, or a right is missing without which nothing
-    /// works.
+    /// Waits until no more acknowledgements will arrive: the connection is lost, or a right is missing that every
+    /// message needs.
     pub(super) async fn broken(&mut self) -> HandlerError {
         let (drops, bars) = (self.drops, self.bars);
         match self.state.wait_for(|state| state.drops != drops || state.bars != bars).await {
@@ -233,11 +233,11 @@ impl Watch {
         let seen = self.refusals;
         let is_refused = |state: &State| state.refused_after(seen).any(|refused| refused == subject);
         if self.state.wait_for(is_refused).await.is_err() {
-            std::future::pending::<()>().await; // the link is gone, and with it the caller
+            std::future::pending::<()>().await; // the link was dropped, and so is the caller
         }
     }
 
-    /// Returns the subjects that were refused.
+    /// Returns the refused subjects.
     pub(super) fn all_refused(&self) -> HashSet<String> {
         self.state.borrow().refused_after(self.refusals).map(str::to_owned).collect()
     }
@@ -248,7 +248,7 @@ fn not_connected(servers: &str, error: &ConnectError) -> HandlerError {
         ConnectErrorKind::AuthorizationViolation => {
             format!("NATS at {servers} refused the credentials: check `auth`, and the server's users")
         }
-        ConnectErrorKind::Authentication => format!("failed to prove who we are to NATS at {servers}: {error}"),
+        ConnectErrorKind::Authentication => format!("failed to authenticate with NATS at {servers}: {error}"),
         _ if error.kind() == ConnectErrorKind::Tls || is_tls(error) => {
             format!("failed to agree on TLS with NATS at {servers}: {error}; check `tls`")
         }
@@ -257,7 +257,7 @@ fn not_connected(servers: &str, error: &ConnectError) -> HandlerError {
     HandlerError::Failed(text)
 }
 
-/// What goes wrong in a handshake comes as an error of input and output.
+/// Returns true for a failed handshake, which is reported as an I/O error.
 fn is_tls(error: &ConnectError) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = error.source();
     while let Some(error) = cause {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_of_a_message_or_of_what_nothing_works_without() {
+    fn refusal_concerns_message_or_whole_link() {
         let mut state = State::default();
         told(&mut state, r#"Permissions Violation for Publish to "k8s.Prod.a""#);
         assert_eq!((state.refusals, state.bars), (1, 0));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn i5_the_last_refusals_are_remembered_and_each_is_heard_once() {
+    fn latest_refusals_are_kept_and_reported_once() {
         let mut state = State::default();
         for i in 0..3000 {
             told(&mut state, &format!("Permissions Violation for Publish to \"k8s.{i}\""));

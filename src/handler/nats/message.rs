@@ -1,4 +1,4 @@
-//! An event as a message.
+//! Encoding of an event as a message.
 
 use std::sync::LazyLock;
 
@@ -17,41 +17,42 @@ use crate::{
     trace::TraceContext,
 };
 
-/// As the NATS binding of `CloudEvents` has it: header names are case-sensitive.
+/// Header of the NATS binding of `CloudEvents`; header names are case-sensitive.
 const CONTENT_TYPE: HeaderName = HeaderName::from_static("content-type");
-/// The line before the headers, and the empty one behind them.
+/// Length of the line before the headers and of the empty line after them.
 const HEADER_FRAME_LEN: usize = "NATS/1.0\r\n\r\n".len();
-/// `Nats-Expected-Last-Subject-Sequence: ` and the largest number, which is added when it is sent.
+/// Maximum length of the header `Nats-Expected-Last-Subject-Sequence`, which is added when the message is sent.
 const EXPECTED_LEN: usize = "Nats-Expected-Last-Subject-Sequence: 18446744073709551615\r\n".len();
 
-/// Headers of attributes. Making one looks through all names that NATS knows.
+/// Headers of attributes. They are created once, because creating one searches all names that NATS knows.
 static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| Attribute::ALL.iter().map(|attribute| HeaderName::from_static(attribute.header())).collect());
 
-/// What makes messages of events.
+/// Writer of messages.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     pub(super) formatter: Formatter,
     pub(super) cluster: String,
     pub(super) template: SubjectTemplate,
     pub(super) mode: ContentMode,
-    /// The stream that has to take it.
+    /// Stream that must store the message.
     pub(super) stream: Option<String>,
 }
 
-/// One event on its way.
+/// Message of one event.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) subject: Subject,
-    /// The event's id, as the header has it.
+    /// Id of the event, as in the header.
     pub(super) id: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
-    /// Bytes of headers and payload on the wire, at most.
+    /// Maximum size of headers and payload in transit, in bytes.
     pub(super) len: usize,
-    /// When the engine saw the change, in nanoseconds of the Unix epoch: nobody can have stored it much earlier.
+    /// Time at which the engine received the change, in nanoseconds since the Unix epoch. The message cannot have been
+    /// stored much earlier.
     pub(super) time_nanos: i128,
-    /// The object was not there before, so that its subject is probably empty.
+    /// Set if the object is new, so that its subject is probably empty.
     pub(super) is_new: bool,
 }
 
@@ -59,7 +60,7 @@ impl Writer {
     /// Makes the message of an event.
     ///
     /// # Errors
-    /// `Rejected` where the subject would be longer than servers read, and what writing the event fails with.
+    /// `Rejected` if the subject would be longer than servers accept, and errors of encoding the event.
     pub(super) fn message(
         &self,
         event: &Event,
@@ -70,7 +71,7 @@ impl Writer {
         let id = header_value(&cloud_event::id(event));
         if subject.len() > SUBJECT_LEN_MAX {
             let len = subject.len();
-            let problem = format!("the subject of {id} has {len} bytes: at most {SUBJECT_LEN_MAX} are sent");
+            let problem = format!("the subject of {id} has {len} bytes: the limit is {SUBJECT_LEN_MAX}");
             return Err(HandlerError::Rejected(problem));
         }
         let (mut headers, mut len) = (HeaderMap::new(), HEADER_FRAME_LEN + EXPECTED_LEN);

@@ -1,4 +1,4 @@
-//! What a handler is told.
+//! Options of a handler of type `nats`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,54 +17,54 @@ use crate::{
 /// `[handlers.*]` of type `nats`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NatsOptions {
-    /// Addresses, `nats://host:4222` or `tls://host:4222`; more are learned from the cluster.
+    /// Addresses, `nats://host:4222` or `tls://host:4222`; the client learns others from the cluster.
     pub servers: Vec<String>,
-    /// What the server calls the connection.
+    /// Name of the connection, shown by the server.
     pub name: String,
-    /// Who we are.
+    /// Credentials.
     pub auth: NatsAuth,
-    /// Requires TLS; without it, and without `tls://`, TLS is used where the server asks for it.
+    /// Requires TLS. Without this and without `tls://`, TLS is used if the server requires it.
     pub tls: Option<ClientTls>,
-    /// Where a message goes.
+    /// Subject of a message.
     pub subject: SubjectTemplate,
-    /// The name of the cluster, for `{cluster}`.
+    /// Name of the cluster, for `{cluster}`.
     pub cluster: String,
-    /// How an event travels.
+    /// Content mode of a message.
     pub mode: ContentMode,
-    /// The stream; without one, messages are sent and forgotten.
+    /// The stream. Without one, messages are sent but not stored.
     pub jetstream: Option<JetStreamOptions>,
 }
 
 impl NatsOptions {
-    /// Returns whether every connection needs TLS. An address of `tls://` stands for all servers: the client learns further
-    /// ones from the server, without a scheme.
+    /// Returns true if every connection needs TLS. One `tls://` address is enough, because the client learns further
+    /// servers without a scheme.
     pub(crate) fn requires_tls(&self) -> bool {
         self.tls.is_some() || ask_for_tls(&self.servers)
     }
 }
 
-/// Returns whether one of the addresses asks for TLS, which counts for all.
+/// Returns true if one of the addresses has `tls://`, which then applies to all.
 pub(crate) fn ask_for_tls(servers: &[String]) -> bool {
     let mut schemes = servers.iter().filter_map(|server| server.split_once("://"));
     schemes.any(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
 }
 
-/// Who we are. Secrets are read for each connection.
+/// Credentials. Secrets are read for each connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline, transform = exclusive_keys)]
 pub enum NatsAuth {
-    /// Nobody.
+    /// No credentials.
     #[default]
     #[serde(skip)]
     None,
-    /// File of a JWT and a seed, as `nsc generate creds` writes it; read for each connection.
+    /// File with a JWT and a seed, written by `nsc generate creds`; read for each connection.
     #[serde(rename = "creds_file")]
     Credentials(PathBuf),
-    /// A user and a password.
+    /// User and password.
     #[serde(rename = "basic")]
     UserPassword {
-        /// The user.
+        /// Name of the user.
         #[serde(rename = "username")]
         user: String,
         /// The password.
@@ -72,37 +72,37 @@ pub enum NatsAuth {
     },
     /// A token.
     Token(SecretRef),
-    /// The seed of a user's key, which begins with SU.
+    /// Seed of a user's key; it begins with SU.
     Nkey(SecretRef),
 }
 
-/// A stream that keeps what was sent.
+/// Stream that stores messages.
 #[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
 #[schemars(rename = "NatsJetStream", transform = required("stream"))]
 pub struct JetStreamOptions {
-    /// Its name. Required.
+    /// Name of the stream. Required.
     pub stream: String,
-    /// Whether it is made where it is not there, and compared with the options below where it is.
+    /// Create the stream if it does not exist. An existing stream is compared with the options below.
     #[educe(Default = true)]
     pub create: bool,
-    /// The subjects that it takes. Default: those that `subject` makes, of every cluster.
+    /// Subjects of the stream. Default: all subjects of the `subject` template, for every cluster.
     pub subjects: Vec<String>,
-    /// How long a message is kept. "0s": for ever.
+    /// Time that a message is kept. "0s": for ever.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_hours(7 * 24))]
     pub max_age: Duration,
-    /// How long the server knows an event again by its id, and drops it.
+    /// Time in which the server recognizes the id of an event and drops a copy.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(10))]
     pub duplicate_window: Duration,
-    /// How many servers keep each message.
+    /// Number of servers that store each message.
     #[schemars(range(min = 1, max = 5))]
     #[educe(Default = 1)]
     pub replicas: u32,
-    /// Whether a message is stored on condition that nothing follows what is known of its subject: `per-subject` keeps a
-    /// change stored once outside of `duplicate_window` too.
+    /// Condition under which a message is stored. `per-subject`: only if its subject has the expected last sequence, so
+    /// that a change is stored once, even outside `duplicate_window`.
     pub expect_last: ExpectLast,
 }
 
@@ -113,11 +113,11 @@ impl JetStreamOptions {
     }
 }
 
-/// The condition on which a stream takes a message.
+/// Condition under which a stream stores a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExpectLast {
-    /// None.
+    /// No condition.
     #[default]
     Off,
     /// The last sequence of its subject is the expected one.

@@ -1,7 +1,7 @@
-//! Publishing to a stream: the messages of a batch at once, as each is of another object.
+//! Publishing to a stream. The messages of a batch are sent concurrently, because each belongs to another object.
 //!
-//! The next message of an object is in a batch that begins when this one is acknowledged. So whatever a lost connection
-//! swallows, nothing of an object is stored before what came before it.
+//! The next message of an object is in a later batch, which starts when this one is acknowledged. So, even after a lost
+//! connection, messages of an object are stored in order.
 
 use std::{error::Error as _, fmt::Display};
 
@@ -25,9 +25,9 @@ use super::{
 };
 use crate::handler::HandlerError;
 
-/// Times that a message is sent because another writer was faster.
+/// Maximum number of repetitions because another writer was faster.
 const CONFLICTS_MAX: u32 = 8;
-/// Messages of a batch that are made and not acknowledged at a time.
+/// Maximum number of unacknowledged messages of a batch in memory.
 const UNDER_WAY_MAX: usize = 1024;
 
 /// Stores the messages of one batch.
@@ -36,7 +36,7 @@ pub(super) struct Publisher<'a> {
     pub(super) memory: &'a Memory,
     pub(super) link: &'a Link,
     pub(super) stream: &'a Stream<()>,
-    /// Makes the message of an event, when it is sent: the messages of a large batch never are in memory all at once.
+    /// Makes the message of an event just before it is sent, so that a large batch is never in memory as a whole.
     pub(super) make: &'a (dyn Fn(usize) -> Result<Message, HandlerError> + Sync),
 }
 
@@ -54,8 +54,8 @@ impl From<HandlerError> for Unstored {
 }
 
 impl Publisher<'_> {
-    /// Stores so many messages side by side. Continues after a failure, and returns the first one; but a message that
-    /// the server refuses before all others.
+    /// Stores this number of messages concurrently. Continues after a failure, and returns the first one. A message
+    /// that the server refuses has precedence over other failures.
     pub(super) async fn store_all(&self, messages: usize, watch: &Watch) -> Result<(), HandlerError> {
         let (mut failed, mut refused) = (None, None);
         let storing = stream::iter(0..messages).map(|index| self.store(index, watch.clone()));
@@ -68,12 +68,12 @@ impl Publisher<'_> {
             }
         }
         match refused {
-            Some(subject) => Err(self.link.refusal(&subject)), // now it is known whether the server has taken others
+            Some(subject) => Err(self.link.refusal(&subject)), // by now the server has accepted or refused the others
             None => failed.map_or(Ok(()), Err),
         }
     }
 
-    /// Stores one message, on condition that the last sequence of its subject is the expected one.
+    /// Stores one message, if the last sequence of its subject is the expected one.
     async fn store(&self, index: usize, mut watch: Watch) -> Result<(), Unstored> {
         let mut message = (self.make)(index)?;
         let subject = message.subject.clone();
@@ -102,11 +102,11 @@ impl Publisher<'_> {
             message = (self.make)(index)?;
         }
         let problem =
-            format!("{subject} got other messages {CONFLICTS_MAX} times in between: does somebody else write to it?");
+            format!("{subject} received other messages {CONFLICTS_MAX} times meanwhile: check for another writer");
         Err(HandlerError::Failed(problem).into())
     }
 
-    /// Sends a message and waits for its acknowledgement; `None`: the last sequence of its subject is another one.
+    /// Sends a message and waits for its acknowledgement; `None` if the last sequence of its subject differs.
     async fn publish(
         &self,
         message: Message,
@@ -135,14 +135,14 @@ impl Publisher<'_> {
         self.link.note_taken();
         match self.expect_last {
             ExpectLast::Off => {}
-            // The sequence of a duplicate is where it is stored, which need not be the last.
+            // The sequence of a duplicate is its stored position, which may not be the last one.
             ExpectLast::PerSubject if ack.duplicate => self.memory.forget(subject),
             ExpectLast::PerSubject => self.memory.remember(subject, ack.sequence),
         }
     }
 }
 
-/// Returns the server's reason, where it gave one.
+/// Returns the server's reason, if it gave one.
 fn reason(error: &PublishError) -> Option<&jetstream::Error> {
     error.source().and_then(|source| source.downcast_ref())
 }
@@ -165,7 +165,7 @@ fn not_stored(subject: &Subject, error: &PublishError) -> HandlerError {
             _ => format!("NATS did not store the message to {subject}: {reason}"),
         },
         (PublishErrorKind::StreamNotFound, _) => {
-            format!("no stream takes {subject}: nobody answered; is the stream there, and has it this subject?")
+            format!("no stream takes {subject}: check that the stream exists and has this subject")
         }
         (PublishErrorKind::TimedOut, _) => format!("no acknowledgement for {subject} within {ANSWER_WAIT:?}"),
         _ => format!("failed to send the message to {subject}: {error}"),

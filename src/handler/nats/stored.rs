@@ -1,4 +1,4 @@
-//! What is stored already: the last sequence of a subject, and whether an event is among its messages.
+//! Stored messages: the last sequence of a subject, and a search for an event.
 
 use std::sync::Mutex;
 
@@ -17,33 +17,33 @@ use tokio::sync::Semaphore;
 use super::{last::Lasts, link::ANSWER_WAIT, message::Message};
 use crate::{handler::HandlerError, mutex::lock};
 
-/// How far the clocks of engine and servers may differ.
+/// Maximum difference between the clocks of engine and servers.
 const CLOCK_SKEW_NANOS: i128 = 60_000_000_000;
-/// Subjects whose last sequence is remembered.
+/// Maximum number of remembered subjects.
 const LASTS_MAX: usize = 262_144;
-/// Consumers that search at a time: the server has one of each to make.
+/// Maximum number of concurrent searches; each needs a consumer on the server.
 const SEARCHES_MAX: usize = 16;
-/// Messages that a search asks for at a time.
+/// Number of messages per request of a search.
 const SEARCH_BATCH: usize = 500;
 
-/// What is known of a stream between batches.
+/// State of a stream that is kept between batches.
 pub(super) struct Memory {
     lasts: Mutex<Lasts>,
     searches: Semaphore,
 }
 
-/// An event that is looked for.
+/// The event to search for.
 pub(super) struct Sought {
     subject: Subject,
     id: String,
     time_nanos: i128,
 }
 
-/// What is stored under a subject.
+/// Stored state of a subject.
 pub(super) enum Stored {
-    /// This very event.
+    /// The event is stored.
     This,
-    /// Something else, this is its last sequence; 0 is nothing.
+    /// The event is not stored; the last sequence of the subject, 0 if it is empty.
     Other(u64),
 }
 
@@ -58,7 +58,7 @@ impl Memory {
         Self { lasts: Mutex::new(Lasts::new(LASTS_MAX)), searches: Semaphore::new(SEARCHES_MAX) }
     }
 
-    /// Returns the last sequence of a subject, as far as it is remembered.
+    /// Returns the last sequence of a subject, if it is remembered.
     pub(super) fn last(&self, subject: &str) -> Option<u64> {
         lock(&self.lasts).get(subject)
     }
@@ -68,12 +68,12 @@ impl Memory {
         lock(&self.lasts).insert(subject, sequence);
     }
 
-    /// Forgets a subject: what is stored there is not known.
+    /// Forgets a subject whose last sequence is not known any more.
     pub(super) fn forget(&self, subject: &str) {
         lock(&self.lasts).forget(subject);
     }
 
-    /// Looks whether an event is stored: as the last one of its subject, or before that, since it happened.
+    /// Checks if an event is stored, as the last message of its subject or earlier.
     pub(super) async fn look(&self, stream: &Stream<()>, sought: Sought) -> Result<Stored, HandlerError> {
         let subject = sought.subject.as_str();
         let last = match stream.get_last_raw_message_by_subject(subject).await {
@@ -90,7 +90,7 @@ impl Memory {
         Ok(Stored::Other(last.sequence))
     }
 
-    /// Looks for an event among the messages of its subject that were stored since it happened.
+    /// Searches the messages of the subject that were stored since the event happened.
     async fn search(&self, stream: &Stream<()>, sought: &Sought) -> Result<bool, HandlerError> {
         let _permit = self.searches.acquire().await;
         let what = format!("search {} for an earlier delivery", sought.subject);
@@ -117,7 +117,7 @@ impl Memory {
                 left = left.saturating_sub(1);
             }
             if left == before {
-                break; // what was left has expired
+                break; // the remaining messages have expired
             }
         }
         if let Err(error) = stream.delete_consumer(&consumer.cached_info().name).await {

@@ -1,4 +1,4 @@
-//! The stream: how it is made, and whether one that is there will do.
+//! Creation of the stream, and checks of an existing one.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
 
 use super::{ExpectLast, JetStreamOptions, wildcard};
 
-/// Returns the stream that is asked for.
+/// Returns the configuration of the stream to create.
 pub(super) fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
     let subjects = if options.subjects.is_empty() { vec![wildcard.to_owned()] } else { options.subjects.clone() };
     Config {
@@ -19,10 +19,10 @@ pub(super) fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
     }
 }
 
-/// Looks at a stream that is there. Returns what differs without harm.
+/// Checks an existing stream. Returns the harmless differences.
 ///
 /// # Errors
-/// What differs and matters: the field, both values, and what to do.
+/// Returns a harmful difference: the field, both values, and the remedy.
 pub(super) fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Vec<String>, String> {
     let mut harmless = Vec::new();
     usable(found, options).map_err(|problem| format!("stream {} {problem}", found.name))?;
@@ -32,17 +32,17 @@ pub(super) fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) 
     }
     if options.expect_last == ExpectLast::PerSubject && found.max_messages_per_subject > 0 {
         harmless.push(format!(
-            "max_msgs_per_subject: {}: what it has dropped cannot be looked up, a change may be stored again",
+            "max_msgs_per_subject: {}: dropped messages cannot be looked up, so a change may be stored twice",
             found.max_messages_per_subject
         ));
     }
     if found.storage == StorageType::Memory {
-        harmless.push("storage: memory: a restart of the server loses what it acknowledged".to_owned());
+        harmless.push("storage: memory: a restart of the server loses acknowledged messages".to_owned());
     }
     Ok(harmless)
 }
 
-/// What no message can be kept in for good.
+/// Checks for settings with which no message can be stored reliably.
 fn usable(found: &Config, options: &JetStreamOptions) -> Result<(), String> {
     if found.mirror.is_some() {
         return Err("has `mirror`: nothing can be published to it; name the stream that it mirrors".to_owned());
@@ -51,7 +51,7 @@ fn usable(found: &Config, options: &JetStreamOptions) -> Result<(), String> {
         return Err("has `sealed: true`: nothing can be published to it; name another stream".to_owned());
     }
     if found.no_ack {
-        return Err("has `no_ack: true`: nobody would know what is stored; set it to false".to_owned());
+        return Err("has `no_ack: true`: stored messages are not acknowledged; set it to false".to_owned());
     }
     if options.expect_last == ExpectLast::PerSubject {
         if found.retention != RetentionPolicy::Limits {
@@ -90,12 +90,12 @@ fn subjects(
         ));
     }
     if !missing.is_empty() {
-        harmless.push(format!("subjects: {:?} take a part of {missing:?} only", found.subjects));
+        harmless.push(format!("subjects: {:?} cover only a part of {missing:?}", found.subjects));
     }
     Ok(())
 }
 
-/// Compares with what would have been made.
+/// Compares with the stream that would have been created.
 fn as_asked(found: &Config, options: &JetStreamOptions, harmless: &mut Vec<String>) -> Result<(), String> {
     let name = &found.name;
     // Zero keeps messages for ever.
@@ -144,7 +144,7 @@ mod tests {
         JetStreamOptions { expect_last: ExpectLast::PerSubject, ..JetStreamOptions::new("K8S") }
     }
 
-    /// What `change` does to a stream as it would be made, looked at with `options`.
+    /// Checks a stream as it would be created, after `change`.
     fn look(options: &JetStreamOptions, change: impl FnOnce(&mut Config)) -> Result<Vec<String>, String> {
         let mut found = wanted(options, "k8s.*.*");
         change(&mut found);
@@ -152,17 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_as_it_would_be_made_is_as_it_should_be() {
+    fn created_stream_passes_its_own_check() {
         assert_eq!(look(&options(), |_| {}), Ok(vec![]));
         let own = JetStreamOptions { subjects: vec!["k8s.>".to_owned()], ..options() };
         assert_eq!(look(&own, |_| {}), Ok(vec![]));
     }
 
-    /// What is told of a stream, and how it differs from one that would be made.
+    /// Expected part of a message, and a change of the stream.
     type Case = (&'static str, Box<dyn FnOnce(&mut Config)>);
 
     #[test]
-    fn what_differs_and_matters_is_an_error_that_names_the_field() {
+    fn harmful_difference_is_error_naming_field() {
         let transform = SubjectTransform { source: ">".to_owned(), destination: "x.>".to_owned() };
         let cases: Vec<Case> = vec![
             ("`mirror`", Box::new(|found| found.mirror = Some(Source::default()))),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_without_harm_is_told() {
+    fn harmless_difference_is_reported() {
         let cases: Vec<Case> = vec![
             ("max_age: 0ns", Box::new(|found| found.max_age = Duration::ZERO)),
             ("duplicate_window: 1s", Box::new(|found| found.duplicate_window = Duration::from_secs(1))),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_somebody_else_is_not_measured_by_what_would_have_been_made() {
+    fn foreign_stream_is_not_compared_with_defaults() {
         let given = JetStreamOptions { create: false, ..options() };
         assert_eq!(look(&given, |found| found.max_age = Duration::from_secs(1)), Ok(vec![]));
     }

@@ -1,31 +1,31 @@
-//! Subjects: a template, and what an event makes of it.
+//! Templates of subjects.
 //!
-//! **Invariants:** every value is one token; different values are different tokens; a token that a value makes is never
-//! empty and holds nothing that NATS reads as a separator or a wildcard.
+//! **Invariants:** every value is one token, and different values are different tokens. The token of a value is never
+//! empty and contains no separator or wildcard of NATS.
 
 use std::fmt::Write as _;
 
 use crate::{journal::ChangeKind, notification::Event};
 
-/// Longest subject that is sent: the server closes a connection over a command line of more than 4 KiB.
+/// Maximum length of a subject. A server closes the connection after a command line of more than 4 KiB.
 pub const SUBJECT_LEN_MAX: usize = 2048;
 
-/// What a placeholder stands for.
+/// Value of a placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placeholder {
-    /// The configured name of the cluster.
+    /// Configured name of the cluster.
     Cluster,
-    /// The API group; `core` for the empty one.
+    /// API group; `core` for the empty group.
     Group,
-    /// The plural name of the type.
+    /// Plural name of the type.
     Resource,
-    /// The namespace; `_` for none.
+    /// Namespace; `_` for none.
     Namespace,
-    /// The object's name; `_` for `synced`, which has none.
+    /// Name of the object; `_` for `synced`, which has none.
     Name,
-    /// The kind of the type.
+    /// Kind of the type.
     Kind,
-    /// The version of the type's API.
+    /// Version of the type's API.
     Version,
     /// `added`, `updated`, `deleted`, `removed`, `synced`.
     Event,
@@ -42,31 +42,31 @@ const PLACEHOLDERS: [(&str, Placeholder); 8] = [
     ("event", Placeholder::Event),
 ];
 
-/// One token: text, and at most one placeholder in it.
+/// One token: text with at most one placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Token {
     before: String,
     value: Option<(Placeholder, String)>,
 }
 
-/// A subject with placeholders, which was read without a mistake.
+/// A valid template of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectTemplate(Vec<Token>);
 
 impl SubjectTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong, and what was expected.
+    /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let tokens = text.split('.').map(Token::parse).collect::<Result<Vec<_>, _>>()?;
         if text.starts_with('$') {
-            return Err("begins with \"$\", which is the server's own: expected another first token".to_owned());
+            return Err("begins with \"$\", which is reserved for the server: expected another first token".to_owned());
         }
         Ok(Self(tokens))
     }
 
-    /// Returns whether each object has subjects of its own: without it the sequence of a subject says nothing of one
+    /// Returns true if each object has its own subjects. Otherwise the sequence of a subject does not belong to one
     /// object.
     pub fn is_per_object(&self) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource};
@@ -74,7 +74,7 @@ impl SubjectTemplate {
         has(Group) && (has(Resource) || has(Kind)) && has(Namespace) && has(Name)
     }
 
-    /// Returns the wildcard of all subjects that the template makes, of every cluster.
+    /// Returns the wildcard for all subjects of the template, for every cluster.
     pub fn wildcard(&self) -> String {
         let tokens: Vec<_> =
             self.0.iter().map(|token| if token.value.is_some() { "*" } else { token.before.as_str() }).collect();
@@ -115,7 +115,7 @@ impl Token {
             return Ok(Self { before: literal(text)?, value: None });
         };
         let Some((name, after)) = rest.split_once('}') else {
-            return Err(format!("has no \"}}\" behind \"{{{rest}\""));
+            return Err(format!("has no \"}}\" after \"{{{rest}\""));
         };
         let Some((_, placeholder)) = PLACEHOLDERS.iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = PLACEHOLDERS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
@@ -153,7 +153,7 @@ fn write_value(out: &mut String, placeholder: Placeholder, cluster: &str, event:
     }
 }
 
-/// A group of the name `core` would be the empty one's namesake: its first letter is encoded.
+/// Writes a group. The empty group is written as `core`, so the first letter of a group named `core` is encoded.
 fn write_group(out: &mut String, group: &str) {
     match group.strip_prefix('c') {
         Some("ore") => out.push_str("%63ore"),
@@ -161,7 +161,7 @@ fn write_group(out: &mut String, group: &str) {
     }
 }
 
-/// Writes a value as a token: letters, digits and `-` stay, every other byte is `%XX`.
+/// Writes a value as a token: letters, digits and `-` are unchanged, every other byte becomes `%XX`.
 fn encode_or(out: &mut String, value: &str, empty: &str) {
     if value.is_empty() {
         out.push_str(empty);
@@ -170,7 +170,7 @@ fn encode_or(out: &mut String, value: &str, empty: &str) {
         if byte.is_ascii_alphanumeric() || byte == b'-' {
             out.push(char::from(byte));
         } else {
-            write!(out, "%{byte:02X}").expect("a string takes everything");
+            write!(out, "%{byte:02X}").expect("writing to a string succeeds");
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_template_is_told_what_is_wrong() {
+    fn bad_subject_template_is_refused_with_reason() {
         for (text, expected) in [
             ("k8s..{name}", "has an empty token"),
             ("", "has an empty token"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_knows_its_wildcard_and_whether_it_tells_objects_apart() {
+    fn template_knows_wildcard_and_object_uniqueness() {
         let template = |text| SubjectTemplate::parse(text).unwrap();
         let full = template("k8s.{cluster}.{group}.{resource}.{namespace}.{name}");
         assert_eq!(full.wildcard(), "k8s.*.*.*.*.*");
@@ -255,7 +255,7 @@ mod tests {
             }
         }
 
-        /// Short values over few letters, so that neighbours meet.
+        /// Short values with few different letters, so that equal subjects are likely.
         #[test]
         fn different_objects_have_different_subjects(a in "[a_%.-]{0,3}", b in "[a_%.-]{0,3}", c in "[a_%.-]{0,3}", d in "[a_%.-]{0,3}") {
             let template = SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}").unwrap();

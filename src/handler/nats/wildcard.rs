@@ -1,6 +1,6 @@
-//! Wildcards of subjects, as the server means them.
+//! Comparison of wildcard subjects, with the rules of the server.
 
-/// Returns whether a subject or wildcard is within another wildcard.
+/// Returns true if `wildcard` includes every subject of `subject`, which may be a wildcard too.
 pub(super) fn covers(wildcard: &str, subject: &str) -> bool {
     let (mut wildcard, mut subject) = (wildcard.split('.'), subject.split('.'));
     loop {
@@ -13,7 +13,7 @@ pub(super) fn covers(wildcard: &str, subject: &str) -> bool {
     }
 }
 
-/// Returns whether some subject is within both.
+/// Returns true if some subject matches both.
 pub(super) fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_cover_and_overlap_as_the_server_means_them() {
+    fn wildcards_cover_and_overlap_like_server() {
         for (wildcard, subject, is_covered, overlaps) in [
             ("k8s.>", "k8s.*.*", true, true),
             ("k8s.*.*", "k8s.>", false, true),

@@ -1,4 +1,4 @@
-//! One event as a person at a terminal sees it: `12:04:31 ~ prod/pod/web  v48211`.
+//! Event as one short line for a terminal: `12:04:31 ~ prod/pod/web  v48211`.
 
 use std::io::Write as _;
 
@@ -11,21 +11,21 @@ use crate::{
     notification::Event,
 };
 
-/// What is shown of an event.
+/// Parts of the line of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When, in microseconds since the Unix epoch.
+    /// Time in microseconds since the Unix epoch.
     pub micros: i64,
-    /// What happened.
+    /// Kind of the change.
     pub kind: ChangeKind,
-    /// Whom it happened to.
+    /// The object.
     pub what: String,
-    /// How it came about, or what became of it.
+    /// Details of the change.
     pub note: String,
 }
 
 impl Line {
-    /// Says what there is to say of an event.
+    /// Makes the line of an event.
     pub fn of(event: &Event) -> Self {
         let (record, resource) = (&event.record, &event.unit.resource);
         let what = match record.object() {
@@ -43,14 +43,14 @@ impl Line {
         Self { micros: record.time_micros, kind: ChangeKind::of(&record.change), what, note }
     }
 
-    /// Appends the line and its break; the time is that of `zone`.
+    /// Appends the line and a line break; the time is in `zone`.
     pub fn write(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
         let dim = if colour { Style::new().dimmed() } else { Style::new() };
         let note = format!("{dim}{}{dim:#}", printable(&self.note));
         Self { note, ..self.clone() }.write_noted(out, colour, zone);
     }
 
-    /// As [`Line::write`], with a note that has colours of its own and is printable.
+    /// Appends the line like [`Line::write`]. The note may have its own colours; it must be printable.
     pub fn write_noted(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
         let (sign, sign_colour) = match self.kind {
             ChangeKind::Added => ('+', AnsiColor::Green),
@@ -70,23 +70,23 @@ impl Line {
     }
 }
 
-/// What is said of an object that left what is shown.
+/// Note of an object that is no longer in the selection.
 pub const REMOVED: &str = "no longer selected";
-/// What is said of one whose end nobody saw.
+/// Note of a deletion whose final state was not received.
 pub const TOMBSTONE: &str = "final state unknown";
 
-/// What is said of a type whose state is complete.
+/// Returns the note of a type whose initial state is complete.
 pub fn synced(objects: u64) -> String {
     format!("synced, {objects} objects")
 }
 
-/// Names an object: `shop/pod/web`.
+/// Formats an object: `shop/pod/web`.
 pub fn whom(kind: &str, namespace: &str, name: &str) -> String {
     let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     format!("{prefix}{}/{name}", kind.to_lowercase())
 }
 
-/// Makes control characters visible: what a server sends shall not drive the terminal.
+/// Makes control characters visible, so that text of a server cannot control the terminal.
 pub fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

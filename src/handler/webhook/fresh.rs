@@ -1,4 +1,4 @@
-//! A value that is made of files, and made again when they change.
+//! Value derived from files, computed again when they change.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use std::{
 
 use crate::mutex::lock;
 
-/// Makes the value; the error says what is wrong with the files.
+/// Function that computes the value; its error describes the problem with the files.
 type Make<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 
-/// A value made of files. While they are half changed, or gone, it stays as it was.
+/// A value derived from files. While the files are missing or invalid, the previous value stays.
 pub(super) struct Fresh<T> {
     files: Vec<PathBuf>,
     make: Make<T>,
@@ -24,11 +24,11 @@ struct Made<T> {
     seen: Vec<Option<Stamp>>,
 }
 
-/// What tells one content of a file from another: device, inode, length, times of change.
+/// Identity of a file's content: device, inode, length, times of change.
 type Stamp = (u64, u64, u64, [i64; 4]);
 
 impl<T: Clone> Fresh<T> {
-    /// Makes the value for the first time. Reads files: blocks.
+    /// Computes the value for the first time. Blocks while it reads files.
     pub(super) fn new(
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
@@ -38,7 +38,7 @@ impl<T: Clone> Fresh<T> {
         Ok(Self { files, make: Box::new(make), made: Mutex::new(first) })
     }
 
-    /// Returns the value, made again if a file changed. Looks at files: blocks for as long as that takes.
+    /// Returns the value; computes it again if a file has changed. Blocks while it checks the files.
     pub(super) fn get(&self) -> T {
         let mut made = lock(&self.made);
         let now = stamps(&self.files);
@@ -46,10 +46,10 @@ impl<T: Clone> Fresh<T> {
             made.seen = now;
             match (self.make)() {
                 Ok(value) => {
-                    tracing::info!(files = ?self.files, "read again what has changed");
+                    tracing::info!(files = ?self.files, "reloaded changed files");
                     made.value = value;
                 }
-                Err(error) => tracing::warn!(error, "a changed file is not used: what was read before stays in force"),
+                Err(error) => tracing::warn!(error, "a changed file is invalid; the previous content stays in use"),
             }
         }
         made.value.clone()
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_file_is_read_again_and_one_that_is_wrong_or_gone_changes_nothing() {
+    fn changed_file_is_reread_and_invalid_one_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("number");
         let replace = |content: &str| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_at_first_is_an_error() {
+    fn invalid_initial_value_is_error() {
         assert_eq!(Fresh::<u32>::new(Vec::new(), || Err("no".to_owned())).err(), Some("no".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! What a receiver's answer means for the batch.
+//! Evaluation of a receiver's answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,17 +9,16 @@ use http::{
 
 use crate::handler::HandlerError;
 
-/// What was read of an answer.
+/// The read part of an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Answer<'a> {
     pub(super) status: StatusCode,
     pub(super) headers: &'a HeaderMap,
-    /// The beginning of the body, without control characters and secrets.
+    /// Beginning of the body, without control characters and secrets.
     pub(super) text: &'a str,
 }
 
-/// Decides what an answer means. Of the statuses, only those in `reject` end an event early; `now` is the time by which
-/// a date in the answer is judged.
+/// Returns the result of a delivery. Only statuses in `reject` reject an event; `now` is used for a date in the answer.
 pub(super) fn verdict(answer: &Answer<'_>, reject: &[StatusCode], now: SystemTime) -> Result<(), HandlerError> {
     let Answer { status, headers, text } = answer;
     if status.is_success() {
@@ -42,7 +41,7 @@ pub(super) fn verdict(answer: &Answer<'_>, reject: &[StatusCode], now: SystemTim
     })
 }
 
-/// Reads `Retry-After`, seconds or a date (RFC 9110, 10.2.3). One that cannot be read, or is over, is none.
+/// Parses `Retry-After`, seconds or a date (RFC 9110, 10.2.3); `None` if it is invalid or in the past.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse() {
@@ -52,7 +51,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     (!wait.is_zero()).then_some(wait)
 }
 
-/// Says where a redirect leads; a query may hold what is nobody's business.
+/// Describes the target of a redirect, without its query, which may be confidential.
 fn without_query(place: &str) -> String {
     match place.parse::<Uri>() {
         Ok(uri) => match (uri.scheme_str(), uri.authority()) {
@@ -66,7 +65,7 @@ fn without_query(place: &str) -> String {
     }
 }
 
-/// Makes one line of the beginning of a body: no control characters, and no more than `max` bytes.
+/// Converts the beginning of a body to one line without control characters, of at most `max` bytes.
 pub(super) fn printable(body: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(body);
     let line = text.replace(|c: char| c.is_control() || is_invisible(c), " ");
@@ -74,7 +73,7 @@ pub(super) fn printable(body: &[u8], max: usize) -> String {
     if line.len() <= max { line } else { format!("{}…", &line[..line.floor_char_boundary(max)]) }
 }
 
-/// Characters that change how a terminal shows those around them.
+/// Returns true for characters that change the display of their neighbours on a terminal.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_of_status_has_its_meaning() {
+    fn status_class_decides_outcome() {
         let name = |outcome: Result<(), HandlerError>| match outcome {
             Ok(()) => "ok",
             Err(HandlerError::Failed(_)) => "failed",
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn without_reject_every_other_status_is_retried() {
+    fn other_statuses_are_retried_by_default() {
         for status in [400, 413, 422] {
             let status = StatusCode::from_u16(status).unwrap();
             let answer = Answer { status, headers: &HeaderMap::new(), text: "" };
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_seconds_or_a_date_and_nothing_else() {
+    fn retry_after_is_seconds_or_date() {
         let wait = |text| match judge(503, &[("retry-after", text)], "wait") {
             Err(HandlerError::Busy { reason, retry_after }) => {
                 assert_eq!(reason, "answered 503 Service Unavailable: wait");
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_told_without_its_query_and_userinfo() {
+    fn redirect_is_reported_without_query_and_userinfo() {
         for (place, told) in [
             ("https://x.io/a?token=1", ", a redirect to https://x.io/a"),
             ("/login?next=1", ", a redirect to /login"),
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_receiver_says_is_one_short_printable_line() {
+    fn response_text_is_one_short_printable_line() {
         assert_eq!(printable(b"\x1b[31mno\r\n\tsuch \x00thing\xff", 100), "[31mno such thing\u{fffd}");
         assert_eq!(printable("a\u{202e}b\u{2028}c".as_bytes(), 100), "a b c");
         assert_eq!(printable("ääää".as_bytes(), 5), "ää…");

@@ -1,4 +1,4 @@
-//! How a request says who sent it: a token, a password, or a signature as Standard Webhooks 1.0 has it.
+//! Authentication of requests: a token, a password, or a signature by Standard Webhooks 1.0.
 
 use std::path::PathBuf;
 
@@ -13,22 +13,22 @@ use sha2::{Digest, Sha256};
 use super::fresh::Fresh;
 use crate::secret::{ExposeSecret, SecretRef, exclusive_keys};
 
-/// How a receiver knows the sender.
+/// Authentication of the sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline, transform = exclusive_keys)]
 pub enum Auth {
-    /// A token: `Authorization: Bearer …`.
+    /// Token: `Authorization: Bearer …`.
     Bearer(SecretRef),
-    /// A user and a password: `Authorization: Basic …`.
+    /// User and password: `Authorization: Basic …`.
     Basic {
-        /// The user.
+        /// Name of the user.
         username: String,
         /// The password.
         password: SecretRef,
     },
-    /// The secret of a signature by Standard Webhooks: base64 of 24 to 64 bytes behind `whsec_`; several with blanks between,
-    /// while one replaces the other.
+    /// Secret of a Standard Webhooks signature: base64 of 24 to 64 bytes after `whsec_`. During a rotation, several
+    /// secrets separated by blanks.
     Signature(SecretRef),
 }
 
@@ -39,10 +39,10 @@ impl Auth {
         }
     }
 
-    /// Reads the secret and checks that it is of use. Reads a file: blocks.
+    /// Reads the secret and checks that it is valid. Blocks while it reads a file.
     ///
     /// # Errors
-    /// When it is not there, or no header can carry it. The text says nothing of the secret.
+    /// Fails if the secret is missing, or not a valid header value. The error does not contain the secret.
     pub fn check(&self) -> Result<(), String> {
         self.credentials().map(drop)
     }
@@ -80,14 +80,14 @@ impl Auth {
 const EXPECTED_KEY: &str = "expected a signing secret: base64 of 24 to 64 bytes behind \"whsec_\", or several of them with \
                             blanks between";
 
-/// Makes a key; what keeps it sees only the error.
+/// Parses a key. The error does not contain it.
 fn key(secret: &str) -> Result<Hmac<Sha256>, String> {
     let bytes = secret.strip_prefix("whsec_").and_then(|text| STANDARD.decode(text).ok());
     let bytes = bytes.filter(|bytes| (24..=64).contains(&bytes.len())).ok_or_else(|| EXPECTED_KEY.to_owned())?;
     Hmac::new_from_slice(&bytes).map_err(|_| EXPECTED_KEY.to_owned())
 }
 
-/// What was read of the secrets. Not to be printed.
+/// Secrets that were read. Never print them.
 #[derive(Clone, Default)]
 pub(super) struct Credentials {
     authorization: Option<HeaderValue>,
@@ -96,7 +96,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Adds the headers that a request needs. `message` is the same for every attempt at the same events, `timestamp` in
+    /// Adds the headers of a request. `message` is the same for every attempt with the same events; `timestamp` is in
     /// seconds since the Unix epoch.
     pub(super) fn sign(&self, headers: &mut HeaderMap, message: &str, timestamp: i64, body: &[u8]) {
         if let Some(authorization) = &self.authorization {
@@ -122,20 +122,20 @@ impl Credentials {
         }
     }
 
-    /// Writes `***` over every secret in a text of the receiver.
+    /// Replaces every secret in a text of the receiver with `***`.
     pub(super) fn hide(&self, text: &str) -> String {
         hide(&self.hidden, text)
     }
 }
 
-/// Writes `***` over every one of these secrets in a text.
+/// Replaces each of these secrets in a text with `***`.
 pub(super) fn hide(secrets: &[String], text: &str) -> String {
     let secrets = secrets.iter().filter(|secret| !secret.is_empty());
     secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
 
-/// Returns the name of a message: a hash of the ids of its events, the same for every attempt at them. Ids themselves may
-/// hold full stops, which Standard Webhooks allows in no `webhook-id`.
+/// Returns the id of a message: a hash of its events' ids, the same for every attempt. The ids themselves may contain
+/// full stops, which Standard Webhooks does not allow in `webhook-id`.
 pub(super) fn message_id<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for id in ids {
@@ -156,9 +156,9 @@ mod tests {
         auth(SecretRef::File(file)).credentials()
     }
 
-    /// The example that the specification's libraries test with.
+    /// Example from the tests of the specification's libraries.
     #[test]
-    fn a_signature_is_the_one_of_the_specification() {
+    fn signature_matches_specification() {
         let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
         let credentials = with_secret(secret, Auth::Signature).unwrap();
         let mut headers = HeaderMap::new();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signing_secret_that_is_none_is_refused_and_not_told() {
+    fn invalid_signing_secret_is_refused_without_leaking() {
         let short = format!("whsec_{}", STANDARD.encode([1; 23]));
         let long = format!("whsec_{}", STANDARD.encode([1; 65]));
         for secret in ["MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_???", &short, &long, " ", "whsec_"] {
@@ -186,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_no_header_can_carry_is_refused_and_not_told() {
+    fn unsendable_token_is_refused_without_leaking() {
         let error = with_secret("to\nken", Auth::Bearer).err().unwrap();
         assert_eq!(error, "the token has characters that no header can carry: expected printable ASCII");
     }
 
     #[test]
-    fn credentials_are_hidden_in_what_the_receiver_says() {
+    fn credentials_are_hidden_in_response_text() {
         let bearer = with_secret("t0ken", Auth::Bearer).unwrap();
         assert_eq!(bearer.hide("Bearer t0ken is wrong"), "Bearer *** is wrong");
         let basic = |password| Auth::Basic { username: "me".to_owned(), password };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_a_name_without_full_stops_that_depends_on_each_of_its_events() {
+    fn message_id_depends_on_every_event() {
         let one = message_id(["a.1", "b.2"]);
         assert_eq!(one, message_id(["a.1", "b.2"]));
         assert!(one.len() == 64 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));

@@ -1,4 +1,4 @@
-//! Target of requests: the URL and the headers that the configuration adds. Both may be secret.
+//! Target of requests: the URL and the configured headers. Both may be secret.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,18 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use super::{WebhookOptions, fresh::Fresh};
 use crate::secret::{ExposeSecret, PlainOrSecret};
 
-/// A shorter part of a secret URL's path or query is hidden only where the whole path is repeated.
+/// Minimum length of a part of a secret URL that is hidden by itself. Shorter parts are hidden only within the whole
+/// path.
 const HIDDEN_PART_MIN: usize = 8;
 
-/// Values of the options `url` and `headers`, secrets included. Not to be printed.
+/// Values of the options `url` and `headers`, including secrets. Never print them.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) url: Uri,
     pub(super) headers: HeaderMap,
-    /// Method, scheme and host for errors; of a secret URL `***` in place of scheme and host.
+    /// Method, scheme and host for errors; for a secret URL, `***` replaces scheme and host.
     pub(super) place: String,
-    /// Texts that errors must not repeat.
+    /// Texts that errors must not contain.
     pub(super) hidden: Vec<String>,
 }
 
@@ -55,14 +56,14 @@ impl Target {
     }
 }
 
-/// Returns the URL of an option. Reads a file where it is a secret: blocks.
+/// Returns the URL of an option. Blocks if it reads a secret from a file.
 ///
 /// # Errors
-/// When there is no such secret, or the text is no URL to send events to. The error does not show a secret.
+/// Fails if the secret is missing, or the text is not a valid target URL. The error does not contain a secret.
 pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
     let text = source.read().map_err(|error| error.to_string())?;
     let text = text.expose_secret();
-    // What stands before an `@` may be a password: it is not repeated.
+    // The text before an `@` may be a password, so it is not repeated.
     let authority = text.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
     if authority.is_some_and(|authority| authority.contains('@')) {
         return Err("has a user or password in it: expected them in `auth`".to_owned());
@@ -78,10 +79,10 @@ pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
     })
 }
 
-/// Returns the value of a header. Reads a file where it is a secret: blocks.
+/// Returns the value of a header. Blocks if it reads a secret from a file.
 ///
 /// # Errors
-/// When there is no such secret, or no header can carry the text. The error does not show the text.
+/// Fails if the secret is missing, or not a valid header value. The error does not contain the text.
 pub fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
     let text = source.read().map_err(|error| error.to_string())?;
     let mut value = HeaderValue::from_str(text.expose_secret())

@@ -1,4 +1,4 @@
-//! Whom a connection trusts and as whom it speaks, made of PEM files.
+//! TLS configuration from PEM files: trusted authorities and the client's certificate.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{handler::client_tls::ClientTls, regular_file, text::Optional};
 
-/// Whom a webhook's connection trusts, and as whom it speaks.
+/// TLS of a webhook's connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "WebhookTls")]
 pub struct TlsOptions {
-    /// PEM file of the only authorities that are trusted; read again when it changes. "": those of the system.
+    /// PEM file of the trusted authorities; no others are trusted. Read again when it changes. "": those of the system.
     #[serde(with = "Optional")]
     pub ca_file: Option<PathBuf>,
     /// PEM file of the client's certificate; read again when it changes. "": none.
@@ -31,7 +31,7 @@ pub struct TlsOptions {
     /// PEM file of its key; read again when it changes. "": none.
     #[serde(with = "Optional")]
     pub key_file: Option<PathBuf>,
-    /// The name that the receiver's certificate must be for. "": the one in `url`.
+    /// Name that the receiver's certificate must have. "": the host in `url`.
     #[serde(with = "Optional")]
     pub server_name: Option<String>,
 }
@@ -44,15 +44,15 @@ impl From<&ClientTls> for TlsOptions {
 }
 
 impl TlsOptions {
-    /// Returns the files.
+    /// Returns the files of all options.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         [&self.ca_file, &self.cert_file, &self.key_file].into_iter().flatten().cloned().collect()
     }
 
-    /// Reads the files and checks that they are of use. Reads files: blocks.
+    /// Reads the files and checks that they are valid. Blocks while it reads them.
     ///
     /// # Errors
-    /// Which option is wrong, and why.
+    /// Returns the invalid option, and the problem.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         self.config().map(drop)
     }
@@ -74,13 +74,13 @@ impl TlsOptions {
         let key = key(key_file).map_err(|error| ("key_file", error))?;
         let unfit = |error: rustls::Error| {
             let (key, cert) = (key_file.display(), cert_file.display());
-            ("key_file", format!("{key} is no key for the certificate in {cert}: {error}"))
+            ("key_file", format!("{key} does not fit the certificate in {cert}: {error}"))
         };
         builder.with_client_auth_cert(chain, key).map_err(unfit)
     }
 }
 
-/// Returns what a connection without TLS is made of.
+/// Returns the configuration of a client that never uses TLS.
 pub(super) fn nobody() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
@@ -91,7 +91,7 @@ fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
         .expect("the provider has the default versions' cipher suites")
 }
 
-/// Returns the one implementation of cryptography in this program, the same that the API server is spoken to with.
+/// Returns the only crypto provider of this program, which is also used for the API server.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

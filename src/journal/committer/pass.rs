@@ -1,4 +1,4 @@
-//! One pass of a compaction: records that wait for slow readers are coalesced in the state, step by step.
+//! A pass of a compaction. It coalesces records that wait in the state for slow readers, step by step.
 
 use std::time::{Duration, Instant};
 
@@ -14,40 +14,40 @@ use crate::journal::{
     store::{Compactor, StoreError},
 };
 
-/// Records a step, at the least and at the most.
+/// Minimum and maximum number of records per step.
 const PLACES: (usize, usize) = (8, 4096);
-/// Records of the first step of a reader: the time to judge them is not known.
+/// Number of records in the first step of a reader, when the time to judge them is not known yet.
 const PLACES_FIRST: usize = 256;
-/// Limit of a step's duration: the committer has other duties.
+/// Target duration of a step: the committer has other work too.
 const STEP: Duration = Duration::from_millis(20);
 
-/// A pass over what waits for all readers that hold records back.
+/// A pass over the waiting records of all readers that need records of the log.
 #[derive(Debug)]
 pub(super) struct Pass {
     until: Sequence,
-    /// The reader whose turn it is.
+    /// The reader that is being compacted.
     current: Option<(ReaderId, Compactor)>,
-    /// Records of the next step.
+    /// Number of records in the next step.
     places: usize,
-    /// Due time of the next step. Readers that wait for the last one have as much time for themselves.
+    /// Due time of the next step. Between two steps readers get as much time as the last step took.
     pub(super) due: Instant,
     written: u64,
     merged: u64,
 }
 
 impl Pass {
-    /// Begins a pass over everything up to a position.
+    /// Starts a pass over all records up to a position.
     pub(super) fn new(until: Sequence) -> Self {
         Self { until, current: None, places: PLACES_FIRST, due: now(), written: 0, merged: 0 }
     }
 
-    /// Takes the next step. Returns whether it was the last one. After an error the pass is over.
+    /// Takes the next step. Returns true after the last one. An error ends the pass.
     pub(super) fn step(&mut self, inner: &Inner, disk: &Disk) -> Result<bool, StoreError> {
         let begin = now();
         let Some((reader, compactor)) = self.current.as_mut() else {
             let core = inner.core();
             let Some((reader, name)) = core.compactable(self.until) else {
-                info!(written = self.written, merged = self.merged, "merged what waits for slow handlers");
+                info!(written = self.written, merged = self.merged, "coalesced records that wait for slow handlers");
                 return Ok(true);
             };
             self.current = Some((reader, Compactor::new(name)));
@@ -64,7 +64,7 @@ impl Pass {
             };
             let hold = Hold { inner, reader: *reader, is_kept: false };
             judge(inner, disk, *reader, &mut records)?;
-            // else nobody wants any of them
+            // else the filter refused all of them
             if !records.places.is_empty() {
                 let step = disk.store.plan_compaction(compactor, &records)?;
                 self.written += step.written.len();
@@ -79,7 +79,7 @@ impl Pass {
     }
 }
 
-/// Judges what is about to be coalesced. Refused records do not wait any more.
+/// Judges records before they are coalesced. Refused records no longer wait.
 fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
     let Some(mut unjudged) = held.to_judge.take() else { return Ok(()) };
     unjudged.records.extend(disk.store.load(&held.unjudged)?);
@@ -91,7 +91,7 @@ fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Resul
     Ok(())
 }
 
-/// Hold of a reader's records, released unless the step comes to its write.
+/// Hold on the records of a reader. It is released unless the step reaches its write.
 struct Hold<'a> {
     inner: &'a Inner,
     reader: ReaderId,

@@ -1,7 +1,8 @@
-//! Room in the state: removes records that are not needed, and compacts where that is not enough.
+//! Room in the state. The committer removes unneeded records, and compacts the state if that is not enough.
 //!
-//! A full state of which nothing can go is compacted: records that wait for slow readers are coalesced, and their sources can
-//! go. If that has not helped for a while, reading from the API server stops, or the oldest records are dropped.
+//! A full state without removable records is compacted: records that wait for slow readers are coalesced, and the originals
+//! can then be removed. If that does not help for some time, the engine stops reading from the API server, or drops the oldest
+//! records.
 
 use std::{
     thread::{self, JoinHandle},
@@ -19,22 +20,22 @@ use crate::{
     mutex::lock,
 };
 
-/// Interval of looking for records to remove; the shorter one where the state is full, or soon will be.
+/// Interval between searches for removable records. The shorter one applies while the state is full or nearly full.
 const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
-/// Time after which the disk has given back what was removed; the longer one while it is at it.
+/// Time for the disk to free the space of removed records. The longer one applies while a shrink is running.
 const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
-/// Interval of asking it to, at the least and at the most.
+/// Minimum and maximum interval between shrinks.
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
-/// A pass is worth its cost for this many records of the log,
+/// Number of waiting records in the log from which a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// or for one to this many that are coalesced already: it goes over them too.
+/// Number of coalesced records per waiting record of the log below which a pass is worth its cost too: it scans both.
 const MERGED_A_RECORD: u64 = 8;
 
-/// Measures against a full state.
+/// State of the measures against a full state.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) retain_at: Instant,
-    /// Records before this one are about to be removed, a part at a time.
+    /// Records before this one are being removed, in parts.
     pub(super) removing: Option<Sequence>,
     pub(super) pass: Option<Pass>,
     /// Time of the last measure while the state was full.
@@ -49,7 +50,7 @@ impl Room {
         Self { retain_at: now, removing: None, pass: None, tried: None, shrink }
     }
 
-    /// Returns the next due time; `None`: at once.
+    /// Returns the next due time; `None` means at once.
     pub(super) fn due(&self) -> Option<Instant> {
         let pass = self.pass.as_ref().map_or(self.retain_at, |pass| pass.due);
         self.removing.is_none().then_some(self.retain_at.min(pass))
@@ -77,7 +78,7 @@ impl Work<'_> {
         self.room.retain_at = now();
     }
 
-    /// Finds records to remove, and takes measures where the state is too large.
+    /// Finds removable records, and takes measures if the state is too large.
     fn look_after_room(&mut self) -> Result<(), StoreError> {
         let core = self.inner.core();
         let (first, needed, last) = (core.kept_from(), core.needed(), core.last());
@@ -94,7 +95,8 @@ impl Work<'_> {
         drop(retention);
         let mut keep_from = old.min(needed);
         if is_full {
-            // what is merged has no other use in the log, and the disk is slow enough to give it back
+            // After a pass, all unneeded records go at once: the originals of coalesced records have no other use, and the
+            // disk frees their space slowly.
             let room = if self.room.tried.is_some() { needed } else { make_room(first, needed) };
             keep_from = keep_from.max(room);
         }
@@ -114,13 +116,13 @@ impl Work<'_> {
             self.room.shrink.every = SHRINK_EVERY.0;
         }
         self.inner.core().forget_entries_before(if is_full { needed } else { old });
-        self.calls |= calls::SAVE; // readers move on although nothing is for them
+        self.calls |= calls::SAVE; // the watermark moves readers on even if no record is for them
         self.room.retain_at = now() + if is_nearly { RETAIN_EVERY.1 } else { RETAIN_EVERY.0 };
         self.room.removing = (keep_from > first).then_some(keep_from);
         Ok(())
     }
 
-    /// Takes measures against a state full of waiting records. Returns the position before which everything was dropped.
+    /// Takes measures against a state full of waiting records. Returns the position before which all records were dropped.
     fn be_full(&mut self, bytes: u64, first: Sequence, visible: Sequence) -> Result<Option<Sequence>, StoreError> {
         let grace = if self.room.shrink.is_running() { GRACE.1 } else { GRACE.0 };
         if self.room.pass.is_some() || self.room.tried.is_some_and(|tried| now() < tried + grace) {
@@ -132,7 +134,7 @@ impl Work<'_> {
         drop(core);
         let is_worth_it = in_log >= RECORDS_A_PASS || in_log * MERGED_A_RECORD > merged;
         if is_worth_it {
-            info!(bytes, records = in_log, merged, "the state is full, merging what waits for slow handlers");
+            info!(bytes, records = in_log, merged, "the state is full; coalescing records of slow handlers");
             self.room.pass = Some(Pass::new(visible));
             if self.room.tried.is_none() {
                 return Ok(None);
@@ -144,7 +146,7 @@ impl Work<'_> {
             self.room.tried = Some(now());
             return Ok(Some(place));
         }
-        // what comes is more than is merged meanwhile, or nothing is left to be merged
+        // More records arrive than the pass can coalesce, or there is nothing left to coalesce.
         let max_bytes = self.disk.options.max_bytes;
         self.disk.set_full(Some(NotWritable::Full { bytes, max_bytes, slowest }));
         Ok(None)
@@ -161,7 +163,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Drops what waits before a position, for all readers.
+    /// Drops the records that wait before a position, for all readers.
     fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
         let slow = self.inner.core().spilled_before(place);
         for (reader, places) in slow {
@@ -172,47 +174,47 @@ impl Work<'_> {
         }
         let dormant = self.inner.core().drop_dormant(place);
         for (events, state) in &dormant {
-            warn!(handler = state.name, events, "dropped events of a handler that is not there, the state is full");
+            warn!(handler = state.name, events, "the state is full; dropped events of a handler that is not running");
         }
         let states: Vec<_> = dormant.into_iter().map(|(_, state)| state).collect();
         self.disk.store.put_readers(&states)?;
         self.save()
     }
 
-    /// Lets the disk give back what was removed, at intervals, on a thread of its own: it may take long.
+    /// Makes the disk free the space of removed records, at intervals. Runs on a separate thread because it may take long.
     fn shrink(&mut self, bytes: u64) {
         let shrink = &mut self.room.shrink;
         if shrink.is_running() || now() < shrink.at {
             return;
         }
         if let Some(Err(_)) = shrink.thread.take().map(JoinHandle::join) {
-            error!("giving back what was removed from the state has panicked");
+            error!("freeing disk space of the state panicked");
         }
-        // where it does not help it is seldom done
+        // if the last shrink did not help, the interval grows
         let helped = bytes < shrink.bytes - shrink.bytes / 64;
         shrink.every = if helped { SHRINK_EVERY.0 } else { (shrink.every * 2).min(SHRINK_EVERY.1) };
         (shrink.at, shrink.bytes) = (now() + shrink.every, bytes);
         let (store, disk_dir) = (self.disk.store.clone(), self.disk.store.dir().to_owned());
         let spawned = thread::Builder::new().name("journal shrinking".to_owned()).spawn(move || {
             if let Err(error) = store.shrink() {
-                warn!(dir = %disk_dir.display(), %error, "failed to give back what was removed from the state");
+                warn!(dir = %disk_dir.display(), %error, "cannot free disk space of the state");
             }
         });
         match spawned {
             Ok(thread) => shrink.thread = Some(thread),
-            Err(error) => warn!(%error, "failed to start a thread that gives back what was removed from the state"),
+            Err(error) => warn!(%error, "cannot start the thread that frees disk space of the state"),
         }
     }
 }
 
-/// State of giving back to the disk what was removed.
+/// State of the shrinks, which free the space of removed records.
 #[derive(Debug)]
 struct Shrink {
     thread: Option<JoinHandle<()>>,
-    /// Earliest time of the next one, and the interval after that.
+    /// Earliest time of the next shrink; `every` is the interval after it.
     at: Instant,
     every: Duration,
-    /// Size of the state the last time.
+    /// Size of the state at the last shrink.
     bytes: u64,
 }
 

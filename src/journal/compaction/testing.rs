@@ -8,10 +8,10 @@ use crate::{
     journal::{Held, Record},
 };
 
-/// What waits for a reader in an entry of its own: the record, whom it is for, and where its object was found.
+/// Coalesced entry of a reader: the record, its only reader, and the position of its object.
 pub(crate) type Entry = (Record, Option<String>, u64);
 
-/// What one step writes.
+/// Data that one step writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) entries: BTreeMap<u64, Entry>,
@@ -19,14 +19,14 @@ pub(crate) struct Step {
     pub(crate) superseded: RoaringTreemap,
 }
 
-/// The table of a pass.
+/// Table of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     lanes: Lanes,
 }
 
 impl Merger {
-    /// Looks through what was merged earlier.
+    /// Returns the table of the entries that were coalesced earlier.
     pub(crate) fn scan(entries: &BTreeMap<u64, Entry>) -> Self {
         let mut merger = Self::default();
         for entry in entries.values() {
@@ -35,7 +35,7 @@ impl Merger {
         merger
     }
 
-    /// Decides what becomes of what is held, which `log` knows, and makes the records of it.
+    /// Plans a step for the held records, which `log` returns, and makes the resulting records.
     pub(crate) fn step(
         &mut self,
         held: &Held,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a record of the tests says: of which uid, and which version comes after which.
+/// Content of a record in these tests: kind, uid and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     lane: u64,
@@ -12,7 +12,7 @@ struct Said {
     cause: Cause,
     uid: u64,
     version: u64,
-    /// Of an update.
+    /// Previous version, for an update.
     old: Option<u64>,
     old_uid: u64,
 }
@@ -38,7 +38,7 @@ impl Said {
     }
 }
 
-/// What waits: place → what it says, where its object was found, and whether it was merged before.
+/// Waiting records: position → content, position of its object, and whether it was coalesced before.
 #[derive(Debug, Default)]
 struct Waiting {
     records: BTreeMap<u64, (Said, u64)>,
@@ -51,7 +51,7 @@ impl Waiting {
         Self { records: (1..).zip(said.iter().map(|said| (*said, 0))).collect(), ..Self::default() }
     }
 
-    /// Takes one step over the oldest `count` records that were not merged yet.
+    /// Takes one step over the oldest `count` records that were not coalesced yet.
     fn step(&mut self, lanes: &mut Lanes, count: usize, in_memory: &BTreeSet<u64>) {
         let places: Vec<u64> =
             self.records.keys().copied().filter(|place| !self.merged.contains(place)).take(count).collect();
@@ -80,7 +80,7 @@ impl Waiting {
         self.merged.extend(places.into_iter().filter(|place| self.records.contains_key(place)));
     }
 
-    /// Forgets the table, and makes it anew of what was merged.
+    /// Rebuilds the table from the coalesced records.
     fn scan(&self) -> Lanes {
         let mut lanes = Lanes::default();
         for place in &self.merged {
@@ -142,7 +142,7 @@ fn check(records: &[Said], expected: &[&str]) {
 }
 
 #[test]
-fn d7_what_waits_of_one_object_is_merged_as_the_table_says() {
+fn queued_changes_merge_as_documented() {
     check(&[added(1, 1), updated(1, 1, 2)], &["2 added1/2"]);
     check(&[updated(1, 1, 2), updated(1, 2, 3)], &["2 updated1/3<1"]);
     check(&[updated(1, 1, 2), deleted(1, 3)], &["2 deleted1/3"]);
@@ -155,7 +155,7 @@ fn d7_what_waits_of_one_object_is_merged_as_the_table_says() {
 }
 
 #[test]
-fn i2_a_deletion_is_never_cancelled_and_names_do_not_mix_objects() {
+fn compaction_keeps_deletions_and_separates_uids() {
     check(&[added(1, 1), updated(1, 1, 2), deleted(1, 3)], &["2 added1/2", "3 deleted1/3"]);
     check(&[updated(1, 1, 2), added(2, 3)], &["1 updated1/2<1", "2 added2/3"]);
     check(&[deleted(1, 1), added(2, 2), deleted(2, 3)], &["1 deleted1/1", "2 added2/2", "3 deleted2/3"]);
@@ -167,7 +167,7 @@ fn i2_a_deletion_is_never_cancelled_and_names_do_not_mix_objects() {
 }
 
 #[test]
-fn d7_an_object_that_goes_in_and_out_costs_one_record() {
+fn flapping_object_compacts_to_one_record() {
     check(&[removed(1, 1), added(1, 1), removed(1, 1)], &["3 removed1/1"]);
     check(&[removed(1, 1), added(1, 1), updated(1, 1, 2), deleted(1, 3)], &["4 deleted1/3"]);
     check(&[deleted(1, 1), added(1, 1), removed(1, 1)], &["1 deleted1/1", "2 added1/1", "3 removed1/1"]);
@@ -175,8 +175,9 @@ fn d7_an_object_that_goes_in_and_out_costs_one_record() {
     check(&in_and_out, &["5 removed1/1"]);
 }
 
+/// Rule: S-8.
 #[test]
-fn s8_what_the_reader_begins_with_stays_before_the_synced() {
+fn initial_objects_stay_before_synced() {
     check(&[initial(1, 1), SYNCED, updated(1, 1, 2), updated(1, 2, 3)], &["1 added1/3", "2 synced0/0"]);
     check(&[added(1, 1), SYNCED, updated(1, 1, 2)], &["1 added1/2", "2 synced0/0"]);
     check(&[SYNCED, added(1, 1), updated(1, 1, 2)], &["1 synced0/0", "3 added1/2"]);
@@ -184,7 +185,7 @@ fn s8_what_the_reader_begins_with_stays_before_the_synced() {
 }
 
 #[test]
-fn d7_the_body_that_a_reload_shows_is_kept() {
+fn reload_keeps_the_body_it_shows() {
     let shown = |plan: &Plan| plan.drafts.iter().map(|(place, draft)| (*place, draft.object)).collect::<Vec<_>>();
     let rows = |cause| [updated(1, 1, 2).row(1, 1), unchanged(cause, 1, 2).row(2, 2)];
     let plan = Lanes::default().plan(&rows(Cause::Reload), |_| true, 0);
@@ -194,7 +195,7 @@ fn d7_the_body_that_a_reload_shows_is_kept() {
 }
 
 #[test]
-fn d7_what_may_be_delivered_already_is_merged_with_nothing() {
+fn possibly_delivered_records_are_not_merged() {
     let records = [added(1, 1), updated(1, 1, 2), updated(1, 2, 3), updated(1, 3, 4)];
     let mut waiting = Waiting::of(&records);
     waiting.step(&mut Lanes::default(), 4, &[2].into());
@@ -202,7 +203,7 @@ fn d7_what_may_be_delivered_already_is_merged_with_nothing() {
 }
 
 #[test]
-fn i2_an_object_that_may_have_been_added_is_not_added_again_and_a_place_has_one_event() {
+fn possibly_added_object_is_not_added_again() {
     for begins in [added(1, 1), initial(1, 1)] {
         let records = [begins, updated(1, 1, 2), updated(1, 2, 3), added(2, 4)];
         let mut waiting = Waiting { shown: 2, ..Waiting::of(&records) };
@@ -216,7 +217,7 @@ fn i2_an_object_that_may_have_been_added_is_not_added_again_and_a_place_has_one_
 }
 
 #[test]
-fn d7_what_is_replayed_late_does_not_bring_back_an_older_state() {
+fn late_replay_does_not_restore_older_state() {
     let mut waiting = Waiting::of(&[initial(1, 1), updated(1, 1, 2), updated(1, 2, 3)]);
     let replayed = waiting.records.remove(&2).expect("it is there");
     waiting.step(&mut Lanes::default(), 3, &BTreeSet::new());
@@ -227,7 +228,7 @@ fn d7_what_is_replayed_late_does_not_bring_back_an_older_state() {
     assert_eq!(waiting.brief(), ["1 added1/3", "2 updated1/2<1"]);
 }
 
-/// A history as one unit tells it, of a few names.
+/// Returns a history of a few names, as one unit reports it.
 fn history(dice: &[(u64, u8)]) -> Vec<Said> {
     let mut states: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut gone: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
@@ -237,7 +238,7 @@ fn history(dice: &[(u64, u8)]) -> Vec<Said> {
         let record = match (state, dice) {
             (_, 0) => SYNCED,
             (None, _) => {
-                // what was removed comes back as it was; what was deleted does not
+                // A removed object comes back with its uid; a deleted one does not.
                 let (uid, version) = gone.remove(lane).unwrap_or((number, number));
                 Said { cause: if *dice < 3 { Cause::Initial } else { Cause::Watch }, ..added(uid, version) }
             }
@@ -260,7 +261,7 @@ fn history(dice: &[(u64, u8)]) -> Vec<Said> {
     records
 }
 
-/// Asserts that a history can be told so, and returns what is there at its end.
+/// Asserts that a history is consistent, and returns the objects at its end.
 fn tell(records: &BTreeMap<u64, (Said, u64)>) -> BTreeMap<u64, (u64, u64)> {
     let mut states: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for (place, (said, _)) in records {
@@ -288,7 +289,7 @@ fn tell(records: &BTreeMap<u64, (Said, u64)>) -> BTreeMap<u64, (u64, u64)> {
 
 proptest! {
     #[test]
-    fn d7_whatever_is_merged_the_story_of_each_object_stays_true(
+    fn any_merging_keeps_each_object_history_true(
         dice in prop::collection::vec((1..4_u64, 0..12_u8), 1..60),
         steps in prop::collection::vec((1..12_usize, any::<bool>()), 60),
         in_memory in prop::collection::btree_set(1..8_u64, 0..4),
@@ -312,7 +313,7 @@ proptest! {
         prop_assert_eq!(tell(&waiting.records), before);
         prop_assert_eq!(ends(&waiting), ended, "a deletion is never cancelled");
         prop_assert!(waiting.records.len() <= count);
-        // a living object costs one record, one that is gone two, and what is in memory its own
+        // A living object costs one record, a deleted one two, and records in memory are added.
         let uids: BTreeSet<u64> = records.iter().map(|said| said.uid).collect();
         let synced = records.iter().filter(|said| **said == SYNCED).count();
         prop_assert!(waiting.records.len() <= 3 * uids.len() + synced + 3 * in_memory.len());

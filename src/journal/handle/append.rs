@@ -1,4 +1,4 @@
-//! Appends, their release, and the joins and leaves of readers.
+//! Appends, their release, and joins and leaves of readers.
 
 use jiff::Timestamp;
 
@@ -16,16 +16,16 @@ use crate::{
     object::Object,
 };
 
-/// Objects of a unit's first state that are written at a time.
+/// Number of objects of a unit's first state that are written at a time.
 const SEED_OBJECTS: usize = 1_000;
 
 impl Journal {
-    /// Appends the changes of one transaction of `unit`, which bring it to `reached`. They stay invisible until
-    /// [`Journal::release`]. Writes to the disk and may block on that, not on making it durable.
+    /// Appends the changes of one transaction of `unit`, which brings it to `reached`. The records stay invisible until
+    /// [`Journal::release`]. Writes to the disk, which may block. Does not wait until the records are durable.
     ///
     /// # Errors
-    /// An append with an older epoch than the unit's last one, or than [`Journal::fence`] named, is refused; so is any
-    /// while the store takes none.
+    /// Refuses an append if its epoch is older than the last epoch of the unit or the one passed to [`Journal::fence`].
+    /// Refuses every append while the store takes none.
     pub fn append(
         &self,
         unit: UnitId,
@@ -43,11 +43,11 @@ impl Journal {
         Ok(ticket)
     }
 
-    /// Keeps with a unit the objects of its first state, and how far it has come with them, so that a restart finds them.
-    /// No reader is shown them. Before its first append. Has no effect without a store.
+    /// Stores the objects of a unit's first state, and the versions it has reached, so that a restart finds them. No reader
+    /// gets these records. Call it before the first append of the unit. Has no effect without a store.
     ///
     /// # Errors
-    /// While the store takes nothing. Some of the objects may be kept then: call it again with all of them.
+    /// Fails while the store takes no appends. Some of the objects may be stored then: call it again with all of them.
     pub fn seed(&self, unit: UnitId, objects: &[Object], reached: &Reached, now: Timestamp) -> Result<(), AppendError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         let (time_micros, only) = (now.as_microsecond(), Some(NOBODY));
@@ -66,7 +66,7 @@ impl Journal {
         }
     }
 
-    /// Writes what has a ticket, or takes it back.
+    /// Writes an append that has a ticket. Takes the ticket back if the write fails.
     fn write(&self, disk: &Disk, epoch: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
         let mut ticketed = Ticketed { inner: self.inner(), ticket, is_written: false };
         if let Err(error) = disk.store.append(append) {
@@ -91,36 +91,36 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the records of a ticket visible, once nothing older is outstanding. Tickets of several units may come
-    /// in any order. One that is not outstanding is ignored.
+    /// Makes the records of a ticket visible, once no older append is outstanding. Tickets of different units may be released
+    /// in any order. A ticket that is not outstanding is ignored.
     pub fn release(&self, ticket: Ticket) {
         let woken = self.core().release(ticket);
         self.inner().wake(&woken);
     }
 
-    /// Returns the oldest append of `unit` that was not released.
+    /// Returns the oldest append of `unit` that is not released.
     pub fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
         self.core().outstanding(unit)
     }
 
-    /// Refuses from now on appends of epochs of `unit` before `epoch`.
+    /// Refuses further appends of `unit` with an epoch before `epoch`.
     pub fn fence(&self, unit: UnitId, epoch: u64) {
         self.core().fence(unit, epoch);
     }
 
-    /// Returns the released watermark: readers see nothing above it.
+    /// Returns the released watermark: readers see no record above it.
     pub fn released(&self) -> Sequence {
         self.core().released()
     }
 
-    /// Returns the position up to which every reader is done with everything.
+    /// Returns the position up to which every reader has handled all records.
     pub fn passed(&self) -> Sequence {
         self.core().passed()
     }
 
-    /// Appends `changes` of `unit` for `reader` alone, already released. From then on the reader sees what `unit` appends,
-    /// nothing that it appended before (S-5). Call it between two batches of the unit. Has no effect on a reader that sees
-    /// the unit already, or is closed.
+    /// Appends `changes` of `unit` for `reader` alone, already released. From then on the reader sees the appends of `unit`,
+    /// but none of its earlier ones (S-5). Call it between two batches of the unit. Has no effect on a closed reader, or if
+    /// the reader sees the unit already.
     pub fn join(
         &self,
         reader: ReaderId,
@@ -132,8 +132,8 @@ impl Journal {
         self.cross((reader, Crossing::Join), unit, epoch, changes, now)
     }
 
-    /// Appends `changes` of `unit` for `reader` alone, already released, after which it sees nothing more of `unit`.
-    /// What was appended before is still delivered. Has no effect on a reader that does not see the unit.
+    /// Appends `changes` of `unit` for `reader` alone, already released. After them the reader sees no more records of `unit`.
+    /// Earlier appends are still delivered. Has no effect if the reader does not see the unit.
     pub fn leave(
         &self,
         reader: ReaderId,
@@ -156,10 +156,11 @@ impl Journal {
         let time_micros = now.as_microsecond();
         let _gate = self.disk().map(Disk::enter).transpose()?;
         if let Some(disk) = self.disk().filter(|_| changes.is_empty() && crossing.1 == Crossing::Join) {
-            // No record tells of it: where a join may be lost, the reader would miss what follows.
+            // A join without changes leaves no record in the log. If a crash lost it, the reader would miss all later records.
+            // So the join is saved in the state of the reader first.
             let mut core = self.core();
             if core.is_crossing(crossing.0, unit) {
-                // After a crash its leave would be found, behind a join that is saved already.
+                // A crash would replay the pending leave, which would undo the join that is saved already.
                 return Err(NotWritable::Behind { bytes: core.unsynced_bytes }.into());
             }
             if let Some(reader) = core.reader(crossing.0) {
@@ -183,7 +184,7 @@ impl Journal {
     }
 }
 
-/// An append that has a ticket. It is taken back if the write fails, or panics.
+/// An append that has a ticket. The ticket is taken back if the write fails or panics.
 struct Ticketed<'a> {
     inner: &'a Inner,
     ticket: Ticket,

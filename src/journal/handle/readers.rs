@@ -1,4 +1,4 @@
-//! Readers of a journal: opened, closed, changed, and their figures.
+//! Opening, closing and changing of readers, and their figures.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,11 +17,11 @@ use crate::{
 };
 
 impl Journal {
-    /// Opens a reader. It holds records back until [`Journal::close_reader`].
+    /// Opens a reader. No record that it needs is removed until [`Journal::close_reader`].
     ///
-    /// With a store, a reader whose name is known from the last run resumes there, whatever `start` is: with what it had not
-    /// acknowledged, and with what it wants now of later records. Resyncs are not repeated. It sees the units that it had
-    /// joined; those it no longer wants, until [`Journal::leave`]. May block on the disk.
+    /// With a store, a reader whose name is known from the last run resumes there, and `start` is ignored. It gets the records
+    /// that it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the
+    /// units that it had joined. It sees units that it no longer wants until [`Journal::leave`]. May block on the disk.
     pub fn open_reader(&self, start: ReaderStart, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
         let disk = self.disk().filter(|_| options.name.is_some() || start != ReaderStart::Next);
         let reader = match disk {
@@ -63,12 +63,13 @@ impl Journal {
                 }
             },
         };
-        // Without a name in the store a crash would let it begin at the end.
+        // If the store did not know the name after a crash, the reader would start at the end of the log.
         disk.note(self.inner().save(disk));
         Ok(reader)
     }
 
-    /// Closes a reader and forgets what waited for it, and its name: not for the end of a process. May block on the disk.
+    /// Closes a reader, and forgets its name and the records that wait for it. Do not call it at the end of the process: the
+    /// reader could not resume. May block on the disk.
     pub fn close_reader(&self, reader: ReaderId) {
         let mut core = self.core();
         let name = core.reader_name(reader);
@@ -76,13 +77,13 @@ impl Journal {
         drop(core);
         lock(&self.inner().wakers).remove(&reader);
         if let Some(disk) = self.disk().filter(|_| !name.is_empty()) {
-            let _saving = lock(&disk.saving); // nor is it saved again
+            let _saving = lock(&disk.saving); // keeps a running save from storing the reader again
             disk.note(disk.store.remove_reader(&name));
         }
     }
 
-    /// Forgets a reader of the last run that is not opened again. Records that it alone waited for can go. May block on
-    /// the disk.
+    /// Forgets a reader of the last run that was not opened again. Records that only this reader needed can be removed then.
+    /// May block on the disk.
     pub fn forget_reader(&self, name: &str) {
         self.core().dormant.remove(name);
         if let Some(disk) = self.disk() {
@@ -90,7 +91,7 @@ impl Journal {
         }
     }
 
-    /// Returns the names of the readers of the last run that were not opened again.
+    /// Returns the names of those readers of the last run that were not opened again.
     pub fn dormant_readers(&self) -> Vec<String> {
         self.core().dormant.keys().map(ToString::to_string).collect()
     }
@@ -100,17 +101,17 @@ impl Journal {
         self.with(reader, |reader| reader.joined())
     }
 
-    /// Replaces a reader's interest, from the next release on. What waits already stays. A unit that it sees and no longer
-    /// wants is seen until [`Journal::leave`]. May block on the disk.
+    /// Replaces the interest of a reader, from the next release on. Records that wait already are kept. A unit that the reader
+    /// sees and no longer wants stays visible until [`Journal::leave`]. May block on the disk.
     pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
         self.core().set_interest(reader, interest);
-        // Before anything more is appended: after a crash it shall see what it sees now.
+        // The interest is saved before the next append. After a crash the reader then sees the same units as now.
         if let Some(disk) = self.disk() {
             disk.note(self.inner().save(disk));
         }
     }
 
-    /// Replaces a reader's bounds.
+    /// Replaces the limits of a reader.
     pub fn set_bounds(&self, reader: ReaderId, bounds: Bounds) {
         self.with(reader, |reader| reader.set_bounds(bounds));
     }
@@ -120,17 +121,18 @@ impl Journal {
         self.core().stats(reader)
     }
 
-    /// Returns the record of the last error of the reader's filter, and the error.
+    /// Returns the last error of the reader's filter, with the name of the object.
     pub fn last_filter_error(&self, reader: ReaderId) -> Option<String> {
         self.with(reader, |reader| reader.last_filter_error())
     }
 
-    /// Names what was dropped since the last call.
+    /// Returns the losses since the last call.
     pub fn take_losses(&self, reader: ReaderId) -> Losses {
         self.with(reader, JournalReader::take_losses)
     }
 
-    /// Names what waits for a reader or is in flight, oldest first, up to `limit` events. May block on the disk.
+    /// Returns the names of the records that wait for a reader or are in flight, oldest first, up to `limit`. May block on the
+    /// disk.
     pub fn undelivered(&self, reader: ReaderId, limit: usize) -> Vec<EventName> {
         let name = self.core().reader_name(reader);
         let (mut names, spilled) = self.with(reader, |reader| {
@@ -141,23 +143,23 @@ impl Journal {
         if let Some(disk) = self.disk().filter(|_| !spilled.is_empty()) {
             match disk.store.load_for(&name, &spilled) {
                 Ok(records) => names.extend(records.iter().map(Record::event_name)),
-                Err(error) => warn!(%error, "failed to name what waits in the state"),
+                Err(error) => warn!(%error, "cannot read the names of undelivered events from the state"),
             }
         }
         names
     }
 
-    /// Reads a part of the log after `range.0`, up to `range.1`, as every reader is shown it. For callers that have no cursor
-    /// here, and hold nothing back. `None` without a store. `range.1` must be [released](Journal::released). Blocks on
-    /// the disk.
+    /// Reads the part of the log after `range.0` and up to `range.1`, without records addressed to one reader. Used by
+    /// callers without a cursor, whose records are not protected from removal. Returns `None` without a store. `range.1` must
+    /// be [released](Journal::released). Blocks on the disk.
     pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<LogPage>, StoreError> {
         let Some(disk) = self.disk() else { return Ok(None) };
         let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);
         disk.store.page(range, size, &is_known).map(Some)
     }
 
-    /// Returns the position after which come the records appended at a time or later, and the first record that is kept.
-    /// `None` without a store. Blocks on the disk.
+    /// Finds the records that were appended at or after a time. Returns the position before them, and the first record that is
+    /// kept. Returns `None` without a store. Blocks on the disk.
     pub fn place_at(&self, micros: i64) -> Result<Option<(Sequence, Sequence)>, StoreError> {
         let Some(disk) = self.disk() else { return Ok(None) };
         let core = self.core();

@@ -1,4 +1,4 @@
-//! Records read and acknowledged by a reader.
+//! Reading, acknowledging, giving up and replaying of records.
 
 use std::ops::ControlFlow;
 
@@ -11,17 +11,17 @@ use crate::{
     mutex::lock,
 };
 
-/// Records judged at a time: a filter may take some microseconds for each.
+/// Number of records judged at a time: a filter may take some microseconds for each.
 const JUDGED_MAX: usize = 256;
 
 impl Journal {
-    /// Returns the next records, in order: at most `max_events`, and of at most `max_bytes` unless one alone has more. They
-    /// are in flight until they are acknowledged. At most `max_events` of the reader's bounds are.
+    /// Returns the next records, in order: at most `max_events` records, and at most `max_bytes` unless the first record alone
+    /// is larger. The records are in flight until they are acknowledged. At most `max_events` of the reader's
+    /// [`Bounds`](crate::journal::Bounds) are in flight at a time.
     ///
-    /// A record of a new object is held back while the deletion of another object of that name is in flight (D7). Records
-    /// that the reader's filter refuses are acknowledged, and not returned.
+    /// Records that the reader's filter refuses are acknowledged, and not returned.
     ///
-    /// Records that wait in the store are read from there, which blocks on the disk: see [`Journal::fetch`].
+    /// Records that wait in the store are read from there, which blocks on the disk. [`Journal::fetch`] does not block.
     pub fn read(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         loop {
             self.load(reader);
@@ -31,7 +31,7 @@ impl Journal {
         }
     }
 
-    /// Reads once. `Continue` where all that was read is refused, and there may be more.
+    /// Reads once. Returns `Continue` if the filter refused all records that were read; there may be more.
     fn read_judged(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
         let read = self.with(reader, |reader| {
             let max_events = if reader.has_filter() { max_events.min(JUDGED_MAX) } else { max_events };
@@ -50,7 +50,7 @@ impl Journal {
         if batch.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(batch) }
     }
 
-    /// As [`Journal::read`], without blocking the thread it is awaited on. Nothing is in flight if it is dropped early.
+    /// Does the same as [`Journal::read`] without blocking the thread. If the future is dropped early, no record is in flight.
     pub async fn fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         loop {
             match self.try_fetch(reader, max_events, max_bytes).await {
@@ -60,20 +60,20 @@ impl Journal {
         }
     }
 
-    /// As [`Journal::fetch`], once. `Continue` where all that was read is refused by the reader's filter, and there may be
-    /// more.
+    /// Makes one attempt of [`Journal::fetch`]. Returns `Continue` if the reader's filter refused all records that were read;
+    /// there may be more.
     pub async fn try_fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
         if self.is_stored() && !self.with(reader, |reader| reader.to_load()).places.is_empty() {
             let journal = self.clone();
             if tokio::task::spawn_blocking(move || journal.load(reader)).await.is_err() {
-                error!("reading the journal has panicked, it is tried again");
+                error!("reading the journal panicked; retrying");
                 self.nudge(reader);
             }
         }
         self.read_judged(reader, max_events, max_bytes)
     }
 
-    /// Brings the records that a reader waits for next from the store into memory.
+    /// Loads the next records of a reader from the store into memory.
     fn load(&self, reader: ReaderId) {
         let Some(disk) = self.disk() else { return };
         let mut core = self.core();
@@ -86,7 +86,7 @@ impl Journal {
                 let missing = asked.places.len() - records.len();
                 let is_taken = self.core().loaded(reader, &asked, records);
                 if missing > 0 && is_taken {
-                    warn!(missing, first, "records that a reader waits for are not in the state");
+                    warn!(missing, first, "records of a reader are missing in the state");
                 }
             }
             // The reader is woken when the store works again.
@@ -94,21 +94,22 @@ impl Journal {
         }
     }
 
-    /// Acknowledges everything read up to `sequence`; it is forgotten.
+    /// Acknowledges all records in flight up to `sequence`.
     pub fn ack(&self, reader: ReaderId, sequence: Sequence) {
         self.with(reader, |reader| reader.ack(sequence));
         self.call_for_save();
     }
 
-    /// Acknowledges some of what was read, in any order. Ignores what is not in flight. Returns the count.
+    /// Acknowledges some records in flight, in any order. Ignores records that are not in flight. Returns the number of
+    /// acknowledged records.
     pub fn ack_each(&self, reader: ReaderId, sequences: &[Sequence]) -> usize {
         let acknowledged = self.with(reader, |reader| reader.ack_each(sequences));
         self.call_for_save();
         acknowledged
     }
 
-    /// Acknowledges some of what was read, and remembers it for [`Journal::replay`]. Without a store, and of a reader
-    /// without a name, the newest thousand are kept, within its bounds; else all, for the time of `retention` from now on.
+    /// Acknowledges some records in flight, and remembers them for [`Journal::replay`]. With a store, a named reader keeps all
+    /// of them for the time `retention` from now on. Any other reader keeps the newest 1,000, within its limits.
     pub fn give_up(&self, reader: ReaderId, sequences: &[Sequence]) {
         if let (Some(disk), Some(first)) = (self.disk(), sequences.iter().min()) {
             lock(&disk.retention).note_given_up(Timestamp::now().as_microsecond(), *first);
@@ -117,8 +118,8 @@ impl Journal {
         self.call_for_save();
     }
 
-    /// Queues again everything that a reader gave up and that is still kept. It is read before what waits already, but
-    /// after what is in flight or was [rewound](Journal::rewind).
+    /// Queues again all given-up records of a reader that are still kept. They are read before the records that wait already.
+    /// Records that are in flight or were [rewound](Journal::rewind) come before them.
     pub fn replay(&self, reader: ReaderId) -> Replayed {
         let replayed = self.core().replay(reader);
         self.call_for_save();
@@ -132,13 +133,13 @@ impl Journal {
         }
     }
 
-    /// Hands out again, not coalesced, what was read and not acknowledged.
+    /// Hands out all records in flight again, without coalescing them.
     pub fn rewind(&self, reader: ReaderId) {
         self.with(reader, JournalReader::rewind);
     }
 
-    /// Drops everything that waits for a reader or is in flight, counted and named, and shows it nothing more: for a
-    /// handler that has ended while its figures are still shown. With a store, a reader with a name loses nothing: it
+    /// Drops all records that wait for a reader or are in flight, and delivers no more. The losses are counted and named. Used
+    /// for a handler that has ended and whose figures are still shown. With a store, a named reader loses no record: it
     /// resumes here after a restart.
     pub fn abandon(&self, reader: ReaderId) {
         let mut core = self.core();
@@ -148,7 +149,7 @@ impl Journal {
         }
     }
 
-    /// Waits until there may be something new to read; returns at once if that was so since the last call.
+    /// Waits until there may be new records to read. Returns at once if that has happened since the last call.
     pub async fn readable(&self, reader: ReaderId) {
         let waker = lock(&self.inner().wakers).get(&reader).cloned();
         match waker {

@@ -1,4 +1,4 @@
-//! What is made durable, and the saved state of readers.
+//! Making appends durable, and saving the state of readers.
 
 use super::Inner;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Inner {
-    /// Makes durable what is written.
+    /// Makes all written records durable.
     pub(in crate::journal) fn sync(&self, disk: &Disk) -> Result<(), StoreError> {
         let to_sync = self.core().to_sync();
         disk.sync()?;
@@ -26,7 +26,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Saves the state of changed readers. Returns whether there was one.
+    /// Saves the state of changed readers. Returns true if there was one.
     pub(in crate::journal) fn save(&self, disk: &Disk) -> Result<bool, StoreError> {
         let mut unfinished = lock(&disk.saving);
         self.finish_step(disk, &mut unfinished)?;
@@ -39,9 +39,9 @@ impl Inner {
         saved.map(|()| true)
     }
 
-    /// Writes a step of a compaction, with the state of its reader, and makes it durable. After an error it may be written or
-    /// not: nothing is read for its reader until it is, before all that is saved. Otherwise what was read of it and then lost
-    /// would be followed by the states that it had coalesced.
+    /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may be on
+    /// disk or not. It is then written again before any other state is saved, and the reader loads no records until then.
+    /// Otherwise a crash could undo the step after its result was read: the reader would then also get the older states.
     pub(in crate::journal) fn put_compacted(
         &self,
         disk: &Disk,
@@ -68,7 +68,7 @@ impl Inner {
             }
             drop(core);
             self.wake(&[*reader]);
-        } // else it was closed meanwhile
+        } // else the reader was closed in the meantime
         *unfinished = None;
         Ok(())
     }

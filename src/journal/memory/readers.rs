@@ -1,4 +1,4 @@
-//! Readers of a journal: opened, saved, compacted; and the records that they need.
+//! Readers of the core: opening, saving, compaction, and the records that they need.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ use crate::journal::{
 };
 
 impl MemoryJournal {
-    /// Returns a reader, unless it is closed.
+    /// Returns a reader; `None` if it is closed.
     pub(crate) fn reader(&mut self, reader: ReaderId) -> Option<&mut JournalReader> {
         self.readers.get_mut(&reader)
     }
 
-    /// Opens a reader at the end. With a store, [`Self::open_judged`] opens one that begins elsewhere.
+    /// Opens a reader at the end of the log. With a store, [`Self::open_judged`] opens a reader elsewhere.
     pub(crate) fn open_reader(&mut self, start: ReaderStart, options: ReaderOptions) -> Result<ReaderId, Gap> {
         let ReaderOptions { bounds, interest, name } = options;
         let mark = self.released();
@@ -42,8 +42,9 @@ impl MemoryJournal {
         id
     }
 
-    /// Returns the judge of a reader that resumes after a position, or where its name stood in the last run. `None` where
-    /// it begins at the end, by [`Self::open_reader`]. Fails when some of these records are not kept, or not there yet.
+    /// Returns the judge of a reader that resumes after a position, or where the last reader of its name was. Returns `None`
+    /// if the reader starts at the end, through [`Self::open_reader`]. Fails if some of its records are not kept, or not
+    /// visible yet.
     pub(crate) fn judge(&self, start: ReaderStart, options: &ReaderOptions) -> Result<Option<Judge>, Gap> {
         let mark = self.released();
         let name = options.name.as_deref();
@@ -62,8 +63,8 @@ impl MemoryJournal {
         Ok(Some(Judge::new(state, self.units.clone(), &options.interest, begins)))
     }
 
-    /// Opens the reader of a judge that has decided up to the released watermark. Otherwise returns the judge: there is
-    /// more to decide.
+    /// Opens the reader of a judge that has judged all records up to the released watermark. Returns the judge if it must
+    /// judge more.
     pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> Result<ReaderId, Box<Judge>> {
         if judge.position() != self.released() {
             return Err(Box::new(judge));
@@ -88,18 +89,18 @@ impl MemoryJournal {
         self.readers.remove(&reader);
     }
 
-    /// Returns the name by which records are addressed to a reader.
+    /// Returns the name to which records for a reader are addressed.
     pub(crate) fn address(&self, reader: ReaderId) -> Box<str> {
         let name = self.readers.get(&reader).and_then(JournalReader::name);
         name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
     }
 
-    /// Returns the name of a reader; empty where it has none.
+    /// Returns the name of a reader; empty if it has none.
     pub(crate) fn reader_name(&self, reader: ReaderId) -> String {
         self.readers.get(&reader).and_then(JournalReader::name).unwrap_or_default().to_owned()
     }
 
-    /// Takes what was read from the store for a reader: see [`JournalReader::loaded`].
+    /// Adds records that were read from the store for a reader; see [`JournalReader::loaded`].
     pub(crate) fn loaded(&mut self, reader: ReaderId, asked: &ToLoad, records: Vec<Record>) -> bool {
         let Some(reader) = self.readers.get_mut(&reader) else { return false };
         reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin))
@@ -114,20 +115,20 @@ impl MemoryJournal {
         self.readers.get_mut(&reader).map(|reader| reader.replay(kept_from)).unwrap_or_default()
     }
 
-    /// Returns the position up to which every reader is done with everything.
+    /// Returns the position up to which every reader has handled all records.
     pub(crate) fn passed(&self) -> Sequence {
         let positions = self.readers.values().filter_map(JournalReader::first).map(|first| first.0 - 1);
         let dormant = self.dormant.values().map(|state| waits_from(state) - 1);
         Sequence(positions.chain(dormant).fold(self.mark, u64::min))
     }
 
-    /// Returns the states to save of changed readers, and assumes that they are saved.
+    /// Returns the changed states of readers, and marks them as saved.
     pub(crate) fn save(&mut self) -> Vec<StoredReader> {
         let mark = self.released();
         self.readers.values_mut().filter_map(|reader| reader.save(mark)).collect()
     }
 
-    /// Notes whether states were saved.
+    /// Notes the success or failure of saving these states.
     pub(crate) fn saved(&mut self, states: &[StoredReader], is_saved: bool) {
         let by_name: HashMap<_, _> = states.iter().map(|state| (state.name.as_str(), state)).collect();
         for reader in self.readers.values_mut() {
@@ -139,7 +140,7 @@ impl MemoryJournal {
         }
     }
 
-    /// Returns the named reader that needs the oldest record of the log, if that is at or before `until`.
+    /// Returns the named reader that needs the oldest record of the log, if that record is at or before `until`.
     pub(crate) fn compactable(&self, until: Sequence) -> Option<(ReaderId, &str)> {
         let slow = self.readers.iter().filter_map(|(id, reader)| {
             let (first, name) = reader.compactable(until)?;
@@ -148,13 +149,13 @@ impl MemoryJournal {
         slow.min().map(|(_, id, name)| (id, name))
     }
 
-    /// Returns how many records named readers wait for, in the log and in entries of their own.
+    /// Returns the number of records that wait for named readers: in the log, and as coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         self.readers.values().map(JournalReader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
     }
 
-    /// Returns the state to save of a reader with the entries that a step of a compaction writes. `None` where it was
-    /// closed meanwhile.
+    /// Returns the reader state that must be saved together with the entries of a compaction step. Returns `None` if the
+    /// reader was closed in the meantime.
     pub(crate) fn compacting(
         &mut self,
         reader: ReaderId,
@@ -165,7 +166,7 @@ impl MemoryJournal {
         self.readers.get_mut(&reader)?.compacting(written, superseded, mark)
     }
 
-    /// Returns the first record that is needed: by a reader, now or after a crash, or because it is not visible.
+    /// Returns the first record that is needed. A reader may need it, now or after a crash, or it is not visible or durable yet.
     pub(crate) fn needed(&self) -> Sequence {
         let mark = self.released();
         let readers = self.readers.values().map(|reader| reader.needs(mark));
@@ -179,7 +180,7 @@ impl MemoryJournal {
         Sequence(self.kept_from)
     }
 
-    /// Returns the name of the reader that waits for the oldest record. `None` where no named one waits for any.
+    /// Returns the name of the reader that waits for the oldest record; `None` if no named reader waits.
     pub(crate) fn slowest(&self) -> Option<String> {
         let open = self.readers.values().filter_map(|reader| Some((reader.first()?.0, reader.name()?)));
         let dormant = self.dormant.iter().map(|(name, state)| (waits_from(state), &**name));
@@ -191,25 +192,25 @@ impl MemoryJournal {
         self.readers.values().any(|reader| reader.name() == Some(name))
     }
 
-    /// Notes that records before `first` are not kept any more.
+    /// Notes that records before `first` are no longer kept.
     pub(crate) fn set_kept_from(&mut self, first: Sequence) {
         self.kept_from = self.kept_from.max(first.0);
         self.readers.values_mut().for_each(|reader| reader.forget_before(first));
     }
 
-    /// Forgets what readers gave up before a position, and have in entries of their own.
+    /// Makes readers forget given-up records before a position that have coalesced entries.
     pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
         self.readers.values_mut().for_each(|reader| reader.forget_entries_before(position));
     }
 
-    /// Returns the oldest record that waits in the store alone.
+    /// Returns the oldest record that waits only in the store.
     pub(crate) fn first_spilled(&self) -> Option<Sequence> {
         let open = self.readers.values().filter_map(|reader| reader.spilled(1).first().copied());
         let dormant = self.dormant.values().map(waits_from).filter(|first| *first <= self.mark);
         open.chain(dormant).min().map(Sequence)
     }
 
-    /// Returns, for each open reader that waits for a record before `position`, what of it waits in the store alone.
+    /// Returns the open readers that need a record before `position`, with their records before it that wait only in the store.
     pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, Vec<u64>)> {
         let mark = self.released();
         let waits = |reader: &JournalReader| {
@@ -219,8 +220,8 @@ impl MemoryJournal {
         slow.map(|(id, reader)| (*id, reader.spilled_before(position))).collect()
     }
 
-    /// Drops what waits before `position` for readers of the last run that were not opened again. Returns the count, and
-    /// the state to be saved, of each.
+    /// Drops the records that wait before `position` for readers of the last run that were not opened again. Returns the
+    /// number of dropped records and the new state for each such reader.
     pub(crate) fn drop_dormant(&mut self, position: Sequence) -> Vec<(u64, StoredReader)> {
         let slow = self.dormant.values_mut().filter(|state| waits_from(state) < position.0);
         let dropped = slow.map(|state| {

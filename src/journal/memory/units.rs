@@ -1,4 +1,4 @@
-//! The units of a journal: their terms, epochs and resyncs, and whether their initial state is complete.
+//! Units of the core: their terms, epochs, resyncs, and synced types.
 
 use super::{Batch, MemoryJournal, Turn};
 use crate::journal::{
@@ -24,8 +24,8 @@ impl MemoryJournal {
         Some(UnitTerms { resource, late: *late, cached: origin.cached })
     }
 
-    /// Ends what readers see of a unit, in its turn. Returns an upper bound for its last position, and the readers that
-    /// have something new.
+    /// Ends the view of all readers on a unit, when this batch becomes visible. Returns an upper bound of the unit's last
+    /// position, and the readers to wake.
     pub(crate) fn retire_unit(&mut self, unit: UnitId) -> (Sequence, Vec<ReaderId>) {
         self.push(unit, &[], 0, Turn::Retire);
         let woken = self.raise();
@@ -60,17 +60,17 @@ impl MemoryJournal {
         reader.is_some_and(|reader| reader.has_synced(&self.units, &self.synced))
     }
 
-    /// Notes a resync of a unit. Returns whether a reader is due for it.
+    /// Notes a resync of a unit. Returns true if a reader is due for it.
     pub(crate) fn is_resync_due(&mut self, unit: UnitId, round: u32) -> bool {
         if let Some(unit) = self.units.get_mut(&unit) {
             unit.round = round;
         }
-        // A reader that joins in its turn may be due then.
+        // A reader may be due once its pending join takes effect.
         let is_joined = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { .. });
         self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_joined)
     }
 
-    /// Refuses earlier epochs from now on.
+    /// Refuses appends with earlier epochs.
     pub(crate) fn fence(&mut self, unit: UnitId, epoch: u64) {
         let unit = self.unit(unit);
         unit.epoch = epoch.max(unit.epoch);

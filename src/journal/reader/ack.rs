@@ -1,9 +1,9 @@
-//! Records that were read: acknowledged, given up and replayed, rewound, abandoned.
+//! Handling of records that were read: acknowledge, give up, replay, rewind, abandon.
 
 use super::{JournalReader, queue::WaitingRecord, saved::forget_removed};
 use crate::journal::{Replayed, Sequence};
 
-/// Records given up that are kept in memory for a replay.
+/// Maximum number of given-up records in memory.
 const GIVEN_UP_MAX: usize = 1_000;
 
 impl JournalReader {
@@ -12,7 +12,7 @@ impl JournalReader {
         self.in_flight.binary_search_by_key(&position, WaitingRecord::sequence).ok()
     }
 
-    /// Removes records from what is in flight. Ignores those that are not in flight.
+    /// Removes records from `in_flight`. Ignores those that are not there.
     pub(super) fn take_in_flight(&mut self, positions: &[Sequence]) -> Vec<WaitingRecord> {
         let mut taken = Vec::with_capacity(positions.len());
         for position in positions {
@@ -22,7 +22,7 @@ impl JournalReader {
         taken
     }
 
-    /// Acknowledges everything in flight up to a position.
+    /// Acknowledges all records in flight up to a position.
     pub(crate) fn ack(&mut self, upto: Sequence) {
         while self.in_flight.pop_front_if(|waiting| waiting.sequence() <= upto).is_some() {
             self.tally.stats.acknowledged += 1;
@@ -30,15 +30,15 @@ impl JournalReader {
         self.touch();
     }
 
-    /// Acknowledges records in flight. Returns their count.
+    /// Acknowledges records in flight. Returns their number.
     pub(crate) fn ack_each(&mut self, positions: &[Sequence]) -> usize {
         let acknowledged = self.take_in_flight(positions).len();
         self.tally.stats.acknowledged += acknowledged as u64;
         acknowledged
     }
 
-    /// Acknowledges records in flight, and remembers them for a replay. Of a reader without a name memory holds the
-    /// newest of them, within its bounds.
+    /// Acknowledges records in flight, and remembers them for a replay. For a reader without a name, only the newest ones
+    /// within its limits are kept, in memory.
     pub(crate) fn give_up(&mut self, positions: &[Sequence]) {
         let taken = self.take_in_flight(positions);
         self.tally.stats.acknowledged += taken.len() as u64;
@@ -55,7 +55,7 @@ impl JournalReader {
         }
     }
 
-    /// Queues again everything that was given up, and that comes at or after `kept_from` or has an entry of its own.
+    /// Queues again all given-up records that are at or after `kept_from` or have a coalesced entry.
     pub(crate) fn replay(&mut self, kept_from: Sequence) -> Replayed {
         if self.abandoned {
             return Replayed::default();
@@ -67,7 +67,7 @@ impl JournalReader {
             let mut given_up = std::mem::take(&mut self.kept.given_up);
             gone = forget_removed(&mut given_up, &self.kept.compacted, kept_from);
             queued = given_up.len();
-            // Order: records in memory come after it.
+            // Records in memory come later, so they move behind the replayed ones.
             std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| spill.put_back(waiting));
             spill.extend(&given_up);
             self.touch();
@@ -76,14 +76,14 @@ impl JournalReader {
         Replayed { queued, gone }
     }
 
-    /// Hands out again what was read and not acknowledged.
+    /// Hands out all records in flight again.
     pub(crate) fn rewind(&mut self) {
         self.again.extend(self.in_flight.drain(..));
-        self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // a replay may wait there
+        self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // replayed records may be in it
     }
 
-    /// Drops everything that waits, and shows nothing more. A reader with a name loses nothing: with a store all of it
-    /// waits there for the next reader of that name.
+    /// Drops all waiting records, and takes no more. With a store, a named reader loses no record: all of them wait there for
+    /// the next reader of that name.
     pub(crate) fn abandon(&mut self, mark: Sequence) {
         if std::mem::replace(&mut self.abandoned, true) {
             return;

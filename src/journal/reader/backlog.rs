@@ -1,26 +1,27 @@
-//! Records of a reader that has fallen behind, coalesced (D7, D-11).
+//! Coalesced records of a reader that has fallen behind (D-11).
 //!
-//! [`Backlog`] keeps a lane per resource type, namespace and name, whichever unit of the type the records are from. A lane is
-//! a chain of records, oldest first:
+//! A [`Backlog`] keeps one lane per resource type, namespace and name, shared by all units of the type. A lane is a chain of
+//! records, oldest first:
 //!
-//! | waiting, not read | arrives | stays |
+//! | waiting, not read | next | result |
 //! |---|---|---|
 //! | Added | Updated | Added with the new state |
 //! | Updated | Updated | Updated: first `old`, last state |
 //! | Updated | Deleted, Removed | Deleted, Removed |
 //! | Updated to another uid | Deleted, Removed | both, as for Added |
-//! | Added | Deleted, Removed | both: a deletion is never cancelled, and none is shown of an object never delivered (I2) |
-//! | gone, Added | gone, of the same uid | the last one: an object that goes in and out costs one record |
-//! | anything | Unchanged, Refreshed | what waited, with the body that the cache has now |
+//! | Added | Deleted, Removed | both: every deletion is delivered, and always after its Added (I2) |
+//! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one: repeated adding and removing costs one record |
+//! | any | Unchanged, Refreshed | the waiting one, with the current body of the cache |
 //!
-//! A coalesced record takes the position of its last part, so sequence order stays the order of the cache (I3). Only an
-//! Added of the initial state keeps its position: before the `Synced` that waits behind it (S-8).
+//! A coalesced record takes the position of its last part, so records stay in the order of the cache (I3). Only an Added of
+//! the initial state keeps its position, before the `Synced` that waits behind it (S-8).
 //!
-//! **Memory (I5).** A living object has one or two records, and its body is the cache's own. What the cache does not hold is
-//! *loose*: `old`s, deleted objects, and all objects of units without a cache. It counts against `max_bytes`. Beyond that
-//! the oldest `old`s are given up, then the oldest loose objects are dropped. For `old`s the records' own size counts too.
-//! Beyond `max_events` loose records the oldest are dropped, each deletion with the never-read Added of its object. Records
-//! that are not wanted arrive too: they show which objects are gone, and which body the cache has.
+//! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not
+//! hold are *loose*: `old`s, deleted objects, and all objects of units without a cache. They count against `max_bytes`. Beyond
+//! that limit the oldest `old`s are discarded first, then the oldest loose objects are dropped. The size of the records counts
+//! too when `old`s are discarded. Beyond `max_events` loose records, the oldest are dropped. A deletion is then dropped
+//! together with the unread Added of its object. Unwanted records are processed too: they show which objects are deleted, and
+//! which bodies the cache holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,15 +38,17 @@ use crate::{
     object::{KeyRef, Object, ObjectKey},
 };
 
-/// Losses named between two questions; further ones are only counted.
+/// Maximum number of named losses between two calls of [`Journal::take_losses`](crate::journal::Journal::take_losses); further
+/// losses are only counted.
 pub(crate) const NAMED_LOSSES_MAX: usize = 1024;
-/// Approximate size of a waiting record without bodies, with its entries in the tables.
+/// Approximate size of a waiting record without bodies, including its table entries.
 pub(crate) const ENTRY_BYTES: usize = 320;
 
-/// Counters of one reader's records.
+/// Counters of one reader.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Without what is known at the time of a question only, such as `queued`.
+    /// Figures that are counted. Fields such as `queued` are only filled in by
+    /// [`JournalReader::stats`](super::JournalReader::stats).
     pub(super) stats: ReaderStats,
     pub(super) failures: FilterFailures,
     pub(super) losses: Losses,
@@ -61,31 +64,31 @@ impl Tally {
         }
     }
 
-    /// Counts losses of which nothing is known.
+    /// Counts losses of unknown records.
     pub(super) fn miss(&mut self, records: u64) {
         self.stats.dropped += records;
         self.losses.unnamed += records;
     }
 }
 
-/// A record that arrives, and was judged. One that is not `wanted` only changes what is known of its object.
+/// A judged record that is added. An unwanted one only updates the waiting records of its object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) record: &'a Record,
     pub(super) origin: RecordOrigin,
     pub(super) wanted: bool,
-    /// Position up to which objects of its lane belong to the reader's initial state.
+    /// Position up to which Added records of the lane belong to the reader's initial state.
     pub(super) mark: Option<Sequence>,
 }
 
-/// Names a lane.
+/// Key of a lane.
 #[derive(Debug, Hash, PartialEq, Eq)]
 struct LaneKey {
     lane: Lane,
     key: ObjectKey,
 }
 
-/// A borrowed [`LaneKey`]; hashes as it does.
+/// Borrowed form of a [`LaneKey`], with the same hash.
 #[derive(Clone, Copy, Debug, Hash)]
 struct LaneRef<'a> {
     lane: Lane,
@@ -106,23 +109,23 @@ fn lane_of(record: &Record, origin: RecordOrigin) -> Option<LaneRef<'_>> {
 struct Entry {
     record: Record,
     origin: RecordOrigin,
-    /// The entry before it in its lane, if that still waits.
+    /// Previous entry of the lane, if it still waits.
     previous: Option<Sequence>,
-    /// The object is gone; the cache no longer holds its body.
+    /// Set when the object is deleted: the cache no longer holds its body.
     dead: bool,
-    /// An update that made another uid of it: the only sign of that uid, so its end does not replace it.
+    /// Set for an update that changed the uid. No other record shows that uid, so the deletion does not replace the update.
     recreated: bool,
 }
 
 impl Entry {
-    /// Returns the bytes that it alone keeps in memory.
+    /// Returns the size of the bodies that only this entry keeps in memory.
     fn extra_bytes(&self) -> usize {
         let old = self.record.old().map_or(0, Object::size_bytes);
         let object = self.record.object().filter(|_| self.is_loose()).map_or(0, Object::size_bytes);
         old + object
     }
 
-    /// Returns whether no cache holds its object.
+    /// Returns true if no cache holds its object.
     fn is_loose(&self) -> bool {
         self.dead || (!self.origin.cached && self.record.object().is_some())
     }
@@ -136,23 +139,23 @@ impl Entry {
     }
 }
 
-/// What a record does to the last one of its lane.
+/// Effect of a record on the last entry of its lane.
 enum Merge {
-    /// It stands beside it.
+    /// Both records stay.
     Append,
-    /// Both become this, at the place of the new one.
+    /// Both become this change, at the position of the new record.
     Replace(Change),
-    /// The waiting one gets this content and keeps its place.
+    /// The waiting record gets this content and keeps its position.
     Refresh(Change),
-    /// There is nothing to add.
+    /// The new record is dropped: it adds nothing.
     Nothing,
 }
 
-/// Coalesced records of one reader, in order. The module's documentation has the rules.
+/// Coalesced records of one reader, in order. The rules are in the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     entries: BTreeMap<Sequence, Entry>,
-    /// The last entry of each lane.
+    /// Last entry of each lane.
     tails: HashMap<LaneKey, Sequence>,
     loose: BTreeSet<Sequence>,
     with_old: BTreeSet<Sequence>,
@@ -212,7 +215,7 @@ impl Backlog {
         }
     }
 
-    /// Decides what becomes of the last entry of a lane and the record that follows it.
+    /// Decides how a record changes the last entry of its lane.
     fn merge(&self, tail: Sequence, Arrival { record, wanted, mark, .. }: Arrival<'_>) -> Merge {
         let entry = &self.entries[&tail];
         let Some((before, object)) = before_and_after(record) else { return Merge::Append };
@@ -249,7 +252,7 @@ impl Backlog {
         }
     }
 
-    /// Puts a merged record at the place of the new one.
+    /// Puts a coalesced record at the position of the new one.
     fn replace(&mut self, tail: Sequence, mut change: Change, Arrival { record, origin, .. }: Arrival<'_>) {
         let Entry { previous, recreated, .. } = self.entries[&tail];
         let before = self.take(tail);
@@ -262,7 +265,7 @@ impl Backlog {
         self.insert(Entry { record, origin, previous, dead: false, recreated });
     }
 
-    /// Gives an entry another content at its position.
+    /// Replaces the content of an entry, which keeps its position.
     fn refresh(&mut self, sequence: Sequence, mut change: Change, origin: RecordOrigin) {
         self.update(sequence, |entry| {
             if entry.record.old_lost {
@@ -272,7 +275,7 @@ impl Backlog {
         });
     }
 
-    /// Changes an entry, and what is counted of it.
+    /// Changes an entry, and updates the counters.
     fn update(&mut self, sequence: Sequence, act: impl FnOnce(&mut Entry)) {
         let entry = self.entries.get_mut(&sequence).expect("indexed entries exist");
         self.extra_bytes -= entry.extra_bytes();
@@ -292,7 +295,7 @@ impl Backlog {
         std::iter::successors(tail, move |(_, entry)| entry.previous.and_then(find))
     }
 
-    /// Marks the entries of an object that is gone, and folds gone, Added, gone into one.
+    /// Marks the entries of a deleted object as dead, and coalesces a deletion, a re-add and this deletion into one.
     fn bury(&mut self, lane: LaneRef<'_>, record: &Record, wanted: bool, tally: &mut Tally) {
         let uid = record.object().map_or("", |object| object.uid());
         let of_this_life = self.chain(lane).take_while(|(_, entry)| entry.uid() == uid && !entry.dead);
@@ -302,7 +305,7 @@ impl Backlog {
         while wanted && self.fold(lane, uid, tally) {}
     }
 
-    /// Folds the last three entries of a lane, gone, Added and gone of one uid, into the last.
+    /// Coalesces the last three entries of a lane into the last one, if they are a deletion, an Added and a deletion of one uid.
     fn fold(&mut self, lane: LaneRef<'_>, uid: &str, tally: &mut Tally) -> bool {
         let chain: Vec<_> = self.chain(lane).take(3).collect();
         let [(last, end), (middle, added), (first, gone)] = chain[..] else { return false };
@@ -321,7 +324,7 @@ impl Backlog {
         folds
     }
 
-    /// Gives up `old`s and drops records until the rest is within the bounds.
+    /// Discards `old`s, and drops records until the rest is within the limits.
     pub(super) fn enforce(&mut self, bounds: &Bounds, tally: &mut Tally) {
         while self.extra_bytes + self.entries.len() * ENTRY_BYTES > bounds.max_bytes
             && let Some(oldest) = self.with_old.pop_first()
@@ -340,12 +343,12 @@ impl Backlog {
         tally.stats.olds_given_up += 1;
     }
 
-    /// Drops the oldest entry of an object that no cache holds, and what else waits of that life of it if it is over.
+    /// Drops the oldest loose entry. If its object is deleted, also drops the other entries up to that deletion.
     fn drop_oldest_loose(&mut self, tally: &mut Tally) -> bool {
         let Some(oldest) = self.loose.first().copied() else { return false };
         let entry = &self.entries[&oldest];
         let chain: Vec<_> = self.chain(entry.lane().expect("only objects are loose")).collect();
-        // From the oldest on, up to and with the first that ends a life.
+        // From the oldest entry up to and including the first deletion.
         let of_this_life = chain.iter().rev().skip_while(|(sequence, _)| *sequence != oldest);
         let mut doomed = Vec::new();
         for (sequence, other) in of_this_life.take_while(|(_, other)| other.uid() == entry.uid()) {
@@ -381,7 +384,7 @@ impl Backlog {
         self.entries.insert(sequence, entry);
     }
 
-    /// Takes an entry out, and its traces.
+    /// Removes an entry and its table entries.
     fn take(&mut self, sequence: Sequence) -> Record {
         let entry = self.entries.remove(&sequence).expect("indexed entries exist");
         self.extra_bytes -= entry.extra_bytes();
@@ -399,19 +402,19 @@ impl Backlog {
     }
 }
 
-/// Lets the `old` of an update stand for what was given up; anything else would keep a body alive.
+/// Sets the `old` of an update to its `object`, as a placeholder: any other value would keep a body in memory.
 fn give_up_old(change: &mut Change) {
     if let Change::Updated { old, object, .. } = change {
         *old = object.clone();
     }
 }
 
-/// Returns whether the object has another uid after the update (`recreated = "update"`).
+/// Returns true if the update changed the uid of the object (`recreated = "update"`).
 fn recreates(record: &Record) -> bool {
     record.old().is_some_and(|old| record.object().is_some_and(|object| object.uid() != old.uid()))
 }
 
-/// Returns the object as it was before a change, and after it.
+/// Returns the object before a change and after it.
 fn before_and_after(record: &Record) -> Option<(&Object, &Object)> {
     match &record.change {
         Change::Updated { old, object, .. } => Some((old, object)),
@@ -421,7 +424,7 @@ fn before_and_after(record: &Record) -> Option<(&Object, &Object)> {
 
 #[cfg(test)]
 impl Backlog {
-    /// Asserts what must hold between any two calls.
+    /// Asserts the invariants between two calls.
     pub(super) fn check(&self, bounds: &Bounds) {
         let extra = self.entries.values().map(Entry::extra_bytes).sum::<usize>();
         assert_eq!(self.extra_bytes, extra);

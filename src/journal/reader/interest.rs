@@ -1,4 +1,4 @@
-//! Units that a reader sees, changes that it wants of them, and when it has synced.
+//! Interest of a reader: the units that it sees, the changes that it wants, and its synced state.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,17 +14,17 @@ use crate::{
 /// A reader's view of one unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sight {
-    /// Position up to which it was shown what existed. `None` while it waits for that, and sees nothing.
+    /// Position from which on the reader sees the unit. `None` before the join: the reader sees nothing of it yet.
     joined: Option<Sequence>,
-    /// Still part of the reader's interest. If not, the reader is about to leave it.
+    /// Set while the unit is part of the interest. If not set, the reader is about to leave the unit.
     wanted: bool,
-    /// The reader takes every nth resync of the unit, counted from `base`. None where zero (S-11).
+    /// The reader gets every nth resync of the unit, counted from `base`; 0 means none (S-11).
     resync_every: u32,
     base: u32,
 }
 
 impl Sight {
-    /// View of a unit that a reader had joined in the last run.
+    /// Returns the view of a unit that the reader had joined in the last run.
     pub(super) fn of_last_run() -> Self {
         Self { joined: Some(Sequence(0)), ..Self::default() }
     }
@@ -44,7 +44,7 @@ impl JournalReader {
         }
     }
 
-    /// Replaces the interest. A unit that is seen and no longer wanted is seen until the reader leaves it.
+    /// Replaces the interest. A unit that the reader sees and no longer wants stays visible until the reader leaves it.
     pub(crate) fn set_interest(
         &mut self,
         interest: &Interest,
@@ -77,17 +77,17 @@ impl JournalReader {
         }
     }
 
-    /// Takes newly visible records of a unit. Returns whether one of them is wanted.
+    /// Takes newly visible records of a unit. Returns true if one of them is wanted.
     pub(crate) fn show(&mut self, records: &[Record], unit: &JournalUnit, units: &Units) -> bool {
         let sees = self.sees(unit.id);
         let before = self.tally.stats.wanted;
-        self.touch(); // its position moves
+        self.touch(); // the watermark moves the position of the reader
         if self.abandoned {
             return false;
         }
         for record in records {
             if matches!(record.change, Change::Synced { .. }) {
-                // It is about the type, whichever of its units reports it last.
+                // A `Synced` concerns the whole type, not only the unit that reports it.
                 let lane = unit.origin.lane;
                 let is_of_type = |id: &UnitId| units.get(id).is_some_and(|unit| unit.origin.lane == lane);
                 let mut of_type = self.units.iter().filter(|(id, _)| is_of_type(id)).peekable();
@@ -107,8 +107,8 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join or a leave. Returns whether one of them is wanted. `resync_every` is the interest at the
-    /// time of the call: the reader may want a successor of the unit by now.
+    /// Takes the records of a join or leave. Returns true if one of them is wanted. `resync_every` is the interest at the time
+    /// of the call, because the interest may have changed since.
     pub(crate) fn cross(
         &mut self,
         crossing: Crossing,
@@ -129,7 +129,7 @@ impl JournalReader {
             (sight.joined, sight.base) = (Some(last), unit.round);
             self.mark(unit.origin.lane, last);
         } else if let Some(sight) = self.units.get_mut(&unit.id).filter(|sight| sight.wanted) {
-            sight.joined = None; // it wants to join again
+            sight.joined = None; // the unit stays in the interest and can be joined again
         } else {
             self.units.remove(&unit.id);
         }
@@ -151,7 +151,7 @@ impl JournalReader {
         }
     }
 
-    /// Returns n where the reader takes every nth resync of the unit; 0 where none.
+    /// Returns n if the reader gets every nth resync of the unit; 0 means none.
     pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
         self.units.get(&unit).map_or(0, |sight| sight.resync_every)
     }

@@ -1,4 +1,4 @@
-//! Records that a reader's filter refuses: they count as acknowledged.
+//! Judging of records by a reader's filter. Refused records count as acknowledged.
 
 use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{
@@ -7,7 +7,7 @@ use crate::journal::{
 };
 
 impl JournalReader {
-    /// Judges a record of the reader's interest at once, and counts it where it is refused.
+    /// Judges a record of the interest now, and counts it if it is refused.
     pub(super) fn passes(&mut self, record: &Record) -> bool {
         let passes = self.filter.as_ref().is_none_or(|filter| filter.judge(record, &mut self.tally.failures));
         self.tally.stats.filtered += u64::from(!passes);
@@ -18,8 +18,7 @@ impl JournalReader {
         self.filter.is_some()
     }
 
-    /// Returns what has to be [judged](Self::judged) of records that were just read, before they are handed out; `None`
-    /// where that is nothing.
+    /// Returns the records of a read that must be [judged](Self::judged) before they are handed out; `None` if there are none.
     pub(crate) fn to_judge(&self, read: &[Record]) -> Option<Unjudged> {
         let filter = self.filter.clone()?;
         let is_new = |record: &&Record| self.find(record.sequence).is_some_and(|at| !self.in_flight[at].judged);
@@ -27,7 +26,7 @@ impl JournalReader {
         (!records.is_empty()).then_some(Unjudged { filter, records })
     }
 
-    /// Takes the judgements of records. Those that are refused are done with, wherever they are.
+    /// Applies judgements. Refused records are removed from all places.
     pub(crate) fn judged(&mut self, judged: &Judged) {
         self.tally.failures.add(&judged.failures);
         let mut marked = 0;
@@ -61,7 +60,7 @@ impl JournalReader {
             }
         }
         self.tally.stats.filtered += refused as u64;
-        // a reader and a compaction may judge a record twice; it is refused once
+        // A reader and a compaction may both judge a record, but it is refused once.
         self.tally.failures.count = self.tally.failures.count.min(self.tally.stats.filtered);
     }
 }

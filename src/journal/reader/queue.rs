@@ -1,16 +1,16 @@
-//! Records that wait whole in memory, in order.
+//! Unchanged records that wait in memory, in order.
 
 use std::collections::VecDeque;
 
 use crate::journal::{Bounds, Record, Sequence, units::RecordOrigin};
 
-/// A waiting record. One that is not wanted follows one that is: it changes what is known of its object.
+/// A waiting record. An unwanted one always follows a wanted one: it changes the known state of its object.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingRecord {
     pub(super) record: Record,
     pub(super) origin: RecordOrigin,
     pub(super) wanted: bool,
-    /// It passed the reader's filter, or was wanted when there was none.
+    /// Set when the record passed the filter, or was wanted when there was no filter.
     pub(super) judged: bool,
 }
 
@@ -32,7 +32,7 @@ impl Load {
     }
 }
 
-/// Records that wait within the bounds. The first of them is wanted.
+/// Records that wait within the limits. The first one is wanted.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) waiting: VecDeque<WaitingRecord>,
@@ -48,7 +48,7 @@ impl Queue {
         self.waiting.push_back(waiting);
     }
 
-    /// Takes the first record out, and those behind it that are not wanted.
+    /// Removes the first record, and the unwanted records directly behind it.
     pub(super) fn pop(&mut self) -> Option<WaitingRecord> {
         let first = self.waiting.pop_front();
         let first = self.unload(first)?;
@@ -75,18 +75,18 @@ impl Queue {
         if wanted { &mut self.wanted } else { &mut self.unwanted }
     }
 
-    /// Returns whether a wanted record of this many bytes fits. One alone always does.
+    /// Returns true if a wanted record of this size fits. A single record always fits.
     pub(super) fn has_room(&self, bytes: usize, bounds: &Bounds) -> bool {
         let load = Load { events: self.wanted.events + 1, bytes: self.wanted.bytes + bytes };
         self.waiting.is_empty() || !load.exceeds(bounds)
     }
 
-    /// Returns whether more waits than the bounds allow. One record alone is never too much.
+    /// Returns true if the waiting records exceed the limits. A single record never does.
     pub(super) fn is_over(&self, bounds: &Bounds) -> bool {
         self.waiting.len() > 1 && (self.wanted.exceeds(bounds) || self.unwanted.exceeds(bounds))
     }
 
-    /// Asserts what must hold between any two calls.
+    /// Asserts the invariants between two calls.
     #[cfg(test)]
     pub(super) fn check(&self, bounds: &Bounds) {
         assert!(self.waiting.front().is_none_or(|first| first.wanted), "what comes first is wanted");

@@ -1,4 +1,4 @@
-//! State of a named reader that outlives the process, and the steps of a compaction of what waits for it.
+//! Saved state of a named reader, and the steps of a compaction of its records.
 
 use std::collections::BTreeSet;
 
@@ -7,25 +7,26 @@ use roaring::RoaringTreemap;
 use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{Record, Sequence, UnitId, filter::Unjudged, store::StoredReader};
 
-/// State that is saved of a named reader, besides what waits for it. A reader without a name ends with the process.
+/// Part of a named reader's state that is saved, besides the waiting records. A reader without a name is not saved.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Empty for a reader without a name.
     pub(super) name: Box<str>,
     pub(super) given_up: RoaringTreemap,
-    /// Units about to be joined with nothing to show: no record tells of it, were the process to end before its turn.
+    /// Units that the reader is about to join without any record. If the process ended before the join took effect, no record
+    /// would show it.
     pub(super) joining: BTreeSet<UnitId>,
-    /// Position at which the reader was abandoned. Nothing is decided about what follows.
+    /// Position at which the reader was abandoned. Later records are not judged.
     pub(super) frozen: Option<Sequence>,
-    /// Set while something is not saved.
+    /// Set while there are unsaved changes.
     pub(super) changed: bool,
-    /// The first record of the log that it needs as it is saved.
+    /// First record of the log that the saved state needs.
     needs: Option<u64>,
-    /// Records before this one may be removed even if they are needed.
+    /// Records before this one may be removed even if the reader needs them.
     floor: u64,
-    /// What waits, or was given up, in entries of its own, and needs no record of the log.
+    /// Positions of waiting or given-up records that have coalesced entries of their own. They need no record of the log.
     pub(super) compacted: RoaringTreemap,
-    /// The last position that was handed out.
+    /// Last position that was handed out.
     pub(super) shown: u64,
 }
 
@@ -43,13 +44,13 @@ impl Kept {
 pub struct Held {
     /// Records in memory to judge before anything is coalesced.
     pub to_judge: Option<Unjudged>,
-    /// Positions to judge of records in the store alone.
+    /// Positions of records to judge that are only in the store.
     pub unjudged: Vec<u64>,
-    /// The positions, in order.
+    /// Positions of the records, in order.
     pub places: Vec<u64>,
-    /// Everything that waits in the store alone.
+    /// Positions of all records that wait only in the store.
     pub may_merge: RoaringTreemap,
-    /// The last position that was handed out.
+    /// Last position that was handed out.
     pub shown: u64,
 }
 
@@ -58,26 +59,26 @@ impl JournalReader {
         Some(&*self.kept.name).filter(|name| !name.is_empty())
     }
 
-    /// Notes that something is to be saved.
+    /// Marks the state as changed.
     pub(crate) fn touch(&mut self) {
         self.kept.changed = true;
     }
 
-    /// Notes that it is about to join a unit that has nothing to show.
+    /// Notes that the reader is about to join a unit without any record.
     pub(crate) fn announce(&mut self, unit: UnitId) {
         self.kept.joining.insert(unit);
         self.touch();
     }
 
-    /// Returns the state to save, if it differs from the one saved last. `mark` is the released watermark.
+    /// Returns the state to save if it differs from the saved one. `mark` is the released watermark.
     pub(crate) fn save(&mut self, mark: Sequence) -> Option<StoredReader> {
-        // The watermark passes records that were refused. A reader for which nothing waits needs nothing before it.
+        // The watermark also moves past refused records. A reader without waiting records needs none before it.
         let is_idle = self.kept.frozen.is_none() && self.first().is_none();
         let lags = is_idle && self.kept.needs.is_some_and(|needs| needs <= mark.0);
         (self.kept.changed || lags).then(|| self.state(mark)).flatten()
     }
 
-    /// Returns the state, and assumes that it is saved.
+    /// Returns the state, and marks it as saved.
     fn state(&mut self, mark: Sequence) -> Option<StoredReader> {
         let (name, pending, joined) = (self.name()?.to_owned(), self.pending(), self.joined());
         let kept = &mut self.kept;
@@ -104,14 +105,14 @@ impl JournalReader {
         self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting)
     }
 
-    /// Returns the positions of everything that waits or is in flight.
+    /// Returns the positions of all records that wait or are in flight.
     fn pending(&self) -> RoaringTreemap {
         let mut pending = self.spill.as_ref().map(|spill| spill.positions.clone()).unwrap_or_default();
         pending.extend(self.in_memory().map(|waiting| waiting.sequence().0));
         pending
     }
 
-    /// Returns the oldest record that is not acknowledged, of those that have no entry of their own.
+    /// Returns the oldest unacknowledged record that has no coalesced entry.
     fn first_in_log(&self) -> Option<u64> {
         let compacted = &self.kept.compacted;
         if compacted.is_empty() {
@@ -122,18 +123,18 @@ impl JournalReader {
         in_memory.filter(|position| !compacted.contains(*position)).chain(spilled).min()
     }
 
-    /// Returns the first record of the log that it needs, now or after a crash. `mark` is the released watermark.
+    /// Returns the first record of the log that the reader needs, now or after a crash. `mark` is the released watermark.
     pub(crate) fn needs(&self, mark: Sequence) -> u64 {
         let waiting = self.first_in_log().unwrap_or(mark.0 + 1);
         self.kept.needs.map_or(waiting, |needs| needs.min(waiting)).max(self.kept.floor)
     }
 
-    /// Forgets what it gave up before a position whose record is gone.
+    /// Forgets given-up records before a position that have no coalesced entries: the log no longer has them.
     pub(crate) fn forget_before(&mut self, first: Sequence) {
         self.kept.changed |= forget_removed(&mut self.kept.given_up, &self.kept.compacted, first) > 0;
     }
 
-    /// Forgets what it gave up before a position and has in entries of its own.
+    /// Forgets given-up records before a position that have coalesced entries.
     pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
         let mut old = &self.kept.given_up & &self.kept.compacted;
         old.remove_range(position.0..);
@@ -141,19 +142,19 @@ impl JournalReader {
         self.kept.given_up -= old;
     }
 
-    /// Returns up to `limit` positions of what waits in the store alone, oldest first.
+    /// Returns up to `limit` positions of records that wait only in the store, oldest first.
     pub(crate) fn spilled(&self, limit: usize) -> Vec<u64> {
         self.spill.as_ref().map(|spill| spill.positions.iter().take(limit).collect()).unwrap_or_default()
     }
 
-    /// Returns the positions before `position` of what waits in the store alone.
+    /// Returns the positions before `position` of records that wait only in the store.
     pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<u64> {
         let spilled = self.spill.iter().flat_map(|spill| spill.positions.iter());
         spilled.take_while(|at| *at < position.0).collect()
     }
 
-    /// Drops what waits in the store at `positions`. `named` are their records, as far as they are known. A reader with a
-    /// name needs nothing before `upto` any more.
+    /// Drops the records at `positions` that wait in the store. `named` contains the known ones. A named reader then needs no
+    /// record before `upto`.
     pub(crate) fn drop_spilled(&mut self, positions: &[u64], named: &[Record], upto: Sequence) {
         let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) else { return };
         for at in positions.iter().filter(|at| spill.remove(**at)) {
@@ -166,13 +167,13 @@ impl JournalReader {
         self.touch();
     }
 
-    /// Returns the first record of the log up to `until` that a reader with a name needs.
+    /// Returns the first record of the log up to `until` that a named reader needs.
     pub(crate) fn compactable(&self, until: Sequence) -> Option<(u64, &str)> {
         let name = self.name()?;
         self.first_in_log().filter(|first| *first <= until.0).map(|first| (first, name))
     }
 
-    /// Returns how many records a reader with a name waits for, in the log and in entries of its own.
+    /// Returns the number of records that wait for a named reader: in the log, and as coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         if self.name().is_none() {
             return (0, 0);
@@ -182,8 +183,8 @@ impl JournalReader {
         (pending.len() - compacted, compacted)
     }
 
-    /// Begins the next step of a compaction, of at most `max` records up to `until`. Nothing is read from the store until
-    /// it is [released](Self::release) or the step is [done](Self::compacted).
+    /// Starts the next step of a compaction, with at most `max` records up to `until`. Nothing is loaded from the store until
+    /// the step is [released](Self::release) or [completed](Self::compacted).
     pub(crate) fn hold(&mut self, max: usize, until: Sequence) -> Option<Held> {
         self.name()?;
         let places = self.pending() - &self.kept.compacted;
@@ -204,12 +205,12 @@ impl JournalReader {
         Some(Held { to_judge, unjudged, places, may_merge, shown })
     }
 
-    /// Ends a step that has changed nothing.
+    /// Ends a step that changed nothing.
     pub(crate) fn release(&mut self) {
         self.spill.iter_mut().for_each(super::Spill::release);
     }
 
-    /// Returns the state to save with a step that writes entries of its own, into which others are coalesced.
+    /// Returns the state that must be saved together with the entries of a step.
     pub(crate) fn compacting(
         &mut self,
         written: &RoaringTreemap,
@@ -224,7 +225,7 @@ impl JournalReader {
         Some(state)
     }
 
-    /// Ends a step that was saved with `state`.
+    /// Completes a step that was saved with `state`.
     pub(crate) fn compacted(&mut self, superseded: &RoaringTreemap, state: &StoredReader) {
         let Some(spill) = &mut self.spill else { return };
         self.tally.stats.coalesced += spill.supersede(superseded);
@@ -234,17 +235,17 @@ impl JournalReader {
     }
 }
 
-/// Returns the first record of the log that a reader needs which resumes from `state`.
+/// Returns the first record of the log that a reader with this state needs.
 pub(crate) fn needs(state: &StoredReader) -> u64 {
     (&state.pending - &state.compacted).min().unwrap_or(state.position.0 + 1)
 }
 
-/// Returns the first position that a reader is not done with which resumes from `state`.
+/// Returns the first position that a reader with this state has not handled.
 pub(crate) fn waits_from(state: &StoredReader) -> u64 {
     state.pending.min().unwrap_or(state.position.0 + 1)
 }
 
-/// Forgets what was given up before `first`, where the log begins, except what is `compacted`. Returns the count.
+/// Forgets given-up records before `first`, the start of the log, except those with coalesced entries. Returns their number.
 pub(super) fn forget_removed(given_up: &mut RoaringTreemap, compacted: &RoaringTreemap, first: Sequence) -> u64 {
     let mut gone = &*given_up - compacted;
     gone.remove_range(first.0..);

@@ -1,38 +1,38 @@
-//! Records beyond a reader's bounds, in a journal with a store: their positions only (D7).
+//! Records beyond a reader's limits, in a journal with a store. Only their positions are kept.
 //!
-//! The bodies are read from the store again, in order, once there is room. Nothing is dropped. Only a compaction of the
-//! store coalesces records here, and the spill is held during each of its steps.
+//! The bodies are loaded from the store again, in order, once there is room. No record is dropped. Only a compaction of the
+//! store coalesces these records, and the spill is held during each of its steps.
 
 use roaring::RoaringTreemap;
 
 use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{Record, Sequence, UnitId, units::RecordOrigin};
 
-/// Records asked for at a time: at first, and at most.
+/// Initial and maximum number of records per load.
 const CHUNK: (usize, usize) = (8, 1024);
-/// The next chunk is larger if this one was below it, so that a read of the disk is worth its call.
+/// Size of a load up to which the next one is larger, so that each call reads a useful amount.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Positions of waiting records, in order.
 #[derive(Debug, Default)]
 pub(super) struct Spill {
     pub(super) positions: RoaringTreemap,
-    /// Of these, what passed the filter before.
+    /// Positions whose records passed the filter before.
     pub(super) passed: RoaringTreemap,
-    /// Records to read next, from the least chunk on: their sizes are known only afterwards.
+    /// Number of records to load next. It starts small, because their sizes are known only after the load.
     chunk: usize,
-    /// Time of the oldest of them, at the earliest. 0 where it is not known.
+    /// Lower bound for the time of the oldest record; 0 if not known.
     since_micros: i64,
-    /// Set during a step of a compaction: nothing is read.
+    /// Set during a step of a compaction: nothing is loaded.
     held: bool,
-    /// Count of such steps: an answer to a question from before one is void.
+    /// Number of such steps. A load that was requested before a step is void after it.
     epoch: u64,
 }
 
-/// Positions to read from the store.
+/// Positions to load from the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToLoad {
-    /// The positions, in order.
+    /// Positions, in order.
     pub places: Vec<u64>,
     epoch: u64,
 }
@@ -57,7 +57,7 @@ impl Spill {
         self.push(&waiting.record);
     }
 
-    /// Adds positions that passed the filter before, and may come before all others.
+    /// Adds positions whose records passed the filter before. They may be before all others.
     pub(super) fn extend(&mut self, positions: &RoaringTreemap) {
         self.passed |= positions;
         self.positions |= positions;
@@ -73,7 +73,7 @@ impl Spill {
         self.passed.extend(positions);
     }
 
-    /// Lets nothing be read until it is [released](Self::release).
+    /// Prevents loads until [`Self::release`].
     pub(super) fn hold(&mut self) {
         self.held = true;
         self.epoch += 1;
@@ -83,7 +83,7 @@ impl Spill {
         self.held = false;
     }
 
-    /// Removes records that were coalesced into others. Returns their count.
+    /// Removes records that were coalesced into others. Returns their number.
     pub(super) fn supersede(&mut self, positions: &RoaringTreemap) -> u64 {
         let before = self.positions.len();
         self.positions -= positions;
@@ -91,7 +91,7 @@ impl Spill {
         before - self.positions.len()
     }
 
-    /// Removes a position. Returns whether it was there.
+    /// Removes a position. Returns true if it was there.
     pub(super) fn remove(&mut self, position: u64) -> bool {
         self.passed.remove(position);
         self.positions.remove(position)
@@ -99,7 +99,7 @@ impl Spill {
 }
 
 impl JournalReader {
-    /// Returns the positions to read from the store before anything can be read from here.
+    /// Returns the positions to load from the store before the next read.
     pub(crate) fn to_load(&self) -> ToLoad {
         let has_room =
             self.in_flight.len() < self.in_flight_max() && self.again.is_empty() && self.queue.waiting.is_empty();
@@ -112,8 +112,8 @@ impl JournalReader {
         }
     }
 
-    /// Takes what was read from the store at the positions asked for, in order, as far as there is room. What is not
-    /// among it is lost, and so is a record of a forgotten unit. Returns whether the answer was still valid.
+    /// Takes records that were loaded at the requested positions, in order, as far as there is room. A missing record is lost,
+    /// and so is one of a forgotten unit. Returns true if the load was still valid.
     pub(crate) fn loaded(
         &mut self,
         asked: &ToLoad,
@@ -128,7 +128,7 @@ impl JournalReader {
         let mut bytes = 0;
         for position in &asked.places {
             if spill.positions.min() != Some(*position) {
-                break; // something came before it meanwhile
+                break; // a replay has added earlier positions
             }
             let Some(record) = records.next_if(|record| record.sequence == Sequence(*position)) else {
                 spill.remove(*position);
@@ -140,7 +140,7 @@ impl JournalReader {
             if origin.is_some() && !self.queue.has_room(record.body_bytes(), &self.bounds) {
                 break;
             }
-            // what was coalesced was judged before
+            // Coalesced records were judged before.
             let judged = spill.passed.contains(*position) || self.kept.compacted.contains(*position);
             spill.remove(*position);
             spill.since_micros = record.time_micros;

@@ -1,4 +1,4 @@
-//! One append is one batch of fjall: heads, bodies, states of objects, versions reached.
+//! Appends. Each one is a single batch of fjall with heads, bodies, states of objects, and versions reached.
 
 use std::{collections::HashMap, sync::atomic::Ordering::SeqCst};
 
@@ -20,28 +20,29 @@ use crate::{
     object::{Object, packer::Packer},
 };
 
-/// The key of a unit's dictionary.
+/// Returns the key of a unit's dictionary.
 pub(super) fn dictionary_key(unit: UnitId, number: u8) -> [u8; 5] {
     let [a, b, c, d] = unit.0.to_be_bytes();
     [a, b, c, d, number]
 }
 
 impl Store {
-    /// Appends records, states of objects and the versions reached: all of it or nothing. Not durable before the next
-    /// [`Store::sync`]. The same sequences again are the same content, and ignored.
+    /// Appends records, states of objects and the versions reached, atomically. They are durable after the next
+    /// [`Store::sync`]. An append whose sequences are stored already is ignored: its content is the same.
     ///
-    /// Waits while the disk cannot keep up.
+    /// Waits while the disk is too slow.
     pub fn append(&self, append: &Append<'_>) -> Result<(), StoreError> {
         self.with("append", |inner, files| {
             let first = append.first.0;
             let end = first + append.changes.len() as u64;
+            // A repair writes appends again that may be stored already.
             let is_again = !append.changes.is_empty() && first <= inner.last.load(SeqCst);
             if is_again && files.records.contains_key(sequence_key(first))? {
                 return Ok(());
             }
             let packer = inner.packer(append.unit);
             packer.look_at(append.changes.iter().filter_map(Change::object));
-            // if this fails, what it knows is not put back, and the files are asked
+            // If the append fails, these known states are not put back. Later appends then read the files.
             let recent = lock(&inner.recent).remove(&append.unit).unwrap_or_default();
             let mut writer = Writer::new(files, append, &packer, recent);
             let dictionaries = packer.unwritten();
@@ -71,7 +72,7 @@ impl Store {
     }
 }
 
-/// Makes the batch of one append.
+/// Builder of the batch of one append.
 struct Writer<'a> {
     files: &'a Files,
     append: &'a Append<'a>,
@@ -82,7 +83,7 @@ struct Writer<'a> {
     changed: HashMap<Vec<u8>, Option<State>, RandomState>,
 }
 
-/// The state that an object is in.
+/// Stored state of an object.
 #[derive(Clone, Copy, Debug)]
 struct State {
     sequence: u64,
@@ -90,13 +91,13 @@ struct State {
 }
 
 impl State {
-    /// Returns whether it is that very state. Versions are compared where there are any.
+    /// Returns true if this is the state with that print. Without a version no two states are equal.
     fn is(&self, print: Option<Print>) -> bool {
         print.is_some() && self.print == print
     }
 }
 
-/// The states that a change is about.
+/// Prints of the states in a change.
 #[derive(Clone, Copy, Debug)]
 struct Prints {
     object: Option<Print>,
@@ -119,13 +120,13 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the bodies that the store lacks, and the new location of the object's state.
+    /// Writes the bodies that the store does not have yet, and the new location of the object's state.
     fn put_object(&mut self, change: &Change, object: &Object, head: &mut Head<'_>) -> Result<(), Fault> {
         let key = object_key(head.unit, object.key());
         let mut print = |object: &Object| self.recent.print(&key, object.uid(), object.resource_version());
         let prints = Prints { object: print(object), old: change.old().and_then(print) };
         let state = self.state(&key, prints)?;
-        // Of an equal version: what is kept of it may have changed with the configuration.
+        // With these causes, the same version may have another body, because the configuration may have changed what is kept.
         let may_differ = matches!(head.cause, Some(Cause::Reload | Cause::Downtime));
         head.body = match &state {
             Some(state) if state.is(prints.object) && !may_differ => StoredBody::At(state.sequence),
@@ -176,7 +177,7 @@ impl<'a> Writer<'a> {
         self.batch.insert(&self.files.bodies, key, body);
     }
 
-    /// Returns the state of an object: most often one of those that the change is about.
+    /// Returns the stored state of an object. In most cases it is one of the states in the change.
     fn state(&mut self, key: &[u8], prints: Prints) -> Result<Option<State>, Fault> {
         for print in [prints.old, prints.object].into_iter().flatten() {
             if let Some(sequence) = self.recent.find(print) {
@@ -188,7 +189,7 @@ impl<'a> Writer<'a> {
         }
         let Some(value) = self.files.objects.get(key)? else { return Ok(None) };
         let unreadable = || {
-            let what = format!("where {} lies is unreadable", String::from_utf8_lossy(key));
+            let what = format!("the location of {} is unreadable", String::from_utf8_lossy(key));
             Fault::corrupt(self.files.objects.path(), what)
         };
         let Pointer { sequence, uid, resource_version } = Pointer::decode(&value).ok_or_else(unreadable)?;

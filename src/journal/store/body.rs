@@ -1,4 +1,4 @@
-//! Bodies, locations of states, and keys.
+//! Encoding of bodies, locations of states, and keys.
 
 use super::wire::{Uid, Wire, put_number, put_text, put_uid};
 use crate::{
@@ -10,20 +10,20 @@ use crate::{
     },
 };
 
-/// Version of the form of bodies and pointers. A new form gets a new number; old ones stay readable. Bodies of this one
-/// are packed by zstd.
+/// Version of the encoding of bodies and pointers. A new encoding gets a new number; old ones stay readable. Bodies with this
+/// version are packed by zstd.
 const FORM: u8 = 1;
 
-/// A body that is not packed.
+/// Version of a body that is not packed.
 pub(super) const PLAIN: u8 = 2;
 
-/// A body that is packed by lz4.
+/// Version of a body that is packed by lz4.
 const LZ4: u8 = 3;
 
-/// Added to one of these where the object's last change (manager, user) precedes the body.
+/// Added to the version if the object's last change (manager, user) is stored before the body.
 pub(super) const WITH_WHO: u8 = 1 << 4;
 
-/// Writes the body of an object, packed as `packer` says.
+/// Encodes the body of an object in the form that `packer` produces.
 pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
     packer.with_body(object, |codec, number, body| {
         let form = match codec {
@@ -47,7 +47,7 @@ pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
     })
 }
 
-/// Error of an unreadable body.
+/// Reason why a body is unreadable.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum BodyError {
     #[error("it has an unknown form")]
@@ -58,7 +58,7 @@ pub(super) enum BodyError {
     Codec(#[from] CodecError),
 }
 
-/// Reads what [`encode_body`] made.
+/// Decodes the output of [`encode_body`].
 pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<Object, BodyError> {
     let mut wire = Wire(value);
     let head = (|| {
@@ -118,26 +118,26 @@ impl<'a> Pointer<'a> {
     }
 }
 
-/// Returns the key of a record and of its body.
+/// Returns the key of a record, which is also the key of its body.
 pub(super) fn sequence_key(sequence: u64) -> [u8; 8] {
     sequence.to_be_bytes()
 }
 
-/// Returns the key of an old state that is stored beside its record.
+/// Returns the key of a previous object that is stored with its record.
 pub(super) fn old_key(sequence: u64) -> [u8; 9] {
     let mut key = [0; 9];
     key[..8].copy_from_slice(&sequence.to_be_bytes());
     key
 }
 
-/// Body of a coalesced record: one of two.
+/// Part of a coalesced record: the body of its object, or of its previous object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Object = 1,
     Old = 2,
 }
 
-/// Returns the key of a coalesced record's body. It is longer than the others, and sorts after those of its sequence.
+/// Returns the key of a coalesced record's body. It is longer than the other keys of the sequence, and sorted after them.
 pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec<u8> {
     let mut out = Vec::with_capacity(9 + reader.len());
     out.extend_from_slice(&sequence.to_be_bytes());
@@ -155,14 +155,14 @@ pub(super) fn compacted_key(reader: &str, sequence: u64) -> Vec<u8> {
     out
 }
 
-/// Splits such a key into the name of the reader and the sequence.
+/// Splits a [`compacted_key`] into the name of the reader and the sequence.
 pub(super) fn split_compacted_key(key: &[u8]) -> Option<(&str, u64)> {
     let (name, sequence) = key.split_last_chunk::<8>()?;
     let (0, name) = name.split_last()? else { return None };
     Some((std::str::from_utf8(name).ok()?, u64::from_be_bytes(*sequence)))
 }
 
-/// Returns the key of an object. Those of a unit are in the order of namespace and name.
+/// Returns the key of an object. The keys of a unit are sorted by namespace and name.
 pub(super) fn object_key(unit: UnitId, key: KeyRef<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + key.namespace.len() + key.name.len());
     out.extend_from_slice(&unit.0.to_be_bytes());

@@ -1,7 +1,8 @@
-//! Coalesced records of one reader: entries of its own, which need nothing of the records that they were made of.
+//! Coalesced records of one reader. They are stored as separate entries, which do not depend on the original records.
 //!
-//! The log loses records at its front only, and they share bodies. So heads and bodies are copied, packed as they are, under
-//! the name of the reader. A step is one write, with the state of the reader.
+//! Records can only be removed from the start of the log, and records share bodies. So an entry gets its own copies of head
+//! and bodies, still packed, under the name of the reader. A step of a compaction is one write, together with the state of the
+//! reader.
 
 use std::{
     collections::HashMap,
@@ -28,16 +29,16 @@ use crate::{
     mutex::lock,
 };
 
-/// Entries looked through a call.
+/// Number of entries scanned per call.
 const ENTRIES_A_SCAN: usize = 16_384;
 
-/// Compaction of one reader's records, step by step. Its memory grows with the count of objects.
+/// Compaction of one reader's records, in steps. Its memory grows with the number of objects.
 #[derive(Debug)]
 pub(crate) struct Compactor {
     reader: Box<str>,
     hashers: [RandomState; 2],
     lanes: Lanes,
-    /// Earlier entries from here on are still to be scanned.
+    /// First entry that is not scanned yet; `None` when all are.
     pub(crate) scan_from: Option<u64>,
 }
 
@@ -51,7 +52,7 @@ impl Compactor {
         let [first, second] = &self.hashers;
         let lane = (head.unit, head.key.namespace, head.key.name);
         let uid = head.uid.as_str();
-        // where there are no versions, no two states are known to be the same
+        // Without a version, no two states are known to be equal.
         let unversioned = head.resource_version.is_empty().then_some(head.sequence);
         let tail = Tail {
             place: head.sequence,
@@ -66,14 +67,14 @@ impl Compactor {
     }
 }
 
-/// Write of one step.
+/// Data that one step writes.
 #[derive(Debug)]
 pub(crate) struct CompactionStep {
     reader: Box<str>,
     entries: Vec<Entry>,
-    /// Positions that wait in entries from then on, in place of records of the log.
+    /// Positions that wait as coalesced entries after the step, and not as records of the log.
     pub(crate) written: RoaringTreemap,
-    /// Positions that were coalesced into others, and wait no more.
+    /// Positions that were coalesced into others, and no longer wait.
     pub(crate) superseded: RoaringTreemap,
 }
 
@@ -86,9 +87,9 @@ struct Entry {
 }
 
 impl Store {
-    /// Scans some of the earlier entries. To be repeated while there is a [`Compactor::scan_from`].
+    /// Scans some of the earlier entries. Repeat it while [`Compactor::scan_from`] is set.
     pub(crate) fn scan_compacted(&self, compactor: &mut Compactor) -> Result<(), StoreError> {
-        self.with("read merged records", |_, files| {
+        self.with("read coalesced records", |_, files| {
             let Some(from) = compactor.scan_from.take() else { return Ok(()) };
             let reader = compactor.reader.clone();
             let all = compacted_key(&reader, from)..=compacted_key(&reader, u64::MAX);
@@ -109,9 +110,9 @@ impl Store {
         })
     }
 
-    /// Plans the step for the records that are held, which follow those of the steps before. Writes nothing.
+    /// Plans the next step, for the held records, which follow those of earlier steps. Writes nothing.
     pub(crate) fn plan_compaction(&self, compactor: &mut Compactor, held: &Held) -> Result<CompactionStep, StoreError> {
-        self.with("merge records", |_, files| {
+        self.with("coalesce records", |_, files| {
             let Held { places, may_merge, shown, .. } = held;
             let mut log = Vec::with_capacity(places.len());
             let mut heads = Finder::over(&files.records, places);
@@ -124,7 +125,7 @@ impl Store {
             let sources = Sources { files, reader: &compactor.reader, log: &log };
             let entries = plan.drafts.iter().map(|(place, draft)| sources.entry(*place, *draft));
             let entries = entries.collect::<Result<Vec<_>, Fault>>()?;
-            // what is not there any more is lost in either place
+            // A missing record counts as written too: it is lost in the log as well as here.
             let mut written: RoaringTreemap = places.iter().copied().collect();
             written -= &plan.superseded;
             written.extend(plan.drafts.keys());
@@ -133,11 +134,11 @@ impl Store {
     }
 }
 
-/// Sources of entries: records of the log, and earlier entries.
+/// Sources of new entries: records of the log, and earlier entries.
 struct Sources<'a> {
     files: &'a Files,
     reader: &'a str,
-    /// By position.
+    /// Sorted by position.
     log: &'a [(u64, UserValue)],
 }
 
@@ -148,7 +149,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the head, and the position that its object is from.
+    /// Returns the head, and the position that the object comes from.
     fn head(&self, files: &Files) -> Result<(u64, Head<'_>), Fault> {
         if self.is_entry {
             decode_entry(files, self.place, &self.value)
@@ -219,9 +220,9 @@ impl Sources<'_> {
 }
 
 impl Store {
-    /// Writes a step with the state of its reader, all of it or nothing. The same step again changes nothing.
+    /// Writes a step and the state of its reader, atomically. Writing the same step again changes nothing.
     pub(crate) fn put_compacted(&self, step: &CompactionStep, state: &StoredReader) -> Result<(), StoreError> {
-        self.with("write merged records", |inner, files| {
+        self.with("write coalesced records", |inner, files| {
             let reader = &*step.reader;
             let mut known = known_of(inner, reader);
             let mut batch = OwnedWriteBatch::with_capacity(files.db.clone(), step.entries.len() * 3 + 1);
@@ -229,7 +230,7 @@ impl Store {
                 remove_entry(files, &mut batch, reader, place);
             }
             known -= &step.superseded;
-            // what was acknowledged meanwhile is not needed any more
+            // Records that were acknowledged in the meantime are not needed.
             for entry in step.entries.iter().filter(|entry| state.compacted.contains(entry.place)) {
                 let Entry { place, head, object, old } = entry;
                 batch.insert(&files.compacted, compacted_key(reader, *place), head.as_slice());
@@ -248,7 +249,7 @@ impl Store {
     }
 }
 
-/// Finds the entries of each reader, and sets [`StoredReader::compacted`]. Removes the entries of readers that are gone.
+/// Finds the entries of each reader, and sets [`StoredReader::compacted`]. Removes the entries of unknown readers.
 pub(super) fn recover(files: &Files, readers: &mut [StoredReader]) -> Result<HashMap<String, RoaringTreemap>, Fault> {
     let mut found: HashMap<String, RoaringTreemap> = HashMap::new();
     for entry in files.compacted.iter() {

@@ -1,4 +1,4 @@
-//! Entries of coalesced records: how one is read, and how entries are removed.
+//! Reading and removing the entries of coalesced records.
 
 use fjall::OwnedWriteBatch;
 use roaring::RoaringTreemap;
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Entries removed a batch.
+/// Number of entries removed per batch.
 pub(super) const ENTRIES_A_BATCH: usize = 4096;
 
-/// Reads an entry: its head, and the position that its object is from.
+/// Decodes an entry. Returns its head, and the position that the object comes from.
 pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
     let mut wire = Wire(value);
     let decoded = wire.number().and_then(|behind| Some((place + behind, Head::decode(place, wire.0)?)));
@@ -22,10 +22,10 @@ pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Re
 }
 
 pub(super) fn unreadable(files: &Files, place: u64) -> Fault {
-    Fault::corrupt(files.compacted.path(), format!("the merged record {place} is unreadable"))
+    Fault::corrupt(files.compacted.path(), format!("the coalesced record {place} is unreadable"))
 }
 
-/// Removes entries that a reader does not need any more.
+/// Removes the entries of a reader that are not in `needed`.
 pub(super) fn forget_all_but(inner: &Inner, files: &Files, reader: &str, needed: &RoaringTreemap) -> Result<(), Fault> {
     let mut known = known_of(inner, reader);
     let stale: Vec<u64> = (&known - needed).iter().collect();

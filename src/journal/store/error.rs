@@ -1,4 +1,4 @@
-//! Errors of a store, in sentences for people.
+//! Errors of a store. Their messages are complete sentences for users.
 
 use std::{
     fmt, fs, io,
@@ -7,7 +7,7 @@ use std::{
 
 use super::DB;
 
-/// A store could not be opened, read or written. The message names the cause, the directory, and what to do.
+/// Error when a store was opened, read or written. The message states the cause, the directory, and a suggestion.
 #[derive(Debug)]
 pub struct StoreError {
     dir: PathBuf,
@@ -18,17 +18,17 @@ pub struct StoreError {
 /// Cause of an error.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The user has no right to write, or the file system is read-only.
+    /// The user may not write, or the file system is read-only.
     NotWritable(io::Error),
-    /// Another process has it open. Its id may be known.
+    /// Another process uses the directory. Contains its id, if known.
     Locked(Option<u32>),
     DiskFull(io::Error),
-    /// Files contradict themselves, and not only where the last run was cut off.
+    /// Files are inconsistent, and not only at the end of an interrupted run.
     Corrupt {
         file: PathBuf,
         what: String,
     },
-    /// Something durable is gone: files were removed, cut short, or replaced by older ones.
+    /// Durable data is missing: files were removed, truncated, or replaced by older ones.
     Lost(String),
     NewerFormat {
         found: u32,
@@ -68,7 +68,7 @@ impl Fault {
         Self::Corrupt { file: file.into(), what: what.into() }
     }
 
-    /// Sorts an error of the system by what can be done about it.
+    /// Classifies an error of the system by its remedy.
     fn of_io(source: io::Error) -> Self {
         use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         match source.kind() {
@@ -78,7 +78,7 @@ impl Fault {
         }
     }
 
-    /// Makes the error of an `action` in `dir`.
+    /// Returns the error of an `action` in `dir`.
     pub(super) fn tell(self, dir: &Path, action: &'static str) -> StoreError {
         use fjall::{Error, LsmError};
         use io::ErrorKind::{NotFound, UnexpectedEof};
@@ -99,7 +99,7 @@ impl Fault {
     }
 }
 
-/// Finds out whether there is room now: fjall says only that an earlier write failed, not why.
+/// Writes a test file to find the current problem: fjall reports only that an earlier write failed.
 fn probe(dir: &Path) -> io::Result<()> {
     let path = dir.join("probe");
     let written = fs::write(&path, vec![1; 1 << 20]);
@@ -113,53 +113,52 @@ impl fmt::Display for StoreError {
         match &self.fault {
             Fault::NotWritable(source) => write!(
                 f,
-                "the state directory {dir} cannot be written ({source}); give this user the right to write there, or \
-                 name another directory in `[state] dir`"
+                "cannot write to the state directory {dir}: {source}; give this user write access, or set another \
+                 directory in `[state] dir`"
             ),
             Fault::Locked(owner) => {
                 let owner = owner.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
                 write!(
                     f,
-                    "the state directory {dir} is in use by {owner}; stop that process, or give this one a directory \
-                     of its own in `[state] dir`"
+                    "the state directory {dir} is in use by {owner}; stop that process, or set another directory in \
+                     `[state] dir`"
                 )
             }
             Fault::DiskFull(source) => write!(
                 f,
-                "the disk of the state directory {dir} is full ({source}); make room there, or lower `[state] \
-                 max_bytes`: a running engine goes on by itself once there is room"
+                "the disk of the state directory {dir} is full: {source}; free disk space, or lower `[state] \
+                 max_bytes`; a running engine then continues"
             ),
             Fault::Corrupt { file, what } => write!(
                 f,
-                "the state in {} is damaged: {what}; move the directory {dir} away and start again: all objects will \
-                 be listed anew, what was not delivered yet is lost",
+                "the state in {} is damaged: {what}; move the directory {dir} away and start again; all objects are \
+                 then listed again, and undelivered events are lost",
                 file.display()
             ),
             Fault::Lost(what) => write!(
                 f,
-                "the state in {dir} has lost what was durable: {what}; bring the missing files back, or move the \
-                 directory {dir} away and start again: all objects will be listed again, events that were not \
-                 delivered are lost"
+                "the state in {dir} has lost durable data: {what}; restore the missing files, or move the directory \
+                 {dir} away and start again; all objects are then listed again, and undelivered events are lost"
             ),
             Fault::NewerFormat { found, known } => write!(
                 f,
-                "the state in {dir} has format {found}, this version knows up to {known}; run the newer deltabus that \
-                 wrote it, or move the directory away: all objects will be listed anew, what was not delivered yet is \
-                 lost"
+                "the state in {dir} has format {found}, this version supports up to {known}; run the newer deltabus \
+                 that wrote it, or move the directory away; all objects are then listed again, and undelivered events \
+                 are lost"
             ),
             Fault::OtherCluster { bound_to, found } => write!(
                 f,
                 "the state in {dir} belongs to the cluster {bound_to}, this is the cluster {found} (uids of the \
-                 namespace kube-system); name another directory in `[state] dir`, or move this one away if the cluster \
+                 namespace kube-system); set another directory in `[state] dir`, or move this one away if the cluster \
                  was replaced"
             ),
             Fault::Failed => write!(
                 f,
-                "the state in {dir} takes no writes since an earlier one failed; it is opened again by itself"
+                "the state in {dir} takes no writes because an earlier one failed; it is reopened automatically"
             ),
             Fault::Closed => write!(f, "the state in {dir} is closed"),
-            Fault::Io(source) => write!(f, "failed to {action} in the state directory {dir} ({source})"),
-            Fault::Fjall(source) => write!(f, "failed to {action} in the state directory {dir} ({source})"),
+            Fault::Io(source) => write!(f, "failed to {action} in the state directory {dir}: {source}"),
+            Fault::Fjall(source) => write!(f, "failed to {action} in the state directory {dir}: {source}"),
         }
     }
 }

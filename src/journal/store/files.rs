@@ -1,4 +1,4 @@
-//! fjall's files: the keyspaces, and their limits.
+//! Files of fjall: the keyspaces and their limits.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -17,49 +17,51 @@ use super::{
     tail::{self, Tail},
 };
 
-/// Memory for blocks that were read. The system caches the files besides.
+/// Cache for blocks that were read. The page cache of the system holds the files too.
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// fjall's journal files may occupy this much, its least, before keyspaces with little in memory are flushed for it.
+/// Limit of fjall's journal files, in bytes. Beyond it fjall flushes keyspaces with little data in memory. This is the
+/// smallest value that fjall allows.
 const JOURNALS_BYTES: u64 = 64 << 20;
 
-/// One thread flushes and compacts. Of two, fjall keeps one for flushes, which asks for them without a pause while the
-/// other compacts.
+/// Number of threads that flush and compact. With two, fjall reserves one for flushes. That thread polls without a pause while
+/// the other one compacts.
 const WORKERS: usize = 1;
 
-/// Files kept open.
+/// Maximum number of open files.
 const OPEN_FILES: usize = 64;
 
-/// Appends wait while this many full write buffers of a keyspace wait for the disk,
+/// Number of full write buffers of a keyspace at which appends wait for the disk.
 const FULL_BUFFERS: usize = 2;
 
-/// or this many tables wait to be compacted.
+/// Number of uncompacted tables of a keyspace at which appends wait for the disk.
 const LOOSE_TABLES: usize = 16;
 
-/// fjall's thread changes the write buffers, and lets them grow while it compacts; beyond this an append does it.
+/// Maximum size of a write buffer. Usually fjall's thread starts a new buffer, but during a compaction it lets the buffer
+/// grow. Beyond this size an append starts a new one.
 const BUFFER_BYTES_MAX: u64 = 6 << 20;
 
-/// The keyspace that came with the second format.
+/// Keyspace that was added with the second format.
 pub(super) const COMPACTED: &str = "compacted";
 
-/// The open files of a store.
+/// Open files of a store.
 pub(super) struct Files {
     pub(super) db: Database,
-    /// Single values.
+    /// Single values by name.
     pub(super) meta: Keyspace,
     /// Unit → description, versions reached.
     pub(super) units: Keyspace,
-    /// Sequence → head. Cut off at the front by whole files, so it has no tombstones.
+    /// Sequence → head. Old records are removed as whole files, so there are no tombstones.
     pub(super) records: Keyspace,
-    /// Sequence → body. Values lie apart from the tree: compaction does not copy them.
+    /// Sequence → body. Values are stored apart from the tree, so a compaction does not copy them.
     pub(super) bodies: Keyspace,
     /// Unit, namespace, name → location of the state.
     pub(super) objects: Keyspace,
-    /// Name → position.
+    /// Name → position of a reader.
     pub(super) readers: Keyspace,
-    /// Unit, number → bytes.
+    /// Unit, number → dictionary.
     pub(super) dictionaries: Keyspace,
-    /// Name of a reader, sequence → head of a coalesced record that waits for it.
+    /// Name of a reader, sequence → head of a coalesced record that waits for the reader.
     pub(super) compacted: Keyspace,
 }
 
@@ -69,7 +71,8 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// A write buffer of this many bytes, 4 KiB blocks, nothing compressed: bodies are already.
+/// Returns options with this write buffer, in bytes, and 4 KiB blocks. Blocks are not compressed, because the bodies are
+/// packed already.
 fn keyspace(buffer_bytes: u64) -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .max_memtable_size(buffer_bytes)
@@ -78,27 +81,28 @@ fn keyspace(buffer_bytes: u64) -> KeyspaceCreateOptions {
 }
 
 impl Files {
-    /// Opens fjall's directory, which is made if absent. A torn tail is cut off first.
+    /// Opens fjall's directory, which is created if absent. First cuts a torn tail off the journal file.
     ///
-    /// Memory, at the worst: for each of records, bodies and objects one write buffer of 6 MiB being filled and two waiting
-    /// for the disk, 54 MiB; three of 1 MiB during a compaction; and the cache. One large append exceeds that for its time.
+    /// Worst-case memory is the sum of the cache and the write buffers. The keyspaces of records, bodies and objects each have
+    /// one active buffer and two that wait for the disk: 9 × 6 MiB = 54 MiB. A compaction of the state adds three buffers of
+    /// 1 MiB. One large append can exceed this for a short time.
     pub(super) fn open(dir: &Path) -> Result<Self, Fault> {
         if dir.is_dir()
             && let Some(journal) = tail::active_journal(dir)?
             && let Tail::Damaged(at) = tail::cut(&journal)?
         {
-            return Err(Fault::corrupt(journal, format!("what was synced is unreadable from byte {at} on")));
+            return Err(Fault::corrupt(journal, format!("synced data is unreadable from byte {at} on")));
         }
-        // fjall asserts some of what it finds in its files
+        // fjall panics on some inconsistencies in its files
         let opened = panic::catch_unwind(AssertUnwindSafe(|| Self::open_database(dir)));
-        opened.unwrap_or_else(|_| Err(Fault::corrupt(dir.to_owned(), "its files contradict each other".to_owned())))
+        opened.unwrap_or_else(|_| Err(Fault::corrupt(dir.to_owned(), "its files are inconsistent".to_owned())))
     }
 
     fn open_database(dir: &Path) -> Result<Self, Fault> {
         let builder = Database::builder(dir).cache_size(CACHE_BYTES).max_journaling_size(JOURNALS_BYTES);
         let db = builder.worker_threads(WORKERS).max_cached_files(Some(OPEN_FILES)).open()?;
-        // By default a compaction rewrites the older quarter of the files that are worth it, which of three files is none: a
-        // state that is full then stays so.
+        // By default a compaction rewrites only the oldest quarter of the eligible files. With three files that is none, and a
+        // full state would stay full.
         let separate =
             KvSeparationOptions::default().separation_threshold(128).file_target_size(32 << 20).age_cutoff(1.0);
         Ok(Self {
@@ -119,10 +123,10 @@ impl Files {
         [meta, units, records, bodies, objects, readers, dictionaries, compacted]
     }
 
-    /// Commits a batch and hands it to the system, so that it outlives this process. Waits while the disk cannot keep
-    /// up.
+    /// Commits a batch and passes it to the system, so that it survives the end of this process. Waits while the disk is too
+    /// slow.
     ///
-    /// fjall waits by itself too, but would do so for ever when its thread has failed.
+    /// fjall has such a wait too, but it would never end if fjall's thread has failed.
     pub(super) fn commit(&self, batch: OwnedWriteBatch) -> Result<(), Fault> {
         for keyspace in self.keyspaces() {
             if keyspace.tree.active_memtable().size() > BUFFER_BYTES_MAX {
@@ -133,13 +137,14 @@ impl Files {
             keyspace.sealed_memtable_count() >= FULL_BUFFERS || keyspace.l0_table_count() >= LOOSE_TABLES
         };
         while self.keyspaces().iter().any(is_behind) {
+            // Fails once fjall's thread has failed, which ends the wait.
             self.db.persist(PersistMode::Buffer)?;
             thread::sleep(Duration::from_millis(1));
         }
         Ok(batch.durability(Some(PersistMode::Buffer)).commit()?)
     }
 
-    /// Writes everything that is in memory into files of its own, and syncs them.
+    /// Writes all data in memory to files of its own, and syncs them.
     pub(super) fn flush(&self) -> Result<(), Fault> {
         for keyspace in self.keyspaces() {
             keyspace.rotate_memtable()?;
@@ -151,13 +156,13 @@ impl Files {
         Ok(())
     }
 
-    /// Gives back what was removed. fjall does so only when it compacts its tables, after a number of writes.
+    /// Frees the disk space of removed data. By itself fjall does that only when it compacts its tables, after many writes.
     pub(super) fn shrink(&self) -> Result<(), Fault> {
         self.flush()?;
         Ok(self.bodies.major_compact()?)
     }
 
-    /// Returns the bytes on disk; of the journal files those that were written, not those set aside.
+    /// Returns the size on disk, in bytes. Of the journal files only the written part counts, not the preallocated rest.
     pub(super) fn disk_bytes(&self, dir: &Path) -> u64 {
         use std::os::unix::fs::MetadataExt;
         let tables: u64 = self.keyspaces().iter().map(|keyspace| keyspace.disk_space()).sum();

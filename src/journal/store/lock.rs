@@ -1,4 +1,4 @@
-//! One process at a time in a state directory.
+//! Lock that lets only one process use a state directory.
 
 use std::{
     fs::{File, TryLockError},
@@ -9,14 +9,14 @@ use std::{
 use super::Fault;
 use crate::private_dir;
 
-/// Holds a state directory until it is dropped; the system lets go of it when the process ends, however that is.
+/// Lock on a state directory, until it is dropped. The system releases it when the process ends for any reason.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock, or names the process that has it.
+    /// Takes the lock. If another process has it, the error contains its id.
     pub(super) fn take(dir: &Path) -> Result<Self, Fault> {
         let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
         match file.try_lock() {

@@ -1,4 +1,4 @@
-//! Opening, opening again, closing.
+//! Opening, reopening and closing of a store.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,39 +31,39 @@ use crate::{
 
 const CLUSTER_KEY: &[u8] = b"cluster";
 const JOURNAL_ID_KEY: &[u8] = b"journal_id";
-/// How the last run began and ended: one byte of the flags below.
+/// Start and end of the last run: one byte with the flags below.
 const RUN_KEY: &[u8] = b"run";
 const CLEAN: u8 = 1;
 const GROUP_FSYNC: u8 = 1 << 1;
 
-/// The newest format. The second one has a keyspace more, which is made where all are opened, and is empty. Heads that were
-/// written before stay as they are.
+/// Newest format. The second format has one more keyspace, which is created empty when a store is opened. Existing heads are
+/// not converted.
 const FORMAT: u32 = 2;
 
-/// The file with the format of the directory, read before anything else of it is touched.
+/// File with the format of the directory. It is read before anything else in the directory is touched.
 const FORMAT_FILE: &str = "format";
 
-/// The subdirectory of a volume's root.
+/// Subdirectory for the state in the root of a volume.
 const IN_VOLUME: &str = "state";
 
 impl Store {
-    /// Returns the directory to open if `dir` is configured. That is a subdirectory where `dir` is the root of a volume that
-    /// belongs to a group, as Kubernetes mounts one for `fsGroup`, and holds no store yet. Looks at the disk.
+    /// Returns the directory to open if `dir` is configured. Usually it is `dir` itself. It is a subdirectory if `dir` has no
+    /// store yet and is the root of a volume with a group, as Kubernetes mounts it for `fsGroup`. Reads the disk.
     pub fn home(dir: &Path) -> PathBuf {
         let is_taken = dir.join(FORMAT_FILE).exists();
         if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }
     }
 
-    /// Opens the store in `dir`, which is made if absent, and takes its lock until [`Store::close`] or until the last
-    /// clone is dropped. Reads fjall's journal file, up to some 100 MB. With `group_fsync`, appends are made durable before
-    /// they are handed out; otherwise at an interval, and an unclean end gives the journal a new id.
+    /// Opens the store in `dir`, which is created if absent. Holds its lock until [`Store::close`], or until the last clone is
+    /// dropped. Reads fjall's journal file, up to some 100 MB. With `group_fsync`, appends are durable before they are handed
+    /// out. Otherwise they are synced at an interval, and after an unclean end the journal gets a new id.
     pub fn open(dir: &Path, group_fsync: bool) -> Result<(Self, Recovered), StoreError> {
         open(dir, group_fsync).map_err(|fault| fault.tell(dir, "open the store"))
     }
 
-    /// Binds the store to a cluster, the first time; refuses any other from then on.
+    /// Binds the store to a cluster on the first call. Later calls fail if the cluster is another one.
     pub fn bind(&self, cluster_uid: &str) -> Result<(), StoreError> {
-        self.with("bind it to the cluster", |_, files| {
+        self.with("store the cluster uid", |_, files| {
             let Some(bound_to) = files.meta.get(CLUSTER_KEY)? else {
                 let mut batch = files.db.batch();
                 batch.insert(&files.meta, CLUSTER_KEY, cluster_uid.as_bytes());
@@ -78,15 +78,15 @@ impl Store {
         })
     }
 
-    /// Closes and opens the files again after an error. Waits for the calls that are under way. What was appended
-    /// successfully is there after it, or it fails; it may be tried again then.
+    /// Closes and opens the files again after an error. Waits for running calls. Fails if a successful append is missing
+    /// afterwards; the call may then be repeated.
     pub fn reopen(&self) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
         let reopened = if matches!(*state, State::Closed) {
             Err(Fault::Closed)
         } else {
-            // fjall lets go of its own lock first
+            // drops fjall's files first, which releases fjall's own lock
             *state = State::Failed;
             *lock(&inner.journal) = None;
             open_again(inner).map(|files| *state = State::Open(files))
@@ -94,7 +94,7 @@ impl Store {
         reopened.map_err(|fault| fault.tell(self.dir(), "open the store again"))
     }
 
-    /// Makes everything durable, marks the end as clean and lets go of the directory. Every later call fails.
+    /// Makes everything durable, marks the run as cleanly ended, and releases the directory. Every later call fails.
     pub fn close(&self) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
@@ -147,15 +147,15 @@ fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
 
 fn seal_or_warn(sealer: &Sealer, dir: &Path) {
     if let Err(error) = sealer.seal(dir) {
-        warn!(dir = %dir.display(), %error, "failed to write the seal of the state, the one before stays");
+        warn!(dir = %dir.display(), %error, "cannot write the seal of the state; the previous one is kept");
     }
 }
 
-/// Makes a directory for this user alone, and warns of one that is there and is not.
+/// Creates a directory for this user alone. Warns if an existing one is open to others.
 fn make_private(dir: &Path) -> io::Result<()> {
     private_dir::make(dir)?;
     if dir.parent().is_some_and(private_dir::belongs_to_a_group) {
-        // Kubernetes lets the volume's group in again at each mount. What fails is told by the next lines.
+        // Kubernetes gives the volume's group access again at each mount. If this fails, the next lines warn.
         drop(fs::set_permissions(dir, Permissions::from_mode(OWNER_ALONE)));
     }
     if let Some(loose) = private_dir::looseness(dir, OWNER_ALONE) {
@@ -164,7 +164,7 @@ fn make_private(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the format of a directory; a fresh one is given the newest.
+/// Reads the format of a directory. Writes the newest format into a new one.
 fn format_of(dir: &Path) -> Result<u32, Fault> {
     let path = dir.join(FORMAT_FILE);
     let known = FORMAT;
@@ -179,7 +179,7 @@ fn format_of(dir: &Path) -> Result<u32, Fault> {
     match text.trim().parse() {
         Ok(found) if found > known => Err(Fault::NewerFormat { found, known }),
         Ok(found) if found > 0 => Ok(found),
-        _ => Err(Fault::corrupt(path, "it should hold the number of the format")),
+        _ => Err(Fault::corrupt(path, "expected a format number")),
     }
 }
 
@@ -188,7 +188,7 @@ fn write_format(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Reads what the store holds, and notes that a run has begun. Returns the forgotten units too.
+/// Reads the content of the store, and notes the start of a run. Also returns the forgotten units.
 fn begin(
     dir: &Path,
     files: &Files,
@@ -204,11 +204,11 @@ fn begin(
         sealed.check(&Facts::new(&id, last, &readers))?;
     }
     if format < FORMAT {
-        // a step that is cut off anywhere is done again
+        // If the process ends between these steps, the next start repeats them.
         files.db.persist(PersistMode::SyncAll)?;
         files.flush()?;
         write_format(dir)?;
-        info!(dir = %dir.display(), from = format, to = FORMAT, "took over the state of an earlier version");
+        info!(dir = %dir.display(), from = format, to = FORMAT, "upgraded the state of an earlier version");
     }
     let (units, forgotten) = state::units(files)?;
     let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied());
@@ -226,7 +226,7 @@ fn begin(
     Ok((recovered, forgotten))
 }
 
-/// Returns the first position kept and the last one given.
+/// Returns the first position that is kept, and the last one that was used.
 fn bounds(files: &Files) -> Result<(u64, u64), Fault> {
     let first = files.meta.get(FIRST_KEY)?.and_then(|first| read::sequence_of(&first)).unwrap_or(1);
     let last = match files.records.last_key_value() {
@@ -243,7 +243,7 @@ fn dictionaries(files: &Files) -> Result<HashMap<UnitId, Arc<Packer>>, Fault> {
     let mut packers: HashMap<UnitId, Arc<Packer>> = HashMap::new();
     for entry in files.dictionaries.iter() {
         let (key, bytes) = entry.into_inner()?;
-        let bad = || Fault::corrupt(files.dictionaries.path(), format!("{key:02x?} is unreadable"));
+        let bad = || Fault::corrupt(files.dictionaries.path(), format!("the dictionary {key:02x?} is unreadable"));
         let unit = key.first_chunk::<4>().map(|unit| UnitId(u32::from_be_bytes(*unit))).ok_or_else(bad)?;
         let packer = packers.entry(unit).or_insert_with(|| Arc::new(Packer::of_store()));
         if !packer.restore(&bytes) {
@@ -258,10 +258,11 @@ fn open_again(inner: &Inner) -> Result<Files, Fault> {
     let (_, last) = bounds(&files)?;
     let appended = inner.last.load(SeqCst);
     if last < appended {
-        let what = format!("records up to {appended} were written, only those up to {last} are there");
+        let what = format!("records up to {appended} were written, but only those up to {last} exist");
         return Err(Fault::corrupt(inner.dir.join(DB), what));
     }
-    // after a failed sync the system may take pages for written that are not: they are written anew, elsewhere
+    // After a failed sync the page cache may mark pages as written that are not on disk. So the data is written again, into
+    // new files.
     if inner.sync_failed.load(SeqCst) {
         files.flush()?;
     }
@@ -271,7 +272,7 @@ fn open_again(inner: &Inner) -> Result<Files, Fault> {
     Ok(files)
 }
 
-/// Syncs everything before it notes that the end is clean.
+/// Syncs everything, and then marks the end as clean.
 fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
     sync::sync(inner)?;
     let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reading the log itself, for callers without a cursor in it: a page after a position, and the position of a time.
+//! Access to the log for callers without a cursor: a page after a position, and the position of a time.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -9,33 +9,34 @@ use super::{
 };
 use crate::journal::{ChangeKind, Record, Sequence, UnitId};
 
-/// Heads read in one call, at most.
+/// Maximum number of heads read per call.
 const HEADS_MAX: usize = 4_096;
 
-/// Limits of a page. One record alone is never too much.
+/// Limits of a page. A single record may exceed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSize {
-    /// Records.
+    /// Maximum number of records.
     pub max_events: usize,
-    /// Bytes of their objects' JSON.
+    /// Maximum size of the objects' JSON, in bytes.
     pub max_bytes: u64,
 }
 
-/// A part of the log, as every reader is shown it.
+/// Part of the log.
 #[derive(Clone, Debug)]
 pub struct LogPage {
-    /// The records, in order, without unchanged objects and records for one reader alone.
+    /// Records in order, without unchanged objects and without records for one reader alone.
     pub records: Vec<Record>,
-    /// The last position that was read.
+    /// Last position that was read.
     pub to: Sequence,
-    /// Count of records of forgotten units, which cannot be read any more.
+    /// Number of records that cannot be read any more: their unit was forgotten, or their body was removed.
     pub missing: u64,
-    /// The first position whose record is kept. What was asked for before it is gone.
+    /// First position whose record is kept. Requested records before it are missing.
     pub first: Sequence,
 }
 
 impl Store {
-    /// Reads a part of the log after `range.0`, up to `range.1`, as every reader is shown it, of known units.
+    /// Reads the part of the log after `range.0` and up to `range.1`. Leaves out records of unknown units, unchanged objects,
+    /// and records for one reader alone.
     pub fn page(
         &self,
         range: (Sequence, Sequence),
@@ -69,18 +70,18 @@ impl Store {
                 }
             }
             let records = load(inner, files, &wanted)?;
-            missing += (wanted.len() - records.len()) as u64; // a retention under way has taken their bodies
-            // Retention may have passed meanwhile: what it took is not here, and the caller is to know.
+            missing += (wanted.len() - records.len()) as u64; // a running retention has removed their bodies
+            // A retention may have removed requested records in the meantime. The caller sees that from `first`.
             let first = Sequence(inner.first.load(SeqCst));
             Ok(LogPage { records, to, missing, first })
         })
     }
 
-    /// Returns the position after which come the records appended at a time or later, up to `last`. Reads some heads only.
+    /// Returns the position before the records that were appended at or after a time, up to `last`. Reads only some heads.
     pub fn place_at(&self, micros: i64, last: Sequence) -> Result<Sequence, StoreError> {
         self.with("read records", |inner, files| {
             let (mut low, mut high) = (inner.first.load(SeqCst), last.0.saturating_add(1));
-            // The first place from which on records are as new; times go up as places do, but for a clock that was set back.
+            // Binary search: times grow with positions, unless a clock was set back.
             while low < high {
                 let middle = low + (high - low) / 2;
                 let next = files.records.range(sequence_key(middle)..sequence_key(high)).next();

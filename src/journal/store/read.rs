@@ -1,4 +1,4 @@
-//! Reading back: heads, records with their bodies, states of objects.
+//! Reading of heads, of records with their bodies, and of states of objects.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -16,11 +16,11 @@ use crate::{
     object::{KeyRef, Object, packer::Packer},
 };
 
-/// Where at least one in this many records is asked for, a walk over all of them costs less than a search for each.
+/// Average distance between requested records up to which one scan over all of them is cheaper than single lookups.
 const CLOSE: u64 = 4;
 
 impl Store {
-    /// Reads records with their bodies, in the order asked for; one that is not kept is left out.
+    /// Reads records with their bodies, in the requested order. Leaves out records that are not kept.
     pub fn load(&self, sequences: &[u64]) -> Result<Vec<Record>, StoreError> {
         self.with("read records", |inner, files| load(inner, files, sequences))
     }
@@ -85,7 +85,7 @@ pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Ve
 }
 
 impl Store {
-    /// Reads the records of a reader at these positions, which are in order. One that is not kept is left out.
+    /// Reads the records of a reader at these positions, which must be sorted. Leaves out records that are not kept.
     pub fn load_for(&self, reader: &str, sequences: &[u64]) -> Result<Vec<Record>, StoreError> {
         self.with("read records", |inner, files| {
             let (merged, log) = {
@@ -112,7 +112,7 @@ impl Store {
     }
 }
 
-/// Search for keys of sequences in order: one by one, or by a walk where they are close to each other.
+/// Lookup of keys in the order of sequences: one by one, or with one scan if they are close to each other.
 pub(super) struct Finder<'a> {
     keyspace: &'a Keyspace,
     walk: Option<Walk>,
@@ -134,10 +134,10 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Goes once over the keys between two, to find some of them in order.
+/// Scan over the keys of a range, which finds some of them in order.
 struct Walk {
     entries: fjall::Iter,
-    /// The first entry behind what was asked for last.
+    /// First entry behind the last requested key.
     ahead: Option<KvPair>,
 }
 
@@ -146,7 +146,7 @@ impl Walk {
         Self { entries: keyspace.range::<&[u8], _>(&from[..]..=&to[..]), ahead: None }
     }
 
-    /// Returns the value of a key, which comes after those asked for before.
+    /// Returns the value of a key. Keys must be requested in order.
     fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
         loop {
             if let Some((_, value)) = self.ahead.take_if(|(found, _)| **found == *key) {
@@ -173,7 +173,7 @@ fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Res
         .map_err(|error| Fault::corrupt(files.bodies.path(), format!("a body of {name} is unreadable: {error}")))
 }
 
-/// Reads the sequence that a key of a record is.
+/// Decodes the sequence in the key of a record.
 pub(super) fn sequence_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.try_into().ok()?))
 }
@@ -182,7 +182,7 @@ pub(super) fn head_of<'a>(files: &Files, sequence: u64, value: &'a [u8]) -> Resu
     Head::decode(sequence, value).ok_or_else(|| unreadable(files, &sequence_key(sequence)))
 }
 
-/// Names the unreadable record.
+/// Returns the error of an unreadable record.
 pub(super) fn unreadable(files: &Files, key: &[u8]) -> Fault {
     let name = sequence_of(key).map_or_else(|| format!("{key:02x?}"), |sequence| sequence.to_string());
     Fault::corrupt(files.records.path(), format!("the record {name} is unreadable"))

@@ -1,21 +1,20 @@
-//! Locations of the states written last, so that the next change of an object needs no read of the files.
+//! Locations of recently written states, so that the next change of an object needs no read from the files.
 
 use hashbrown::{HashTable, hash_table::Entry};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// States known of a unit, at most, of 25 to 50 bytes each. Then it begins again.
+/// Maximum number of known states per unit, of 25 to 50 bytes each. When it is reached, all are forgotten.
 const MOST: usize = 1 << 18;
 
-/// A state of an object, as 128 bits of its key, uid and version.
+/// Fingerprint of a state: a 128-bit hash of key, uid and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Print([u64; 2]);
 
-/// Known states of one unit. A state is found by its print alone, and only while its object is in it. The files have the
-/// others.
+/// Known states of one unit. An entry exists only while the object is in that state. All other states are in the files.
 #[derive(Debug)]
 pub(super) struct Recent {
     places: HashTable<(Print, u64)>,
-    /// Secret, so that no choice of names makes two objects share a print.
+    /// Secret seed, so that names cannot be chosen to make two objects share a print.
     seed: u64,
     text: Vec<u8>,
 }
@@ -27,7 +26,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Returns the print of a state of the object with this key; `None` where it has no version, which says too little.
+    /// Returns the print of a state of the object with this key. Returns `None` without a version: uid and key alone do not
+    /// identify a state.
     pub(super) fn print(&mut self, key: &[u8], uid: &str, resource_version: &str) -> Option<Print> {
         if resource_version.is_empty() {
             return None;
@@ -41,7 +41,7 @@ impl Recent {
         Some(Print([(print >> 64) as u64, print as u64]))
     }
 
-    /// Returns the sequence of a state, if that is known.
+    /// Returns the sequence of a state, if known.
     pub(super) fn find(&self, print: Print) -> Option<u64> {
         self.places.find(print.0[0], |(known, _)| *known == print).map(|(_, sequence)| *sequence)
     }
@@ -57,7 +57,7 @@ impl Recent {
         }
     }
 
-    /// Notes that an object is not in this state any more.
+    /// Notes that an object is no longer in this state.
     pub(super) fn remove(&mut self, print: Print) {
         if let Ok(known) = self.places.find_entry(print.0[0], |(known, _)| *known == print) {
             known.remove();
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_found_until_its_object_is_in_another() {
+    fn state_is_found_until_object_changes() {
         let mut recent = Recent::default();
         let print = recent.print(b"a/x", "u", "1").unwrap();
         assert_eq!(recent.print(b"a/x", "u", "1"), Some(print));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_differ_in_key_uid_or_version_are_not_taken_for_each_other_and_one_without_a_version_for_none() {
+    fn different_states_have_different_fingerprints() {
         let mut recent = Recent::default();
         let states =
             [("a", "u", "1"), ("b", "u", "1"), ("a", "v", "1"), ("a", "u", "2"), ("a", "u1", "1"), ("au", "", "1")];
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_anew_before_it_grows_without_end() {
+    fn recent_states_are_cleared_at_limit() {
         let mut recent = Recent::default();
         let print = |number: usize| Print([number as u64, 0]);
         for number in 0..=MOST {

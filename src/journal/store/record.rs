@@ -1,4 +1,4 @@
-//! Heads of records: all that is stored of them except bodies.
+//! Heads of records: the stored data of a record without bodies.
 
 use super::{
     NOBODY,
@@ -10,35 +10,35 @@ use crate::{
     object::{KeyRef, Object, ResourceVersion},
 };
 
-/// Version of the form of heads. A new form gets a new number; old ones stay readable.
+/// Version of the encoding of heads. A new encoding gets a new number; old ones stay readable.
 const FORM: u8 = 2;
 
-/// The form before: it does not say [`Head::recreates`].
+/// Previous version, without [`Head::recreates`].
 const FORM_1: u8 = 1;
 
 /// Location of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredBody {
-    /// There is none.
+    /// The record has no body.
     None,
-    /// Beside the record, under its own sequence.
+    /// Stored with the record, under its own sequence.
     Own,
-    /// The state that this sequence brought.
+    /// State that the record with this sequence brought.
     At(u64),
 }
 
-/// Location of the state before an update.
+/// Location of the previous object of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Old {
-    /// It is not known, or the record is no update.
+    /// Not known, or the record is no update.
     None,
-    /// The state that the record superseded.
+    /// State that this record superseded.
     Superseded,
-    /// Beside the record: the store had another state of the object, or none.
+    /// Stored with the record: the store had another state of the object, or none.
     Own,
 }
 
-/// A record without its bodies, as it is stored.
+/// Stored record without its bodies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Head<'a> {
     pub(crate) sequence: u64,
@@ -48,20 +48,21 @@ pub struct Head<'a> {
     /// `None` for [`ChangeKind::Synced`].
     pub(crate) cause: Option<Cause>,
     pub(super) tombstone: bool,
-    /// Name of the only reader that it is for.
+    /// Name of the only reader that the record is for.
     pub(crate) only: Option<&'a str>,
     /// Both parts are empty for [`ChangeKind::Synced`].
     pub(super) key: KeyRef<'a>,
     pub(super) uid: Uid<'a>,
-    /// Version of the list for [`ChangeKind::Synced`].
+    /// Version of the object; version of the list for [`ChangeKind::Synced`].
     pub(super) resource_version: &'a str,
-    /// Bytes of JSON; the count of objects for [`ChangeKind::Synced`].
+    /// Size of the object's JSON, in bytes; number of objects for [`ChangeKind::Synced`].
     pub(super) size: u64,
     pub(super) body: StoredBody,
     pub(super) old: Old,
-    /// The state that this record replaced or ended. Nothing older than the record needs its body longer than the record.
+    /// Sequence of the state that this record replaced or ended. Its body is not needed after this record is removed.
     pub(super) supersedes: Option<u64>,
-    /// An update that gave the object another uid. Assumed of a record of an earlier version, which does not say it.
+    /// Set for an update that changed the uid of the object. Also set for all updates in the previous encoding, which does not
+    /// store it.
     pub(super) recreates: bool,
 }
 
@@ -96,7 +97,7 @@ const CAUSES: [Option<Cause>; 8] = [
 ];
 
 impl<'a> Head<'a> {
-    /// Describes a change, with no bodies yet.
+    /// Returns the head of a change, without bodies.
     pub(crate) fn of(change: &'a Change, unit: UnitId, sequence: u64, time_micros: i64, only: Option<&'a str>) -> Self {
         let (key, uid, resource_version, size) = match change {
             Change::Synced { objects, resource_version } => {
@@ -215,26 +216,26 @@ impl<'a> Head<'a> {
         })
     }
 
-    /// Returns whether it is for one reader alone, and leaves the state of its object as it is. See [`NOBODY`].
+    /// Returns true if the record is for one reader alone. Such a record does not change the state of its object. See [`NOBODY`].
     pub(super) fn is_addressed(&self) -> bool {
         self.only.is_some_and(|name| name != NOBODY)
     }
 
-    /// Returns whether it made its own body the state of its object.
+    /// Returns true if the record made its own body the state of its object.
     pub(super) fn is_state(&self) -> bool {
         let lives = !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Removed | ChangeKind::Synced);
         lives && !self.is_addressed() && self.body == StoredBody::Own
     }
 
-    /// Returns the bytes of the object's JSON.
+    /// Returns the size of the object's JSON, in bytes.
     pub fn json_bytes(&self) -> u64 {
         if self.kind == ChangeKind::Synced { 0 } else { self.size }
     }
 
-    /// Makes the record of its bodies; `None` where it should have one.
+    /// Returns the record with these bodies; `None` if a required body is missing.
     pub(super) fn record(&self, object: Option<Object>, old: Option<Object>) -> Option<Record> {
         let cause = self.cause.unwrap_or(Cause::Watch);
-        // also where it was never known (`cache = "none"`): the object stands for it
+        // Also with `cache = "none"`, where the previous object was never known: the object is the placeholder.
         let old_lost = self.kind == ChangeKind::Updated && old.is_none();
         let change = match self.kind {
             ChangeKind::Added => Change::Added { object: object?, cause },

@@ -1,4 +1,4 @@
-//! Replacement of small files, all of it or nothing.
+//! Atomic replacement of small files.
 
 use std::{
     fs,
@@ -8,8 +8,8 @@ use std::{
 
 use crate::private_dir;
 
-/// Replaces a small file of the state directory by another text. The content is synced, the name is not: after a power
-/// failure the file before may be there.
+/// Replaces a small file of the state directory with another text. Syncs the content but not the name: after a power failure
+/// the previous file may be there.
 pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     let new = dir.join(format!("{name}.new"));
     let mut file = private_dir::file().create(true).truncate(true).open(&new)?;

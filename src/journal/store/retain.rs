@@ -1,8 +1,8 @@
-//! Removal of what is not needed any more.
+//! Removal of unneeded records and bodies.
 //!
-//! A body is stored under the sequence of the record that brought it, until nothing refers to it. It is the state of its
-//! object until another record supersedes it, and then the `old` of that record until that is removed. So a record is removed
-//! with the body that it superseded, and with its own where that never was a state.
+//! A body is stored under the sequence of the record that brought it. First it is the state of its object, until another
+//! record supersedes it. Then it is the `old` of that later record, until that record is removed. So removing a record also
+//! removes the body that it superseded. It also removes the record's own body if that body was never the state of an object.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -20,21 +20,22 @@ use crate::{
     mutex::lock,
 };
 
-/// Records removed a call.
+/// Number of records removed per call.
 const RECORDS_A_CALL: usize = 4096;
 
-/// Files of heads are looked through after so many records: one holds about as many, and each look writes a manifest.
+/// Interval, in records, between removals of whole head files. One file holds about as many heads, and each removal writes a
+/// manifest.
 const RECORDS_A_DROP: u64 = 32_768;
 
-/// Objects removed a batch.
+/// Number of objects removed per batch.
 const OBJECTS_A_BATCH: usize = 4096;
 
-/// Key of the first position kept.
+/// Key of the first position that is kept.
 pub(super) const FIRST_KEY: &[u8] = b"first";
 
 impl Store {
-    /// Removes records before `keep_from`, some thousand a call, with the bodies that nothing else refers to. Files go
-    /// when all they hold is removed.
+    /// Removes records before `keep_from`, up to 4,096 per call, and the bodies that only they refer to. A file is removed
+    /// once all its records are.
     pub fn retain(&self, keep_from: Sequence) -> Result<Retained, StoreError> {
         self.with("remove old records", |inner, files| {
             let _one = lock(&inner.retaining);
@@ -59,7 +60,7 @@ impl Store {
             batch.insert(&files.meta, FIRST_KEY, sequence_key(next));
             files.commit(batch)?;
             inner.first.store(next, SeqCst);
-            // the heads go with the files that hold nothing else: one by one they would cost as much as they did to append
+            // Heads are removed with their whole files: removing them one by one would cost as much as appending them.
             if next - inner.dropped.load(SeqCst) >= RECORDS_A_DROP {
                 files.records.tree.drop_range(..sequence_key(next))?;
                 inner.dropped.store(next, SeqCst);
@@ -68,8 +69,8 @@ impl Store {
         })
     }
 
-    /// Removes a unit that every reader has passed, and the states of its objects: its records cannot be loaded from
-    /// then on. Its id shall not be used again while records of it are kept.
+    /// Removes a unit that every reader has passed, with the states of its objects. From then on its records cannot be loaded.
+    /// Its id must not be reused while records of it are kept.
     pub fn forget_unit(&self, unit: UnitId) -> Result<(), StoreError> {
         self.with("forget a unit", |inner, files| {
             let _one = lock(&inner.retaining);
@@ -78,7 +79,7 @@ impl Store {
                 let mut batch = files.db.batch();
                 for entry in files.objects.prefix(unit.0.to_be_bytes()).take(OBJECTS_A_BATCH) {
                     let (key, value) = entry.into_inner()?;
-                    // a body whose record is kept goes with it
+                    // The body of a record that is still kept is removed with that record.
                     if let Some(state) = Pointer::decode(&value).filter(|state| state.sequence < first) {
                         batch.remove(&files.bodies, sequence_key(state.sequence));
                     }
@@ -103,7 +104,7 @@ impl Store {
     }
 }
 
-/// Removes the bodies that go with a record.
+/// Removes the bodies that only this record needs.
 fn remove_bodies(inner: &Inner, files: &Files, head: &Head<'_>, batch: &mut OwnedWriteBatch) {
     if let Some(superseded) = head.supersedes {
         batch.remove(&files.bodies, sequence_key(superseded));

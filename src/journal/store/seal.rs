@@ -1,8 +1,8 @@
-//! The seal: facts that were durable, in a file beside the store. They show after a start whether the store has lost some.
+//! The seal: facts about durable data, in a file beside the store. At the next start they show whether the store has lost data.
 //!
-//! fjall begins empty where its journal file or the marker of a keyspace is missing, without an error: events that wait and
-//! positions of readers would be gone in silence. The seal lags by up to a second, and each fact in it only grows. A
-//! directory without a seal is one of an earlier version: it gets one.
+//! If fjall's journal file or the marker of a keyspace is missing, fjall starts empty without an error. Waiting events and
+//! positions of readers would be lost unnoticed. The seal lags by up to a second, and its values only grow. A directory
+//! without a seal comes from an earlier version, and gets one.
 
 use std::{collections::BTreeMap, fs, io, path::Path, sync::Mutex};
 
@@ -12,14 +12,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{DB, Fault, Store, StoreError, StoredReader, replace::replace};
 use crate::{mutex::lock, regular_file};
 
-/// The file, in the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "seal";
 
-/// Facts of a store.
+/// Facts about a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Facts {
     journal_id: String,
-    /// The last record.
+    /// Position of the last record.
     last: u64,
     /// Position of each reader.
     readers: BTreeMap<String, u64>,
@@ -31,22 +31,22 @@ impl Facts {
         Self { journal_id: journal_id.to_owned(), last, readers }
     }
 
-    /// Checks that a store has lost none of these facts.
+    /// Fails if a store has lost any of these facts.
     pub(super) fn check(&self, found: &Self) -> Result<(), Fault> {
         self.lost(found).map_or(Ok(()), |what| Err(Fault::Lost(what)))
     }
 
-    /// Returns the first of these facts that a store has lost, in words.
+    /// Returns a description of the first fact that a store has lost.
     fn lost(&self, found: &Self) -> Option<String> {
         if found.journal_id.is_empty() {
-            return Some(format!("records up to {} were durable, now it is empty", self.last));
+            return Some(format!("records up to {} were durable, but the store is empty", self.last));
         }
         if self.journal_id != found.journal_id {
             return Some(format!("its journal was {}, now it is {}", self.journal_id, found.journal_id));
         }
         if found.last < self.last {
             return Some(format!(
-                "records up to {} were durable, only those up to {} are there",
+                "records up to {} were durable, but only those up to {} exist",
                 self.last, found.last
             ));
         }
@@ -58,7 +58,7 @@ impl Facts {
     }
 }
 
-/// Reads the seal of a directory; `None` where there is none.
+/// Reads the seal of a directory; `None` if there is none.
 pub(super) fn read(dir: &Path) -> Result<Option<Facts>, Fault> {
     let path = dir.join(FILE);
     let text = match regular_file::read_to_string(&path) {
@@ -67,11 +67,11 @@ pub(super) fn read(dir: &Path) -> Result<Option<Facts>, Fault> {
     };
     let facts = text.split_once('\n').filter(|(facts, sum)| sum.trim_end() == checksum(facts));
     let facts = facts.and_then(|(facts, _)| serde_json::from_str(facts).ok());
-    let what = "it does not match its checksum; remove this file if the rest of the directory is whole";
+    let what = "it does not match its checksum; remove this file if the rest of the directory is intact";
     facts.map(Some).ok_or_else(|| Fault::corrupt(path, what))
 }
 
-/// Checks, before fjall opens them, that the files of a sealed store are there.
+/// Checks that the files of a sealed store exist. Call it before fjall opens them.
 pub(super) fn check_files(dir: &Path) -> Result<(), Fault> {
     let keyspaces = dir.join(DB).join("keyspaces");
     let missing = match fs::read_dir(&keyspaces) {
@@ -88,35 +88,35 @@ fn checksum(text: &str) -> String {
     format!("{:016x}", xxh3_64(text.as_bytes()))
 }
 
-/// Writes the seal, as a whole.
+/// Writes the seal atomically.
 fn write(dir: &Path, facts: &Facts) -> io::Result<()> {
     let text = serde_json::to_string(facts).map_err(io::Error::other)?;
     replace(dir, FILE, &format!("{text}\n{}", checksum(&text)))
 }
 
 impl Store {
-    /// Writes what was synced into the seal, with which the next start compares the store. Blocks on the disk.
+    /// Writes the synced facts into the seal. The next start compares the store with them. Blocks on the disk.
     pub fn seal(&self) -> Result<(), StoreError> {
-        self.inner.sealer.seal(self.dir()).map_err(|error| Fault::from(error).tell(self.dir(), "seal it"))
+        self.inner.sealer.seal(self.dir()).map_err(|error| Fault::from(error).tell(self.dir(), "write the seal"))
     }
 }
 
-/// Facts of an open store, as far as they are durable.
+/// Durable facts of an open store.
 #[derive(Debug)]
 pub(super) struct Sealer(Mutex<Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// Positions that were written.
+    /// Written positions of readers.
     written: BTreeMap<String, u64>,
-    /// Count of removals of readers: a note from before one is void.
+    /// Number of removed readers. A [`Noted`] from before a removal is void.
     removals: u64,
     durable: Facts,
     /// Content of the file.
     sealed: Option<Facts>,
 }
 
-/// Positions at the beginning of a sync.
+/// Positions of readers at the start of a sync.
 pub(super) struct Noted {
     readers: BTreeMap<String, u64>,
     removals: u64,
@@ -127,7 +127,8 @@ impl Sealer {
         Self(Mutex::new(Known { written: durable.readers.clone(), removals: 0, durable, sealed }))
     }
 
-    /// Prepares for positions that are about to be written: the seal shall not ask for more than the store has then.
+    /// Prepares for writing positions of readers. If a reader moves back, it is removed from the seal, which must not demand
+    /// more than the store will have.
     pub(super) fn prepare(&self, dir: &Path, readers: &[StoredReader]) -> io::Result<()> {
         let is_back = |reader: &&StoredReader| {
             lock(&self.0).written.get(&reader.name).is_some_and(|position| reader.position.0 < *position)
@@ -135,19 +136,19 @@ impl Sealer {
         readers.iter().filter(is_back).try_for_each(|reader| self.remove(dir, &reader.name))
     }
 
-    /// Notes positions that were written.
+    /// Notes written positions.
     pub(super) fn wrote(&self, readers: &[StoredReader]) {
         let mut known = lock(&self.0);
         known.written.extend(readers.iter().map(|reader| (reader.name.clone(), reader.position.0)));
     }
 
-    /// Notes what a sync that begins now makes durable.
+    /// Returns the positions that a sync starting now makes durable.
     pub(super) fn note(&self) -> Noted {
         let known = lock(&self.0);
         Noted { readers: known.written.clone(), removals: known.removals }
     }
 
-    /// Takes the note of a sync that has succeeded, which made all records up to `last` durable.
+    /// Takes the positions from before a successful sync, which made all records up to `last` durable.
     pub(super) fn synced(&self, noted: Noted, last: u64) {
         let mut known = lock(&self.0);
         known.durable.last = known.durable.last.max(last);
@@ -156,7 +157,8 @@ impl Sealer {
         }
     }
 
-    /// Forgets a reader, before the store does: the seal shall not ask for it. No seal is better than one that does.
+    /// Removes a reader from the seal, before the store removes it: the seal must not demand a removed reader. If that fails,
+    /// the whole seal is removed.
     pub(super) fn remove(&self, dir: &Path, name: &str) -> io::Result<()> {
         let mut known = lock(&self.0);
         known.removals += 1;
@@ -203,16 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn store_that_is_as_far_has_lost_nothing() {
+    fn equally_advanced_store_has_lost_nothing() {
         let sealed = facts(10, &[("a", 3)]);
         for found in [facts(10, &[("a", 3)]), facts(12, &[("a", 9), ("b", 0)])] {
             assert_eq!(sealed.lost(&found), None);
         }
         for (found, expected) in [
-            (facts(9, &[("a", 3)]), "records up to 10 were durable, only those up to 9 are there"),
+            (facts(9, &[("a", 3)]), "records up to 10 were durable, but only those up to 9 exist"),
             (facts(10, &[("a", 2)]), "handler \"a\" was at 3, now it is at 2"),
             (facts(10, &[]), "the position of handler \"a\" is missing, it was 3"),
-            (Facts::default(), "records up to 10 were durable, now it is empty"),
+            (Facts::default(), "records up to 10 were durable, but the store is empty"),
             (Facts { journal_id: "ab12".to_owned(), ..facts(10, &[("a", 3)]) }, "its journal was 9f2c, now it is ab12"),
         ] {
             assert_eq!(sealed.lost(&found).as_deref(), Some(expected));
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn seal_is_read_as_it_was_written_and_damage_is_found() {
+    fn seal_round_trips_and_detects_damage() {
         let dir = tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
         let sealed = facts(10, &[("a", 3)]);
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_synced_is_sealed() {
+    fn only_synced_facts_are_sealed() {
         let dir = tempdir().unwrap();
         let sealer = Sealer::new(facts(0, &[]), None);
         let content = || {
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_that_goes_back_is_not_asked_for() {
+    fn rewound_reader_leaves_the_seal() {
         let dir = tempdir().unwrap();
         let sealer = Sealer::new(facts(9, &[("a", 5), ("b", 6)]), None);
         sealer.seal(dir.path()).unwrap();
@@ -259,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn removed_reader_is_not_asked_for() {
+    fn removed_reader_leaves_the_seal() {
         let dir = tempdir().unwrap();
         let sealer = Sealer::new(facts(9, &[("a", 5), ("b", 6)]), None);
         sealer.seal(dir.path()).unwrap();
         let noted = sealer.note();
         sealer.remove(dir.path(), "a").unwrap();
         assert_eq!(read(dir.path()).unwrap(), Some(facts(9, &[("b", 6)])));
-        sealer.wrote(&[reader("a", 0)]); // another one of that name
+        sealer.wrote(&[reader("a", 0)]); // a new reader with that name
         sealer.synced(noted, 12);
         sealer.seal(dir.path()).unwrap();
         assert_eq!(read(dir.path()).unwrap(), Some(facts(12, &[("b", 6)])), "noted before the removal");

@@ -1,4 +1,4 @@
-//! Values of units and readers.
+//! Encoding of units and readers.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -15,13 +15,13 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Version of the form of the values below.
+/// Version of the encoding of the values below.
 const FORM: u8 = 1;
 
-/// Flag of a reader that says what it waits for. Earlier versions left it out where that was nothing.
+/// Flag of a reader with a list of pending records. Earlier versions left out an empty list.
 const WITH_PENDING: u8 = 1;
 
-/// Parts of a unit: the last byte of the key.
+/// Parts of a unit, as the last byte of the key.
 const DESCRIPTION: u8 = b'd';
 const FORGOTTEN: u8 = b'f';
 const REACHED: u8 = b'r';
@@ -54,9 +54,9 @@ fn decode_reached(value: &[u8]) -> Option<Reached> {
 }
 
 impl Store {
-    /// Adds or replaces a unit, versions reached included.
+    /// Adds or replaces a unit, including the versions it has reached.
     pub fn put_unit(&self, unit: &StoredUnit) -> Result<(), StoreError> {
-        self.with("note a unit", |inner, files| {
+        self.with("save a unit", |inner, files| {
             let described = serde_json::to_vec(unit).expect("numbers and JSON");
             let mut batch = files.db.batch();
             batch.insert(&files.units, unit_key(unit.id, DESCRIPTION), described);
@@ -69,14 +69,14 @@ impl Store {
     }
 }
 
-/// Marks a unit as forgotten, in the batch that removes the last of it.
+/// Marks a unit as forgotten, in the batch that removes its last data.
 pub(super) fn remove_unit(files: &Files, batch: &mut fjall::OwnedWriteBatch, unit: UnitId) {
     batch.remove(&files.units, unit_key(unit, DESCRIPTION));
     batch.remove(&files.units, unit_key(unit, REACHED));
     batch.insert(&files.units, unit_key(unit, FORGOTTEN), [FORM]);
 }
 
-/// Reads the units, and the ids of those that were forgotten.
+/// Reads the units, and the ids of forgotten units.
 pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, HashSet<UnitId>), Fault> {
     let mut units: Vec<StoredUnit> = Vec::new();
     let mut forgotten = HashSet::new();
@@ -86,7 +86,7 @@ pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, HashSet<UnitId>),
         let (id, part) = key.split_first_chunk::<4>().ok_or_else(bad)?;
         let id = UnitId(u32::from_be_bytes(*id));
         match part {
-            // the parts come in this order
+            // the keys of a unit are sorted in this order
             [DESCRIPTION] => {
                 let described: StoredUnit = serde_json::from_slice(&value).map_err(|_| bad())?;
                 units.push(StoredUnit { id, ..described });
@@ -105,9 +105,9 @@ pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, HashSet<UnitId>),
 }
 
 impl Store {
-    /// Adds or replaces readers, all of them or none. Of their coalesced records, only those that they name are kept.
+    /// Adds or replaces readers, atomically. Removes their coalesced entries that are not in [`StoredReader::compacted`].
     pub fn put_readers(&self, readers: &[StoredReader]) -> Result<(), StoreError> {
-        self.with("note the readers", |inner, files| {
+        self.with("save the readers", |inner, files| {
             inner.sealer.prepare(&inner.dir, readers)?;
             let mut batch = files.db.batch();
             for reader in readers {

@@ -1,13 +1,17 @@
-//! The end of fjall's journal file after a run that was cut off.
+//! Repair of the end of fjall's journal file after an interrupted run.
 //!
-//! fjall cuts off a last batch without an end by itself. It refuses to open where such a batch has an end and not the
-//! content, which a power failure can leave: the pages of a file reach the disk in any order. So the tail is cut here
-//! first, at the first batch that does not check, unless later batches say that it had been synced: then it is no
-//! torn tail, the disk has lost what it had promised to keep.
+//! fjall itself removes a last batch that has no end marker. But it refuses to open if the batch has an end marker and damaged
+//! content. A power failure can leave that, because the pages of a file reach the disk in any order. So this module first cuts
+//! the file at the first invalid batch. It does not if later batches show that the batch had been synced: then the disk has
+//! lost durable data, and the tail is not torn.
 //!
-//! The form is that of fjall 3 (`FJL\x03`): a start (1, count u32, sequence number u64), items (2, type u8,
-//! compression u8, keyspace u64, length of key u16, of value u32, of stored value u32, key, stored value) or clears (4,
-//! keyspace u64), an end (3, xxh3 of all items u64, magic); numbers little-endian; zeros behind the last one.
+//! The format is that of fjall 3 (`FJL\x03`). A batch consists of:
+//! - a start: 1, count u32, sequence number u64
+//! - items: 2, type u8, compression u8, keyspace u64, length of key u16, of value u32, of stored value u32, key, stored value
+//! - or clears: 4, keyspace u64
+//! - an end: 3, xxh3 of all items u64, magic
+//!
+//! Numbers are little-endian. Zeros follow the last batch.
 
 use std::{
     fs::{self, OpenOptions},
@@ -19,19 +23,19 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::wire::Wire;
 
-/// Key of the item in each append that tells what was synced before: see [`Mark`].
+/// Key of the [`Mark`] in each append.
 pub(super) const MARK_KEY: &[u8] = b"append\0mark";
 
 const MAGIC: &[u8] = b"FJL\x03";
 
-/// Note of an append about the journal.
+/// Note in each append about the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// Everything up to here was synced before.
+    /// All records up to here were synced before the append.
     pub(super) synced: u64,
-    /// Its own first position.
+    /// First position of the append.
     pub(super) first: u64,
-    /// Its own last position.
+    /// Last position of the append.
     pub(super) last: u64,
 }
 
@@ -48,18 +52,18 @@ impl Mark {
     }
 }
 
-/// End of the journal file.
+/// State of the end of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// As it should.
+    /// Complete.
     Whole,
-    /// With something that is no batch, from this byte on.
+    /// No valid batch exists from this byte on.
     Torn(u64),
     /// The batch at this byte is damaged, although it had been synced.
     Damaged(u64),
 }
 
-/// Returns the journal file that fjall writes to, the last one; none in a fresh directory.
+/// Returns the journal file that fjall writes to, which is the last one; `None` in a new directory.
 pub(super) fn active_journal(dir: &Path) -> io::Result<Option<PathBuf>> {
     let mut last: Option<(u64, PathBuf)> = None;
     for entry in fs::read_dir(dir)? {
@@ -75,7 +79,7 @@ pub(super) fn active_journal(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(last.map(|(_, path)| path))
 }
 
-/// Cuts a torn tail off the journal file, and returns its state before. Reads the whole file.
+/// Cuts a torn tail off the journal file. Returns the state before the cut. Reads the whole file.
 pub(super) fn cut(path: &Path) -> io::Result<Tail> {
     let tail = judge(&fs::read(path)?);
     if let Tail::Torn(at) = tail {
@@ -86,7 +90,7 @@ pub(super) fn cut(path: &Path) -> io::Result<Tail> {
     Ok(tail)
 }
 
-/// Judges the content of a journal file.
+/// Checks the content of a journal file.
 pub(super) fn judge(journal: &[u8]) -> Tail {
     let mut at = 0;
     let mut last: Option<Batch> = None;
@@ -108,7 +112,7 @@ pub(super) fn judge(journal: &[u8]) -> Tail {
     if promised { Tail::Damaged(at as u64) } else { Tail::Torn(at as u64) }
 }
 
-/// The marks of the whole batches behind a bad one, of later numbers than `number`.
+/// Returns the marks of the valid batches behind a bad one, with sequence numbers above `number`.
 fn later_marks(journal: &[u8], from: usize, number: u64) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut at = from + 1;
@@ -132,7 +136,7 @@ struct Batch {
     mark: Option<Mark>,
 }
 
-/// Reads the batch that begins at a byte; `None` where none is valid.
+/// Reads the batch that starts at a byte; `None` if it is not valid.
 fn batch_at(journal: &[u8], at: usize) -> Option<Batch> {
     let mut cursor = Wire(journal.get(at..)?);
     (cursor.byte()? == 1).then_some(())?;
@@ -155,12 +159,12 @@ impl<'a> Wire<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
-    /// The count of items and the sequence number of a batch.
+    /// Reads the number of items and the sequence number of a batch.
     fn start(&mut self) -> Option<(u32, u64)> {
         Some((u32::from_le_bytes(self.fixed()?), u64::from_le_bytes(self.fixed()?)))
     }
 
-    /// Passes one item or clear, and returns key and value; a clear has none.
+    /// Reads one item or clear. Returns key and value; both are empty for a clear.
     fn item(&mut self) -> Option<(&'a [u8], &'a [u8])> {
         match self.byte()? {
             2 => {

@@ -1,4 +1,4 @@
-//! Checks of what the store writes and reads, for any bytes: see `crate::fuzz`.
+//! Checks of the encodings with arbitrary bytes; see `crate::fuzz`.
 
 use super::{
     body::{
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Checks that a head that can be read is written and read as the same one, and makes a record of its kind.
+/// Checks that a readable head survives encoding and decoding, and gives a record of its kind.
 pub(crate) fn check_head(sequence: u64, value: &[u8]) {
     let Some(head) = Head::decode(sequence, value) else { return };
     let encoded = head.encode();
@@ -32,9 +32,9 @@ pub(crate) fn check_head(sequence: u64, value: &[u8]) {
     assert!(head.kind == ChangeKind::Synced || (written.key, written.uid.as_str()) == (head.key, uid));
 }
 
-/// Checks that a body, a pointer or a key that can be read is written and read as the same one.
+/// Checks that a readable body, pointer or key survives encoding and decoding.
 pub(crate) fn check_body(value: &[u8]) {
-    // The blocks of a packed body are not read here: a damaged one is noticed by the checksums of the store.
+    // Packed bodies are not decoded here: the checksums of the store detect damaged ones.
     if let Ok(object) = decode_body(KEY, value, &Packer::new(Compression::None))
         && value[0] & !WITH_WHO == PLAIN
     {
@@ -56,11 +56,10 @@ pub(crate) fn check_body(value: &[u8]) {
     }
 }
 
-/// Key of the objects of these checks.
 const KEY: KeyRef<'static> = KeyRef { namespace: "ns", name: "a" };
 
-/// Checks that the body of an object made of a text is read as it was written, however it is packed. The text is uid,
-/// version, manager and JSON, a NUL between them.
+/// Checks that the body of an object survives encoding and decoding, with every compression. The text consists of uid,
+/// version, manager and JSON, separated by NUL.
 pub(crate) fn check_text(text: &str) {
     let mut parts = text.splitn(4, '\0');
     let mut part = || parts.next().unwrap_or_default();

@@ -26,7 +26,7 @@ use crate::{
     object::{Identity, Object, packer::Compression},
 };
 
-/// A store in a directory of its own.
+/// Store in a directory of its own.
 struct Opened {
     store: Store,
     recovered: Recovered,
@@ -43,7 +43,7 @@ fn reopened(dir: TempDir) -> Opened {
 }
 
 impl Opened {
-    /// Ends the run without a word, and begins the next one.
+    /// Ends the run without closing the store, and starts the next one.
     fn crash(self) -> Self {
         drop(self.store);
         reopened(self.dir)
@@ -59,7 +59,7 @@ fn open(dir: &Path) -> Result<(Store, Recovered), StoreError> {
     open_with(dir, true)
 }
 
-/// Opens it once nobody else holds its lock: what another test starts does until it is a program of its own.
+/// Opens the store once its lock is free. A process that another test starts holds the lock until its `exec`.
 fn open_with(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), StoreError> {
     for _ in 0..500 {
         match Store::open(dir, group_fsync) {
@@ -102,13 +102,13 @@ fn unit(id: u32) -> StoredUnit {
     }
 }
 
-/// The files of fjall's journal, whose ends are what a crash tears.
+/// Returns the active journal file of fjall. A crash damages its end.
 fn journal_file(dir: &Path) -> PathBuf {
     tail::active_journal(&dir.join(DB)).unwrap().unwrap()
 }
 
 #[test]
-fn d7_every_kind_of_change_comes_back_after_a_crash_and_after_a_close() {
+fn every_change_survives_crash_and_close() {
     let causes = [Cause::Relist, Cause::Resync { round: 300 }, Cause::Downtime, Cause::Reload, Cause::Replay];
     let mut changes = vec![
         initial("a", "u1", 1),
@@ -154,7 +154,7 @@ fn d7_every_kind_of_change_comes_back_after_a_crash_and_after_a_close() {
 }
 
 #[test]
-fn d7_a_head_says_what_the_record_is_about() {
+fn record_head_describes_its_record() {
     let opened = fresh();
     let changes = [added("a", "u1", 1)];
     opened.store.append(&Append { only: Some("audit"), time_micros: -5, ..batch(9, &changes) }).unwrap();
@@ -187,7 +187,7 @@ fn d7_a_head_says_what_the_record_is_about() {
 }
 
 #[test]
-fn d7_the_same_append_again_changes_nothing() {
+fn repeated_append_changes_nothing() {
     let opened = fresh();
     let changes = [added("a", "u1", 1), updated("a", "u1", 1, 2)];
     opened.store.append(&batch(1, &changes)).unwrap();
@@ -202,7 +202,7 @@ fn d7_the_same_append_again_changes_nothing() {
 }
 
 #[test]
-fn d7_an_old_is_there_after_its_own_record_is_gone() {
+fn old_object_outlives_its_own_record() {
     let opened = fresh();
     opened.store.append(&batch(1, &[added("a", "u1", 1), added("b", "u2", 2)])).unwrap();
     opened.store.append(&batch(3, &[updated("a", "u1", 1, 3)])).unwrap();
@@ -220,7 +220,7 @@ fn d7_an_old_is_there_after_its_own_record_is_gone() {
 }
 
 #[test]
-fn d8_a_deleted_object_that_is_created_again_is_another_one() {
+fn recreated_object_is_another_object() {
     let opened = fresh();
     let changes = [added("a", "u1", 1), deleted("a", "u1", 2), added("a", "u2", 3), updated("a", "u2", 3, 4)];
     opened.store.append(&batch(1, &changes)).unwrap();
@@ -235,7 +235,7 @@ fn d8_a_deleted_object_that_is_created_again_is_another_one() {
 }
 
 #[test]
-fn d8_an_object_that_went_and_comes_back_in_the_version_it_had_brings_its_body_again() {
+fn returning_object_stores_its_body_again() {
     let changes = [added("a", "u1", 1), removed("a", "u1", 1), added("a", "u1", 1), updated("a", "u1", 1, 2)];
     for changes_an_append in 1..=4 {
         let opened = fresh();
@@ -250,7 +250,7 @@ fn d8_an_object_that_went_and_comes_back_in_the_version_it_had_brings_its_body_a
 }
 
 #[test]
-fn d7_what_is_for_one_reader_leaves_states_and_costs_no_body() {
+fn private_record_keeps_states_and_stores_no_body() {
     let opened = fresh();
     opened.store.append(&batch(1, &[added("a", "u1", 1)])).unwrap();
     let joins = [Change::Added { object: pod("a", "u1", 1), cause: Cause::Replay }];
@@ -258,7 +258,7 @@ fn d7_what_is_for_one_reader_leaves_states_and_costs_no_body() {
     let leaves = [Change::Removed { object: pod("a", "u1", 1), cause: Cause::Reload }];
     opened.store.append(&Append { only: Some("late"), ..batch(3, &leaves) }).unwrap();
     assert_eq!(states(&opened.store, 1), ["ns/a u1/1"]);
-    // a reload may show another body under the same version, so that one is kept as it was shown
+    // After a reload the same version may have another body, so the shown body is kept.
     assert_eq!(bodies(&opened.store), 2);
     opened.store.append(&batch(4, &[deleted("a", "u1", 2)])).unwrap();
     opened.store.retain(Sequence(2)).unwrap();
@@ -267,7 +267,7 @@ fn d7_what_is_for_one_reader_leaves_states_and_costs_no_body() {
     assert_eq!(bodies(&opened.store), 0);
 }
 
-/// An object of some KB, much of which others have too, added.
+/// Returns an Added object of some KB, much of it common to all of them.
 fn big(n: u64) -> Change {
     let (name, version) = (format!("web-{n}"), n.to_string());
     let pairs: Vec<_> = (0..90).map(|i| format!(r#"{{"name":"KEY_{i}","value":"{}"}},"#, i * i * 7919)).collect();
@@ -281,7 +281,7 @@ fn big(n: u64) -> Change {
 }
 
 #[test]
-fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
+fn compression_dictionary_survives_restart() {
     let opened = fresh();
     let changes: Vec<Change> = (1..=1500).map(big).collect();
     opened.store.append(&batch(1, &changes[..100])).unwrap();
@@ -301,19 +301,19 @@ fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
 }
 
 #[test]
-fn d2_bodies_of_every_compression_lie_side_by_side_and_are_read_after_it_has_changed() {
+fn bodies_of_every_compression_stay_readable() {
     let mut opened = fresh();
     let ways = [Compression::Zstd, Compression::Lz4, Compression::None, Compression::Lz4];
     let mut next = 1;
     for (run, way) in ways.into_iter().enumerate() {
         opened.store.packer(UnitId(1)).set_compression(way);
-        // enough of the first for a dictionary
+        // the first run has enough objects for a dictionary
         let count = if run == 0 { 1500 } else { 5 };
         for part in (next..next + count).map(big).collect::<Vec<_>>().chunks(100) {
             opened.store.append(&batch(next, part)).unwrap();
             next += part.len() as u64;
         }
-        // forms are told apart without the configuration
+        // encodings are recognized without the configuration
         opened = opened.crash();
         let mut seen = 0;
         let mut visit = |object: Object| {
@@ -337,7 +337,7 @@ fn d2_bodies_of_every_compression_lie_side_by_side_and_are_read_after_it_has_cha
 }
 
 #[test]
-fn who_changed_an_object_is_in_the_state_and_what_says_nothing_of_it_is_written_as_before() {
+fn changed_by_is_stored_only_where_known() {
     let who = |kept: &Object| kept.changed_by().map(|who| (who.manager.into_owned(), who.subresource.into_owned()));
     let (key, plain) = (big(1), big(2));
     let told = Object::from_json(&key.object().unwrap().json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xffstatus");
@@ -359,7 +359,7 @@ fn who_changed_an_object_is_in_the_state_and_what_says_nothing_of_it_is_written_
 }
 
 #[test]
-fn d2_a_body_in_the_state_that_is_cut_off_or_of_another_dictionary_is_an_error() {
+fn damaged_or_foreign_body_is_error() {
     for way in [Compression::Zstd, Compression::Lz4] {
         let packer = Packer::of_store();
         packer.set_compression(way);
@@ -385,7 +385,7 @@ fn d2_a_body_in_the_state_that_is_cut_off_or_of_another_dictionary_is_an_error()
 }
 
 #[test]
-fn d7_units_and_readers_come_back_as_they_were_put() {
+fn units_and_readers_round_trip() {
     let mut opened = fresh();
     let pending: RoaringTreemap = [5, 9, 1 << 40].into_iter().collect();
     let mut reader = StoredReader {
@@ -418,7 +418,7 @@ fn d7_units_and_readers_come_back_as_they_were_put() {
 }
 
 #[test]
-fn d7_a_forgotten_unit_leaves_nothing_behind() {
+fn forgotten_unit_leaves_nothing_behind() {
     let opened = fresh();
     opened.store.put_unit(&unit(1)).unwrap();
     opened.store.put_unit(&unit(2)).unwrap();
@@ -436,7 +436,7 @@ fn d7_a_forgotten_unit_leaves_nothing_behind() {
 }
 
 #[test]
-fn d7_retention_does_bounded_work_a_call() {
+fn retention_does_bounded_work_per_call() {
     let opened = fresh();
     let changes: Vec<Change> = (1..=5000).map(|n| added(&format!("p{n}"), "u", n)).collect();
     opened.store.append(&batch(1, &changes)).unwrap();
@@ -449,7 +449,7 @@ fn d7_retention_does_bounded_work_a_call() {
 }
 
 #[test]
-fn d7_the_journal_keeps_its_id_unless_its_tail_may_be_lost() {
+fn journal_keeps_id_unless_tail_may_be_lost() {
     let dir = tempfile::tempdir().unwrap();
     let run = |group_fsync: bool, clean: bool| {
         let (store, recovered) = open_with(dir.path(), group_fsync).unwrap();
@@ -468,7 +468,7 @@ fn d7_the_journal_keeps_its_id_unless_its_tail_may_be_lost() {
 }
 
 #[test]
-fn few_files_that_hold_little_are_given_back_to_the_disk() {
+fn sparse_body_files_are_released() {
     let opened = fresh();
     let filling = crate::journal::room_tests::noise(64 << 10);
     let object = |name: &str| {
@@ -476,7 +476,7 @@ fn few_files_that_hold_little_are_given_back_to_the_disk() {
         let identity = Identity { namespace: "ns", name, uid: name, resource_version: "1" };
         Object::assemble(identity, &[head.as_bytes(), filling.as_bytes(), br#""}"#])
     };
-    // Each file of bodies has one that stays.
+    // One body of each file is kept.
     let mut last = 0;
     let mut append = |changes: &[Change]| {
         opened.store.append(&batch(last + 1, changes)).unwrap();

@@ -1,6 +1,6 @@
-//! Encoding of numbers and texts in the values of the store: short ones take little.
+//! Encoding of numbers and texts in the values of the store. Small values take few bytes.
 
-/// Appends a number, seven bits a byte.
+/// Appends a number, with seven bits per byte.
 pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number.to_le_bytes()[0] | 0x80);
@@ -9,13 +9,13 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number.to_le_bytes()[0]);
 }
 
-/// Appends a text behind its length.
+/// Appends the length of a text and the text.
 pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     put_number(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a uid: 16 bytes for one in the API server's form, text otherwise.
+/// Appends a uid: 16 bytes if it is a UUID as the API server writes it, otherwise text.
 pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
     if let Some(bytes) = uuid_bytes(uid) {
         out.push(1);
@@ -26,7 +26,7 @@ pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
     }
 }
 
-/// Reader of what the functions above wrote. `None` where it ends too early or has another form.
+/// Decoder for the encodings above. Its methods return `None` if the data ends too early or is invalid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a [u8]);
 
@@ -69,7 +69,7 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// A uid that was read.
+/// A decoded uid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Uid<'a> {
     Text(&'a str),
@@ -93,13 +93,13 @@ impl Uid<'_> {
 
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// Offsets of the digits of each byte of a uid.
+/// Offset of the digits of each byte in the text of a uid.
 const BYTES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
-/// No digit.
+/// Value for a byte that is no digit.
 const NONE: u8 = 0xff;
 
-/// Value of each byte as a digit of a uid.
+/// Value of each byte as a hex digit.
 const DIGITS: [u8; 256] = {
     let mut digits = [NONE; 256];
     let mut digit = 0;
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn d7_uids_take_16_bytes_where_they_are_uuids_and_come_back_as_they_were() {
+    fn uuid_takes_16_bytes_and_round_trips() {
         let cases = [
             ("5f1c0e62-8d9f-4a55-9c54-0123456789ab", 17),
             ("5F1C0E62-8d9f-4a55-9c54-0123456789ab", 38),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn d7_numbers_and_texts_come_back_and_what_is_cut_is_refused() {
+    fn numbers_and_texts_round_trip_or_are_refused() {
         let mut out = Vec::new();
         let numbers = [0, 127, 128, 300, u64::MAX];
         for number in numbers {

@@ -11,11 +11,11 @@ use crate::{
     object::{ResourceVersion, scan::ScanPlan},
 };
 
-/// Reads a list, item by item, while it arrives; no more than one item is held undecoded.
+/// A decoder that reads a list item by item as it arrives. It holds at most one undecoded item.
 ///
-/// Keys may come in any order. Items without `apiVersion` and `kind` get the plan's; items of another type,
-/// without a name (K-4), or nested too deeply to be decoded are counted as rejected. Anything else that is wrong fails the whole page: a list never removes
-/// things because it could not be read.
+/// Keys may come in any order. Items without `apiVersion` and `kind` get the plan's. The decoder counts an item as
+/// rejected if it has another type, has no name (K-4), or is nested too deeply. Any other error fails the whole
+/// page: an unreadable list must never cause deletions.
 #[derive(Debug)]
 pub struct ListDecoder {
     served: TypeMeta,
@@ -27,19 +27,19 @@ pub struct ListDecoder {
     page: ListPage,
     api_version: String,
     kind: String,
-    /// `items` was seen, as an array or `null`.
+    /// Set when `items` was seen as an array or `null`.
     has_items: bool,
-    /// An item came without a type of its own.
+    /// Set when an item had no type of its own.
     has_untyped: bool,
     failed: Option<Failure>,
     read_bytes: usize,
 }
 
-/// What comes next.
+/// Next expected element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Start,
-    /// A key, or the closing brace if `may_close`.
+    /// A key; if `may_close`, also the closing brace.
     Key {
         may_close: bool,
     },
@@ -47,7 +47,7 @@ enum Place {
     Value(Key),
     /// A comma or the closing brace.
     AfterValue,
-    /// An item, or the closing bracket if `may_close`.
+    /// An item; if `may_close`, also the closing bracket.
     Item {
         may_close: bool,
     },
@@ -56,7 +56,7 @@ enum Place {
     End,
 }
 
-/// A member of the list that means something.
+/// A member of the list that the decoder uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Key {
     ApiVersion,
@@ -66,7 +66,7 @@ enum Key {
     Other,
 }
 
-/// A key, a value or an item that is being read; it may be cut between chunks.
+/// A key, a value or an item that is being read; it may span chunks.
 #[derive(Clone, Copy, Debug)]
 enum Token {
     Container(Nesting),
@@ -83,7 +83,7 @@ impl Token {
         }
     }
 
-    /// Goes on through `bytes`; returns how many belong to the token if it ends there.
+    /// Reads `bytes`. If the token ends in them, returns the number of bytes that belong to it.
     fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         match self {
             Self::Container(nesting) => match nesting.advance(bytes, u32::MAX) {
@@ -107,9 +107,9 @@ impl Token {
 }
 
 impl ListDecoder {
-    /// Makes a decoder of a list of items of the type `served`, which `plan` makes objects of; see
-    /// [`WatchDecoder::new`](super::WatchDecoder::new). An item, or the list's own metadata, longer than `item_bytes_max` (at
-    /// most 2 GiB) fails the list.
+    /// Creates a decoder of a list with items of type `served`; `plan` builds the objects. See
+    /// [`WatchDecoder::new`](super::WatchDecoder::new). The list fails if an item, or its own metadata, is longer than
+    /// `item_bytes_max` (at most 2 GiB).
     pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, item_bytes_max: usize) -> Self {
         let plan = match plan.type_meta() {
             Some(_) => plan,
@@ -132,7 +132,7 @@ impl ListDecoder {
         }
     }
 
-    /// Reads the next bytes. After an error nothing more is read, and [`ListDecoder::finish`] says it again.
+    /// Reads the next bytes. After an error the decoder reads no more bytes, and [`ListDecoder::finish`] returns the error again.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), Failure> {
         if let Some(failure) = &self.failed {
             return Err(failure.clone());
@@ -147,7 +147,7 @@ impl ListDecoder {
         result
     }
 
-    /// Ends the body and returns what was read.
+    /// Ends the body and returns the page.
     pub fn finish(mut self) -> Result<ListPage, Failure> {
         if let Some(failure) = self.failed {
             return Err(failure);
@@ -189,7 +189,7 @@ impl ListDecoder {
             let part = &chunk[..ends.unwrap_or(chunk.len())];
             chunk = &chunk[part.len()..];
             if self.place == Place::Value(Key::Other) {
-                // what means nothing is not kept, however long it is
+                // values that are not used are not stored, whatever their length
                 self.pending.clear();
             } else {
                 self.pending.extend_from_slice(part);
@@ -206,11 +206,11 @@ impl ListDecoder {
         }
     }
 
-    /// Takes a byte that stands for itself; returns `false` where a token begins instead.
+    /// Handles a byte that is a token by itself; returns `false` if a longer token begins here.
     fn punctuation(&mut self, byte: u8) -> Result<bool, Failure> {
         self.place = match (self.place, byte) {
             (Place::Start, b'{') => Place::Key { may_close: true },
-            (Place::Start, _) => return Err(Failure::NotAList("the answer is no JSON object".into())),
+            (Place::Start, _) => return Err(Failure::NotAList("the answer is not a JSON object".into())),
             (Place::Key { may_close: true } | Place::AfterValue, b'}') => Place::End,
             (Place::Key { .. }, b'"') | (Place::Value(_), b'"' | b'{' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
                 return Ok(false);
@@ -225,12 +225,12 @@ impl ListDecoder {
             (Place::AfterValue, b',') => Place::Key { may_close: false },
             (Place::Item { may_close: true } | Place::AfterItem, b']') => Place::AfterValue,
             (Place::AfterItem, b',') => Place::Item { may_close: false },
-            (place, byte) => return Err(malformed(format!("{:?} is not expected: {place:?}", char::from(byte)))),
+            (place, byte) => return Err(malformed(format!("unexpected {:?} at {place:?}", char::from(byte)))),
         };
         Ok(true)
     }
 
-    /// Takes a whole key, value or item.
+    /// Handles a complete key, value or item.
     fn complete(&mut self, token: &[u8]) -> Result<(), Failure> {
         let mut cursor = JsonCursor::new(token);
         match self.place {
@@ -264,12 +264,12 @@ impl ListDecoder {
                         (self.page.items, self.page.rejected) = (Vec::new(), 0);
                         (self.has_items, self.has_untyped) = (true, false);
                     }
-                    Key::Items => return Err(Failure::NotAList("items is no array".into())),
+                    Key::Items => return Err(Failure::NotAList("items is not an array".into())),
                     Key::Other => {}
                 }
                 self.place = Place::AfterValue;
             }
-            place => return Err(malformed(format!("a value is not expected: {place:?}"))),
+            place => return Err(malformed(format!("unexpected value at {place:?}"))),
         }
         Ok(())
     }
@@ -320,10 +320,10 @@ impl ListDecoder {
         Ok(())
     }
 
-    /// Checks that this was the list that was asked for.
+    /// Checks that this is the requested list.
     ///
-    /// Its kind is the items' and `List`. A custom resource may name its list otherwise; that is accepted if no item had
-    /// to be taken for what the list says it is.
+    /// Its kind must be the items' kind followed by `List`. A custom resource may use another list kind. That is accepted
+    /// if every item carries its own type.
     fn check_kind(&self) -> Result<(), Failure> {
         let group = self.served.api_version.split_once('/').map_or("", |(group, _)| group);
         let may_be_custom = group.contains('.') && !group.ends_with(".k8s.io");
@@ -339,7 +339,7 @@ impl ListDecoder {
         )))
     }
 
-    /// Checks the length of a token, or of its beginning.
+    /// Checks the length of a token, or of its part read so far.
     fn check_len(&self, token: &[u8]) -> Result<(), Failure> {
         if token.len() <= self.item_bytes_max {
             return Ok(());

@@ -1,4 +1,4 @@
-//! `Status` objects: what the server says when it does not do what was asked.
+//! `Status` objects: the server's error answers.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::list_watch::Status;
 
-/// What a message that is no `Status` may fill of a log line, in bytes.
+/// Longest part of a non-`Status` body that is logged, in bytes.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-/// Returns the `Status` that these bytes are.
+/// Decodes a `Status`; returns `None` for any other object.
 pub(super) fn of_object(json: &[u8]) -> Option<Status> {
     let status: Value = serde_json::from_slice(json).ok().filter(|status: &Value| status["kind"] == "Status")?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -27,9 +27,9 @@ pub(super) fn of_object(json: &[u8]) -> Option<Status> {
     })
 }
 
-/// Returns what an HTTP error says: the `Status` in its body, or its code and the beginning of whatever the body is.
+/// Decodes an HTTP error: the `Status` in its body, or else its code and the beginning of the body.
 ///
-/// `retry_after` is the header's value; it wins over the body's where it is a number of seconds (T-1).
+/// `retry_after` is the value of the header. If it is a number of seconds, it takes precedence over the body's (T-1).
 pub fn decode_status(code: u16, retry_after: Option<&str>, body: &[u8]) -> Status {
     let mut status = of_object(body).unwrap_or_else(|| Status { message: beginning(body), ..Status::default() });
     if status.code == 0 {
@@ -54,8 +54,9 @@ fn beginning(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    /// Rule: A-6.
     #[test]
-    fn a6_too_large_is_told_in_three_ways() {
+    fn too_large_version_is_recognized_in_all_forms() {
         for body in [
             r#"{"kind":"Status","code":504,"reason":"Timeout","message":"x","details":{"causes":[{"reason":"ResourceVersionTooLarge"}],"retryAfterSeconds":1}}"#,
             r#"{"kind":"Status","code":504,"message":"Too large resource version: 5, current: 3"}"#,
@@ -68,8 +69,9 @@ mod tests {
         assert!(!decode_status(504, None, br#"{"kind":"Status","message":"Timeout"}"#).too_large);
     }
 
+    /// Rule: T-1.
     #[test]
-    fn t1_the_header_says_how_long_to_wait_and_else_the_body() {
+    fn retry_delay_comes_from_header_or_body() {
         let body = br#"{"kind":"Status","code":429,"details":{"retryAfterSeconds":7}}"#;
         let seconds = |header| decode_status(429, header, body).retry_after.map(|after| after.as_secs());
         assert_eq!(seconds(None), Some(7));
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_no_status_keeps_its_code_and_text() {
+    fn non_status_error_keeps_code_and_text() {
         let status = decode_status(502, None, b"<html>\n  Bad\xff Gateway</html>");
         assert_eq!((status.code, &*status.message), (502, "<html> Bad\u{fffd} Gateway</html>"));
         assert_eq!(decode_status(500, None, br#"{"kind":"Pod","code":1}"#).code, 500);

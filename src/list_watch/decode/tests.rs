@@ -30,7 +30,7 @@ fn show(event: &WatchEvent) -> String {
     shown
 }
 
-/// Pushes pieces and returns the events and how it ended.
+/// Pushes pieces; returns the events and the result.
 pub(crate) fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> (Vec<String>, Result<(), Failure>) {
     let mut decoder = WatchDecoder::new(pod_type(), plan(), max);
     let mut events = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn show_page(page: &Result<ListPage, Failure>) -> String {
     shown
 }
 
-/// Cuts bytes at random places, now and then at every one.
+/// Cuts bytes at random positions, sometimes after every byte.
 pub(crate) fn pieces<'a>(writer: &mut Writer, bytes: &'a [u8]) -> Vec<&'a [u8]> {
     let longest = [1, 3, 70, 1000][writer.below(4)];
     let (mut pieces, mut rest) = (Vec::new(), bytes);
@@ -126,7 +126,8 @@ fn list_text(writer: &mut Writer) -> String {
     format!("{{{}}}", members.join(" , "))
 }
 
-/// Returns whether `cut` is `whole` up to a malformed document that was refused at a line break, before all of it had come.
+/// Returns true if `cut` equals `whole` up to a malformed document that was rejected early: at a line break, before
+/// all of it had arrived.
 pub(crate) fn refuses_sooner(
     cut: &(Vec<String>, Result<(), Failure>),
     whole: &(Vec<String>, Result<(), Failure>),
@@ -135,8 +136,9 @@ pub(crate) fn refuses_sooner(
     cut.1.is_ok() && last.starts_with("Undecodable(\"malformed JSON") && whole.0.starts_with(before)
 }
 
+/// Rule: T-6.
 #[test]
-fn t6_a_stream_says_the_same_however_it_is_cut() {
+fn watch_stream_survives_any_chunk_boundaries() {
     let (cases, events, failed) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let at_least = ProptestConfig::default().cases.max(1500);
     proptest!(ProptestConfig { cases: at_least, ..Default::default() }, |(seed in any::<u64>())| {
@@ -159,7 +161,7 @@ fn t6_a_stream_says_the_same_however_it_is_cut() {
 }
 
 #[test]
-fn a_list_says_the_same_however_it_is_cut() {
+fn list_survives_any_chunk_boundaries() {
     let items = Cell::new(0);
     let cases = ProptestConfig::default().cases.max(1000);
     proptest!(ProptestConfig { cases, ..Default::default() }, |(seed in any::<u64>())| {
@@ -192,8 +194,9 @@ fn one(document: &str) -> WatchEvent {
     event.clone()
 }
 
+/// Rule: R-51.
 #[test]
-fn r51_each_type_is_its_event_in_either_order_of_the_keys() {
+fn each_event_type_decodes_in_either_key_order() {
     for (name, expected) in [("ADDED", "Added"), ("MODIFIED", "Modified"), ("DELETED", "Deleted")] {
         let expected = format!("{expected}(Object(a uid= rv=7)){POD}");
         assert_eq!(show(&one(&format!(r#"{{"type":"{name}","object":{POD}}}"#))), expected);
@@ -202,8 +205,9 @@ fn r51_each_type_is_its_event_in_either_order_of_the_keys() {
     }
 }
 
+/// Rule: R-32.
 #[test]
-fn r32_only_an_annotation_that_is_exactly_true_ends_the_initial_events() {
+fn only_exact_true_annotation_ends_initial_events() {
     let bookmark = |annotations: &str| {
         let object = format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"9"{annotations}}}}}"#);
         one(&format!(r#"{{"type":"BOOKMARK","object":{object}}}"#))
@@ -224,8 +228,9 @@ fn r32_only_an_annotation_that_is_exactly_true_ends_the_initial_events() {
     assert!(!is_end(""));
 }
 
+/// Rules: R-50, R-55.
 #[test]
-fn r50_r55_what_is_of_another_type_or_nameless_is_skipped() {
+fn foreign_or_nameless_object_is_skipped() {
     let skipped = |object: &str| match one(&format!(r#"{{"type":"MODIFIED","object":{object}}}"#)) {
         WatchEvent::Skipped(reason) => reason,
         other => panic!("{object}: {other:?}"),
@@ -243,8 +248,9 @@ fn r50_r55_what_is_of_another_type_or_nameless_is_skipped() {
     assert_eq!(show(&versionless), "Skipped(Nameless)");
 }
 
+/// Rule: R-54.
 #[test]
-fn r54_after_what_cannot_be_read_nothing_more_is() {
+fn undecodable_document_ends_the_stream() {
     for document in [
         r#"{"type":"RENAMED","object":{}}"#,
         r#"{"type":5,"object":{}}"#,
@@ -273,9 +279,9 @@ fn r54_after_what_cannot_be_read_nothing_more_is() {
     }
 }
 
-/// Rule: T-6, R-54
+/// Rules: T-6, R-54.
 #[test]
-fn malformed_document_is_refused_at_a_line_break() {
+fn malformed_document_is_refused_at_line_break() {
     let good = format!("{{\"type\":\"ADDED\",\"object\":{POD}}}\n");
     for (bad, lines) in [
         (r#"{"type":"MODIFIED","object":{"data":{"a":"no quote}}}"#, 1),
@@ -285,7 +291,7 @@ fn malformed_document_is_refused_at_a_line_break() {
         (r#"{"type":"MODIFIED","object":{"data":-"#, 1),
         (r#"{"type":"MODIFIED","object":{"data"}"#, 1),
         (r#"{"type" "MODIFIED","#, 1),
-        // what lacks brackets alone may still go on, until another document begins
+        // a document that only lacks brackets may continue until another document begins
         (r#"{"type":"MODIFIED","object":{"metadata":{"name":"a"}"#, 2),
         (r#"{"type":"MODIFIED","object":{"data":[1,2"#, 2),
         (r#"{"type":"MODIFIED""#, 2),
@@ -301,8 +307,9 @@ fn malformed_document_is_refused_at_a_line_break() {
     }
 }
 
+/// Rule: R-45.
 #[test]
-fn r45_an_error_carries_its_status() {
+fn error_event_carries_its_status() {
     let event = one(concat!(
         r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
         r#""message":"too old resource version: 1 (2)","reason":"Expired","code":410}}"#
@@ -313,12 +320,12 @@ fn r45_an_error_carries_its_status() {
 }
 
 #[test]
-fn a_metadata_only_watch_emits_the_real_type() {
+fn metadata_only_watch_emits_real_type() {
     let served = TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
     let mut decoder = WatchDecoder::new(served, plan(), 1 << 20);
     let mut events = Vec::new();
     let partial = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}"#;
-    // the server ignored what was asked for: a whole object must not get in
+    // the server ignored the requested format: a whole object must not be admitted
     let document = format!(r#"{{"type":"ADDED","object":{partial}}}{{"type":"ADDED","object":{POD}}}"#);
     decoder.push(document.as_bytes(), &mut events).unwrap();
     let shown: Vec<_> = events.iter().map(show).collect();
@@ -332,7 +339,7 @@ fn a_metadata_only_watch_emits_the_real_type() {
 }
 
 #[test]
-fn a_frame_over_the_maximum_ends_the_stream_whole_or_in_pieces() {
+fn oversized_frame_ends_stream_whole_or_split() {
     let document = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
     let two = document.repeat(2);
     assert_eq!(watch([two.as_bytes()], document.len()).1, Ok(()));
@@ -344,7 +351,7 @@ fn a_frame_over_the_maximum_ends_the_stream_whole_or_in_pieces() {
 }
 
 #[test]
-fn a_frame_over_the_maximum_is_named_once_its_name_came() {
+fn oversized_frame_is_named_when_possible() {
     let namespaced = POD.replace("\"name\"", "\"labels\":{\"name\":\"no\"},\"namespace\":\"n\",\"name\"");
     for (document, max, expected) in [
         (format!(r#"{{"type":"ADDED","object":{namespaced}}}"#), 120, Some("n/a")),
@@ -364,7 +371,7 @@ fn a_frame_over_the_maximum_is_named_once_its_name_came() {
 }
 
 #[test]
-fn a_huge_frame_in_small_pieces_costs_no_more_than_its_bytes() {
+fn huge_frame_in_pieces_takes_linear_time() {
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"x":["{}",{}1]}}"#,
         "\\\"{".repeat(1_000_000),
@@ -379,8 +386,9 @@ fn a_huge_frame_in_small_pieces_costs_no_more_than_its_bytes() {
     assert_eq!(decoder.finish().unwrap().items.len(), 1);
 }
 
+/// Rule: R-43.
 #[test]
-fn r43_a_document_that_is_cut_off_by_the_end_is_no_event() {
+fn truncated_document_is_no_event() {
     let document = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
     for len in 0..document.len() {
         let mut decoder = WatchDecoder::new(pod_type(), plan(), 1 << 20);
@@ -390,8 +398,9 @@ fn r43_a_document_that_is_cut_off_by_the_end_is_no_event() {
     }
 }
 
+/// Rule: A-7.
 #[test]
-fn a7_items_get_the_type_of_their_list() {
+fn items_inherit_type_of_their_list() {
     let page = list([br#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"12","continue":"next","remainingItemCount":3},
         "items":[{"metadata":{"name":"a"}}, {"metadata":{"name":"b","namespace":"n"},"kind":"Pod"} ]}"#.as_slice()], MAX)
     .unwrap();
@@ -401,7 +410,7 @@ fn a7_items_get_the_type_of_their_list() {
 }
 
 #[test]
-fn items_of_another_type_and_nameless_ones_are_rejected_and_counted() {
+fn foreign_and_nameless_items_are_rejected_and_counted() {
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     let body = format!(
         r#"{{"items":[{{"kind":"Secret","metadata":{{"name":"s"}}}},{{"metadata":{{}}}},{POD},{{"x":{deep}}}],"kind":"PodList","apiVersion":"v1"}}"#
@@ -410,8 +419,9 @@ fn items_of_another_type_and_nameless_ones_are_rejected_and_counted() {
     assert_eq!((page.items.len(), page.rejected, page.resource_version.is_unset()), (1, 3, true));
 }
 
+/// Rule: R-24.
 #[test]
-fn r24_what_is_no_list_of_the_type_is_refused() {
+fn response_without_matching_list_is_refused() {
     let kind = |body: &str| match list([body.as_bytes()], MAX) {
         Ok(page) => format!("{} items", page.items.len()),
         Err(Failure::NotAList(_)) => "not a list".into(),
@@ -449,7 +459,7 @@ fn r24_what_is_no_list_of_the_type_is_refused() {
 }
 
 #[test]
-fn a_custom_resource_may_name_its_list_as_it_likes() {
+fn custom_resource_list_may_have_any_kind() {
     let read = |api_version: &str, body: &str| {
         let mut decoder = ListDecoder::new(TypeMeta::new(api_version, "Foo"), Arc::default(), 1 << 20);
         decoder.push(body.as_bytes()).unwrap();
@@ -471,7 +481,7 @@ fn a_custom_resource_may_name_its_list_as_it_likes() {
 }
 
 #[test]
-fn an_object_that_opts_out_is_what_identifies_it_unless_it_is_deleted() {
+fn opted_out_object_is_reduced_to_its_identity() {
     const IGNORED: &str = r#"{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"annotations":{"b":"c","deltabus.dev/ignore":"true"},"name":"a","uid":"u","resourceVersion":"7"},"spec":{}}}"#;
     const IDENTITY: &str =
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u","resourceVersion":"7"}}"#;
@@ -504,7 +514,7 @@ fn an_object_that_opts_out_is_what_identifies_it_unless_it_is_deleted() {
 }
 
 #[test]
-fn only_an_annotation_that_is_exactly_true_opts_out() {
+fn only_exact_true_annotation_opts_out() {
     let plan = Arc::new(ScanPlan::new(&[], None).heeding_opt_out());
     let opts_out = |metadata: &str| {
         let mut events = Vec::new();

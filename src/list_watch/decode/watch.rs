@@ -1,4 +1,4 @@
-//! The documents of a watch stream.
+//! Decoder of the documents of a watch stream.
 
 use std::sync::Arc;
 
@@ -16,29 +16,29 @@ use crate::{
     },
 };
 
-/// Reads a watch stream (T-6): documents `{"type":…,"object":…}` one behind the other, whatever is or is not between them.
+/// A decoder of a watch stream (T-6): consecutive documents `{"type":…,"object":…}`, with or without separators.
 ///
-/// - A document whose object is of another type than the served one is [`WatchEvent::Skipped`].
-/// - After [`WatchEvent::Undecodable`] or an error nothing more is read.
-/// - A document that is not complete when the stream ends is ignored: that is a normal end. One that is malformed
-///   before a line break is [`WatchEvent::Undecodable`] already where a chunk ends within it.
+/// - A document whose object has another type than the served one is [`WatchEvent::Skipped`].
+/// - After [`WatchEvent::Undecodable`] or an error, the decoder reads no more bytes.
+/// - An incomplete document at the end of the stream is ignored, because that is a normal end. If it is malformed
+///   before a line break, it is [`WatchEvent::Undecodable`] as soon as a chunk ends within it.
 #[derive(Debug)]
 pub struct WatchDecoder {
     reader: Reader,
     frame_bytes_max: usize,
-    /// The beginning of a document that did not end in the chunks so far.
+    /// Beginning of a document that has not ended yet.
     pending: Vec<u8>,
-    /// Where its brackets stand.
+    /// Bracket nesting at the end of `pending`.
     nesting: Nesting,
-    /// Bytes that [`WatchDecoder::check_lines`] has read of it, one check after the other.
+    /// Bytes that all runs of [`WatchDecoder::check_lines`] have read for the pending document.
     checked: usize,
     ended: bool,
 }
 
-/// Bytes that checks of one document may read, however short it is.
+/// Minimum byte budget for the checks of one document.
 const CHECKED_BYTES: usize = 16 << 20;
 
-/// Reads whole documents.
+/// Reader of complete documents.
 #[derive(Debug)]
 struct Reader {
     served: TypeMeta,
@@ -46,9 +46,9 @@ struct Reader {
 }
 
 impl WatchDecoder {
-    /// Makes a decoder of a stream that serves objects of the type `served`, which `plan` makes objects of.
+    /// Creates a decoder of a stream that serves objects of type `served`; `plan` builds the objects.
     ///
-    /// The plan's type may be another one: a metadata-only watch serves `meta.k8s.io/v1` `PartialObjectMetadata`, and its
+    /// The plan's type may differ from `served`: a metadata-only watch serves `meta.k8s.io/v1` `PartialObjectMetadata`, while its
     /// objects carry the real type. A document longer than `frame_bytes_max` (at most 2 GiB) ends the stream.
     pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, frame_bytes_max: usize) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl WatchDecoder {
 
     /// Reads the next bytes and appends the events that they complete.
     ///
-    /// Fails with [`Failure::FrameTooLong`] once a document is longer than allowed; the events before it are appended.
+    /// Fails with [`Failure::FrameTooLong`] if a document is longer than allowed; the events before it are appended.
     pub fn push(&mut self, chunk: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), Failure> {
         let read = self.read(chunk, events);
         if read.is_err() {
@@ -86,8 +86,8 @@ impl WatchDecoder {
                         return Ok(());
                     }
                 }
-                // A document that lies in the chunk is read in one pass. What fails here is framed first, so that what is
-                // said of it does not depend on where the chunks were cut.
+                // A document within the chunk is read in one pass. If that fails, the document is framed first. The error
+                // then does not depend on where the chunks were cut.
                 if let Ok((event, len)) = self.reader.read(chunk, &mut scanned) {
                     self.check_len(&chunk[..len])?;
                     self.emit(event, events);
@@ -116,12 +116,13 @@ impl WatchDecoder {
         Ok(())
     }
 
-    /// Ends the stream; returns how many bytes of an incomplete document are ignored.
+    /// Ends the stream; returns the number of ignored bytes of an incomplete document.
+    #[cfg(any(test, feature = "testing"))]
     pub fn finish(self) -> usize {
         self.pending.len()
     }
 
-    /// Reads the document whose last bytes are these.
+    /// Reads the document that ends with these bytes.
     fn complete(&mut self, last: &[u8]) -> Result<WatchEvent, Failure> {
         let frame = if self.pending.is_empty() {
             last
@@ -146,8 +147,8 @@ impl WatchDecoder {
     }
 
     /// Checks the pending document up to its last line break, which is in `last`. A document that is malformed there may
-    /// never end, and would swallow the events behind it. A document of many lines that comes in many chunks is checked
-    /// each time that it has grown enough: all checks together read at most [`CHECKED_BYTES`], or eight times its bytes.
+    /// never end, and would swallow the events after it. A document of many lines and chunks is checked again each time it
+    /// has grown enough. All its checks together read at most [`CHECKED_BYTES`] or eight times its length.
     fn check_lines(&mut self, last: &[u8]) -> Result<(), serde_json::Error> {
         let Some(at) = memchr::memrchr(b'\n', last) else { return Ok(()) };
         let lines = &self.pending[..=self.pending.len() - last.len() + at];
@@ -161,7 +162,7 @@ impl WatchDecoder {
         }
     }
 
-    /// Checks the length of a document, or of its beginning.
+    /// Checks the length of a document, or of its part read so far.
     fn check_len(&self, document: &[u8]) -> Result<(), Failure> {
         if document.len() <= self.frame_bytes_max {
             return Ok(());
@@ -197,9 +198,9 @@ impl EventType {
 }
 
 impl Reader {
-    /// Reads the document that `bytes` begin with; returns its event and its length.
+    /// Reads the document at the start of `bytes`; returns its event and its length.
     ///
-    /// An error says that this is no document, or that it does not end here.
+    /// An error means that `bytes` do not start with a complete document.
     fn read<'a>(&self, bytes: &'a [u8], scanned: &mut Scanned<'a>) -> Result<(WatchEvent, usize), ScanError> {
         let mut cursor = JsonCursor::new(bytes);
         let (mut event_type, mut object, mut is_scanned) = (None, None, false);
@@ -209,7 +210,7 @@ impl Reader {
             match &*member.key.bytes()? {
                 b"type" => event_type = Some(cursor.string("a string as type")?),
                 b"object" => {
-                    // an ERROR's object need not have metadata
+                    // the object of an ERROR need not have metadata
                     is_scanned = match event_type {
                         Some(text) => EventType::of(&text.bytes()?).is_some_and(|t| t != EventType::Error),
                         None => false,
@@ -244,7 +245,7 @@ impl Reader {
         Ok((self.event(known, scanned)?, cursor.at()))
     }
 
-    /// Makes the event of an object.
+    /// Builds the event of an object.
     fn event(&self, event_type: EventType, scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
         if !scanned.is_of(&self.served)? {
             let (api_version, kind) = (scanned.api_version()?, scanned.kind()?);
@@ -256,7 +257,7 @@ impl Reader {
         if event_type == EventType::Bookmark {
             return Self::bookmark(scanned);
         }
-        // an object that is gone is gone, also for those who were shown it before it opted out
+        // a deletion is always shown: consumers may have seen the object before it opted out
         let object = match event_type {
             EventType::Deleted => scanned.object(&self.plan),
             _ => scanned.object_to_show(&self.plan),
@@ -273,7 +274,7 @@ impl Reader {
         })
     }
 
-    /// Makes a bookmark. One without a version says nothing; taken at its word it would unset the reflector's.
+    /// Builds a bookmark. A bookmark without a version is skipped, because it would unset the reflector's version.
     fn bookmark(scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
         let resource_version: Cow<'_, str> = scanned.resource_version()?;
         if resource_version.is_empty() {

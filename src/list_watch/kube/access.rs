@@ -1,4 +1,4 @@
-//! Which cluster, and as whom: kubeconfig or service account, found in kubectl's order.
+//! Cluster and credentials: a kubeconfig or a service account, found in kubectl's order.
 
 use std::{
     env,
@@ -15,69 +15,69 @@ use kube::{
 use super::connect;
 use crate::{regular_file, secret::SecretString};
 
-/// What the configuration says about cluster access: `[kube] kubeconfig` and `context`.
+/// Configuration of cluster access: `[kube] kubeconfig` and `context`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// A kubeconfig; empty: `KUBECONFIG`, in a pod its service account, else `~/.kube/config`.
+    /// Path of a kubeconfig. If empty: `KUBECONFIG`, then the service account of a pod, then `~/.kube/config`.
     pub kubeconfig: String,
-    /// A context of the kubeconfig; empty: its `current-context`. With a context named, the service account is not
+    /// Context of the kubeconfig; if empty, its `current-context`. If a context is named, the service account is not
     /// considered.
     pub context: String,
 }
 
-/// Everything needed to reach one cluster. It holds no connection; [`ClusterAccess::client`] makes clients.
+/// Address and credentials of one cluster. It holds no connection; [`ClusterAccess::client`] creates clients.
 #[derive(Clone)]
 pub struct ClusterAccess {
     config: Config,
     cluster_name: Option<String>,
 }
 
-/// Why there is no access to a cluster. Nothing was sent yet.
+/// Reason why there is no access to a cluster. No request was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Nothing names a cluster in the places that were looked at.
+    /// No kubeconfig and no service account found.
     #[error(
         "no cluster access found: tried {0}; set [kube] kubeconfig or KUBECONFIG, or run in a pod with a service account"
     )]
     NotFound(String),
-    /// A kubeconfig that is named is not there.
+    /// The named kubeconfig does not exist.
     #[error(
         "failed to use kubeconfig {0}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or KUBECONFIG"
     )]
     NoKubeconfig(String),
-    /// A kubeconfig cannot be read, or does not say what is needed.
+    /// A kubeconfig cannot be read, or lacks required entries.
     #[error("failed to use kubeconfig {path}")]
     Kubeconfig {
         /// The file, or the files of `KUBECONFIG`.
         path: String,
-        /// What is wrong with it.
+        /// Cause.
         source: Box<KubeconfigError>,
     },
-    /// The kubeconfig has no such context.
+    /// The kubeconfig does not have the requested context.
     #[error("no context {context:?} in kubeconfig {path}, expected one of: {known}")]
     UnknownContext {
         /// The file, or the files of `KUBECONFIG`.
         path: String,
-        /// The context that was asked for.
+        /// Requested context.
         context: String,
-        /// The contexts there are.
+        /// Existing contexts.
         known: String,
     },
-    /// The kubeconfig has no `current-context` and none was named.
+    /// No context was named, and the kubeconfig has no `current-context`.
     #[error("kubeconfig {path} has no current-context, set [kube] context to one of: {known}")]
     NoContext {
         /// The file, or the files of `KUBECONFIG`.
         path: String,
-        /// The contexts there are.
+        /// Existing contexts.
         known: String,
     },
-    /// This is a pod, but its service account cannot be used.
+    /// The process runs in a pod, but cannot use the pod's service account.
     #[error("failed to use the pod's service account; is automountServiceAccountToken off?")]
     ServiceAccount(#[source] Box<InClusterError>),
-    /// The server's address is no URL.
+    /// The server's address is not a URL.
     #[error("unexpected server address {0:?}, expected http://HOST[:PORT] or https://HOST[:PORT]")]
     ServerUrl(String),
-    /// The cluster is behind a proxy.
+    /// The cluster is only reachable through a proxy.
     #[error(
         "unsupported proxy {proxy} for {server}; put the server's host into NO_PROXY if it can be reached directly"
     )]
@@ -92,12 +92,12 @@ pub enum AccessError {
     Client {
         /// The API server.
         server: String,
-        /// What is wrong.
+        /// Cause.
         source: Box<kube::Error>,
     },
 }
 
-/// What of the process's surroundings says where the cluster is.
+/// Environment of the process that locates the cluster.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     kubeconfig: Option<OsString>,
@@ -117,7 +117,7 @@ impl Surroundings {
     }
 }
 
-/// Where access comes from.
+/// Source of cluster access.
 #[derive(Debug, PartialEq)]
 enum Source {
     Files(Vec<PathBuf>),
@@ -125,20 +125,20 @@ enum Source {
 }
 
 impl ClusterAccess {
-    /// Finds the cluster as kubectl does: the kubeconfig named, the files of `KUBECONFIG`, in a pod its service account,
-    /// `~/.kube/config`. Reads files; sends nothing.
+    /// Finds the cluster as kubectl does. The order is: the named kubeconfig, the files of `KUBECONFIG`, the service account
+    /// of a pod, `~/.kube/config`. Reads files and sends no request.
     pub fn load(options: &KubeOptions) -> Result<Self, AccessError> {
         Self::load_in(options, &Surroundings::of_process())
     }
 
-    /// Makes access to a server that wants no credentials, `http://127.0.0.1:8001`.
+    /// Creates access to a server that needs no credentials, for example `http://127.0.0.1:8001`.
     pub fn without_credentials(url: &str, cluster_name: &str) -> Result<Self, AccessError> {
         let server = url.parse().map_err(|_| AccessError::ServerUrl(url.to_owned()))?;
         Self::prepare(Config::new(server), Some(cluster_name.to_owned()), "")
     }
 
-    /// Makes access to a server that knows its callers by a token, or lets everybody in. `authorities` are the only ones
-    /// that are trusted, in DER; `None`: those of the system.
+    /// Creates access to a server with token authentication, or with none. Only `authorities` (DER) are trusted;
+    /// `None` trusts the system's authorities.
     pub fn with_token(
         url: &str,
         cluster_name: &str,
@@ -151,7 +151,7 @@ impl ClusterAccess {
         Ok(access)
     }
 
-    /// Returns what the kubeconfig calls the context; `None` in a pod, where nothing names the cluster.
+    /// Returns the cluster's name in the kubeconfig context; `None` in a pod, where the cluster has no name.
     pub fn cluster_name(&self) -> Option<&str> {
         self.cluster_name.as_deref()
     }
@@ -161,10 +161,10 @@ impl ClusterAccess {
         server_url(&self.config)
     }
 
-    /// Makes a client whose connections live on the current tokio runtime: call it on the arbiter that will use it, and
-    /// use it there only.
+    /// Creates a client whose connections belong to the current tokio runtime. Call it on the arbiter that uses the
+    /// client, and use the client only there.
     ///
-    /// A credential plugin of the kubeconfig is run, and waited for.
+    /// Runs the kubeconfig's credential plugin, if any, and blocks until it ends.
     pub fn client(&self) -> Result<kube::Client, AccessError> {
         connect::client(&self.config)
             .map_err(|source| AccessError::Client { server: self.server_url(), source: Box::new(source) })
@@ -187,7 +187,7 @@ impl ClusterAccess {
         if config.cluster_url.host().is_none() || !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
             return Err(AccessError::ServerUrl(config.cluster_url.to_string()));
         }
-        // the kube crate takes HTTPS_PROXY for http:// servers too and compares NO_PROXY with the proxy itself
+        // the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy itself
         if let Some(proxy) = config.proxy_url.take()
             && config.cluster_url.scheme_str() == Some("https")
             && !is_direct(config.cluster_url.host().unwrap_or_default(), no_proxy)
@@ -197,7 +197,7 @@ impl ClusterAccess {
                 server: server_url(&config),
             });
         }
-        // Retries are the reflector's: shown, not silent. Streams live for minutes: their idle deadline is the reflector's.
+        // The reflector retries, and shows it. It also has the idle deadline of streams, which live for minutes.
         config.default_retry = false;
         config.read_timeout = None;
         config.disable_compression = true;
@@ -206,7 +206,7 @@ impl ClusterAccess {
 }
 
 impl fmt::Debug for ClusterAccess {
-    /// Leaves the credentials out.
+    /// Formats the access without its credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { config: _, cluster_name } = self;
         f.debug_struct("ClusterAccess").field("server", &self.server_url()).field("cluster_name", cluster_name).finish()
@@ -220,14 +220,14 @@ fn server_url(config: &Config) -> String {
     format!("{}://{host}{}", uri.scheme_str().unwrap_or("https"), uri.path().trim_end_matches('/'))
 }
 
-/// Decides where access comes from.
+/// Decides on the source of access.
 fn find(options: &KubeOptions, surroundings: &Surroundings) -> Result<Source, AccessError> {
     if !options.kubeconfig.is_empty() {
         return Ok(Source::Files(vec![expand_home(&options.kubeconfig, surroundings.home.as_deref())]));
     }
     let from_environment = match &surroundings.kubeconfig {
         Some(list) => {
-            // as kubectl does, files that do not exist are passed over
+            // like kubectl, skip files that do not exist
             let named = env::split_paths(list).filter(|path| !path.as_os_str().is_empty());
             let files: Vec<PathBuf> = named.filter(|path| path.exists()).collect();
             if !files.is_empty() {
@@ -258,7 +258,7 @@ fn expand_home(path: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Reads and merges kubeconfigs; returns what they say of a context, and its name.
+/// Reads and merges kubeconfigs; returns the configuration of a context, and its name.
 fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessError> {
     let path = || {
         let list = env::join_paths(paths).unwrap_or_default();
@@ -290,8 +290,7 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
     Ok((Config::try_from(merged).map_err(failed)?, context))
 }
 
-/// Returns whether `NO_PROXY` says that `host` is reached without a proxy: its name, a domain above it, or `*`. Loopback
-/// always is.
+/// Returns true if `NO_PROXY` contains `host`, a domain above it, or `*`. Loopback addresses never use the proxy.
 fn is_direct(host: &str, no_proxy: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let is_loopback = bare == "localhost" || bare.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
@@ -335,7 +334,7 @@ users:
     }
 
     #[test]
-    fn access_is_found_in_kubectls_order() {
+    fn cluster_access_follows_kubectl_order() {
         let (dir, at_home) = home();
         let other = dir.path().join("other");
         std::fs::write(&other, KUBECONFIG).unwrap();
@@ -355,7 +354,7 @@ users:
     }
 
     #[test]
-    fn where_nothing_is_found_every_place_is_named() {
+    fn missing_access_names_every_searched_location() {
         let dir = tempfile::tempdir().unwrap();
         let surroundings = Surroundings {
             home: Some(dir.path().into()),
@@ -374,7 +373,7 @@ users:
     }
 
     #[test]
-    fn a_context_names_the_cluster_and_plain_http_works() {
+    fn context_names_cluster_and_plain_http_works() {
         let (_dir, at_home) = home();
         let access = ClusterAccess::load_in(&KubeOptions::default(), &at_home).unwrap();
         assert_eq!((access.cluster_name(), &*access.server_url()), (Some("dev"), "http://127.0.0.1:8080"));
@@ -387,7 +386,7 @@ users:
     }
 
     #[test]
-    fn a_wrong_kubeconfig_is_named_with_what_was_expected() {
+    fn invalid_kubeconfig_is_named_with_expectation() {
         let (dir, at_home) = home();
         let load = |options: &KubeOptions| ClusterAccess::load_in(options, &at_home).unwrap_err().to_string();
         assert!(load(&options("", "prdo")).contains("expected one of: dev, prod, odd"));
@@ -401,7 +400,7 @@ users:
     }
 
     #[test]
-    fn no_proxy_names_hosts_and_domains() {
+    fn no_proxy_matches_hosts_and_domains() {
         for (host, no_proxy, expected) in [
             ("127.0.0.1", "", true),
             ("[::1]", "", true),

@@ -1,4 +1,6 @@
-//! The HTTP client below a [`kube::Client`]: HTTP/1.1, one connection a watch, dead peers noticed.
+//! HTTP client below a [`kube::Client`]: HTTP/1.1, one connection per watch, detection of dead peers.
+//!
+//! Reasons: `docs/decisions/0015-http-1.md`.
 
 use std::time::Duration;
 
@@ -9,25 +11,25 @@ use hyper_util::{
 use kube::{Config, client::ConfigExt};
 use tower::{BoxError, ServiceBuilder};
 
-/// Without a TCP connection after so long the server counts as unreachable.
+/// Longest time to open a TCP connection. After it the server counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a connection may be silent before the kernel probes it, and the time between probes. HTTP/1.1 has no ping
-/// of its own (T-5); a dead peer is known after three probes.
+/// Idle time before the kernel probes a connection, and the time between probes. HTTP/1.1 has no ping (T-5). A peer
+/// counts as dead after three unanswered probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// How long an unused connection is kept. Less than load balancers do, so that few requests meet a closed one.
+/// Lifetime of an unused connection. Load balancers keep theirs longer, so few requests meet a closed connection.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much is read from a socket at once. A connection keeps a buffer of this size for as long as its watch lives, once
-/// its first list has filled it: hyper's own 400 KiB would be most of what a type costs.
+/// Size of one socket read. Once the first list has filled it, a connection keeps this buffer while its watch lives.
+/// Hyper's default of 400 KiB would be most of the memory of a type.
 const READ_BUFFER: usize = 64 << 10;
 
-/// Makes a client on the current tokio runtime.
+/// Creates a client on the current tokio runtime.
 ///
-/// It differs from the kube crate's own in the socket options, and in what is left out: its retries, which would be
-/// silent, and its log lines, which would call each 404 an error.
+/// Compared with the kube crate's client it has other socket options. It also has no retries, which would be invisible,
+/// and no log lines, which would report each 404 as an error.
 pub(super) fn client(config: &Config) -> Result<kube::Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

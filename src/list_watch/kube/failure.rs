@@ -1,4 +1,4 @@
-//! What went wrong on the way to the server, sorted by what the reflector does next.
+//! Classification of transport errors by the reflector's next step.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use crate::{
     list_watch::Failure,
 };
 
-/// Sorts an error of the client (R-40, T-3).
+/// Classifies an error of the client (R-40, T-3).
 ///
-/// - [`Failure::Refused`]: nobody listens.
-/// - [`Failure::Disconnected`]: the connection was there and went, or the way is down.
-/// - [`Failure::Undecodable`]: what answers does not speak HTTP.
-/// - [`Failure::Request`]: TLS, credentials, a name that does not resolve: what does not mend itself in a second.
+/// - [`Failure::Refused`]: no process accepts connections at the address.
+/// - [`Failure::Disconnected`]: the connection was lost, or the network is down.
+/// - [`Failure::Undecodable`]: the peer does not speak HTTP.
+/// - [`Failure::Request`]: TLS, credentials or name resolution, where a repeat after a second would not help.
 pub(super) fn sort(error: &kube::Error) -> Failure {
     let said = describe(error);
     let kinds: Vec<io::ErrorKind> =
@@ -64,8 +64,9 @@ mod tests {
         kube::Error::Service(Box::new(io::Error::other(io::Error::new(kind, "inside"))))
     }
 
+    /// Rules: T-3, R-40.
     #[test]
-    fn t3_r40_failures_are_sorted_by_their_innermost_cause() {
+    fn failures_are_classified_by_innermost_cause() {
         assert_eq!(sort(&wrapped(io::ErrorKind::ConnectionRefused)), Failure::Refused);
         for lost in [
             io::ErrorKind::ConnectionReset,

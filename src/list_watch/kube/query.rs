@@ -1,5 +1,4 @@
-//! What is sent: the path and query of each request. Only the parameters that the rules name, in the order of their
-//! names.
+//! Path and query of each request. They contain only the parameters that the rules name, in alphabetical order.
 
 use form_urlencoded::Serializer;
 
@@ -9,7 +8,7 @@ use crate::{
     object::ResourceType,
 };
 
-/// Returns the `Accept` of a list, or of a watch.
+/// Returns the `Accept` header of a list or a watch.
 pub(super) fn accept(scope: &Scope, is_list: bool) -> &'static str {
     match (scope.metadata_only, is_list) {
         (false, _) => "application/json",
@@ -52,11 +51,11 @@ fn fields(scope: &Scope) -> String {
     fields.join(",")
 }
 
-/// Appends a query to a path; what is empty is left out.
+/// Appends a query to a path; empty values are omitted.
 fn uri(path: &str, query: &[(&str, &str)]) -> String {
     let mut serializer = Serializer::new(String::new());
     serializer.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
-    // as a URL has it, not as a form has it: there are parsers that leave a plus as it is
+    // URL encoding, not form encoding: some parsers keep a plus sign
     let query = serializer.finish().replace('+', "%20");
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
@@ -80,8 +79,9 @@ mod tests {
         ListRequest { resource_version: rv.into(), limit, continue_token: continue_token.map(Into::into) }
     }
 
+    /// Rules: A-2, LW-2, P-2.
     #[test]
-    fn a2_p2_a_list_names_only_what_is_set() {
+    fn list_query_names_only_set_options() {
         for (request, expected) in [
             (list("", None, None), "/api/v1/pods"),
             (list("0", Some(500), None), "/api/v1/pods?limit=500&resourceVersion=0"),
@@ -93,8 +93,9 @@ mod tests {
         }
     }
 
+    /// Rules: A-3, LW-2, R-30, R-41.
     #[test]
-    fn r30_r41_a_watch_names_only_what_is_set() {
+    fn watch_query_names_only_set_options() {
         let watch = |rv: &str, initial_events| WatchRequest {
             resource_version: ResourceVersion::from(rv),
             initial_events,
@@ -116,8 +117,9 @@ mod tests {
         }
     }
 
+    /// Rule: LW-1.
     #[test]
-    fn lw1_what_leaves_namespaces_out_is_joined_with_the_field_selector() {
+    fn namespace_exclusion_joins_field_selector() {
         let uri = |fields: &str, namespaces: &str| {
             let scope = Scope { fields: fields.into(), namespace_fields: namespaces.into(), ..Scope::default() };
             list_uri(&pods(), &scope, &list("", None, None))
@@ -126,8 +128,9 @@ mod tests {
         assert_eq!(uri("a=b", "c!=d"), "/api/v1/pods?fieldSelector=a%3Db%2Cc%21%3Dd");
     }
 
+    /// Rule: LW-1.
     #[test]
-    fn lw1_both_requests_carry_the_same_scope() {
+    fn list_and_watch_carry_the_same_scope() {
         let scope = Scope {
             namespace: Some("a".into()),
             labels: "app in (web,api),!legacy".into(),

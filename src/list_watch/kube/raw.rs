@@ -1,4 +1,4 @@
-//! One request whose answer is taken as it is: for tools that ask an engine, or hold it against its API server.
+//! Single requests with undecoded answers, for tools that query an engine or compare it with its API server.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kube::client::Body;
 use super::{AccessError, ClusterAccess, failure};
 use crate::list_watch::Failure;
 
-/// An answer, whatever its code.
+/// An HTTP answer with any status code.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// HTTP code.
@@ -22,38 +22,38 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// An answer that goes on.
+/// An answer whose body is still being received.
 pub struct Opened {
     /// HTTP code.
     pub code: u16,
-    /// The body, piece by piece.
+    /// Body, in pieces.
     pub body: BoxStream<'static, Result<Bytes, Failure>>,
 }
 
-/// Makes single requests, over connections of the current tokio runtime.
+/// A client for single requests, with connections of the current tokio runtime.
 pub struct RawClient {
     client: kube::Client,
 }
 
 impl RawClient {
-    /// Makes a client; sends nothing.
+    /// Creates a client; sends no request.
     pub fn new(access: &ClusterAccess) -> Result<Self, AccessError> {
         Ok(Self { client: access.client()? })
     }
 
-    /// GETs a path. The whole answer is held in memory, and must have come within `timeout`.
-    /// An error that the server answers is an [`Answer`].
+    /// GETs a path. The whole answer is held in memory and must arrive within `timeout`.
+    /// An error status of the server is returned as an [`Answer`].
     pub async fn get(&self, path: &str, accept: &str, timeout: Duration) -> Result<Answer, Failure> {
         self.send(Request::get(path).header(header::ACCEPT, accept), timeout).await
     }
 
-    /// POSTs nothing to a path; otherwise as [`RawClient::get`].
+    /// POSTs an empty body to a path. See [`RawClient::get`].
     pub async fn post(&self, path: &str, timeout: Duration) -> Result<Answer, Failure> {
         self.send(Request::post(path).header(header::ACCEPT, "application/json"), timeout).await
     }
 
-    /// GETs a path whose answer has no end: returns its head and body as they come. `timeout` is for the head alone.
-    /// A later failure is in the body, which ends then.
+    /// GETs a path with an endless answer; returns its head and a body stream. `timeout` applies to the head alone.
+    /// A later failure is an item of the body and ends it.
     pub async fn open(&self, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<Opened, Failure> {
         let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
         let answer = self.answer(request.header(header::ACCEPT_ENCODING, "identity"));

@@ -1,4 +1,4 @@
-//! The source against a scripted server: raw bytes over TCP, one connection after the other.
+//! Tests of the source against a scripted server: raw bytes over TCP, one connection after the other.
 
 use std::{
     sync::{Arc, Mutex},
@@ -14,18 +14,18 @@ use tokio::{
 use super::*;
 use crate::list_watch::WatchEvent;
 
-/// What the server does on a connection once it has read a request.
+/// A step of the server on a connection, after it has read a request.
 #[derive(Clone)]
 enum Step {
     Send(Vec<u8>),
     Wait(Duration),
     /// Ends the connection with RST instead of FIN.
     Reset,
-    /// Keeps silent until the client is gone.
+    /// Stays silent until the client disconnects.
     Hold,
 }
 
-/// A server that answers the n-th connection as the n-th script says, and the rest as the last one.
+/// A server that runs the n-th script on the n-th connection, and the last script on all later ones.
 struct Server {
     url: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -104,7 +104,7 @@ fn send(text: impl AsRef<[u8]>) -> Step {
     Step::Send(text.as_ref().into())
 }
 
-/// A whole answer with a length.
+/// Returns a complete answer with a content length.
 fn answer(status: &str, headers: &str, body: &str) -> Vec<Step> {
     vec![send(format!(
         "HTTP/1.1 {status}\r\n{headers}connection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -116,7 +116,7 @@ fn ok(body: &str) -> Vec<Step> {
     answer("200 OK", "", body)
 }
 
-/// The head of an answer in HTTP/1.1 chunks.
+/// Returns the head of a chunked HTTP/1.1 answer.
 fn chunked() -> Step {
     send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
 }
@@ -146,7 +146,7 @@ fn from_seven() -> WatchRequest {
     WatchRequest { resource_version: "7".into(), initial_events: false, timeout_seconds: 300 }
 }
 
-/// Reads a watch to its end: the sizes of its batches, what came, and how it ended.
+/// Reads a watch to its end; returns the batch sizes, the events and the failure.
 async fn drain(mut stream: WatchStream) -> (Vec<usize>, Vec<String>, Option<Failure>) {
     let (mut sizes, mut said) = (Vec::new(), Vec::new());
     while let Some(batch) = timeout(Duration::from_mins(1), stream.next()).await.expect("the stream goes on") {
@@ -177,8 +177,9 @@ fn say(event: &WatchEvent) -> String {
     }
 }
 
+/// Rules: A-2, A-7.
 #[tokio::test]
-async fn a2_a7_a_list_is_asked_for_and_read() {
+async fn list_is_requested_and_decoded() {
     let server = Server::start(vec![ok(POD_LIST)]).await;
     let page = server.source().list(first_page()).await.unwrap();
     assert_eq!((page.resource_version.as_str(), page.continue_token.as_deref()), ("9", Some("next")));
@@ -189,8 +190,9 @@ async fn a2_a7_a_list_is_asked_for_and_read() {
     assert!(request.contains("\r\naccept: application/json\r\n"), "{request}");
 }
 
+/// Rule: T-6.
 #[tokio::test]
-async fn t6_document_boundaries_are_not_chunk_boundaries() {
+async fn document_boundaries_are_not_chunk_boundaries() {
     let stream = event("ADDED", "x", 8) + &event("MODIFIED", "x", 9) + &event("DELETED", "x", 10);
     for size in [1, 7, 64, 1000] {
         let mut steps = vec![chunked()];
@@ -208,7 +210,7 @@ async fn t6_document_boundaries_are_not_chunk_boundaries() {
 }
 
 #[tokio::test]
-async fn d3_what_has_arrived_is_one_batch_though_each_event_is_a_chunk_of_its_own() {
+async fn arrived_chunks_form_one_batch() {
     let mut many = Vec::new();
     for number in 0..100 {
         let text = event("ADDED", &format!("p{number}"), 8 + number);
@@ -222,7 +224,7 @@ async fn d3_what_has_arrived_is_one_batch_though_each_event_is_a_chunk_of_its_ow
         send("0\r\n\r\n"),
     ];
     let server = Server::start(vec![steps]).await;
-    // on a LocalSet, as on an arbiter: there the connection's task is not in the same queue
+    // a LocalSet, like an arbiter, does not queue the connection's task with the reader
     let source = server.source();
     let local = tokio::task::LocalSet::new();
     let reader = local.spawn_local(async move {
@@ -235,8 +237,9 @@ async fn d3_what_has_arrived_is_one_batch_though_each_event_is_a_chunk_of_its_ow
     assert!(sizes.len() <= 4, "{sizes:?}");
 }
 
+/// Rule: R-43.
 #[tokio::test]
-async fn r43_a_stream_that_ends_within_a_document_delivers_what_was_whole() {
+async fn truncated_stream_delivers_whole_documents() {
     let whole = event("ADDED", "x", 8);
     let half = event("MODIFIED", "x", 9)[..40].to_owned();
     // with the last chunk, and cut off without it
@@ -255,8 +258,9 @@ async fn r43_a_stream_that_ends_within_a_document_delivers_what_was_whole() {
     }
 }
 
+/// Rule: R-54.
 #[tokio::test]
-async fn r54_nothing_is_read_after_an_undecodable_document() {
+async fn undecodable_document_stops_reading() {
     let steps =
         vec![chunked(), chunk(&event("ADDED", "x", 8)), chunk("{\"type\":\"ODD\",\"object\":{}}\n"), Step::Hold];
     let server = Server::start(vec![steps]).await;
@@ -264,9 +268,9 @@ async fn r54_nothing_is_read_after_an_undecodable_document() {
     assert_eq!((said, end), (vec!["+x".to_owned(), "undecodable".into()], None));
 }
 
-/// Rule: R-54
+/// Rules: T-6, R-54.
 #[tokio::test]
-async fn malformed_frame_ends_a_stream_that_stays_open() {
+async fn malformed_frame_ends_open_stream() {
     let unclosed = "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"x\n";
     let steps = vec![chunked(), chunk(&event("ADDED", "x", 8)), chunk(unclosed), Step::Hold];
     let server = Server::start(vec![steps]).await;
@@ -275,7 +279,7 @@ async fn malformed_frame_ends_a_stream_that_stays_open() {
 }
 
 #[tokio::test]
-async fn a_frame_over_the_cap_ends_the_stream_after_the_events_before_it() {
+async fn oversized_frame_ends_stream_after_earlier_events() {
     let long = event("ADDED", "long", 9).replace("u-long", &"x".repeat(2000));
     let server = Server::start(vec![vec![chunked(), chunk(&(event("ADDED", "x", 8) + &long)), Step::Hold]]).await;
     let limits = Limits { max_frame: 1000, ..Limits::default() };
@@ -285,9 +289,9 @@ async fn a_frame_over_the_cap_ends_the_stream_after_the_events_before_it() {
     assert_eq!((said, end), (vec!["+x".to_owned()], Some(expected)));
 }
 
-/// Rule: R-54
+/// Rule: R-54.
 #[tokio::test]
-async fn events_larger_than_a_batch_arrive_while_the_stream_is_open() {
+async fn events_larger_than_batch_arrive_immediately() {
     let large =
         |rv| event("MODIFIED", "x", rv).replace("\"uid\"", &format!("\"x\":\"{}\",\"uid\"", "x".repeat(5 << 20)));
     let steps = vec![chunked(), chunk(&large(8)), chunk(&large(9)), chunk(&event("DELETED", "x", 10)), Step::Hold];
@@ -301,8 +305,9 @@ async fn events_larger_than_a_batch_arrive_while_the_stream_is_open() {
     assert_eq!(said, ["~x", "~x", "-x"]);
 }
 
+/// Rules: T-2, D-4.
 #[tokio::test]
-async fn d4_an_expired_or_too_large_version_is_not_repeated() {
+async fn expired_or_too_large_version_is_not_retried() {
     let expired = r#"{"kind":"Status","status":"Failure","code":410,"reason":"Expired","message":"too old"}"#;
     let too_large = r#"{"kind":"Status","code":504,"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge"}],"retryAfterSeconds":1}}"#;
     for (answer, expected) in [
@@ -322,8 +327,9 @@ async fn d4_an_expired_or_too_large_version_is_not_repeated() {
     }
 }
 
+/// Rule: T-1.
 #[tokio::test]
-async fn t1_retry_after_is_repeated_with_the_same_query_ten_times_at_most() {
+async fn retry_after_is_obeyed_ten_times() {
     let busy = answer("429 Too Many Requests", "retry-after: 0\r\n", "busy");
     let server = Server::start(vec![busy.clone()]).await;
     let failure = server.source().watch(from_seven()).await.map(|_| ()).unwrap_err();
@@ -340,8 +346,9 @@ async fn t1_retry_after_is_repeated_with_the_same_query_ten_times_at_most() {
     assert_eq!(server.requests().len(), 3);
 }
 
+/// Rule: T-1.
 #[tokio::test]
-async fn t1_an_error_without_the_header_is_passed_up_at_once() {
+async fn error_without_retry_after_is_returned_at_once() {
     let patience = r#"{"kind":"Status","code":503,"details":{"retryAfterSeconds":1}}"#;
     for (status, headers, body) in [
         ("500 Internal Server Error", "", ""),
@@ -357,8 +364,9 @@ async fn t1_an_error_without_the_header_is_passed_up_at_once() {
     }
 }
 
+/// Rule: T-3.
 #[tokio::test]
-async fn t3_a_connection_lost_while_opening_or_within_a_list_is_repeated() {
+async fn lost_connection_is_retried() {
     let half = vec![send("HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n"), send(&POD_LIST[..60])];
     let server = Server::start(vec![vec![Step::Reset], half, ok(POD_LIST)]).await;
     assert_eq!(server.source().list(first_page()).await.unwrap().items.len(), 1);
@@ -374,17 +382,18 @@ async fn t3_a_connection_lost_while_opening_or_within_a_list_is_repeated() {
     assert_eq!((requests.len(), &requests[0]), (2, &requests[1]));
 }
 
+/// Rule: R-40.
 #[tokio::test]
-async fn r40_a_refused_connection_is_passed_up_at_once() {
+async fn refused_connection_is_returned_at_once() {
     let source = source("http://127.0.0.1:1", Scope::default(), Limits::default());
     assert_eq!(source.list(first_page()).await.unwrap_err(), Failure::Refused);
     assert_eq!(source.watch(from_seven()).await.map(|_| ()).unwrap_err(), Failure::Refused);
 }
 
 #[tokio::test]
-async fn tls_towards_a_server_that_speaks_none_and_unknown_names_are_failures_of_the_request() {
+async fn tls_and_name_failures_fail_the_request() {
     let server = Server::start(vec![vec![send("HTTP/1.1 400 Bad Request\r\n\r\n")]]).await;
-    // the scripted server waits for the end of a request that never comes: let it answer anything at once
+    // the scripted server waits for the end of a request that never comes; this listener answers any bytes at once
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -403,7 +412,7 @@ async fn tls_towards_a_server_that_speaks_none_and_unknown_names_are_failures_of
 }
 
 #[tokio::test]
-async fn garbage_is_undecodable_and_a_foreign_answer_is_no_list() {
+async fn garbage_is_undecodable_and_foreign_answer_refused() {
     let garbage = vec![send("\x16\x03 this is not HTTP\r\n\r\n")];
     let html = ok("<html>login</html>");
     let table = ok(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[]}"#);
@@ -423,7 +432,7 @@ async fn garbage_is_undecodable_and_a_foreign_answer_is_no_list() {
 }
 
 #[tokio::test]
-async fn a_list_that_never_goes_on_fails_after_the_idle_deadline_and_one_that_drips_does_not() {
+async fn stalled_list_times_out_and_slow_one_continues() {
     let limits = Limits { idle: Duration::from_secs(1), ..Limits::default() };
     let head = send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", POD_LIST.len()));
     for steps in
@@ -443,7 +452,7 @@ async fn a_list_that_never_goes_on_fails_after_the_idle_deadline_and_one_that_dr
 }
 
 #[tokio::test]
-async fn metadata_only_asks_for_partial_objects_and_gives_them_their_type() {
+async fn metadata_only_requests_partial_objects() {
     let list = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"items":[
         {"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web","namespace":"a"}}]}"#;
     let scope = Scope { metadata_only: true, ..Scope::default() };
@@ -462,8 +471,9 @@ async fn metadata_only_asks_for_partial_objects_and_gives_them_their_type() {
     assert!(server.requests()[0].contains("accept: application/json;as=PartialObjectMetadata;"));
 }
 
+/// Rules: LW-3, R-46.
 #[tokio::test]
-async fn lw3_a_dropped_stream_closes_its_connection() {
+async fn dropped_stream_closes_its_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let served = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! One GET, and what comes of its answer: a page, or batches of events.
+//! Execution of one GET: its answer becomes a page or batches of events.
 
 use std::{future::Future, time::Duration};
 
@@ -14,12 +14,12 @@ use crate::list_watch::{
     decode::{ListDecoder, WatchDecoder, decode_status},
 };
 
-/// Bounds of a batch, even if more has arrived (D3 of the design: bounded latency and memory under load). A batch has at
-/// least one event, which may be longer: `[kube] max_frame` bounds it.
+/// Maximum size of a batch, even if more has arrived: it bounds latency and memory under load. A batch
+/// has at least one event, which may be larger; only `[kube] max_frame` bounds it.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 const BATCH_EVENTS_MAX: usize = 4096;
 
-/// How much of an error's body is read.
+/// Largest part of an error body that is read.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// Gets one page.
@@ -36,12 +36,12 @@ pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt
     }
 }
 
-/// Opens a watch. The stream has nothing in common with the request any more; dropping it closes the connection.
+/// Opens a watch. The stream is independent of `source`; dropping it closes the connection.
 pub(super) async fn open_watch(
     source: &Source,
     uri: &str,
 ) -> Result<impl Stream<Item = Result<Vec<WatchEvent>, Failure>> + use<>, Attempt> {
-    // a server may compress a watch event by event, which costs it and us more than it saves
+    // a server may compress each event of a watch separately, which costs both sides more than it saves
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, false));
     let request = request.header(header::ACCEPT_ENCODING, "identity");
     let body = send(source, request).await?.into_body();
@@ -54,20 +54,20 @@ pub(super) async fn open_watch(
 struct Batches {
     body: Body,
     decoder: WatchDecoder,
-    /// Set once nothing more is read.
+    /// Set when no more bytes are read.
     end: Option<End>,
-    /// Length of the last batch, which is a good guess at the next one's.
+    /// Number of events in the last batch: capacity of the next one.
     events: usize,
 }
 
 enum End {
-    /// Said to the consumer after the events before it.
+    /// Passed to the consumer after the preceding events.
     Failed(Failure),
     Reached,
 }
 
 impl Batches {
-    /// Returns everything that has arrived, and waits if nothing has.
+    /// Returns all events that have arrived; waits if there are none.
     async fn next(&mut self) -> Option<Result<Vec<WatchEvent>, Failure>> {
         let mut events = Vec::with_capacity(self.events);
         let mut bytes = 0;
@@ -80,8 +80,8 @@ impl Batches {
             } else if is_dry {
                 break;
             } else {
-                // The connection's task hands over one chunk at a time and lives on this thread: let it go on. Only a
-                // body that has nothing after that is read out.
+                // The connection's task runs on this thread and hands over one chunk at a time. Yield, so that it can
+                // hand over the next one. The body is drained only if it is still empty after that.
                 is_dry = true;
                 tokio::task::yield_now().await;
                 continue;
@@ -115,7 +115,7 @@ impl Batches {
     }
 }
 
-/// Sends a request; an answer other than success is a failure.
+/// Sends a request; an unsuccessful status is a failure.
 async fn send(source: &Source, request: http::request::Builder) -> Result<Response<Body>, Attempt> {
     let request = request.body(Body::empty()).map_err(|error| Failure::Request(error.to_string()))?;
     let idle = source.limits.idle;
@@ -131,7 +131,7 @@ async fn send(source: &Source, request: http::request::Builder) -> Result<Respon
     Err(Attempt { failure: Failure::Status(status), may_repeat })
 }
 
-/// Reads the body of an error, as far as it comes.
+/// Reads the body of an error, up to a limit or the first failure.
 async fn error_text(body: &mut Body, idle: Duration) -> Vec<u8> {
     let mut text = Vec::new();
     while text.len() < ERROR_BYTES_MAX
@@ -142,13 +142,13 @@ async fn error_text(body: &mut Body, idle: Duration) -> Vec<u8> {
     text
 }
 
-/// Returns the next piece of a body; `None` at its end.
+/// Returns the next piece of a body, or `None` at its end.
 async fn next_chunk(body: &mut Body) -> Option<Result<Bytes, Failure>> {
     loop {
         match body.frame().await? {
             Err(error) => return Some(Err(failure::sort(&error))),
             Ok(frame) => {
-                // what is no data is a trailer
+                // a frame without data is a trailer
                 if let Ok(data) = frame.into_data() {
                     return Some(Ok(data));
                 }
@@ -157,7 +157,7 @@ async fn next_chunk(body: &mut Body) -> Option<Result<Bytes, Failure>> {
     }
 }
 
-/// Waits so long. Silence is not repeated: it has cost more time than ten repeats would.
+/// Limits a future to `idle`. Silence is not repeated: it has already taken longer than ten repeats would.
 async fn within<T>(idle: Duration, future: impl Future<Output = T>) -> Result<T, Attempt> {
     tokio::time::timeout(idle, future).await.map_err(|_| Attempt {
         failure: Failure::Disconnected(format!("no byte from the server for {idle:?}")),

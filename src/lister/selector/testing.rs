@@ -1,4 +1,4 @@
-//! Writes label selectors, so that what is read can be read again.
+//! Writer of label selectors, so that tests can parse its output again.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Who changed an object: what is found, and that it stays with the object wherever that goes.
+//! Tests of the last modifier: which entry is found, and that it stays with the object.
 
 use std::sync::Arc;
 
@@ -29,23 +29,23 @@ fn check(entries: &[(&str, &str)], expected: &str) {
 }
 
 #[test]
-fn the_entry_with_the_latest_time_counts_and_of_several_the_last_one() {
+fn latest_managed_fields_entry_wins() {
     let [one, two] = ["2026-11-21T06:40:03Z", "2026-11-21T06:40:04Z"];
     check(&[("a", one), ("b", two)], "b");
     check(&[("b", two), ("a", one)], "b");
     check(&[("a", one), ("b", one), ("c", one)], "c");
     check(&[("a", one), ("b", ""), ("c", "yesterday")], "a");
     check(&[("a", ""), ("b", "yesterday")], "b");
-    // written as no API server does: a fraction, another zone
+    // formats that no API server writes: a fraction, another time zone
     check(&[("a", "2026-11-21T06:40:03.5Z"), ("b", one)], "a");
     check(&[("a", two), ("b", "2026-11-21T08:40:03+02:00")], "a");
     check(&[("a", one), ("b", "2026-11-21T08:40:03+02:00")], "b");
-    // no digits where a time has them
+    // no digits in place of a time's digits
     check(&[("a", one), ("b", "zzzz-zz-zzTzz:zz:zzZ")], "a");
 }
 
 #[test]
-fn an_entry_of_a_subresource_counts_and_what_is_not_said_is_empty_and_left_out() {
+fn subresource_entry_counts_and_missing_fields_are_omitted() {
     let status = json!([
         of("kubectl-edit", "2026-11-21T06:40:03Z"),
         { "manager": "kubelet", "operation": "Update", "time": "2026-11-21T06:41:00Z", "subresource": "status" },
@@ -60,14 +60,14 @@ fn an_entry_of_a_subresource_counts_and_what_is_not_said_is_empty_and_left_out()
 }
 
 #[test]
-fn where_there_is_no_entry_or_none_can_be_read_nobody_is_named() {
+fn unreadable_entries_name_no_manager() {
     for text in ["[]", "null", "{}", "7", "[7]", "", "[{", "[{}", "[{\"manager\":\"\\x\"}]", "[{\"time\":\"\\ud800\"}]"]
     {
         assert_eq!(ChangedBy::newest(text.as_bytes()), None, "{text}");
     }
 }
 
-/// What `serde_json` makes of it.
+/// Finds the newest entry with `serde_json`.
 fn model(managed_fields: &Value) -> Option<ChangedBy<'_>> {
     let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
     let instant = |entry: &&Value| text(entry, "time").parse::<Timestamp>().ok();
@@ -104,9 +104,9 @@ fn any_entry() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// However it is written: any order, blanks, escapes, keys twice, before the name or behind it.
+    /// JSON in any form: any order, whitespace, escapes, repeated keys, before or after the name.
     #[test]
-    fn what_is_found_is_what_serde_json_finds(entries in proptest::collection::vec(any_entry(), 0..6), seed: u64, dropped: bool) {
+    fn changed_by_agrees_with_serde_json(entries in proptest::collection::vec(any_entry(), 0..6), seed: u64, dropped: bool) {
         let object = json!({
             "apiVersion": "v1", "kind": "Pod", "spec": { "managedFields": [of("no", "2999-01-01T00:00:00Z")] },
             "metadata": { "name": "web", "managedFields": entries, "annotations": { "managedFields": "no" } },
@@ -127,9 +127,9 @@ proptest! {
         prop_assert_eq!(noted.value().unwrap()["metadata"].get("managedFields").is_some(), !dropped);
     }
 
-    /// Damage costs the answer at most.
+    /// Damaged bytes lead at most to a missing answer.
     #[test]
-    fn no_bytes_make_it_panic(entries in proptest::collection::vec(any_entry(), 1..4), seed: u64) {
+    fn no_bytes_panic_changed_by_decoder(entries in proptest::collection::vec(any_entry(), 1..4), seed: u64) {
         let mut bytes = Value::from(entries).to_string().into_bytes();
         Writer::new(seed).mutate(&mut bytes);
         drop(ChangedBy::newest(&bytes));
@@ -137,7 +137,7 @@ proptest! {
     }
 }
 
-/// An object of some size, changed by somebody.
+/// Returns an object of some size with a recorded modifier.
 fn noted(number: usize) -> Object {
     let mut value = testing::object(1, number).value().unwrap();
     value["metadata"]["managedFields"] = json!([of("kubectl-edit", "2026-11-21T06:40:03Z")]);
@@ -146,7 +146,7 @@ fn noted(number: usize) -> Object {
 }
 
 #[test]
-fn it_stays_with_an_object_that_is_packed_packed_anew_and_unpacked() {
+fn changed_by_survives_packing_and_unpacking() {
     let one = noted(7);
     let who = one.changed_by().expect("it was noted");
     assert_eq!((&*who.manager, &*who.time), ("kubectl-edit", "2026-11-21T06:40:03Z"));
@@ -162,7 +162,7 @@ fn it_stays_with_an_object_that_is_packed_packed_anew_and_unpacked() {
 }
 
 #[test]
-fn it_takes_its_own_bytes_and_an_object_without_it_none() {
+fn changed_by_takes_only_its_own_bytes() {
     let plain = Object::from_json(&noted(7).json()).unwrap();
     let bytes = "kubectl-edit Update 2026-11-21T06:40:03Z ".len();
     assert_eq!(noted(7).size_bytes(), plain.size_bytes() + bytes);
@@ -170,7 +170,7 @@ fn it_takes_its_own_bytes_and_an_object_without_it_none() {
 }
 
 #[test]
-fn a_stub_and_an_object_that_opts_out_have_none() {
+fn stub_and_opted_out_object_lack_changed_by() {
     let stub = Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod"))).of(&noted(7));
     assert_eq!(stub.changed_by(), None);
     let out = Object::opted_out(stub.identity(), &TypeMeta::new("v1", "Pod")).with_who(noted(7).who());
@@ -178,7 +178,7 @@ fn a_stub_and_an_object_that_opts_out_have_none() {
 }
 
 #[test]
-fn an_object_that_was_made_of_another_one_takes_it_over_unless_it_has_its_own() {
+fn derived_object_inherits_changed_by() {
     let made = Object::from_json(br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#).unwrap();
     let json = made.json().into_owned();
     let made = made.with_who(noted(7).who());

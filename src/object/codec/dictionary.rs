@@ -1,4 +1,4 @@
-//! What bodies of one type have in common.
+//! Dictionaries of samples of one type.
 
 use std::fmt;
 
@@ -9,36 +9,37 @@ use zstd::{
 
 use super::{LEVEL, lz4};
 
-/// Bytes of content of a dictionary for zstd; lz4 uses the end of it. Twice as much saves few percent more, and each type pays for it in memory.
+/// Size of a zstd dictionary's content; lz4 uses only its end. Twice the size saves a few percent, and takes memory per type.
 pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 
-/// What zstd puts before that, at most, and more.
+/// Upper bound of the tables that zstd puts before the content.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
-/// One of so many samples, and those for which there is no room, are no content: what is counted for the tables is what a
-/// body has that the content does not. Of samples that are content themselves nothing is left to count, and literals are
-/// stored as they are then: pods took 414 and 1,014 bytes for 314 and 728, in the same time.
+/// Share of samples that are held out of the content: one in this number, plus those without room. zstd counts its tables
+/// over held-out samples, because the tables must describe the parts of a body that the content lacks. Samples within the
+/// content would leave nothing to count, and literals would be stored uncompressed. That made pods of 314 and 728 bytes
+/// 414 and 1,014 bytes large, in the same time.
 const HELD_OUT_ONE_OF: usize = 4;
 
-/// What bodies of one type have in common, ready to compress and decompress with.
+/// A dictionary of samples of one type, prepared for compression and decompression.
 ///
-/// It is samples themselves, one behind the other, which zstd refers to as if they stood before each body, with tables of
-/// how often what occurs in other samples, so that no body carries its own: packed it has a third less, in half the
-/// time. That takes 0.5 ms; to train a dictionary takes a hundred times as long for few percent.
+/// Its content is consecutive samples, which zstd treats as if they preceded each body. Its tables are symbol statistics
+/// of other samples, so that no body carries its own tables. Packed bodies get a third smaller, in half the time. Making it
+/// takes 0.5 ms. Training a dictionary would take a hundred times as long and save a few percent more.
 pub struct Dictionary {
-    /// What zstd calls it in each body; 0 where it has no name.
+    /// Dictionary id that zstd writes into each body; 0 for a dictionary without id.
     pub(super) id: u32,
-    /// Which one of its unit it is, from 1 on.
+    /// Number within its unit, from 1.
     number: u8,
     pub(super) encoder: EncoderDictionary<'static>,
     pub(super) decoder: DecoderDictionary<'static>,
-    /// What lz4 uses.
+    /// Content for lz4.
     pub(super) content: lz4::Content,
     len: usize,
 }
 
 impl Dictionary {
-    /// Makes the bytes of a dictionary from sample bodies; the last ones are found best. None where fewer than two fit.
+    /// Builds the bytes of a dictionary from sample bodies; the last samples compress best. `None` if fewer than two fit.
     pub fn choose<S: AsRef<[u8]>>(samples: &[S]) -> Option<Vec<u8>> {
         let mut room = DICTIONARY_BYTES;
         let holds_out = samples.len() >= HELD_OUT_ONE_OF;
@@ -57,8 +58,8 @@ impl Dictionary {
         (content.len() >= 2).then(|| with_tables(&content.concat(), counted))
     }
 
-    /// Takes up the bytes that [`Dictionary::choose`] chose, now or in an earlier run, as the `number`-th of a unit; none
-    /// where zstd cannot use them.
+    /// Loads bytes from [`Dictionary::choose`] of this or an earlier run, as dictionary `number` of a unit. `None` if zstd
+    /// cannot use them.
     pub fn new(number: u8, bytes: &[u8]) -> Option<Self> {
         let encoder = EncoderDictionary::try_copy(bytes, LEVEL).ok()?;
         let decoder = DecoderDictionary::try_copy(bytes).ok()?;
@@ -66,24 +67,23 @@ impl Dictionary {
         Some(Self { id, number, encoder, decoder, content: lz4::Content::of(bytes), len: bytes.len() })
     }
 
-    /// Returns which one of its unit it is, from 1 on.
+    /// Returns its number within its unit, from 1.
     pub fn number(&self) -> u8 {
         self.number
     }
 }
 
-/// Puts before a content what zstd needs to know of bodies that are packed with it, as it finds that in `samples`:
-/// `ZDICT_finalizeDictionary`, which the zstd crate does not offer. Where zstd finds no use in that, for samples that are
-/// all equal, the content is the dictionary as it is.
-#[expect(unsafe_code, reason = "there is no other way to it")]
+/// Prepends zstd's tables for bodies like `samples` to a content, with `ZDICT_finalizeDictionary`, which the zstd crate does
+/// not offer. If zstd cannot build tables because all samples are equal, the content alone is the dictionary.
+#[expect(unsafe_code, reason = "there is no safe API for it")]
 fn with_tables(content: &[u8], samples: &[&[u8]]) -> Vec<u8> {
     let lens: Vec<usize> = samples.iter().map(|sample| sample.len()).collect();
     let samples = samples.concat();
     let mut out = vec![0_u8; content.len() + TABLES_BYTES_MAX];
     let count = u32::try_from(lens.len()).expect("some dozens of samples");
     let parameters = zstd_sys::ZDICT_params_t { compressionLevel: LEVEL, notificationLevel: 0, dictID: 0 };
-    // safety: each pointer comes with the length of what it points to, which outlives the call; the samples lie one behind
-    // the other and are as long as `lens` says.
+    // SAFETY: each pointer comes with the length of its target, which outlives the call. The samples are consecutive and
+    // have the lengths in `lens`.
     let made = unsafe {
         let (content_at, content_len) = (content.as_ptr().cast(), content.len());
         let (lens_at, out_at, out_len) = (lens.as_ptr(), out.as_mut_ptr().cast(), out.len());
@@ -98,7 +98,7 @@ fn with_tables(content: &[u8], samples: &[&[u8]]) -> Vec<u8> {
             parameters,
         )
     };
-    // an error is a number near the largest
+    // an error code is a number close to the maximum
     if made > out.len() {
         return content.to_vec();
     }
@@ -107,7 +107,7 @@ fn with_tables(content: &[u8], samples: &[&[u8]]) -> Vec<u8> {
 }
 
 impl fmt::Debug for Dictionary {
-    /// Leaves the content out: it is made of objects.
+    /// Omits the content, which consists of objects.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Dictionary({} bytes)", self.len)
     }

@@ -32,7 +32,7 @@ fn round_trip(json: &[u8], codec: Codec, dictionary: Option<&Arc<Dictionary>>) -
 }
 
 #[test]
-fn d2_what_is_packed_comes_back_with_and_without_a_dictionary() {
+fn packed_body_round_trips_with_and_without_dictionary() {
     let samples: Vec<_> = (0..12).map(body).collect();
     let (dictionary, again) = (dictionary(&samples), dictionary(&samples));
     for codec in CODECS {
@@ -47,7 +47,7 @@ fn d2_what_is_packed_comes_back_with_and_without_a_dictionary() {
     }
 }
 
-/// Any JSON, of some levels.
+/// Generates any JSON with several levels.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -67,7 +67,7 @@ fn values() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn d2_any_json_comes_back(value in values(), samples in prop::collection::vec(values(), 2..6)) {
+    fn any_json_round_trips(value in values(), samples in prop::collection::vec(values(), 2..6)) {
         let json = serde_json::to_vec(&value).expect("a value");
         let samples: Vec<_> = samples.iter().map(|sample| serde_json::to_vec(sample).expect("a value")).collect();
         let like_it = [samples.as_slice(), std::slice::from_ref(&json)].concat();
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn d2_damage_is_no_panic(cut in 0..200_usize, at in any::<prop::sample::Index>(), byte: u8, len in 0..5000_usize) {
+    fn damage_never_panics(cut in 0..200_usize, at in any::<prop::sample::Index>(), byte: u8, len in 0..5000_usize) {
         let samples = [body(1), body(2)];
         let dictionary = dictionary(&samples);
         for codec in CODECS {
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn d2_a_dictionary_needs_two_samples_and_has_a_bound() {
+fn dictionary_needs_two_samples_and_is_bounded() {
     assert!(Dictionary::choose::<&[u8]>(&[]).is_none());
     assert!(Dictionary::choose(&[body(1)]).is_none());
     let huge = vec![b' '; DICTIONARY_BYTES + 1];
@@ -113,9 +113,9 @@ fn d2_a_dictionary_needs_two_samples_and_has_a_bound() {
     assert!(many.len() <= DICTIONARY_BYTES + 300 && many.len() > DICTIONARY_BYTES - body(1).len());
 }
 
-/// Of samples that are in the content nothing is left to count: literals would be stored as they are.
+/// Samples within the content would leave nothing to count, and literals would be stored uncompressed.
 #[test]
-fn d2_what_a_body_has_of_its_own_is_packed_by_tables_of_samples_that_are_not_in_the_content() {
+fn tables_come_from_samples_outside_dictionary_content() {
     let digits = |n: u64| format!("{:016x}", n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let noisy = |n: usize| {
         let own: Vec<String> = (0..40).map(|at| digits((n * 40 + at) as u64)).collect();
@@ -128,7 +128,7 @@ fn d2_what_a_body_has_of_its_own_is_packed_by_tables_of_samples_that_are_not_in_
 }
 
 #[test]
-fn d2_samples_that_make_no_tables_are_a_dictionary_all_the_same() {
+fn samples_without_tables_still_make_dictionary() {
     for odd in [vec![Vec::new(), Vec::new()], vec![b"{}".to_vec(); 2], vec![vec![b'x'; 9]; 20], vec![body(1); 9]] {
         let dictionary = dictionary(&odd);
         for codec in CODECS {
@@ -139,7 +139,7 @@ fn d2_samples_that_make_no_tables_are_a_dictionary_all_the_same() {
 }
 
 #[test]
-fn d2_a_body_that_is_not_all_there_or_of_another_kind_is_an_error() {
+fn incomplete_or_foreign_body_is_error() {
     let json = body(1);
     let dictionaries = [dictionary(&[body(1), body(2)]), dictionary(&[body(3), body(4)])];
     let all = [None, Some(&dictionaries[0]), Some(&dictionaries[1])];
@@ -175,6 +175,6 @@ fn d2_a_body_that_is_not_all_there_or_of_another_kind_is_an_error() {
 }
 
 #[test]
-fn d2_how_an_object_is_packed_costs_it_no_byte() {
+fn packing_takes_no_extra_object_bytes() {
     assert_eq!((size_of::<Object>(), size_of::<Head>()), (8, 40));
 }

@@ -1,31 +1,32 @@
-//! Which objects a dictionary is made of, and when.
+//! Choice of the samples for a dictionary, and of the time to make one.
 
 use std::ops::Range;
 
 use crate::object::Object;
 
-/// A first dictionary is made once so many bytes of JSON have come by: a sixteenth of them is what it costs. A better one
-/// is looked for each time that they have doubled,
+/// Bytes of JSON before the first dictionary; making it reads a sixteenth of them. Later attempts follow whenever the
+/// total has doubled, or after [`AGAIN_AFTER_BYTES`].
 const FIRST_AFTER_BYTES: u64 = 1 << 20;
 
-/// or this much has come by since.
+/// Maximum bytes of JSON between two attempts.
 const AGAIN_AFTER_BYTES: u64 = 64 << 20;
 
-/// What is looked at to make a dictionary: so many objects of so many bytes at most,
+/// Maximum number of samples for a dictionary, and their maximum total size.
 pub(super) const SAMPLES: usize = 48;
 pub(super) const SAMPLES_BYTES: usize = 256 << 10;
-/// none of them larger than this.
+/// Maximum size of one sample.
 const SAMPLE_BYTES: usize = 32 << 10;
 
-/// Chooses objects, evenly among those that come by, and says when it is time to make something of them.
+/// Sampler of objects, evenly distributed over the objects offered; also signals when a dictionary is due.
 pub(super) struct Sampler {
-    /// Bytes of JSON that came by since the first.
+    /// Bytes of JSON offered since the start.
     seen_bytes: u64,
-    /// While that is within, objects are chosen; when it is behind, it is time. What sees little keeps nothing.
+    /// Objects are sampled while `seen_bytes` is in this range; after it, a dictionary is due. Small units never reach it, and
+    /// keep no samples.
     pub(super) window: Range<u64>,
-    /// Objects that came by within the window.
+    /// Objects offered within the window.
     seen: u64,
-    /// One of so many is chosen, less one.
+    /// Objects skipped between two samples.
     passed_over: u64,
     samples: Vec<Object>,
     pub(super) samples_bytes: usize,
@@ -38,18 +39,18 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Chooses for a unit that has a dictionary already.
+    /// Creates a sampler for a unit that already has a dictionary.
     pub(super) fn of_restored() -> Self {
         Self::with_window(0, AGAIN_AFTER_BYTES)
     }
 
-    /// Chooses among the second half of so many bytes.
+    /// Samples within the second half of the next `bytes` bytes.
     fn with_window(seen_bytes: u64, bytes: u64) -> Self {
         let window = seen_bytes + bytes / 2..seen_bytes + bytes;
         Self { seen_bytes, window, seen: 0, passed_over: 0, samples: Vec::new(), samples_bytes: 0 }
     }
 
-    /// Looks at an object; returns whether it is time.
+    /// Offers an object; returns true if a dictionary is due.
     pub(super) fn offer(&mut self, object: &Object) -> bool {
         let bytes = object.json_bytes();
         self.seen_bytes += bytes as u64;
@@ -67,7 +68,7 @@ impl Sampler {
         self.seen_bytes >= self.window.end
     }
 
-    /// Lets go of every other one.
+    /// Drops every second sample.
     fn thin_out(&mut self) {
         let mut at = 0_usize;
         self.samples.retain(|_| {
@@ -78,7 +79,7 @@ impl Sampler {
         self.passed_over = self.passed_over * 2 + 1;
     }
 
-    /// Takes what was chosen, and begins anew.
+    /// Returns the samples and starts the next window.
     pub(super) fn take(&mut self) -> Vec<Object> {
         let again = self.seen_bytes.min(AGAIN_AFTER_BYTES);
         std::mem::replace(self, Self::with_window(self.seen_bytes, again)).samples

@@ -1,9 +1,9 @@
-//! What tests of packing share.
+//! Helpers for tests of packing.
 
 use super::Packer;
 use crate::{mutex::lock, object::Object};
 
-/// An object of some 2 KB; those of one family have much in common.
+/// Returns an object of about 2 KB; objects of one family have much in common.
 pub(crate) fn object(family: usize, number: usize) -> Object {
     let env: Vec<String> = (0..50)
         .map(|n| format!(r#"{{"name":"{family}_{:x}","value":"{}"}}"#, (n + family) * 7919, (n ^ family) * 104_729))
@@ -16,12 +16,12 @@ pub(crate) fn object(family: usize, number: usize) -> Object {
 }
 
 impl Packer {
-    /// Lets it see some objects of a family, and look for a better dictionary at once.
+    /// Offers objects of a family, then makes a dictionary if it is better.
     pub(crate) fn learn(&self, family: usize) {
         self.learn_of(|number| object(family, number));
     }
 
-    /// Lets it see some objects, and look for a better dictionary at once.
+    /// Offers some objects, then makes a dictionary if it is better.
     pub(crate) fn learn_of(&self, make: impl Fn(usize) -> Object) {
         let mut state = lock(&self.state);
         state.sampler.window = 0..u64::MAX;

@@ -16,7 +16,7 @@ fn show(packer: &Packer, family: usize, count: usize) -> usize {
 }
 
 #[test]
-fn d2_an_object_is_packed_once_and_reads_as_before() {
+fn object_is_packed_once_and_reads_unchanged() {
     for compression in [Compression::Zstd, Compression::Lz4] {
         let packer = Packer::new(compression);
         let one = object(1, 7);
@@ -40,7 +40,7 @@ fn codec_of(object: &Object) -> Option<Codec> {
 }
 
 #[test]
-fn d2_another_codec_takes_over_what_the_first_has_packed() {
+fn new_codec_repacks_objects_of_previous_one() {
     let old = Packer::new(Compression::Zstd);
     show(&old, 1, 1000);
     let fresh = object(1, 2000);
@@ -61,7 +61,7 @@ fn d2_another_codec_takes_over_what_the_first_has_packed() {
 }
 
 #[test]
-fn d2_a_dictionary_is_made_within_the_first_list_and_another_when_bodies_change() {
+fn dictionary_is_made_during_first_list() {
     let packer = Packer::new(Compression::Zstd);
     let alone = show(&packer, 1, 1);
     let few = show(&packer, 1, 100);
@@ -78,7 +78,7 @@ fn d2_a_dictionary_is_made_within_the_first_list_and_another_when_bodies_change(
 }
 
 #[test]
-fn d2_a_better_dictionary_is_looked_for_each_time_that_the_bytes_have_doubled() {
+fn better_dictionary_is_sought_when_bytes_double() {
     let mut sampler = Sampler::default();
     let object = object(1, 1);
     let mut due = Vec::new();
@@ -94,13 +94,13 @@ fn d2_a_better_dictionary_is_looked_for_each_time_that_the_bytes_have_doubled() 
     assert_eq!(due[8] - due[7], 64);
 }
 
-/// The number of the newest dictionary.
+/// Returns the number of the newest dictionary.
 fn current(packer: &Packer) -> Option<u8> {
     lock(&packer.state).current.as_ref().map(|dictionary| dictionary.number())
 }
 
 #[test]
-fn d7_a_store_keeps_all_dictionaries_and_a_unit_makes_no_fifth_there() {
+fn store_makes_at_most_four_dictionaries_per_unit() {
     let packer = Packer::of_store();
     (1..9).for_each(|family| packer.learn(family * 100));
     let numbers: Vec<u8> = packer.unwritten().iter().map(|(number, _)| *number).collect();
@@ -111,7 +111,7 @@ fn d7_a_store_keeps_all_dictionaries_and_a_unit_makes_no_fifth_there() {
 }
 
 #[test]
-fn d7_a_fifth_dictionary_sends_the_oldest_on_its_way_out_and_waits_for_the_one_before() {
+fn fifth_dictionary_retires_the_oldest() {
     for compression in [Compression::Zstd, Compression::Lz4] {
         let packer = Packer::new(compression);
         let mut kept = Vec::new();
@@ -143,8 +143,8 @@ fn d7_a_fifth_dictionary_sends_the_oldest_on_its_way_out_and_waits_for_the_one_b
 }
 
 #[test]
-fn d7_for_less_than_a_quarter_nothing_is_packed_anew() {
-    /// An object of a family with digits of its own, which no dictionary makes smaller.
+fn small_gain_causes_no_repacking() {
+    /// Returns an object of a family with random digits, which no dictionary compresses.
     fn noisy(family: usize, number: usize) -> Object {
         let mut noise = (family * 1000 + number) as u64;
         let words = std::iter::repeat_with(|| {
@@ -169,7 +169,7 @@ fn d7_for_less_than_a_quarter_nothing_is_packed_anew() {
 }
 
 #[test]
-fn d7_what_is_repacked_when_nothing_is_packed_any_more_is_plain() {
+fn repacking_without_compression_gives_plain_body() {
     let packer = Packer::new(Compression::Zstd);
     let kept = packer.pack(&object(1, 1));
     packer.set_compression(Compression::None);
@@ -178,7 +178,7 @@ fn d7_what_is_repacked_when_nothing_is_packed_any_more_is_plain() {
 }
 
 #[test]
-fn d7_the_number_of_a_dictionary_in_use_is_never_given_again() {
+fn dictionary_number_in_use_is_never_reused() {
     let samples = [br#"{"a":"some text","b":[1,2,3]}"#, br#"{"a":"more text","b":[3,2,1]}"#];
     let bytes = Dictionary::choose(&samples).expect("two");
     let packer = Packer::new(Compression::Zstd);
@@ -198,12 +198,12 @@ fn d7_the_number_of_a_dictionary_in_use_is_never_given_again() {
     held[199] = adopt(Some(200));
     adopt(None);
     held.clear();
-    // the newest is in use as such
+    // the newest dictionary counts as in use
     assert!(adopt(Some(1)).is_some_and(|dictionary| dictionary.number() == 1));
 }
 
 #[test]
-fn d7_a_store_takes_bodies_as_they_are_packed_and_reads_them_after_a_restart() {
+fn store_takes_packed_bodies_and_reads_after_restart() {
     for compression in [Compression::Zstd, Compression::Lz4] {
         let (packer, other) = (Packer::of_store(), Packer::of_store());
         for packer in [&packer, &other] {

@@ -1,10 +1,10 @@
-//! JSON structure, 64 bytes at a time: where strings end and brackets nest.
+//! JSON structure, 64 bytes at a time: ends of strings, and nesting of brackets.
 //!
-//! A kernel turns a block into four bit masks; what follows from the masks is the same code for every kernel. There
-//! are four: AVX-512 and AVX2 (found at run time), SSE2 (every `x86_64`), and plain words (everywhere; the tests hold the
-//! others to it).
+//! A kernel turns a block into four bit masks; the code that uses the masks is the same for every kernel. There are four
+//! kernels: AVX-512 and AVX2 (detected at run time), SSE2 (every `x86_64`), and plain words (any processor). Tests compare
+//! the others with plain words.
 
-/// Which of 64 bytes are what; bit 0 is the first byte.
+/// Positions of special bytes in a block of 64; bit 0 is the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Masks {
     quote: u64,
@@ -17,19 +17,19 @@ struct Masks {
 
 type Block = [u8; 64];
 
-/// How far a walk over a container came.
+/// Result of a walk over a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The container ends before this offset.
+    /// The container ends just before this offset.
     Done(usize),
-    /// It goes on behind these bytes.
+    /// The container continues after these bytes.
     More,
     /// The bracket at this offset is nested too deeply.
     TooDeep(usize),
 }
 
 impl Progress {
-    /// Counts from so many bytes before.
+    /// Shifts all offsets by `by`.
     #[inline(always)]
     fn further(self, by: usize) -> Self {
         match self {
@@ -40,34 +40,34 @@ impl Progress {
     }
 }
 
-/// Where a walk over nested brackets stands: it can stop after any byte and go on with the next.
+/// State of a walk over nested brackets. The walk can stop after any byte and continue with the next one.
 ///
-/// It does not tell `{` from `[`, and looks at nothing but brackets and strings.
+/// It does not distinguish `{` from `[`, and looks only at brackets and strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nesting {
-    /// Brackets that are open.
+    /// Number of open brackets.
     depth: u32,
     /// All ones inside a string.
     in_string: u64,
-    /// 1 if the next byte is escaped.
+    /// Set to 1 if the next byte is escaped.
     escaped: u64,
 }
 
 impl Nesting {
-    /// Stands just behind the opening bracket.
+    /// Returns the state just after an opening bracket.
     pub(crate) fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Goes on through `bytes` until the first bracket is closed. `depth_max` counts from that bracket.
+    /// Walks through `bytes` until the first bracket is closed. `depth_max` counts from that bracket.
     pub(crate) fn advance(&mut self, bytes: &[u8], depth_max: u32) -> Progress {
         let (progress, nesting) = run_fastest(Advance { nesting: *self, bytes, depth_max });
         *self = nesting;
         progress
     }
 
-    /// Takes one block of which `len` bytes count; the others are spaces. Returns where it stands then: the parts of what is
-    /// changed in place would lie in memory from one block to the next.
+    /// Handles the first `len` bytes of one block; the others are spaces. Returns the new state: with changes in place, the
+    /// compiler would keep the state in memory between blocks.
     #[inline(always)]
     fn step(self, masks: Masks, len: usize, depth_max: u32, parity: impl Fn(u64) -> u64) -> (Self, Progress) {
         let (escaped, carry) = escaped_bytes(masks.backslash, self.escaped);
@@ -84,8 +84,8 @@ impl Nesting {
     }
 }
 
-/// Takes the brackets of a block one by one: where the container may end, or the limit is near. Returns how many are open
-/// then.
+/// Handles the brackets of a block one by one, when the container may end or the limit is near. Returns the number of open
+/// brackets.
 #[cold]
 #[inline(never)]
 fn by_bracket(mut depth: u32, open: u64, close: u64, depth_max: u32) -> (u32, Progress) {
@@ -108,25 +108,25 @@ fn by_bracket(mut depth: u32, open: u64, close: u64, depth_max: u32) -> (u32, Pr
     (depth, Progress::More)
 }
 
-/// Finds the end of the container whose first bytes behind its bracket these are: [`Nesting::advance`] for one that is
-/// there whole, which needs no state that could be taken up again.
+/// Finds the end of a complete container; `bytes` starts after its bracket. Unlike [`Nesting::advance`] it needs no state
+/// to continue later.
 pub(crate) fn container_end(bytes: &[u8], depth_max: u32) -> Progress {
     run_fastest(FindContainerEnd { bytes, depth_max })
 }
 
-/// Where a string ends.
+/// End of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StringEnd {
     /// Offset of the closing quote.
     pub(crate) quote: usize,
-    /// Whether there is a backslash before it.
+    /// Set when there is a backslash before it.
     pub(crate) escapes: bool,
 }
 
-/// Most strings end within so many bytes, which are looked at before a kernel is called.
+/// Length within which most strings end. These bytes are checked before a kernel is called.
 const SHORT: usize = 32;
 
-/// Finds the end of the string that begins with `bytes`, behind its opening quote.
+/// Finds the end of a string; `bytes` starts after its opening quote.
 #[inline(always)]
 pub(crate) fn string_end(bytes: &[u8]) -> Option<StringEnd> {
     if let Some(short) = bytes.first_chunk::<SHORT>() {
@@ -143,14 +143,14 @@ fn long_string_end(bytes: &[u8]) -> Option<StringEnd> {
     run_fastest(FindStringEnd { bytes })
 }
 
-/// Returns whether none of `bytes` is beyond ASCII.
+/// Returns true if all of `bytes` are ASCII.
 ///
-/// The standard library has this for the baseline processor only.
+/// The standard library compiles this check for the baseline processor only.
 pub(in crate::object) fn is_ascii(bytes: &[u8]) -> bool {
     run_fastest(IsAscii { bytes })
 }
 
-/// Returns which bytes are quotes, and which are backslashes.
+/// Returns bit masks of the quotes and the backslashes.
 #[inline]
 fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
     #[cfg(target_arch = "x86_64")]
@@ -167,16 +167,16 @@ fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
 trait BlockWork {
     type Output;
 
-    /// Does the work; is always inlined, so that it is compiled for the kernel's processor. `parity` is [`prefix_xor`], as
-    /// the kernel does it.
+    /// Does the work; always inlined, so that it is compiled for the kernel's processor. `parity` is the kernel's
+    /// version of [`prefix_xor`].
     fn run(self, classify: impl Fn(&Block) -> Masks, parity: impl Fn(u64) -> u64) -> Self::Output;
 }
 
-/// Does `work` with the best kernel there is.
+/// Does `work` with the fastest available kernel.
 #[inline]
 fn run_fastest<W: BlockWork>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "code compiled for more than the baseline may only run where it was detected")]
+    #[expect(unsafe_code, reason = "code for newer processors may only run where they were detected")]
     {
         if avx512::detected() {
             // SAFETY: every feature that `avx512::run` enables was just detected; it has no other precondition.
@@ -193,7 +193,7 @@ fn run_fastest<W: BlockWork>(work: W) -> W::Output {
     work.run(words::classify, prefix_xor)
 }
 
-/// [`Nesting::advance`]: how far it came, and where it stands then.
+/// Work of [`Nesting::advance`]: returns its result and the new state.
 struct Advance<'a> {
     nesting: Nesting,
     bytes: &'a [u8],
@@ -272,7 +272,7 @@ struct IsAscii<'a> {
 impl BlockWork for IsAscii<'_> {
     type Output = bool;
 
-    /// The compiler does it with the kernel's registers without being told.
+    /// The compiler uses the kernel's registers here without help.
     #[inline(always)]
     fn run(self, _classify: impl Fn(&Block) -> Masks, _parity: impl Fn(u64) -> u64) -> bool {
         let (blocks, tail) = self.bytes.as_chunks::<64>();
@@ -290,10 +290,10 @@ fn padded(tail: &[u8]) -> Block {
     block
 }
 
-/// Returns which bytes follow an odd run of backslashes, and whether the next block's first byte does.
+/// Returns the bytes that follow an odd run of backslashes, and whether the first byte of the next block does.
 ///
-/// Of a run that begins on an odd bit the addition carries past its end; that tells odd from even lengths without a
-/// loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
+/// For a run that begins on an odd bit, the addition carries past its end. That distinguishes odd from even lengths without
+/// a loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
 #[inline(always)]
 fn escaped_bytes(backslash: u64, carry: u64) -> (u64, u64) {
     const EVEN: u64 = 0x5555_5555_5555_5555;
@@ -307,7 +307,7 @@ fn escaped_bytes(backslash: u64, carry: u64) -> (u64, u64) {
     ((EVEN ^ runs << 1) & follows, u64::from(overflow))
 }
 
-/// Returns for every bit the parity of the bits up to and with it.
+/// Returns for every bit the parity of all bits up to and including it.
 #[inline(always)]
 fn prefix_xor(mut bits: u64) -> u64 {
     for shift in [1, 2, 4, 8, 16, 32] {
@@ -316,12 +316,12 @@ fn prefix_xor(mut bits: u64) -> u64 {
     bits
 }
 
-/// The kernel that needs nothing of the machine: eight bytes a word.
+/// Portable kernel: eight bytes per word.
 mod words {
     use super::{Block, Masks, SHORT};
 
     #[inline(always)]
-    #[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "there it only serves the tests"))]
+    #[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "used only by tests there"))]
     pub(super) fn classify(block: &Block) -> Masks {
         let mut masks = Masks { quote: 0, backslash: 0, open: 0, close: 0 };
         for (index, word) in block.as_chunks::<8>().0.iter().enumerate() {
@@ -339,8 +339,8 @@ mod words {
         u64::from_le_bytes([byte; 8])
     }
 
-    /// Returns which bytes are quotes, and which are backslashes.
-    #[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "there it only serves the tests"))]
+    /// Returns bit masks of the quotes and the backslashes.
+    #[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "used only by tests there"))]
     pub(super) fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
         let (mut quotes, mut backslashes) = (0, 0);
         for (index, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -352,7 +352,7 @@ mod words {
         (bits(quotes), bits(backslashes))
     }
 
-    /// Returns one bit a byte: whether it is `byte`.
+    /// Returns one bit per byte, set where it equals `byte`.
     #[inline(always)]
     fn equal(word: u64, byte: u8) -> u64 {
         const LOW: u64 = splat(0x7f);
@@ -362,7 +362,7 @@ mod words {
     }
 }
 
-/// The kernel of every `x86_64`: sixteen bytes a register.
+/// Kernel of every `x86_64`: sixteen bytes per register.
 #[cfg(target_arch = "x86_64")]
 mod sse2 {
     use std::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8};
@@ -389,7 +389,7 @@ mod sse2 {
         masks
     }
 
-    /// Returns which bytes are quotes, and which are backslashes.
+    /// Returns bit masks of the quotes and the backslashes.
     #[inline]
     #[target_feature(enable = "sse2")]
     pub(super) fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
@@ -402,7 +402,7 @@ mod sse2 {
         masks
     }
 
-    /// One unaligned load.
+    /// Loads a register from unaligned memory.
     #[inline]
     #[target_feature(enable = "sse2")]
     #[expect(unsafe_code, reason = "there is no safe load of a register")]
@@ -419,7 +419,7 @@ mod sse2 {
     }
 }
 
-/// The kernel of newer `x86_64`: thirty-two bytes a register, and counting bits in one instruction.
+/// Kernel of newer `x86_64`: thirty-two bytes per register, and bit counts in one instruction.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
@@ -429,7 +429,7 @@ mod avx2 {
 
     use super::{Block, BlockWork, Masks};
 
-    /// Returns whether the processor has what the functions here are compiled for.
+    /// Returns true if the processor has all features that the functions here are compiled for.
     #[inline]
     pub(super) fn detected() -> bool {
         is_x86_feature_detected!("avx2")
@@ -444,7 +444,7 @@ mod avx2 {
         work.run(|block| classify(block), |bits| parity(bits))
     }
 
-    /// Does what `prefix_xor` does: to multiply by all ones without carries adds up, bit by bit, all lower bits.
+    /// Computes `prefix_xor`: a carry-less multiplication by all ones adds up all lower bits.
     #[inline]
     #[target_feature(enable = "sse2,pclmulqdq")]
     pub(super) fn parity(bits: u64) -> u64 {
@@ -467,7 +467,7 @@ mod avx2 {
         }
     }
 
-    /// One unaligned load.
+    /// Loads a register from unaligned memory.
     #[inline]
     #[target_feature(enable = "avx2")]
     #[expect(unsafe_code, reason = "there is no safe load of a register")]
@@ -485,14 +485,14 @@ mod avx2 {
     }
 }
 
-/// The kernel of the newest `x86_64`: a block is one register, and what is compared becomes a mask at once.
+/// Kernel of the newest `x86_64`: a block is one register, and a comparison gives a mask directly.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use std::arch::x86_64::{__m512i, _mm512_cmpeq_epi8_mask, _mm512_loadu_si512, _mm512_or_si512, _mm512_set1_epi8};
 
     use super::{Block, BlockWork, Masks, avx2};
 
-    /// Returns whether the processor has what the functions here are compiled for.
+    /// Returns true if the processor has all features that the functions here are compiled for.
     #[inline]
     pub(super) fn detected() -> bool {
         is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && avx2::detected()
@@ -516,7 +516,7 @@ mod avx512 {
         }
     }
 
-    /// One unaligned load; put together of words it becomes six instructions.
+    /// Loads a register from unaligned memory; built from words, it would take six instructions.
     #[inline]
     #[target_feature(enable = "avx512f")]
     #[expect(unsafe_code, reason = "there is no safe load of a register")]
@@ -538,7 +538,7 @@ mod tests {
 
     use super::*;
 
-    /// Does the work with each kernel that this machine has.
+    /// Does the work with each kernel that this machine supports.
     fn run_each<W: BlockWork>(work: impl Fn() -> W) -> Vec<W::Output> {
         let mut done = vec![run_fastest(work()), work().run(words::classify, prefix_xor)];
         #[cfg(target_arch = "x86_64")]
@@ -558,7 +558,7 @@ mod tests {
         done
     }
 
-    /// What the masks promise, one byte after the other.
+    /// Reference implementation of the masks, byte by byte.
     fn advance_bytewise(nesting: &mut Nesting, bytes: &[u8], depth_max: u32) -> Progress {
         for (offset, byte) in bytes.iter().enumerate() {
             if nesting.escaped == 1 {
@@ -592,7 +592,7 @@ mod tests {
         Progress::More
     }
 
-    /// Advances with each kernel: how far it came, and where it stands then.
+    /// Advances with each kernel: returns the results and the new states.
     fn walk(nesting: Nesting, bytes: &[u8], depth_max: u32) -> Vec<(Progress, Nesting)> {
         run_each(|| Advance { nesting, bytes, depth_max })
     }
@@ -608,7 +608,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes hours there: `kernels_agree_at_every_length` does the same on fewer texts")]
-    fn every_kernel_finds_what_a_byte_by_byte_walk_finds() {
+    fn every_kernel_agrees_with_bytewise_walk() {
         proptest!(ProptestConfig { cases: ProptestConfig::default().cases.max(2000), ..Default::default() }, |(
             bytes in soup(), depth in prop_oneof![Just(1_u32), 0_u32..100], depth_max in prop_oneof![1_u32..20, Just(100)], cut in 0_usize..400
         )| {
@@ -638,7 +638,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes hours there: `kernels_agree_at_every_length` does the same on fewer texts")]
-    fn every_kernel_finds_the_same_end_of_a_string() {
+    fn every_kernel_finds_the_same_string_end() {
         proptest!(ProptestConfig { cases: ProptestConfig::default().cases.max(2000), ..Default::default() }, |(
             filler in 0_usize..150, bytes in soup()
         )| {
@@ -667,7 +667,7 @@ mod tests {
         });
     }
 
-    /// A kernel that reads beyond its bytes reads beyond their allocation here: Miri and `AddressSanitizer` see that.
+    /// A kernel that reads too far reads beyond the allocation here, which Miri and `AddressSanitizer` detect.
     #[test]
     fn kernels_agree_at_every_length() {
         let pattern = br#"{"a\"b":["\\",{"c":[]}],"d":"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"} "#;
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_finds_a_byte_beyond_ascii_wherever_it_lies() {
+    fn every_kernel_finds_non_ascii_byte_anywhere() {
         let (lengths, places) = if cfg!(miri) { (73, 53) } else { (1, 1) };
         for len in (0..300).step_by(lengths) {
             let mut bytes = vec![0x7f; len];

@@ -1,4 +1,4 @@
-//! A place in JSON text and the steps that can be taken from there.
+//! A position in JSON text, and steps from it.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,13 @@ use super::{
     block::{self, Progress},
 };
 
-/// Brackets that may be open at once: as many as `serde_json` reads, so that what was accepted can be decoded.
+/// Maximum number of open brackets: the limit of `serde_json`, so that accepted objects can be decoded.
 pub(crate) const DEPTH_MAX: u32 = 127;
 
-/// A position in JSON text. Every step either moves on or says what does not fit; none recurses.
+/// A position in JSON text. Every step advances or returns an error; none recurses.
 ///
-/// Scalars, and strings that are decoded, are checked as `serde_json` checks them. A container that is skipped is checked
-/// for the ends of strings and the number of brackets alone; other strings for their end.
+/// Scalars and decoded strings are checked as strictly as in `serde_json`. Skipped containers are checked only for ends of
+/// strings and the number of brackets; other strings only for their end.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonCursor<'a> {
     json: &'a [u8],
@@ -21,26 +21,26 @@ pub(crate) struct JsonCursor<'a> {
     depth: u32,
 }
 
-/// A key as it is read, before its value.
+/// A key, read before its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member<'a> {
     pub(crate) key: JsonText<'a>,
-    /// Where the comma before it is; `None` for the first.
+    /// Offset of the preceding comma; `None` for the first member.
     pub(crate) comma: Option<usize>,
 }
 
 /// The beginning of an array's element.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element {
-    /// Where the comma before it is; `None` for the first.
+    /// Offset of the preceding comma; `None` for the first element.
     pub(crate) comma: Option<usize>,
 }
 
-/// A string's bytes between its quotes, as they are written.
+/// Undecoded bytes of a string between its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JsonText<'a> {
     raw: &'a [u8],
-    /// Where `raw` begins in the JSON.
+    /// Offset of `raw` in the JSON.
     at: usize,
     escapes: bool,
 }
@@ -60,12 +60,12 @@ impl<'a> JsonCursor<'a> {
         &self.json[from..self.at]
     }
 
-    /// Counts open brackets from here on as a document of its own; returns the count for [`JsonCursor::set_depth`].
+    /// Sets the number of open brackets, to count from here as in a separate document. Returns the old number.
     pub(crate) fn set_depth(&mut self, depth: u32) -> u32 {
         std::mem::replace(&mut self.depth, depth)
     }
 
-    /// Says that something else was expected here.
+    /// Returns the error for an unexpected byte here.
     #[cold]
     pub(crate) fn unexpected(&self, expected: &'static str) -> ScanError {
         if self.at >= self.json.len() {
@@ -75,7 +75,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// Skips whitespace and returns the next byte, which it leaves.
+    /// Skips whitespace and returns the next byte without consuming it.
     #[inline(always)]
     pub(crate) fn peek(&mut self) -> Result<u8, ScanError> {
         while let Some(byte) = self.json.get(self.at) {
@@ -87,7 +87,7 @@ impl<'a> JsonCursor<'a> {
         Err(ScanError::Truncated(self.json.len()))
     }
 
-    /// Checks that nothing but whitespace is left.
+    /// Checks that only whitespace is left.
     pub(crate) fn end(&mut self) -> Result<(), ScanError> {
         match self.peek() {
             Ok(_) => Err(self.unexpected("the end")),
@@ -95,7 +95,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// Takes an opening bracket.
+    /// Consumes an opening bracket.
     pub(crate) fn enter(&mut self, bracket: u8, expected: &'static str) -> Result<(), ScanError> {
         if self.peek()? != bracket {
             return Err(self.unexpected(expected));
@@ -108,7 +108,7 @@ impl<'a> JsonCursor<'a> {
         Ok(())
     }
 
-    /// Takes the next key and its colon, or the closing brace.
+    /// Consumes the next key and its colon, or the closing brace.
     #[inline(always)]
     pub(crate) fn next_member(&mut self, first: &mut bool) -> Result<Option<Member<'a>>, ScanError> {
         let Some(comma) = self.next(first, b'}', "`,` or `}`")? else { return Ok(None) };
@@ -120,7 +120,7 @@ impl<'a> JsonCursor<'a> {
         Ok(Some(Member { key, comma }))
     }
 
-    /// Moves to the next element, or takes the closing bracket.
+    /// Moves to the next element, or consumes the closing bracket.
     pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<Option<Element>, ScanError> {
         Ok(self.next(first, b']', "`,` or `]`")?.map(|comma| Element { comma }))
     }
@@ -153,7 +153,7 @@ impl<'a> JsonCursor<'a> {
         Ok(Some(Some(comma)))
     }
 
-    /// Takes a string.
+    /// Consumes a string.
     #[inline(always)]
     pub(crate) fn string(&mut self, expected: &'static str) -> Result<JsonText<'a>, ScanError> {
         if self.peek()? != b'"' {
@@ -166,7 +166,7 @@ impl<'a> JsonCursor<'a> {
         Ok(text)
     }
 
-    /// Takes a string or `null`.
+    /// Consumes a string or `null`.
     #[inline(always)]
     pub(crate) fn string_or_null(&mut self, expected: &'static str) -> Result<Option<JsonText<'a>>, ScanError> {
         if self.peek()? != b'n' {
@@ -175,7 +175,7 @@ impl<'a> JsonCursor<'a> {
         self.scalar().map(|_| None)
     }
 
-    /// Takes a number, `true`, `false` or `null`. It ends where something follows it: text that ends with it is cut.
+    /// Consumes a number, `true`, `false` or `null`. Another byte must follow: a value at the very end may be truncated.
     pub(crate) fn scalar(&mut self) -> Result<&'a [u8], ScanError> {
         self.peek()?;
         let rest = &self.json[self.at..];
@@ -189,7 +189,7 @@ impl<'a> JsonCursor<'a> {
         Ok(scalar)
     }
 
-    /// Takes any value; returns its text.
+    /// Consumes any value; returns its text.
     #[inline]
     pub(crate) fn skip_value(&mut self) -> Result<&'a [u8], ScanError> {
         let (byte, from) = (self.peek()?, self.at);
@@ -206,7 +206,7 @@ impl<'a> JsonCursor<'a> {
         Ok(self.since(from))
     }
 
-    /// Takes an object; returns the values of the members of these names, of several of one name the last.
+    /// Consumes an object; returns the values of the named members. For a repeated name, the last value counts.
     pub(crate) fn values<const N: usize>(&mut self, names: [&[u8]; N]) -> Result<[Option<&'a [u8]>; N], ScanError> {
         let (mut values, mut first) = ([None; N], true);
         self.enter(b'{', "an object")?;
@@ -234,13 +234,13 @@ impl<'a> JsonCursor<'a> {
         if self.json[self.at - 1] == close {
             Ok(())
         } else {
-            Err(ScanError::Malformed { at: self.at - 1, expected: "the bracket that was opened" })
+            Err(ScanError::Malformed { at: self.at - 1, expected: "the matching bracket" })
         }
     }
 }
 
 impl<'a> JsonText<'a> {
-    /// Returns the string that is meant: valid UTF-8, escapes resolved.
+    /// Returns the decoded string: valid UTF-8 without escapes.
     pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ScanError> {
         let text = std::str::from_utf8(self.raw)
             .map_err(|error| ScanError::Malformed { at: self.at + error.valid_up_to(), expected: "UTF-8" })?;
@@ -259,7 +259,7 @@ impl<'a> JsonText<'a> {
             .map_err(|_| ScanError::Malformed { at: self.at, expected: "valid escapes in a string" })
     }
 
-    /// Returns the bytes of the string that is meant; they are checked only where there are escapes.
+    /// Returns the decoded bytes of the string; UTF-8 is checked only if there are escapes.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Result<Cow<'a, [u8]>, ScanError> {
         if self.escapes { self.unescaped() } else { Ok(Cow::Borrowed(self.raw)) }
@@ -274,7 +274,7 @@ impl<'a> JsonText<'a> {
     }
 }
 
-/// Returns the text of a value that is a string; empty for any other.
+/// Returns the text of a string value; empty for any other value.
 pub(crate) fn text(value: Option<&[u8]>) -> Result<Cow<'_, str>, ScanError> {
     match value {
         Some(value @ [b'"', ..]) => JsonCursor::new(value).string("a string")?.decode(),
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_json() {
+    fn json_number_grammar_is_enforced() {
         for good in ["0", "-0", "10", "1.5", "1e5", "-12.25E+10", "3e-1"] {
             assert!(is_number(good.as_bytes()), "{good}");
         }

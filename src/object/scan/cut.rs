@@ -1,4 +1,4 @@
-//! The scan proper: walks an object once, remembers where its identity lies and what is to be cut.
+//! The scan itself: it walks an object once, and records the positions of its identity and of the cuts.
 
 use std::sync::LazyLock;
 
@@ -9,14 +9,14 @@ use super::{
     TypeMeta, cursor::Member,
 };
 
-/// What a scan found in one object; holds nothing but places in the JSON. It can be used again for the next object.
+/// Result of a scan of one object; holds only positions in the JSON. It can be reused for the next object.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned<'a> {
-    /// The object's own bytes.
+    /// Bytes of the object.
     json: &'a [u8],
-    /// Where they begin in the cursor's text, which is what all offsets count from.
+    /// Offset of the object in the cursor's text; all offsets count from it.
     from: usize,
-    /// Offset behind the opening brace.
+    /// Offset after the opening brace.
     inside: usize,
     api_version: Found<'a>,
     kind: Found<'a>,
@@ -24,11 +24,11 @@ pub(crate) struct Scanned<'a> {
     name: Option<JsonText<'a>>,
     uid: Option<JsonText<'a>>,
     resource_version: Option<JsonText<'a>>,
-    /// `metadata.annotations`, whatever is cut of it.
+    /// Value of `metadata.annotations`, before any cut.
     annotations: Option<&'a [u8]>,
-    /// `metadata.managedFields`, the same.
+    /// Value of `metadata.managedFields`, before any cut.
     managed_fields: Option<&'a [u8]>,
-    /// Ascending and apart from each other.
+    /// Edits in ascending order, without overlap.
     edits: Vec<Edit>,
 }
 
@@ -41,7 +41,7 @@ enum Found<'a> {
     Text(JsonText<'a>),
 }
 
-/// Bytes that are replaced in the copy.
+/// Range of bytes that is replaced in the copy.
 #[derive(Clone, Copy, Debug)]
 struct Edit {
     from: usize,
@@ -57,7 +57,7 @@ enum By {
 }
 
 impl<'a> Scanned<'a> {
-    /// Scans the object at the cursor, which is behind it afterwards.
+    /// Scans the object at the cursor and leaves the cursor after it.
     pub(crate) fn scan(&mut self, cursor: &mut JsonCursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
         let mut edits = std::mem::take(&mut self.edits);
         edits.clear();
@@ -71,32 +71,32 @@ impl<'a> Scanned<'a> {
         Ok(())
     }
 
-    /// Returns `apiVersion` as it was found; empty where there is none.
+    /// Returns `apiVersion` as found; empty if there is none.
     pub(crate) fn api_version(&self) -> Result<Cow<'a, str>, ScanError> {
         self.api_version.decode()
     }
 
-    /// Returns `kind` as it was found; empty where there is none.
+    /// Returns `kind` as found; empty if there is none.
     pub(crate) fn kind(&self) -> Result<Cow<'a, str>, ScanError> {
         self.kind.decode()
     }
 
-    /// Returns whether `apiVersion` and `kind` are those of `types`; as long as they are, neither need be decoded.
+    /// Returns true if `apiVersion` and `kind` are those of `types`; then neither needs decoding.
     pub(crate) fn is_of(&self, types: &TypeMeta) -> Result<bool, ScanError> {
         Ok(self.api_version.is(&types.api_version)? && self.kind.is(&types.kind)?)
     }
 
-    /// Returns `metadata.resourceVersion`; empty where there is none.
+    /// Returns `metadata.resourceVersion`; empty if there is none.
     pub(crate) fn resource_version(&self) -> Result<Cow<'a, str>, ScanError> {
         decode(self.resource_version)
     }
 
-    /// Returns the bytes of the object as they were found.
+    /// Returns the unchanged bytes of the object.
     pub(crate) fn json(&self) -> &'a [u8] {
         self.json
     }
 
-    /// Copies what stays into an object, or what identifies it where it opts out and the plan heeds that.
+    /// Copies the remaining bytes into an object. If the object opts out and the plan respects that, copies the identity only.
     pub(crate) fn object_to_show(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
         if plan.heeds_opt_out && self.annotations.is_some_and(opts_out) {
             let of_plan = plan.type_meta().cloned();
@@ -107,7 +107,7 @@ impl<'a> Scanned<'a> {
         self.object(plan)
     }
 
-    /// Copies what stays into an object.
+    /// Copies the remaining bytes into an object.
     pub(crate) fn object(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
         let name = decode(self.name)?;
         if name.is_empty() {
@@ -148,7 +148,7 @@ impl<'a> Scanned<'a> {
         })
     }
 
-    /// Returns what is put behind the opening brace. There is a member behind it: `metadata`.
+    /// Returns the bytes to insert after the opening brace. A member always follows: `metadata`.
     fn splice<'p>(&self, types: Option<&'p TypeJson>) -> &'p [u8] {
         let Some(types) = types else { return &[] };
         match (self.api_version.is_missing(), self.kind.is_missing()) {
@@ -187,7 +187,7 @@ impl<'a> Scanned<'a> {
         Ok(())
     }
 
-    /// Reads `apiVersion` or `kind`, which will be `wanted`.
+    /// Reads `apiVersion` or `kind`, which becomes `wanted`.
     fn type_member(
         &mut self,
         cursor: &mut JsonCursor<'a>,
@@ -206,7 +206,7 @@ impl<'a> Scanned<'a> {
         Ok(found)
     }
 
-    /// Reads `metadata`; of two, the last one counts.
+    /// Reads `metadata`; the last one counts.
     fn metadata(&mut self, cursor: &mut JsonCursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         (self.namespace, self.name, self.uid, self.resource_version) = (None, None, None, None);
         (self.annotations, self.managed_fields) = (None, None);
@@ -241,7 +241,7 @@ impl<'a> Scanned<'a> {
         Ok(())
     }
 
-    /// Skips a member that says nothing of the identity; cuts it, or what is in it.
+    /// Skips a member that is not part of the identity; cuts it or parts of it.
     fn other(
         &mut self,
         cursor: &mut JsonCursor<'a>,
@@ -262,7 +262,7 @@ impl<'a> Scanned<'a> {
         }
     }
 
-    /// Skips a value and cuts what is in it. Recurses as deep as the longest path.
+    /// Skips a value and cuts parts of it. The recursion is limited by the longest path.
     fn below(&mut self, cursor: &mut JsonCursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         match (cursor.peek()?, drop) {
             (b'{', Some(drop)) if drop.goes_on() => {
@@ -295,8 +295,8 @@ impl<'a> Scanned<'a> {
 
 fn drop_value(_: &[u8]) {}
 
-/// Returns whether these annotations say that their object opts out. The name must be written as API servers write it,
-/// without escapes; what cannot be read says nothing.
+/// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it;
+/// malformed annotations count as no.
 fn opts_out(annotations: &[u8]) -> bool {
     fn read(annotations: &[u8]) -> Result<bool, ScanError> {
         let mut cursor = JsonCursor::new(annotations);
@@ -329,7 +329,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Returns whether it is this text.
+    /// Returns true if it is this text.
     fn is(self, wanted: &str) -> Result<bool, ScanError> {
         match self {
             Self::Text(text) => Ok(*text.bytes()? == *wanted.as_bytes()),
@@ -346,12 +346,12 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Cuts members out of one container so that its commas are right whichever of them go.
+/// Cutter of members of one container, which keeps the commas correct for any set of cut members.
 ///
-/// With a member that goes goes the comma before it. If none before it stays, the cut begins behind the bracket, and the
-/// first one that stays takes its own comma with it.
+/// A cut member goes with the comma before it. If all members before it are cut too, the cut begins after the bracket, and
+/// the first remaining member loses its comma.
 struct Cutter {
-    /// Offset behind the opening bracket.
+    /// Offset after the opening bracket.
     inside: usize,
     first: bool,
     kept_any: bool,
@@ -367,7 +367,7 @@ impl Cutter {
         cursor.next_member(&mut self.first)
     }
 
-    /// Keeps a member. Comes before any edit within it.
+    /// Keeps a member. Must be called before any edit within it.
     fn keep(&mut self, comma: Option<usize>, edits: &mut [Edit]) {
         if !self.kept_any {
             self.kept_any = true;

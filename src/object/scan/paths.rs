@@ -1,19 +1,19 @@
-//! Many paths as one tree, so that one walk serves them all.
+//! A tree of many paths, so that one walk handles all of them.
 
 use crate::object::field_path::{FieldPath, PathStep};
 
-/// A tree of [`FieldPath`]s. At every node one key leads to at most one child: what `[*]` says is also part of every
+/// A tree of [`FieldPath`]s. At every node a key leads to at most one child: the content of `[*]` is also part of every
 /// named child.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathTree {
-    /// Which paths end here.
+    /// Indices of the paths that end here.
     ends: Vec<usize>,
     members: Vec<(Box<str>, PathTree)>,
     each: Option<Box<PathTree>>,
 }
 
 impl PathTree {
-    /// Makes the tree of `paths`, which are known by their position.
+    /// Builds the tree of `paths`, which are identified by their index.
     pub(crate) fn new(paths: &[FieldPath]) -> Self {
         let mut tree = Self::default();
         for (index, path) in paths.iter().enumerate() {
@@ -30,7 +30,7 @@ impl PathTree {
         tree
     }
 
-    /// Takes `path` out of what ends here, and makes it a child of its own if only `[*]` leads to it.
+    /// Removes `path` from the paths that end here. If only `[*]` leads to it, gives it a child of its own.
     pub(crate) fn spare(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else {
             self.ends.clear();
@@ -46,17 +46,17 @@ impl PathTree {
         child.spare(rest);
     }
 
-    /// Returns which paths end here.
+    /// Returns the indices of the paths that end here.
     pub(crate) fn ends(&self) -> &[usize] {
         &self.ends
     }
 
-    /// Returns whether any path goes on from here.
+    /// Returns true if any path continues from here.
     pub(crate) fn goes_on(&self) -> bool {
         !self.members.is_empty() || self.each.is_some()
     }
 
-    /// Returns what belongs to the member `key`, and the member's position if it is named.
+    /// Returns the subtree of the member `key`, and the member's position if it is named.
     pub(crate) fn member(&self, key: &[u8]) -> Option<(Option<usize>, &Self)> {
         match self.members.iter().position(|(name, _)| name.as_bytes() == key) {
             Some(index) => Some((Some(index), &self.members[index].1)),
@@ -64,7 +64,7 @@ impl PathTree {
         }
     }
 
-    /// Returns what belongs to every element of an array.
+    /// Returns the subtree of every array element.
     pub(crate) fn each(&self) -> Option<&Self> {
         self.each.as_deref()
     }
@@ -77,7 +77,7 @@ impl PathTree {
         &mut self.members[index].1
     }
 
-    /// Adds to every named child what `[*]` says of it.
+    /// Adds the content of `[*]` to every named child.
     fn spread(&mut self) {
         if let Some(each) = &self.each {
             for (_, child) in &mut self.members {

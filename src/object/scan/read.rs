@@ -1,11 +1,11 @@
-//! What is read of an object later, and lazily: labels, annotations, owners, and the values at configured paths.
+//! Lazy reads of an object: labels, annotations, owners, and the values at configured paths.
 
 use std::borrow::Cow;
 
 use super::{FieldPath, JsonCursor, PathTree, ScanError, text};
 use crate::object::{Object, field_path::PathStep};
 
-/// One entry of `metadata.ownerReferences`. What is missing there is empty here.
+/// One entry of `metadata.ownerReferences`. Missing fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerReference<'a> {
     /// `apiVersion` of the owner.
@@ -16,11 +16,11 @@ pub struct OwnerReference<'a> {
     pub name: Cow<'a, str>,
     /// `uid` of the owner.
     pub uid: Cow<'a, str>,
-    /// Whether it is the managing controller.
+    /// Set for the managing controller.
     pub controller: bool,
 }
 
-/// Several paths whose values are read in one pass, made ready once.
+/// Several paths whose values are read in one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plucker {
     paths: Vec<FieldPath>,
@@ -48,8 +48,8 @@ impl Object {
         }
     }
 
-    /// Returns the scalars at a path as text: strings unescaped, numbers and booleans as they are written. `null`, objects
-    /// and arrays are nothing; so is an object that turns out to be malformed on the way.
+    /// Returns the scalars at a path as text: unescaped strings, numbers and booleans as written. `null`, objects and arrays
+    /// give nothing; a malformed object gives nothing at all.
     pub fn pluck(&self, path: &FieldPath) -> Vec<String> {
         Plucker::new(std::slice::from_ref(path)).pluck(&self.json()).pop().unwrap_or_default()
     }
@@ -83,7 +83,7 @@ impl OwnerReference<'_> {
     }
 }
 
-/// Returns the text of `metadata.<member>`; of several, the last one.
+/// Returns the text of `metadata.<member>`; the last one counts.
 fn metadata_member<'a>(json: &'a [u8], member: &[u8]) -> Result<Option<&'a [u8]>, ScanError> {
     let mut cursor = JsonCursor::new(json);
     let mut found = None;
@@ -169,10 +169,10 @@ fn has_duplicates<T: Ord>(mut keys: Vec<T>) -> bool {
     keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Why a pass was given up.
+/// Reason why a pass was aborted.
 enum GivenUp {
     Malformed,
-    /// Two members have the same key, and which values count is known only at the end.
+    /// Two members have the same key; only the end decides which one counts.
     Duplicate,
 }
 
@@ -183,12 +183,12 @@ impl From<ScanError> for GivenUp {
 }
 
 impl Plucker {
-    /// Makes `paths` ready.
+    /// Prepares `paths`.
     pub fn new(paths: &[FieldPath]) -> Self {
         Self { tree: PathTree::new(paths), paths: paths.to_vec() }
     }
 
-    /// Returns whether there is no path.
+    /// Returns true if there is no path.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
@@ -207,7 +207,7 @@ impl Plucker {
     }
 }
 
-/// Reads one value. Recurses as deep as the longest path.
+/// Reads one value. The recursion is limited by the longest path.
 fn pluck(cursor: &mut JsonCursor<'_>, tree: &PathTree, found: &mut [Vec<String>]) -> Result<(), GivenUp> {
     match cursor.peek()? {
         b'{' if tree.goes_on() => pluck_object(cursor, tree, found),

@@ -1,4 +1,4 @@
-//! JSON text as nobody would write it: any order, whitespace, escapes, repeated keys.
+//! Unusual JSON text: any order, whitespace, escapes, repeated keys.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::FieldPath;
 use crate::object::field_path::PathStep;
 
-/// Words that mean something to the scanner, and some that nearly do.
+/// Words that the scanner handles specially, and similar words.
 const KEYS: [&str; 16] = [
     "metadata",
     "kind",
@@ -30,7 +30,7 @@ const KEYS: [&str; 16] = [
 /// Writes JSON from a seed.
 pub(crate) struct Writer {
     state: u64,
-    /// Repeats keys now and then.
+    /// Set to repeat keys sometimes.
     pub(crate) repeats: bool,
 }
 
@@ -121,7 +121,7 @@ impl Writer {
         }
     }
 
-    /// Writes this value: keys in any order, and before some of them the same with another value, unless a scan checks
+    /// Writes this value with keys in any order. Some keys are repeated with another value first, unless a scan checks
     /// that.
     pub(crate) fn given(&mut self, value: &Value, out: &mut String) {
         match value {
@@ -181,7 +181,7 @@ impl Writer {
         out.push('}');
     }
 
-    /// Writes what is nearly always an object with an identity.
+    /// Writes an object that nearly always has an identity.
     pub(crate) fn object(&mut self, out: &mut String) {
         self.members(14, out, |writer, key, out| match key {
             "metadata" if !writer.one_in(40) => writer.members(14, out, |writer, key, out| {
@@ -198,7 +198,7 @@ impl Writer {
         });
     }
 
-    /// Returns any path over the words that objects are made of.
+    /// Returns a random path of words that occur in the objects.
     pub(crate) fn path(&mut self) -> FieldPath {
         let mut path = if self.one_in(3) { String::from("metadata") } else { String::new() };
         for _ in 0..=self.below(3) {
@@ -228,7 +228,7 @@ impl Writer {
     }
 }
 
-/// Takes what is at `steps` out of `value`.
+/// Removes the value at `steps` from `value`.
 pub(crate) fn remove(value: &mut Value, steps: &[PathStep]) {
     match (value, steps) {
         (Value::Object(members), [PathStep::Member(name)]) => drop(members.remove(&**name)),
@@ -245,7 +245,7 @@ pub(crate) fn remove(value: &mut Value, steps: &[PathStep]) {
     }
 }
 
-/// A pod as a server sends it: 9 KB, 3.5 KB of them `managedFields`, full of quotes within strings.
+/// Returns a pod as a server sends it: 9 KB, of which 3.5 KB are `managedFields` with many quotes within strings.
 pub(crate) fn pod() -> String {
     include_str!("pod.json").trim_end().to_owned()
 }

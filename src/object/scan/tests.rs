@@ -19,7 +19,7 @@ pub(crate) fn pod_type() -> TypeMeta {
     TypeMeta::new("v1", "Pod")
 }
 
-/// What `serde_json` reads as namespace, name, uid and resourceVersion; `None` if one of them is no text, or there is no name.
+/// Returns namespace, name, uid and resourceVersion by `serde_json`. `None` if one is not a string, or there is no name.
 fn identity_by_serde(value: &Value) -> Option<[String; 4]> {
     let texts = ["namespace", "name", "uid", "resourceVersion"].map(|key| match value.get("metadata")?.get(key) {
         None | Some(Value::Null) => Some(String::new()),
@@ -39,7 +39,7 @@ fn has_types(value: &Value, or_null: bool) -> bool {
     fits("apiVersion") && fits("kind")
 }
 
-/// Takes out what the drop paths name, and leaves what identifies the object.
+/// Removes the drop paths, except the object's identity.
 fn removed_by_serde(original: &Value, drop: &[FieldPath], type_meta: Option<&TypeMeta>) -> Value {
     let mut value = original.clone();
     for path in drop {
@@ -47,7 +47,7 @@ fn removed_by_serde(original: &Value, drop: &[FieldPath], type_meta: Option<&Typ
     }
     if !value["metadata"].is_object() {
         value["metadata"] = json!({});
-        // `metadata` itself is never cut; what is below it is where a longer path says so
+        // `metadata` itself is never cut; longer paths cut its members
         let mut metadata = original["metadata"].clone();
         for path in drop {
             if let [PathStep::Each, rest @ ..] = path.steps()
@@ -81,7 +81,8 @@ fn removed_by_serde(original: &Value, drop: &[FieldPath], type_meta: Option<&Typ
     value
 }
 
-/// Holds one scan against `serde_json`; returns whether both accepted. `exact`: what serde accepts must be accepted.
+/// Compares one scan with `serde_json`; returns true if both accepted the object. If `exact`, the scan must accept
+/// everything that serde accepts.
 pub(crate) fn check(
     json: &[u8],
     drop: &[FieldPath],
@@ -120,7 +121,7 @@ fn generated(seed: u64, repeats: bool) -> (Writer, String, Vec<FieldPath>, Optio
 }
 
 #[test]
-fn generated_objects_have_the_identity_serde_json_reads_and_lose_the_drop_paths_alone() {
+fn scan_agrees_with_serde_json_on_generated_objects() {
     let (total, accepted) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     proptest!(cases(3000), |(seed in any::<u64>())| {
         let (_, json, drop, type_meta) = generated(seed, false);
@@ -133,7 +134,7 @@ fn generated_objects_have_the_identity_serde_json_reads_and_lose_the_drop_paths_
 }
 
 #[test]
-fn of_repeated_keys_the_last_one_counts() {
+fn last_of_repeated_keys_wins() {
     let accepted = std::cell::Cell::new(0);
     proptest!(cases(2500), |(seed in any::<u64>())| {
         let (_, json, drop, type_meta) = generated(seed, true);
@@ -145,18 +146,18 @@ fn of_repeated_keys_the_last_one_counts() {
 }
 
 #[test]
-fn damaged_objects_give_the_same_answer_or_an_error() {
+fn damaged_objects_give_equal_answer_or_error() {
     proptest!(cases(3500), |(seed in any::<u64>())| {
         let (mut writer, json, drop, type_meta) = generated(seed, false);
         let mut json = json.into_bytes();
         writer.mutate(&mut json);
-        // a damaged key can become a repeated one, so that a refusal is as good
+        // damage can make a key a repeated one, so a rejection is also correct
         check(&json, &drop, type_meta.as_ref(), false)?;
     });
 }
 
 #[test]
-fn an_object_cut_off_anywhere_is_truncated() {
+fn truncated_object_is_reported_as_truncated() {
     for seed in 0..20 {
         let (_, json, drop, type_meta) = generated(seed, false);
         let plan = ScanPlan::new(&drop, type_meta);
@@ -192,7 +193,7 @@ pub(crate) fn values(value: &Value, steps: &[PathStep]) -> Vec<String> {
 }
 
 #[test]
-fn plucked_values_are_those_serde_json_finds() {
+fn plucked_values_agree_with_serde_json() {
     let found = std::cell::Cell::new(0);
     proptest!(cases(1500), |(seed in any::<u64>())| {
         let (mut writer, json, ..) = generated(seed, seed % 2 == 0);
@@ -223,7 +224,7 @@ fn plucked_values_are_those_serde_json_finds() {
 }
 
 #[test]
-fn every_combination_of_cut_members_leaves_right_commas() {
+fn every_combination_of_cut_members_leaves_valid_commas() {
     for mask in 0_u8..32 {
         let names = ["a", "b", "c", "d", "e"];
         let drop: Vec<_> = (0..5).filter(|i| mask >> i & 1 == 1).map(|i| format!("spec.{}", names[i])).collect();
@@ -236,8 +237,9 @@ fn every_combination_of_cut_members_leaves_right_commas() {
     }
 }
 
+/// Rule: A-7.
 #[test]
-fn a7_a_missing_type_is_spliced_in_and_another_one_replaced() {
+fn missing_type_is_inserted_and_wrong_one_replaced() {
     let check = |json: &str, expected: &str| {
         let plan = ScanPlan::new(&paths(&["x"]), Some(pod_type()));
         let object = scan_object(json.as_bytes(), &plan).unwrap_or_else(|error| panic!("{json}: {error}"));
@@ -262,14 +264,14 @@ fn a7_a_missing_type_is_spliced_in_and_another_one_replaced() {
 }
 
 #[test]
-fn keys_may_be_escaped() {
+fn escaped_keys_are_decoded() {
     let json = br#"{"\u006bind":"P\u006fd","apiVersi\u006Fn":"v1","m\u0065tadata":{"n\u0061me":"\u0061\ud83d\ude00","uid":"\/"}}"#;
     let object = Object::from_json(json).unwrap();
     assert_eq!((object.name(), object.uid()), ("a\u{1F600}", "/"));
 }
 
 #[test]
-fn odd_objects_are_refused_with_a_reason() {
+fn odd_objects_are_refused_with_reason() {
     let check = |json: &str, expected: &str| {
         let error = Object::from_json(json.as_bytes()).expect_err(json);
         assert_eq!(error.to_string(), expected, "{json}");
@@ -296,7 +298,7 @@ fn odd_objects_are_refused_with_a_reason() {
     );
     check(r#"{"a":1,}"#, "malformed JSON at byte 7: expected another one after the comma");
     check(r#"{"a":tru}"#, "malformed JSON at byte 5: expected a value");
-    check(r#"{"a":[1}"#, "malformed JSON at byte 7: expected the bracket that was opened");
+    check(r#"{"a":[1}"#, "malformed JSON at byte 7: expected the matching bracket");
     check(
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"\ud800"}}"#,
         "malformed JSON at byte 52: expected valid escapes in a string",
@@ -304,7 +306,7 @@ fn odd_objects_are_refused_with_a_reason() {
 }
 
 #[test]
-fn invalid_utf8_is_refused_wherever_it_is() {
+fn invalid_utf8_is_refused_anywhere() {
     let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"x":["y"]}}"#;
     for at in [52, 70] {
         let mut json = json.to_vec();
@@ -314,7 +316,7 @@ fn invalid_utf8_is_refused_wherever_it_is() {
 }
 
 #[test]
-fn invalid_utf8_is_refused_in_front_of_what_is_cut_and_behind_it() {
+fn invalid_utf8_is_refused_around_cut_members() {
     let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"a":"b"},"x":1,"uid":"u"},"spec":{"y":"z"}}"#;
     let cut = ScanPlan::new(&paths(&["metadata.x"]), None);
     for at in [70, 100] {
@@ -326,7 +328,7 @@ fn invalid_utf8_is_refused_in_front_of_what_is_cut_and_behind_it() {
 }
 
 #[test]
-fn nesting_is_accepted_as_deep_as_serde_json_decodes_it() {
+fn nesting_limit_equals_that_of_serde_json() {
     for depth in [1, 63, 64, 65, 125, 126, 127, 128, 1_000_000] {
         let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let json = format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{deep}}}"#);
@@ -338,7 +340,7 @@ fn nesting_is_accepted_as_deep_as_serde_json_decodes_it() {
 }
 
 #[test]
-fn what_is_skipped_is_checked_for_strings_and_brackets_alone() {
+fn skipped_values_are_checked_only_for_structure() {
     let object = |spec: &str| {
         let json = format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{spec}}}"#);
         Object::from_json(json.as_bytes())
@@ -356,7 +358,7 @@ fn what_is_skipped_is_checked_for_strings_and_brackets_alone() {
 }
 
 #[test]
-fn the_bench_pod_loses_its_managed_fields() {
+fn drop_paths_remove_managed_fields_of_bench_pod() {
     let pod = pod();
     let drop =
         paths(&["metadata.managedFields", "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']"]);

@@ -1,4 +1,5 @@
-//! Whatever an expression asks of whatever objects: over what it reads of them it says what it says over all of them.
+//! Random expressions on random objects: decoding only the fields that are read must give the same result as decoding
+//! everything.
 
 use std::cell::Cell;
 
@@ -11,15 +12,15 @@ use super::*;
 use crate::object::Object;
 
 const CASES: u32 = 4_000;
-/// Evaluations that have seen every order of a map's few keys, which is another each time.
+/// Number of evaluations that see every order of a map's few keys, which changes each time.
 const ORDERS: usize = 400;
 
 const KEYS: [&str; 3] = ["a", "b", "d"];
-/// What macros call their elements: often the same, and sometimes what the variables are called.
+/// Names of elements in macros: often the same, and sometimes those of variables.
 const BOUND: [&str; 5] = ["c", "c", "c", "d", "object"];
 const LITERALS: [&str; 10] = ["'a'", "'b'", "true", "'a'", "1", "{'a': 'a'}", "{}", "0", "null", "1.5"];
 
-/// Choices, one after the other; at its end always the first, which is the simplest.
+/// Choices, one after the other. At its end it always returns the first choice, which is the simplest.
 struct Tape<'t>(std::slice::Iter<'t, u8>);
 
 impl<'t> Tape<'t> {
@@ -40,7 +41,7 @@ impl<'t> Tape<'t> {
         match self.below(kinds) {
             0 => self.one_of(&LITERALS).replace('\'', "\""),
             1 | 2 => self.members(depth - 1),
-            // as lists mostly are
+            // like most lists
             3 => self.list(|tape| tape.members(depth - 1)),
             4 => self.list(|tape| tape.members(0)),
             _ => self.list(|tape| tape.json(depth - 1)),
@@ -52,7 +53,7 @@ impl<'t> Tape<'t> {
         format!("[{}]", elements.join(","))
     }
 
-    /// Keys may be there twice, and be written with escapes.
+    /// Writes members. Keys may be duplicate, and be written with escapes.
     fn members(&mut self, depth: usize) -> String {
         let mut members = Vec::new();
         for keys in [["a", "a", "\\u0061"], ["b", "b", "a"], ["d", "e", "b"]] {
@@ -70,10 +71,10 @@ impl<'t> Tape<'t> {
     }
 }
 
-/// Writes expressions.
+/// Writer of expressions.
 struct Writer<'t> {
     tape: Tape<'t>,
-    /// What may be named.
+    /// Names that are in scope.
     names: Vec<&'static str>,
 }
 
@@ -108,7 +109,7 @@ impl Writer<'_> {
                 format!("{}.{function}()", self.range(below))
             }
             _ => {
-                let range = self.path(below); // or it is refused
+                let range = self.path(below); // otherwise it is refused
                 self.with(&range, |writer, name| format!("sortBy({name}, {})", writer.value(below)))
             }
         }
@@ -136,7 +137,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What is mostly gone over: a part of a variable, or of it what a filter leaves.
+    /// Writes a typical range of a macro: a part of a variable, or a filter of it.
     fn range(&mut self, depth: usize) -> String {
         match (self.tape.below(8), depth.checked_sub(1)) {
             (5, Some(below)) => self.filter(below),
@@ -154,7 +155,7 @@ impl Writer<'_> {
         self.over(depth, |writer, name| format!("map({name}, {}, {})", writer.truth(depth), writer.value(depth)))
     }
 
-    /// Writes a macro over something; `call` writes its call.
+    /// Writes a macro over a range; `call` writes its call.
     fn over(&mut self, depth: usize, call: impl FnOnce(&mut Self, &str) -> String) -> String {
         let range = self.range(depth);
         self.with(&range, call)
@@ -169,7 +170,7 @@ impl Writer<'_> {
     }
 
     fn path(&mut self, depth: usize) -> String {
-        // the last that was bound is named most
+        // the innermost bound name is used most often
         let back = [0, 0, 0, 1, 2, 3][self.tape.below(6)].min(self.names.len() - 1);
         let mut path = self.names[self.names.len() - 1 - back].to_owned();
         for _ in 0..[1, 0, 2][self.tape.below(3)] {
@@ -199,7 +200,7 @@ fn expression(tape: &[u8]) -> String {
     if writer.tape.below(2) == 0 { writer.truth(4) } else { writer.value(4) }
 }
 
-/// Makes an expression ready, also one that rules do not offer.
+/// Compiles an expression, even if rules do not offer it.
 fn ready(text: &str, reads: impl FnOnce(&IdedExpr) -> Reads) -> When {
     let program = read(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     let mut expression = program.expression().clone();
@@ -208,13 +209,13 @@ fn ready(text: &str, reads: impl FnOnce(&IdedExpr) -> Reads) -> When {
     When { source, expression, reads, cluster: "".into(), patterns: None, limits: RuleLimits::default(), weight }
 }
 
-/// As it was written: all is read, and no iteration is counted.
+/// Compiles an expression unchanged: everything is read, and no iteration is counted.
 fn plain(text: &str) -> When {
     let expression = read(text).unwrap_or_else(|error| panic!("{text}: {error}")).expression().clone();
     When { expression, ..ready(text, |_| Reads::all()) }
 }
 
-/// Evaluates an expression; returns what it is, or that it is an error, as a text that knows no order.
+/// Evaluates an expression; returns its value or error as a text that does not depend on an order.
 fn outcome(when: &When, old: &Object, object: &Object) -> Result<String, String> {
     let (before, object, old) = (Before::State(old), Subject::new(object), Subject::new(old));
     let scope = Scope::new(when, ChangeKind::Updated, before, &object, &old);
@@ -223,11 +224,11 @@ fn outcome(when: &When, old: &Object, object: &Object) -> Result<String, String>
         let value = Value::resolve(&when.expression, &context);
         value.map(|value| shown(&value)).map_err(|error| letters(&error.to_string()))
     }));
-    assert_eq!(scope.malformed.get(), None, "what was written is an object");
+    assert_eq!(scope.malformed.get(), None, "the written object is valid");
     evaluated.unwrap_or_else(|_| Err("it has panicked".to_owned()))
 }
 
-/// Writes a value; maps have no order, nor have the lists that are made of them.
+/// Formats a value. Maps are sorted, and so are lists made from maps.
 fn shown(value: &Value) -> String {
     let sorted = |mut parts: Vec<String>| {
         parts.sort_unstable();
@@ -243,7 +244,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Writes the letters of an error in an order of their own: it may show a map.
+/// Sorts the letters of an error, because it may show a map.
 fn letters(error: &str) -> String {
     let mut letters: Vec<_> = error.chars().collect();
     letters.sort_unstable();
@@ -251,7 +252,7 @@ fn letters(error: &str) -> String {
 }
 
 #[test]
-fn what_is_not_read_of_an_object_makes_no_difference_nor_does_counting() {
+fn unread_fields_and_counting_change_no_verdict() {
     let tape = |len| proptest::collection::vec(any::<u8>(), 0..len);
     let (partly, said) = (Cell::new(0), Cell::new(0));
     let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
@@ -276,7 +277,7 @@ fn what_is_not_read_of_an_object_makes_no_difference_nor_does_counting() {
     if let Err(error) = ran {
         panic!("{error}");
     }
-    // or it would prove nothing
+    // otherwise the test would prove nothing
     assert!(partly.get() > CASES / 2 && said.get() > CASES / 6, "{partly:?} {said:?}");
 }
 
@@ -294,7 +295,7 @@ fn with_steps(text: &str, steps: u64, object: &Object) -> Result<bool, Failure> 
 }
 
 #[test]
-fn each_iteration_of_each_macro_is_a_step() {
+fn each_macro_iteration_is_a_step() {
     let object = object_with("");
     for (text, steps) in [
         ("[1, 2, 3].all(x, x > 0)", 3),
@@ -317,19 +318,19 @@ fn each_iteration_of_each_macro_is_a_step() {
 }
 
 #[test]
-fn work_that_grows_with_the_object_is_more_steps() {
+fn work_on_large_values_takes_more_steps() {
     let (small, large) = (object_with("x"), object_with(&"x".repeat(100_000)));
     for text in ["[1, 2].all(x, object.data.x.contains('x'))", "[1, 2].all(x, object.data.x.split('').size() > 0)"] {
         assert_eq!(with_steps(text, 20, &small), Ok(true), "{text}");
         assert!(matches!(with_steps(text, 20, &large), Err(Failure::Exceeded(_))), "{text}");
     }
-    // A comparison with a word that is written out is not.
+    // A comparison with a literal takes one step.
     let text = "[1, 2].all(x, object.data.x != 'y' && object.data.x.startsWith('x'))";
     assert_eq!(with_steps(text, 20, &large), Ok(true));
 }
 
 #[test]
-fn cpu_time_is_bounded_where_it_is_asked_for() {
+fn cpu_time_is_bounded_on_request() {
     let object = object_with(&"x".repeat(300_000));
     let limits = RuleLimits { steps: u64::MAX, cpu: Some(std::time::Duration::from_millis(1)), ..RuleLimits::CLIENT };
     let when = When::compile("object.data.x.split('').all(x, x == 'x')", "", &["object"], limits).unwrap();

@@ -1,21 +1,21 @@
-//! What `Accept` asks for: whole objects, their metadata, or a table.
+//! Form that `Accept` requests: whole objects, their metadata, or a table.
 
 use axum::http::HeaderMap;
 
 use super::super::{accept::negotiate, status_object::StatusObject};
 
-/// The form of the objects of an answer.
+/// Form of the objects in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As the server sent them.
+    /// Objects as the server sent them.
     Whole,
     /// `PartialObjectMetadata`, or its list.
     Metadata(MetaVersion),
-    /// `Table`: what kubectl prints.
+    /// `Table`: the columns that kubectl prints.
     Table(MetaVersion, Include),
 }
 
-/// Version of the group `meta.k8s.io` that an answer is written in.
+/// Version of the group `meta.k8s.io` of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetaVersion {
     V1,
@@ -32,7 +32,7 @@ impl MetaVersion {
     }
 }
 
-/// What of its object a row of a table carries: `includeObject`.
+/// Part of the object that a table row contains: `includeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
     None,
@@ -41,7 +41,7 @@ pub(super) enum Include {
 }
 
 impl Include {
-    /// Reads `includeObject`; 400 for what is none.
+    /// Parses `includeObject`; returns 400 for an invalid value.
     fn parse(text: &str) -> Result<Self, StatusObject> {
         match text {
             "" | "Metadata" => Ok(Self::Metadata),
@@ -56,10 +56,10 @@ impl Include {
 }
 
 impl Form {
-    /// Returns the first form of `Accept` that there is; 406 where there is none, or where it does not suit what is asked
-    /// for, as the API server answers.
+    /// Returns the first supported form of `Accept`. Returns 406 if there is none, or if it does not fit the request, like the
+    /// API server.
     ///
-    /// Protobuf and YAML are not made here: clients name JSON behind them.
+    /// Protobuf and YAML are not supported: clients list JSON after them.
     pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, StatusObject> {
         let asked = negotiate(headers, ("", MetaVersion::V1), of_range);
         let (name, version) = asked.ok_or_else(|| StatusObject::not_acceptable("application/json"))?;
@@ -72,13 +72,13 @@ impl Form {
         }
     }
 
-    /// Returns whether more of an object goes out than its metadata.
+    /// Returns true if a response contains more of an object than its metadata.
     pub(super) fn shows_values(self) -> bool {
         matches!(self, Self::Whole | Self::Table(_, Include::Object))
     }
 }
 
-/// Reads the parameters of a range: the kind to convert to, empty for none, and its version.
+/// Parses the parameters of a range: the kind to convert to, or an empty text, and its version.
 fn of_range([name, group, version]: [Option<&str>; 3]) -> Option<(&str, MetaVersion)> {
     let Some(name) = name else { return Some(("", MetaVersion::V1)) };
     let version = match (group, version) {

@@ -14,19 +14,19 @@ use tokio::time::Instant;
 use super::super::status_object::StatusObject;
 use crate::{journal::UnitId, mutex::lock, object::Object};
 
-/// How long the rest of a paged list can be fetched.
+/// Time for which the rest of a paged list can be fetched.
 const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
 
-/// Paged lists kept at a time; the oldest gives way.
+/// Maximum number of stored paged lists; the oldest is dropped.
 const SNAPSHOTS_MAX: usize = 64;
 
-/// Objects that all kept lists refer to, 8 bytes each; the oldest list gives way, the newest is always kept.
+/// Maximum number of objects in stored lists, 8 bytes each. The oldest list is dropped; the newest is always kept.
 const OBJECTS_MAX: usize = 2 << 20;
 
-/// A collection: the type, a namespace or all of them, one unit or all of them.
+/// Collection: the type, a namespace or all, a unit or all.
 pub(super) type Collection = (String, Option<String>, Option<UnitId>);
 
-/// The objects of one list, in order.
+/// Objects of one list, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) taken: Instant,
@@ -40,33 +40,33 @@ pub(super) struct Snapshot {
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) resource_version: String,
-    /// The token of the next page, if there is one.
+    /// Token of the next page, if there is one.
     pub(super) next: Option<Token>,
-    /// Objects after this page, where that is told.
+    /// Number of objects after this page, if it is reported.
     pub(super) remaining: Option<usize>,
     pub(super) items: Arc<[Object]>,
-    /// Where in `items` the page lies.
+    /// Range of the page in `items`.
     pub(super) range: std::ops::Range<usize>,
 }
 
 impl Page {
-    /// Returns the page's objects.
+    /// Returns the objects of the page.
     pub(super) fn objects(&self) -> &[Object] {
         &self.items[self.range.clone()]
     }
 }
 
-/// Where a paged list goes on; opaque to clients.
+/// Position at which a paged list continues; opaque to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
-    /// The run of the engine: another one knows nothing of its snapshots.
+    /// Run of the engine: the snapshots of other runs are unknown.
     run: u64,
     snapshot: u64,
     offset: usize,
 }
 
 impl Token {
-    /// Reads a token; 400 for one that nobody here wrote.
+    /// Parses a token; returns 400 for an invalid one.
     pub(super) fn parse(text: &str) -> Result<Self, StatusObject> {
         let mut parts = text.split('.');
         let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
@@ -84,7 +84,7 @@ impl std::fmt::Display for Token {
     }
 }
 
-/// Lists whose later pages may still be asked for.
+/// Lists whose later pages may still be requested.
 #[derive(Debug)]
 pub(in crate::serve) struct Snapshots {
     run: u64,
@@ -93,12 +93,12 @@ pub(in crate::serve) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Makes an empty store; `run` is a random number.
+    /// Creates an empty store; `run` is a random number.
     pub(in crate::serve) fn new(run: u64) -> Self {
         Self { run, next_id: AtomicU64::new(0), kept: Mutex::default() }
     }
 
-    /// Returns the snapshot and where to go on. 410 where it is gone, 400 where it is another collection's.
+    /// Returns the snapshot and the offset. Returns 410 if the snapshot has expired, 400 if it is of another collection.
     pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Snapshot, usize), StatusObject> {
         let known = token.run == self.run;
         let found = lock(&self.kept).get(&token.snapshot).filter(|_| known).cloned();
@@ -107,12 +107,12 @@ impl Snapshots {
                        list without the continue parameter.";
         let snapshot = alive.ok_or_else(|| StatusObject::expired(expired))?;
         if snapshot.collection != *collection {
-            return Err(StatusObject::bad_request("continue key is not valid: it is of another list".to_owned()));
+            return Err(StatusObject::bad_request("continue key is not valid: it belongs to another list".to_owned()));
         }
         Ok((snapshot, token.offset))
     }
 
-    /// Cuts a page out, and keeps the snapshot where there is more.
+    /// Returns a page, and stores the snapshot if there are more pages.
     pub(super) fn cut(&self, snapshot: Snapshot, offset: usize, limit: Option<usize>) -> Page {
         let start = offset.min(snapshot.items.len());
         let rest = snapshot.items.len() - start;
@@ -124,12 +124,12 @@ impl Snapshots {
         Page { resource_version, remaining: next.as_ref().filter(|_| tells).map(|_| remaining), next, items, range }
     }
 
-    /// Keeps a snapshot, and returns its number.
+    /// Stores a snapshot and returns its number.
     fn keep(&self, snapshot: Snapshot) -> u64 {
         self.expire();
         let mut kept = lock(&self.kept);
         if let Some((id, _)) = kept.iter().find(|(_, kept)| Arc::ptr_eq(&kept.items, &snapshot.items)) {
-            return *id; // a later page of it
+            return *id; // a later page of the same list
         }
         let objects = |kept: &HashMap<u64, Snapshot>| kept.values().map(|kept| kept.items.len()).sum::<usize>();
         while kept.len() >= SNAPSHOTS_MAX || objects(&kept) + snapshot.items.len() > OBJECTS_MAX {
@@ -141,7 +141,7 @@ impl Snapshots {
         id
     }
 
-    /// Drops snapshots whose time is over.
+    /// Drops expired snapshots.
     pub(in crate::serve) fn expire(&self) {
         lock(&self.kept).retain(|_, kept| kept.taken.elapsed() < SNAPSHOT_LIFE);
     }

@@ -1,4 +1,4 @@
-//! Paths and query parameters.
+//! Paths and query parameters of the read API.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use crate::{
     object::{KeyRef, ResourceType, ResourceVersion},
 };
 
-/// What a path below `/api` or `/apis` names.
+/// Collection or object that a path below `/api` or `/apis` names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     pub(super) group: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Splits a path (LW-5, and the same with a name); `None` where it names neither a collection nor an object.
+    /// Parses a path (LW-5, and the same with a name); returns `None` if it names neither a collection nor an object.
     pub(super) fn parse(path: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, rest) = match segments[..] {
@@ -39,8 +39,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns whether there is such a path for the type: with a namespace only where it has one, and no object of a
-    /// namespaced type without.
+    /// Returns true if the path exists for the type: a namespace requires a namespaced type, and an object of such a type
+    /// requires a namespace.
     pub(super) fn fits(&self, resource: &ResourceType) -> bool {
         match self.namespace {
             Some(_) => resource.namespaced,
@@ -49,34 +49,34 @@ impl<'a> Target<'a> {
     }
 }
 
-/// How new the answer must be.
+/// Required version of the response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum VersionQuery {
-    /// As the cache is.
+    /// Version of the cache.
     #[default]
     Any,
     /// At least this version.
     NotOlderThan(ResourceVersion),
-    /// This version.
+    /// Exactly this version.
     Exact(ResourceVersion),
 }
 
-/// Query parameters of a list; a get heeds `resourceVersion` alone.
+/// Query parameters of a list; a get uses only `resourceVersion`.
 #[derive(Debug, Default)]
 pub(super) struct ListQuery {
     pub(super) selector: Selector,
     pub(super) limit: Option<usize>,
     pub(super) continue_token: Option<Token>,
     pub(super) index: Option<(String, String)>,
-    /// One unit of a type that has several; ours.
+    /// One unit of a type with several units; a parameter of deltabus.
     pub(super) unit: Option<UnitId>,
-    /// What rows of a table carry; read where a table is asked for.
+    /// Part of the object in table rows; used only for tables.
     pub(super) include_object: String,
     pub(super) version: VersionQuery,
 }
 
 impl ListQuery {
-    /// Reads a query. Parameters that a cache need not heed (`timeoutSeconds`, `pretty` …) are passed over.
+    /// Parses a query. Parameters without meaning for a cache (`timeoutSeconds`, `pretty` …) are ignored.
     pub(super) fn parse(query: &str) -> Result<Self, StatusObject> {
         let mut parsed = Self::default();
         let (mut index, mut value, mut version, mut matching) = (None, None, String::new(), String::new());
@@ -95,7 +95,7 @@ impl ListQuery {
                 "index" => index = Some(text),
                 "value" => value = Some(text),
                 "watch" if matches!(&*text, "true" | "True" | "TRUE" | "t" | "T" | "1") => {
-                    let why = "watches are not served from the cache, watch the API server";
+                    let why = "the cache does not serve watches: watch the API server";
                     return Err(StatusObject::method_not_allowed(why));
                 }
                 _ => {}
@@ -147,7 +147,7 @@ fn parse_version(version: &str, matching: &str) -> Result<VersionQuery, StatusOb
     }
 }
 
-/// Compares keys as the API server orders its lists: by the text `namespace/name`, so that `a-b/x` is before `a/x`.
+/// Compares keys in the order of the API server's lists: by the text `namespace/name`, so that `a-b/x` precedes `a/x`.
 pub(super) fn server_order(a: KeyRef<'_>, b: KeyRef<'_>) -> Ordering {
     if a.namespace == b.namespace {
         return a.name.cmp(b.name);

@@ -1,4 +1,4 @@
-//! Objects and lists as bodies. A list is made piece by piece while it is sent: its bytes never lie in memory whole.
+//! Bodies of objects and lists. A list is rendered piece by piece while it is sent; it is never in memory as a whole.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use super::{
 };
 use crate::object::Object;
 
-/// A piece of a list is sent once it is this long.
+/// Minimum length of a piece of a list before it is sent.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Estimated bytes of an object's metadata, or of its row in a table.
 const METADATA_BYTES: u64 = 1 << 10;
 
-/// How objects of one type are written.
+/// Format of the objects of one type.
 #[derive(Clone, Debug)]
 pub(super) enum Style {
-    /// As they are; their apiVersion and kind.
+    /// Whole objects, with their apiVersion and kind.
     Whole(String, String),
     /// `PartialObjectMetadata`.
     Metadata(MetaVersion),
-    /// Rows, with ages as of a moment.
+    /// Rows, with ages relative to a time.
     Table(Arc<Table>, MetaVersion, Include, Timestamp),
 }
 
 impl Style {
-    /// Puts a style together; `table` is made where one is asked for.
+    /// Creates the style of a form; `table` is called only for tables.
     pub(super) fn new(form: Form, api_version: &str, kind: &str, table: impl FnOnce() -> Table) -> Self {
         match form {
             Form::Whole => Self::Whole(api_version.to_owned(), kind.to_owned()),
@@ -41,7 +41,7 @@ impl Style {
         }
     }
 
-    /// Writes what stands before the items of a list, up to and with the bracket.
+    /// Returns the text before the items of a list, including the bracket.
     fn head(&self, metadata: &Value) -> String {
         match self {
             Self::Whole(api_version, kind) => list_head(api_version, kind, metadata),
@@ -55,7 +55,7 @@ impl Style {
         }
     }
 
-    /// Estimates the bytes of an object in an answer.
+    /// Estimates the bytes of an object in a response.
     pub(super) fn estimate(&self, object: &Object) -> u64 {
         match self {
             Self::Whole(..) | Self::Table(_, _, Include::Object, _) => object.json_bytes() as u64,
@@ -85,7 +85,7 @@ impl Style {
     }
 }
 
-/// Renders one object: a table of one row, where a table is asked for.
+/// Renders one object; in a table, as a table with one row.
 pub(super) fn object(object: &Object, style: &Style) -> Vec<u8> {
     let mut body = Vec::new();
     if matches!(style, Style::Table(..)) {
@@ -98,7 +98,7 @@ pub(super) fn object(object: &Object, style: &Style) -> Vec<u8> {
     body
 }
 
-/// Renders a page, piece by piece.
+/// Renders a page piece by piece.
 pub(super) fn list(page: Page, style: Style) -> impl Iterator<Item = Bytes> + use<> {
     let mut metadata = json!({"resourceVersion": page.resource_version});
     if let Some(token) = &page.next {
@@ -150,6 +150,6 @@ fn metadata(json: &[u8]) -> &str {
         #[serde(borrow)]
         metadata: &'a RawValue,
     }
-    // What the scan let pass has metadata; where the rest is no JSON there is nothing to show.
+    // The scan has checked that there is metadata. If the rest is invalid JSON, there is nothing to show.
     serde_json::from_slice::<Outline<'_>>(json).map_or("{}", |outline| outline.metadata.get())
 }

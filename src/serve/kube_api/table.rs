@@ -1,13 +1,13 @@
-//! Tables: the columns that `kubectl get` prints, computed here as the API server computes them.
+//! Tables: the columns that `kubectl get` prints, computed like in the API server.
 //!
 //! ```text
-//! kinds    the built-in kinds: their columns and cells, after the server's own printers (1.36)
-//! pod      the cells of a pod: a state machine of its own
+//! kinds    the built-in kinds: their columns and cells, after the API server's printers (1.36)
+//! pod      the cells of a pod, which need a state machine
 //! custom   additionalPrinterColumns of custom resource definitions
-//! cells    ages, selectors, paths: what cells are made of
+//! cells    values of cells: ages, selectors, paths
 //! ```
 //!
-//! A kind that is not known, or of which only metadata is kept, has its name and its age.
+//! A kind that is unknown, or of which only metadata is kept, shows its name and its age.
 
 mod cells;
 mod custom;
@@ -26,17 +26,17 @@ use self::{
 };
 use crate::object::{Object, ResourceType};
 
-/// How objects of one type become rows.
+/// Conversion of the objects of one type to rows.
 #[derive(Debug)]
 pub(super) enum Table {
-    /// As the server's own printers do it.
+    /// Columns of the API server's printers.
     BuiltIn(&'static Kind),
-    /// As a custom resource definition says.
+    /// Columns of a custom resource definition.
     Custom(Vec<CustomColumn>),
 }
 
 impl Table {
-    /// Returns the table of a type. `definition` is its custom resource definition, where that is known.
+    /// Returns the table of a type. `definition` is its custom resource definition, if that is known.
     pub(super) fn of(resource: &ResourceType, is_metadata_only: bool, definition: Option<&Value>) -> Self {
         if is_metadata_only {
             return Self::BuiltIn(&NAME_AND_AGE);
@@ -62,9 +62,9 @@ impl Table {
         }
     }
 
-    /// Returns the cells of a row, and its `conditions` where there are any.
+    /// Returns the cells of a row, and its `conditions` if it has any.
     pub(super) fn row(&self, object: &Object, now: Timestamp) -> (Value, Option<Value>) {
-        // What cannot be read has a name; the rest of its row is empty.
+        // An object that cannot be parsed shows only its name.
         let value = object.value().unwrap_or_else(|_| json!({"metadata": {"name": object.name()}}));
         let row = Row { object: &value, now };
         match self {

@@ -1,11 +1,11 @@
-//! Checks of what clients ask for, for any text: see `crate::fuzz`.
+//! Checks of requests with arbitrary text: see `crate::fuzz`.
 
 use super::{
     pages::Token,
     query::{ListQuery, Target, VersionQuery},
 };
 
-/// Checks that a query means the same however it is encoded, and that what is accepted of it is within its limits.
+/// Checks that a query means the same in every encoding, and that accepted values are within their limits.
 pub(crate) fn check_query(query: &str) {
     let encoded =
         form_urlencoded::Serializer::new(String::new()).extend_pairs(form_urlencoded::parse(query.as_bytes())).finish();
@@ -22,7 +22,7 @@ pub(crate) fn check_query(query: &str) {
     }
 }
 
-/// Checks that a path that names something is made of what it names.
+/// Checks that the parts of a parsed path make up the path.
 pub(crate) fn check_path(path: &str) {
     let Some(Target { group, version, plural, namespace, name }) = Target::parse(path) else { return };
     let root = if path.trim_matches('/').starts_with("api/") {

@@ -6,8 +6,9 @@ use super::{
 };
 use crate::object::{KeyRef, ResourceVersion};
 
+/// Rule: LW-5.
 #[test]
-fn lw5_paths_name_collections_and_objects() {
+fn paths_name_collections_and_objects() {
     let parts = |path| Target::parse(path).map(|t| (t.group, t.version, t.plural, t.namespace, t.name));
     assert_eq!(parts("/api/v1/pods"), Some(("", "v1", "pods", None, None)));
     assert_eq!(parts("/api/v1/namespaces/a"), Some(("", "v1", "namespaces", None, Some("a"))));
@@ -22,14 +23,14 @@ fn lw5_paths_name_collections_and_objects() {
 }
 
 #[test]
-fn lists_are_in_the_order_of_the_server_s_keys() {
+fn lists_follow_server_key_order() {
     let mut keys = [("a", "x"), ("a-b", "x"), ("a", "b"), ("", "z"), ("b", "")];
     keys.sort_by(|a, b| server_order(KeyRef { namespace: a.0, name: a.1 }, KeyRef { namespace: b.0, name: b.1 }));
     assert_eq!(keys, [("", "z"), ("a-b", "x"), ("a", "b"), ("a", "x"), ("b", "")]);
 }
 
 #[test]
-fn the_first_acceptable_form_is_given() {
+fn first_acceptable_form_is_chosen() {
     let form = |accept: &str, is_list| {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
@@ -62,8 +63,9 @@ fn the_first_acceptable_form_is_given() {
     assert_eq!(form(old, true), Some(Form::Table(MetaVersion::V1Beta1, Include::Metadata)));
 }
 
+/// Rule: A-2.
 #[test]
-fn a2_versions_and_how_they_match() {
+fn list_query_versions_are_matched() {
     let parse = |query| ListQuery::parse(query).ok().map(|query| query.version);
     let version = || ResourceVersion::from("7");
     assert_eq!(parse(""), Some(VersionQuery::Any));

@@ -8,10 +8,10 @@ use super::{
     request::{Call, Resource},
 };
 
-/// A request for a type that is served.
+/// A request for a served type, with its context.
 pub(super) struct Ask<'a> {
     pub(super) shared: &'a Arc<Shared>,
-    /// Lets the connection end with RST instead of FIN.
+    /// Flag that makes the connection end with RST instead of FIN.
     pub(super) resets: &'a Arc<AtomicBool>,
     pub(super) call: &'a Call,
     pub(super) resource: &'a Resource,

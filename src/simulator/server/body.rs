@@ -1,4 +1,4 @@
-//! Response bodies made of shared pieces: nothing is copied on its way to the socket.
+//! Response bodies made of shared pieces, which are not copied on their way to the socket.
 
 use std::{
     collections::VecDeque,
@@ -18,10 +18,10 @@ use hyper::body::Frame;
 /// A response body.
 pub(super) type Body = UnsyncBoxBody<Batch, io::Error>;
 
-/// How long a body rests before it breaks off, so that what went before reaches the client.
+/// Delay before a body breaks off, so that the bytes already sent reach the client.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// Pieces of bytes that go out as one chunk.
+/// Pieces of bytes that are sent as one chunk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
     pieces: VecDeque<Bytes>,
@@ -86,7 +86,7 @@ pub(super) fn full(batch: Batch) -> Body {
     Full::new(batch).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Breaks a body off after `limit` bytes, without the end that HTTP asks for; with a reset if `resets` is given.
+/// Cuts a body off after `limit` bytes, without the end that HTTP requires; with a reset if `resets` is given.
 pub(super) fn cut(body: Body, limit: u64, resets: Option<Arc<AtomicBool>>) -> Body {
     let left = usize::try_from(limit).unwrap_or(usize::MAX);
     let frames = stream::unfold((body, left), move |(mut body, left)| {
@@ -105,7 +105,7 @@ pub(super) fn cut(body: Body, limit: u64, resets: Option<Arc<AtomicBool>>) -> Bo
     StreamBody::new(Box::pin(frames)).boxed_unsync()
 }
 
-/// Waits until what was sent has left, and returns the error that breaks a body off; with a reset if `resets` is given.
+/// Waits until the sent bytes have left, and returns the error that breaks a body off; with a reset if `resets` is given.
 pub(super) async fn broken_off(resets: Option<&AtomicBool>) -> io::Error {
     tokio::time::sleep(FLUSH).await;
     if let Some(resets) = resets {

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::object::ResourceType;
 
-/// What a type can do whose definition was deleted.
+/// Verbs of a type whose definition was deleted.
 const VERBS_OF_TERMINATING: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
-/// What is served and cannot be listed: group, kind, plural.
+/// Served types that cannot be listed: group, kind, plural.
 const CREATE_ONLY: [(&str, &str, &str); 4] = [
     ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
     ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
@@ -21,13 +21,13 @@ const CREATE_ONLY: [(&str, &str, &str); 4] = [
     ("authentication.k8s.io", "TokenReview", "tokenreviews"),
 ];
 
-/// One type as discovery tells of it.
+/// One type in discovery.
 struct Served {
     info: Arc<TypeInfo>,
     verbs: &'static [&'static str],
 }
 
-/// Returns what discovery tells of.
+/// Returns the types in discovery.
 fn served(store: &SimulatorStore) -> Vec<Served> {
     let of_store = store.types().map(|(id, info)| {
         let verbs = if store.is_terminating(id) { &VERBS_OF_TERMINATING[..] } else { info.verbs() };
@@ -45,7 +45,7 @@ fn served(store: &SimulatorStore) -> Vec<Served> {
     of_store.chain(reviews).collect()
 }
 
-/// Answers a discovery path; `None` if it is none.
+/// Answers a discovery path; `None` for any other path.
 pub(super) fn answer(store: &SimulatorStore, call: &Call) -> Option<Value> {
     let served = &served(store)[..];
     let segments: Vec<&str> = call.path.split('/').filter(|segment| !segment.is_empty()).collect();
@@ -82,12 +82,12 @@ pub(super) fn answer(store: &SimulatorStore, call: &Call) -> Option<Value> {
     }
 }
 
-/// Returns whether the aggregated form is asked for, and answered on this path.
+/// Returns true if the request accepts the aggregated form on a path that supports it.
 pub(super) fn is_aggregated(call: &Call) -> bool {
     call.accept.contains("as=APIGroupDiscoveryList") && matches!(call.path.trim_matches('/'), "api" | "apis")
 }
 
-/// Returns the version of aggregated discovery to answer in.
+/// Returns the version of aggregated discovery for the answer.
 pub(super) fn aggregated_version(call: &Call) -> &'static str {
     if call.accept.contains("v=v2;") || call.accept.ends_with("v=v2") || call.accept.contains("v=v2,") {
         "v2"
@@ -96,7 +96,7 @@ pub(super) fn aggregated_version(call: &Call) -> &'static str {
     }
 }
 
-/// Returns the groups in the order of their first types, each with its versions.
+/// Returns the groups with their versions, ordered by the groups' first types.
 fn groups(served: &[Served]) -> Vec<(&str, Vec<&str>)> {
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for Served { info, .. } in served {
@@ -177,7 +177,7 @@ fn kind(resource: &ResourceType) -> Value {
     json!({"group": resource.group, "version": resource.version, "kind": resource.kind})
 }
 
-/// Lists the `OpenAPI` documents, one a group and version.
+/// Lists the `OpenAPI` documents, one per group and version.
 fn openapi_index(served: &[Served]) -> Value {
     let mut paths = Map::new();
     for Served { info, .. } in served {
@@ -192,7 +192,7 @@ fn openapi_index(served: &[Served]) -> Value {
     json!({"paths": paths})
 }
 
-/// An `OpenAPI` document without schemas: it says that the server validates fields, so that kubectl does not try to.
+/// Returns an `OpenAPI` document without schemas. It declares server-side field validation, so that kubectl does not validate.
 fn openapi(served: &[Served], group: &str, version: &str) -> Option<Value> {
     let mut paths = Map::new();
     for Served { info, .. } in of_version(served, group, version) {

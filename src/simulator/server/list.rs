@@ -16,7 +16,7 @@ use super::{
     request::Shape,
 };
 
-/// Answers a list with its body.
+/// Answers a list request.
 pub(super) async fn list(ask: &Ask<'_>) -> Result<Batch, ApiError> {
     let Ask { shared, call, .. } = ask;
     let StreamPlan { empty, lag, .. } = StreamPlan::of(ask.faults);

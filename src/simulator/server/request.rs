@@ -1,4 +1,4 @@
-//! What a request asks for.
+//! Parsed requests.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Uri, header};
 
 use super::super::{error::ApiError, faults::RequestKind};
 
-/// One request as it came in, for tests to look at.
+/// One received request, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenRequest {
     /// `GET`, `POST` …
@@ -18,11 +18,11 @@ pub struct SeenRequest {
     pub query: BTreeMap<String, String>,
     /// The `Accept` header.
     pub accept: String,
-    /// What faults took it for.
+    /// Kind of request for the selection of faults.
     pub verb: RequestKind,
 }
 
-/// A request taken apart.
+/// A parsed request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) method: Method,
@@ -31,11 +31,11 @@ pub(super) struct Call {
     pub(super) accept: String,
     pub(super) content_type: String,
     pub(super) user_agent: String,
-    /// The collection or object that the path names; `None` for discovery, health and version.
+    /// Collection or object in the path; `None` for discovery, health and version.
     pub(super) resource: Option<Resource>,
 }
 
-/// The place that a resource path names.
+/// Parts of a resource path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
     pub(super) group: String,
@@ -46,7 +46,7 @@ pub(super) struct Resource {
     pub(super) subresource: Option<String>,
 }
 
-/// Whether whole objects are asked for, or their metadata only.
+/// Requested form: whole objects, or only their metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Whole,
@@ -69,17 +69,17 @@ impl Call {
         })
     }
 
-    /// Returns a query parameter, empty where absent.
+    /// Returns a query parameter, empty if absent.
     pub(super) fn param(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
 
-    /// Returns whether a parameter says yes.
+    /// Returns true if a parameter is set to true.
     pub(super) fn flag(&self, name: &str) -> bool {
         matches!(self.param(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
     }
 
-    /// Returns a whole number; `None` where absent.
+    /// Returns a number; `None` if absent.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let text = self.param(name);
         if text.is_empty() {
@@ -88,7 +88,7 @@ impl Call {
         text.parse().map(Some).map_err(|_| ApiError::bad_request(format!("{name}: Invalid value: {text:?}")))
     }
 
-    /// Returns what faults take this request for.
+    /// Returns the kind of request for the selection of faults.
     pub(super) fn verb(&self) -> RequestKind {
         match &self.resource {
             Some(_) if self.method == Method::GET && self.flag("watch") => RequestKind::Watch,
@@ -97,7 +97,7 @@ impl Call {
         }
     }
 
-    /// Returns what RBAC calls this request.
+    /// Returns the RBAC verb of this request.
     pub(super) fn right(&self, resource: &Resource) -> &'static str {
         match (&self.method, resource.name.is_some()) {
             (&Method::GET, _) if self.flag("watch") => "watch",
@@ -111,12 +111,12 @@ impl Call {
         }
     }
 
-    /// Returns the shape that `Accept` asks for.
+    /// Returns the form that `Accept` requests.
     pub(super) fn shape(&self) -> Shape {
         if self.accept.contains("as=PartialObjectMetadata") { Shape::Metadata } else { Shape::Whole }
     }
 
-    /// Returns the name of the writer in `managedFields`.
+    /// Returns the writer's name for `managedFields`.
     pub(super) fn manager(&self) -> &str {
         let named = self.param("fieldManager");
         let agent = self.user_agent.split(['/', ' ']).next().unwrap_or_default();
@@ -180,8 +180,9 @@ mod tests {
         assert_eq!(parts, expected, "{path}");
     }
 
+    /// Rule: LW-5.
     #[test]
-    fn paths_name_what_lw_5_says() {
+    fn request_paths_are_parsed() {
         check("/api/v1/pods", ["", "v1", "", "pods", "", ""]);
         check("/api/v1/namespaces", ["", "v1", "", "namespaces", "", ""]);
         check("/api/v1/namespaces/a", ["", "v1", "", "namespaces", "a", ""]);

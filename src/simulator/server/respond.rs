@@ -1,4 +1,4 @@
-//! From a request to an answer.
+//! Answers of requests.
 
 use std::{
     io,
@@ -33,10 +33,10 @@ use super::{
 };
 use crate::object::ObjectKey;
 
-/// The largest body taken, as etcd's limit for a request.
+/// Largest accepted body: etcd's limit for a request.
 const MAX_BODY: usize = 3 << 20;
 
-/// Answers one request. An error closes the connection without an answer; `resets` lets it end with RST instead of FIN.
+/// Answers one request. An error closes the connection without an answer; `resets` makes it end with RST instead of FIN.
 pub(super) async fn respond(
     shared: Arc<Shared>,
     resets: Arc<AtomicBool>,
@@ -145,12 +145,12 @@ fn other(shared: &Shared, call: &Call) -> Result<Response<Body>, ApiError> {
     Ok(response)
 }
 
-/// What a path is answered with that nobody serves.
+/// Returns the error for a path that is not served.
 fn unserved(group: &str) -> ApiError {
     if is_builtin_group(group) { ApiError::no_such_path() } else { ApiError::no_such_page() }
 }
 
-/// Rights are looked at before it is known whether the type exists, as on a real server.
+/// Checks the rights. As on a real server, this precedes the check that the type exists.
 fn check_rights(shared: &Shared, call: &Call, resource: &Resource) -> Result<(), ApiError> {
     let verb = call.right(resource);
     let namespace = resource.namespace.as_deref().unwrap_or_default();
@@ -164,7 +164,7 @@ fn check_rights(shared: &Shared, call: &Call, resource: &Resource) -> Result<(),
     Err(ApiError::forbidden(&resource.group, &whole, resource.name.as_deref().unwrap_or_default(), verb, namespace))
 }
 
-/// Answers what a client asks about its own rights.
+/// Answers access reviews about the caller's own rights.
 fn review(shared: &Shared, resource: &Resource, body: &Bytes) -> Result<Response<Body>, ApiError> {
     let mut review = parse(body)?;
     let status = match resource.plural.as_str() {
@@ -179,7 +179,7 @@ fn review(shared: &Shared, resource: &Resource, body: &Bytes) -> Result<Response
             };
             json!({"allowed": asked.is_null() || shared.faults.allows(attempt)})
         }
-        // rules only grant: what is forbidden here cannot be said
+        // rules can only grant, so they cannot express refusals
         "selfsubjectrulesreviews" => json!({
             "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
@@ -282,7 +282,7 @@ fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response<Body> {
             });
             success(Some(details))
         }
-        // content goes before a namespace or a definition: what is answered is the mark
+        // the content of a namespace or a definition is deleted first: the answer is the marked object
         Deletion::Done(object) | Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
     }
 }

@@ -1,4 +1,4 @@
-//! The server as kube-rs' own client and plain requests see it.
+//! Tests of the server with the kube-rs client and with plain requests.
 #![expect(clippy::disallowed_methods, reason = "tests measure time")]
 
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn pod(name: &str, app: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": {"nodeName": "n1", "containers": []}})
 }
 
-/// One GET on a connection of its own: status line and headers, and the body as far as it came within `patience`.
+/// Sends one GET on its own connection; returns status line and headers, and the body received within `patience`.
 async fn get(simulator: &Simulator, path: &str, accept: &str, patience: Duration) -> (String, String) {
     let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
@@ -70,7 +70,7 @@ async fn get(simulator: &Simulator, path: &str, accept: &str, patience: Duration
 
 const PATIENT: Duration = Duration::from_mins(1);
 
-/// The watch frames in a chunked body.
+/// Returns the watch frames in a chunked body.
 fn frames(body: &str) -> Vec<Value> {
     body.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()
 }
@@ -80,7 +80,7 @@ fn types(frames: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn kube_can_create_get_list_patch_replace_and_delete() {
+async fn kube_client_performs_every_object_operation() {
     let simulator = start();
     let api: Api<ConfigMap> = Api::namespaced(client(&simulator), "default");
     let created = api.create(&PostParams::default(), &configmap("a", "1")).await.unwrap();
@@ -103,8 +103,9 @@ async fn kube_can_create_get_list_patch_replace_and_delete() {
     assert!(matches!(error, Error::Api(status) if status.code == 404 && status.message.contains("namespaces")));
 }
 
+/// Rule: A-3.
 #[tokio::test]
-async fn kube_sees_a_watch_through_a_selector_a_3() {
+async fn kube_client_watches_through_selector() {
     let simulator = start();
     let store = simulator.store();
     store.create("pods", pod("a", "web")).unwrap();
@@ -132,8 +133,9 @@ async fn kube_sees_a_watch_through_a_selector_a_3() {
     assert_eq!(next().await, ("DELETED", "b".to_owned()));
 }
 
+/// Rule: A-4.
 #[tokio::test]
-async fn kube_gets_streaming_lists_with_their_marker_a_4() {
+async fn kube_client_gets_streaming_list_with_marker() {
     let simulator = start();
     for name in ["a", "b"] {
         simulator.store().create("pods", pod(name, "web")).unwrap();
@@ -160,7 +162,7 @@ async fn kube_gets_streaming_lists_with_their_marker_a_4() {
 }
 
 #[tokio::test]
-async fn servers_without_streaming_lists_refuse_or_ignore_them() {
+async fn older_servers_refuse_or_ignore_streaming_lists() {
     let path = "/api/v1/pods?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
     let refused = start_with(|options| options.streaming_lists = StreamingSupport::Refused);
     let (head, body) = get(&refused, path, "application/json", PATIENT).await;
@@ -171,8 +173,9 @@ async fn servers_without_streaming_lists_refuse_or_ignore_them() {
     assert!(types(&frames(&body)).contains(&"ADDED") && !body.contains("initial-events-end"), "{body}");
 }
 
+/// Rule: A-7.
 #[tokio::test]
-async fn lists_are_paged_and_their_items_lack_kinds_unless_custom_a_7() {
+async fn lists_are_paged_and_omit_built_in_kinds() {
     let simulator = start();
     let mut workload = Workload::new(1);
     workload.populate(simulator.store(), Sizes { deployments: 5, ..Sizes::default() }).unwrap();
@@ -215,8 +218,9 @@ async fn metadata_only_requests_get_metadata_only() {
     assert!(frame.get("spec").is_none() && frame["metadata"]["name"] == "a");
 }
 
+/// Rule: A-6.
 #[tokio::test]
-async fn expired_and_future_versions_are_refused_a_6() {
+async fn expired_and_future_versions_are_refused() {
     let simulator = start();
     let store = simulator.store();
     store.create("pods", pod("a", "web")).unwrap();
@@ -238,8 +242,9 @@ async fn expired_and_future_versions_are_refused_a_6() {
     assert!(body.contains("ResourceVersionTooLarge") && before.elapsed() >= Duration::from_millis(200));
 }
 
+/// Rule: A-5.
 #[tokio::test]
-async fn bookmarks_come_periodically_and_before_the_timeout_a_5() {
+async fn bookmarks_come_periodically_and_before_timeout() {
     let simulator = start();
     let version = simulator.store().version();
     let path = format!("/api/v1/pods?watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=1");
@@ -255,7 +260,7 @@ async fn bookmarks_come_periodically_and_before_the_timeout_a_5() {
 }
 
 #[tokio::test]
-async fn definitions_come_and_go_in_discovery_and_under_watches() {
+async fn definitions_appear_and_disappear_in_discovery_and_watches() {
     let simulator = start();
     let mut workload = Workload::new(1);
     workload.populate(simulator.store(), Sizes { websites: 2, ..Sizes::default() }).unwrap();
@@ -292,7 +297,7 @@ async fn definitions_come_and_go_in_discovery_and_under_watches() {
 }
 
 #[tokio::test]
-async fn what_is_forbidden_is_refused_as_rbac_would() {
+async fn forbidden_requests_are_refused_like_rbac() {
     let simulator = start();
     let faults = simulator.faults();
     faults.forbid("list", "deployments.apps", Area::ClusterWide);
@@ -330,7 +335,7 @@ async fn what_is_forbidden_is_refused_as_rbac_would() {
 }
 
 #[tokio::test]
-async fn requests_are_logged_as_they_were_asked() {
+async fn requests_are_recorded_as_sent() {
     let simulator = start();
     get(&simulator, "/api/v1/pods?limit=5&labelSelector=a%3Db", "application/json", PATIENT).await;
     let requests = simulator.requests();
@@ -342,7 +347,7 @@ async fn requests_are_logged_as_they_were_asked() {
 }
 
 #[tokio::test]
-async fn faults_answer_in_place_of_the_server() {
+async fn faults_replace_server_answers() {
     let simulator = start();
     simulator.store().create("pods", pod("a", "web")).unwrap();
     let faults = simulator.faults();
@@ -371,7 +376,7 @@ async fn faults_answer_in_place_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_reset_is_a_reset() {
+async fn reset_fault_resets_the_connection() {
     let simulator = start();
     simulator.faults().add("*", RequestKind::Any, Times::Next(1), ServerFault::Reset).unwrap();
     let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
@@ -381,7 +386,7 @@ async fn a_reset_is_a_reset() {
 }
 
 #[tokio::test]
-async fn faults_strike_in_the_middle_of_a_watch() {
+async fn stream_faults_strike_during_watch() {
     let simulator = start();
     for name in ["a", "b", "c", "d"] {
         simulator.store().create("pods", pod(name, "web")).unwrap();
@@ -415,7 +420,7 @@ async fn faults_strike_in_the_middle_of_a_watch() {
 }
 
 #[tokio::test]
-async fn a_marker_can_fail_to_come() {
+async fn marker_can_be_withheld() {
     let simulator = start();
     simulator.faults().add("*", RequestKind::Watch, Times::Always, ServerFault::NoMarker).unwrap();
     simulator.faults().add("*", RequestKind::Watch, Times::Always, ServerFault::NoBookmarks).unwrap();
@@ -425,8 +430,9 @@ async fn a_marker_can_fail_to_come() {
     assert_eq!(types(&frames(&body)), ["ADDED"; 4]);
 }
 
+/// Rule: A-8.
 #[tokio::test]
-async fn a_slow_reader_is_cut_off_a_8() {
+async fn slow_watcher_is_cut_off() {
     let simulator = start_with(|options| options.history = HistoryLimits { changes: 100, bytes: usize::MAX });
     let write = |pods: usize| {
         let after = format!(r#""}},"spec":{{"padding":"{}"}}}}"#, "x".repeat(9_000));
@@ -460,7 +466,7 @@ async fn a_slow_reader_is_cut_off_a_8() {
 }
 
 #[tokio::test]
-async fn a_server_goes_down_and_comes_back_with_its_objects() {
+async fn server_restarts_with_its_objects() {
     let simulator = start();
     simulator.store().create("pods", pod("a", "web")).unwrap();
     let api: Api<Pod> = Api::all(client(&simulator));
@@ -484,7 +490,7 @@ async fn a_server_goes_down_and_comes_back_with_its_objects() {
 }
 
 #[tokio::test]
-async fn a_watch_replayed_over_its_list_gives_what_the_server_holds() {
+async fn list_plus_watch_equals_server_state() {
     let simulator = start();
     let mut workload = Workload::new(3);
     workload.populate(simulator.store(), Sizes::default()).unwrap();
@@ -518,7 +524,7 @@ async fn a_watch_replayed_over_its_list_gives_what_the_server_holds() {
 }
 
 #[test]
-fn the_server_stops_when_dropped() {
+fn dropped_server_stops() {
     let simulator = start();
     let address = simulator.address();
     simulator.stop();

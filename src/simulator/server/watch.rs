@@ -1,6 +1,7 @@
-//! Watches: a cursor into the history of a type, read as fast as the client takes it.
+//! Watches: a cursor into the history of a type, read at the client's speed.
 //!
-//! Nothing is queued for a slow client: it reads the store's history, and is cut off when that has moved on.
+//! No events are queued for a slow client. It reads the store's history, and is disconnected when that no longer reaches
+//! back to its cursor.
 
 use std::{
     collections::VecDeque,
@@ -35,7 +36,7 @@ use super::{
     request::{Call, Shape},
 };
 
-/// Events and bytes that go out as one chunk, at most.
+/// Maximum number of events and bytes in one chunk.
 const CHUNK_EVENTS: usize = 256;
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -47,12 +48,12 @@ struct Watch {
     namespace: Option<String>,
     selector: RequestSelector,
     shape: Shape,
-    /// Everything up to this version is in `queue` or sent.
+    /// Version up to which all events are sent or in `queue`.
     cursor: u64,
     queue: VecDeque<(HistoryKind, Arc<Stored>)>,
-    /// The bookmark that ends the initial events is still to come.
+    /// Set until the bookmark that ends the initial events is sent.
     marker: bool,
-    /// An ERROR event to send before anything else.
+    /// An ERROR event to send before any other event.
     error: Option<ApiError>,
     bookmarks: bool,
     next_bookmark: Instant,
@@ -60,11 +61,11 @@ struct Watch {
     plan: StreamPlan,
     end: Option<End>,
     changes: signal::Receiver<u64>,
-    /// Kept between reads for its memory.
+    /// Buffer for reads, kept to reuse its memory.
     read: Vec<HistoryStep>,
 }
 
-/// How a watch ends once all that is due was sent.
+/// End of a watch after all due events are sent.
 #[derive(Clone, Copy)]
 enum End {
     Clean,
@@ -72,7 +73,7 @@ enum End {
     Stalled,
 }
 
-/// Opens a watch; what is wrong with its version comes as an ERROR event, as from the real server.
+/// Opens a watch. As on the real server, an error of its version is sent as an ERROR event.
 pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     let mut selector = ask.selector()?;
     let Ask { shared, resets, call, resource, id, info, faults } = ask;
@@ -117,7 +118,7 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     Ok(StreamBody::new(Box::pin(frames)).boxed_unsync())
 }
 
-/// Returns whether initial events are to be sent; `None` where the version decides.
+/// Returns true if initial events are requested; `None` if the version decides.
 fn streaming(shared: &Shared, call: &Call) -> Result<Option<bool>, ApiError> {
     let invalid = |why: &str| Err(ApiError::new(422, format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
     let matching = call.param("resourceVersionMatch");
@@ -186,7 +187,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the next chunk; `None` is the end of the stream.
+    /// Returns the next chunk; `None` at the end of the stream.
     async fn next(&mut self) -> Option<io::Result<Batch>> {
         loop {
             match self.end {
@@ -268,7 +269,7 @@ impl Watch {
         push_event(self.shape, kind, object, batch);
     }
 
-    /// Reads more of the history; returns whether there may be something to do now.
+    /// Reads more of the history; returns true if there may be something to send.
     fn refill(&mut self) -> bool {
         self.changes.mark_unchanged();
         let store = self.shared.store.lock();
@@ -276,7 +277,7 @@ impl Watch {
         let removed = store.is_removed(self.id);
         drop(store);
         let Ok(cursor) = read else {
-            self.end = Some(End::Clean); // the history has moved on: a slow reader is cut off
+            self.end = Some(End::Clean); // the history is gone: disconnect the slow reader
             return true;
         };
         let moved = !self.read.is_empty();
@@ -296,7 +297,7 @@ impl Watch {
         moved
     }
 
-    /// Turns a change into what this watch sees of it: objects enter and leave its selector.
+    /// Converts a change to the event that this watch sees, because objects enter and leave its selector.
     fn judge(&self, change: &HistoryStep) -> Option<(HistoryKind, Arc<Stored>)> {
         let key = change.new.key().as_ref();
         if self.namespace.as_ref().is_some_and(|namespace| namespace != key.namespace) {
@@ -333,7 +334,7 @@ impl Watch {
                 }
                 if bookmarks {
                     self.next_bookmark = wake + self.shared.options.bookmark_interval;
-                    // to a version that is still to come the real server says nothing
+                    // the real server sends no bookmark before its version reaches the cursor
                     if self.cursor <= self.shared.store.version() {
                         batch.push(self.bookmark(false, 0));
                     }
@@ -417,7 +418,7 @@ fn frame(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({"type": kind, "object": object}))
 }
 
-/// Returns an answer in the form that kubectl asks for.
+/// Returns an empty answer in kubectl's table form.
 pub(super) fn table(metadata: &Value) -> Value {
     json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": []})
 }

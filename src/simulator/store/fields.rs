@@ -1,15 +1,15 @@
-//! `managedFields`: who wrote which field, in the form that the API server keeps.
+//! `managedFields`: the writers of all fields, in the API server's format.
 
 use serde_json::{Map, Value, json};
 
 use super::{super::types::TypeInfo, stored::TYPED_METADATA};
 
-/// Metadata that the server does not own: a manager is named for it.
+/// Metadata that clients own: writes to it are recorded under their manager.
 const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
 
-/// Notes in `new` that `manager` wrote what differs from `old`; nothing if nothing differs.
+/// Records in `new` that `manager` wrote the fields that differ from `old`; nothing if they are equal.
 ///
-/// Lists count as one field. An earlier entry of the same manager is extended.
+/// A list counts as one field. An earlier entry of the same manager is extended.
 pub(super) fn note(info: &TypeInfo, old: Option<&Value>, new: &mut Value, manager: &str, status: bool, time: &str) {
     let mut written = Map::new();
     let empty = Map::new();

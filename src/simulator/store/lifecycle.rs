@@ -1,7 +1,7 @@
-//! How definitions and namespaces come and go: what controllers do on a real server, in one moment.
+//! Life cycle of definitions and namespaces. The store does at once what controllers do on a real server.
 //!
-//! The steps are those that a watch of a real server shows: a definition is added without conditions, its names are
-//! accepted, it is established; what is deleted is first marked, its content goes, then it goes itself.
+//! A watch shows the same steps as on a real server. A definition is added without conditions, its names are
+//! accepted, and it is established. On deletion an object is first marked, then its content is deleted, then the object.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::object::ObjectKey;
 
-/// What holds a definition until its objects are gone.
+/// Finalizer of a definition, until its objects are deleted.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// A namespace or a definition that was deleted and has content left, or finalizers.
+/// A deleted namespace or definition that still has content or finalizers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terminating {
     id: TypeId,
@@ -25,20 +25,20 @@ pub(super) struct Terminating {
     pub(super) holds: Holds,
 }
 
-/// What has to go before.
+/// Content that must be deleted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// All in the namespace of this name.
+    /// All objects in the namespace of this name.
     Namespace,
-    /// All objects of the type that is defined; `None` where that was no type.
+    /// All objects of the defined type; `None` if the definition was invalid.
     Type(Option<TypeId>),
 }
 
-/// Objects of one type that go with something.
+/// Objects of one type in a container.
 type Inside = (TypeId, Vec<Arc<Stored>>);
 
 impl SimulatorStore {
-    /// Refuses new objects in a namespace, or of a type, that is about to go.
+    /// Refuses new objects in a namespace, or of a type, that is being deleted.
     pub(super) fn check_is_open(&self, id: TypeId, namespace: &str, name: &str) -> Result<(), ApiError> {
         if self.is_terminating(id) {
             return Err(ApiError::new(405, "create not allowed while custom resource definition is terminating"));
@@ -50,7 +50,7 @@ impl SimulatorStore {
         Ok(())
     }
 
-    /// Accepts the names of a definition that was just created, and serves its type.
+    /// Accepts the names of a new definition, and serves its type.
     pub(super) fn establish(&mut self, id: TypeId, mut definition: Value, context: &WriteContext<'_>) {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "lastTransitionTime": context.time, "reason": reason, "message": message});
         let accepted = condition("NamesAccepted", "True", "NoConflicts", "no conflicts found");
@@ -65,7 +65,7 @@ impl SimulatorStore {
         }
     }
 
-    /// Lets a type follow its definition, which was changed.
+    /// Updates a type after a change of its definition.
     pub(super) fn follow_definition(&mut self, before: &Value, after: &Value) {
         if let (Some(id), Some(info)) = (self.defined_by(before), TypeInfo::of_definition(after)) {
             self.types[id.0].info = Arc::new(info);
@@ -77,7 +77,7 @@ impl SimulatorStore {
         self.find(&resource.group, &resource.version, &resource.plural)
     }
 
-    /// Marks a namespace or a definition, and deletes all that belongs to it. It goes itself when the store settles.
+    /// Marks a namespace or a definition, and deletes its content. [`Self::settle`] then removes the object itself.
     pub(super) fn terminate(&mut self, id: TypeId, present: &Arc<Stored>, context: &WriteContext<'_>) -> Deletion {
         let key = present.key().clone();
         let mut object = present.value();
@@ -126,7 +126,7 @@ impl SimulatorStore {
         mark("InstanceDeletionInProgress", "CustomResource deletion is in progress")
     }
 
-    /// Removes what was deleted and is held by nothing any more; returns it.
+    /// Removes and returns marked objects that nothing holds any longer.
     pub(super) fn settle(&mut self) -> Vec<Arc<Stored>> {
         let mut gone = Vec::new();
         while let Some(at) = self.terminating.iter().position(|thing| self.is_released(thing)) {
@@ -148,7 +148,7 @@ impl SimulatorStore {
         }
     }
 
-    /// Returns what is in a namespace, by type.
+    /// Returns the content of a namespace, by type.
     fn within(&self, namespace: &str) -> Vec<Inside> {
         let start = Bound::Included(ObjectKey::new(namespace, ""));
         let of_type = |at: usize| {

@@ -1,4 +1,4 @@
-//! One state of one object, serialised once for all lists and watches that will ever show it.
+//! One state of one object, serialised once for all lists and watches.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, value::RawValue};
 use super::super::{selector::SelectorFacts, types::TypeInfo};
 use crate::object::ObjectKey;
 
-/// How the Go structs order `metadata`; what is not named here comes last.
+/// Order of `metadata` members in the Go structs; other members come last.
 pub(super) const TYPED_METADATA: [&str; 14] = [
     "name",
     "generateName",
@@ -27,17 +27,17 @@ pub(super) const TYPED_METADATA: [&str; 14] = [
     "managedFields",
 ];
 
-/// What happened to an object.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HistoryKind {
     Added,
     Modified,
-    /// It was deleted; the state is its last one, under the version of the deletion.
+    /// The object was deleted; the state is its last one, with the deletion's version.
     Deleted,
 }
 
 impl HistoryKind {
-    /// Returns what a watch frame has before the object.
+    /// Returns the text before the object in a watch frame.
     pub(in crate::simulator) fn prefix(self) -> &'static str {
         match self {
             Self::Added => r#"{"type":"ADDED","object":"#,
@@ -47,19 +47,19 @@ impl HistoryKind {
     }
 }
 
-/// An object's JSON with a hole where the digits of its resourceVersion go.
+/// JSON of an object without the digits of its resourceVersion.
 #[derive(Clone, Debug)]
 pub struct RawObject {
     /// Identity within the type.
     pub key: ObjectKey,
-    /// From `"metadata":{` up to the opening quote of the version.
+    /// Text from `"metadata":{` to the opening quote of the version.
     pub before: Vec<u8>,
-    /// From the closing quote of the version up to the end, the closing brace of the object included.
+    /// Text from the closing quote of the version to the closing brace of the object.
     pub after: Vec<u8>,
 }
 
 impl RawObject {
-    /// Takes an object apart; the key is what `metadata` says. `None` unless it is an object with metadata.
+    /// Splits an object; the key comes from `metadata`. `None` unless it is an object with metadata.
     pub(crate) fn of_value(info: &TypeInfo, object: &Value) -> Option<Self> {
         let object = object.as_object()?;
         let metadata = object.get("metadata")?.as_object()?;
@@ -82,7 +82,7 @@ impl RawObject {
     }
 }
 
-/// Stands for the version; no object has it elsewhere.
+/// Placeholder of the version; it occurs nowhere else in an object.
 const HOLE: &str = "\u{fffe}";
 
 fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<&'a str> {
@@ -97,7 +97,7 @@ fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<
     names
 }
 
-/// One state of one object: a watch frame in one allocation, of which everything else is a slice.
+/// One state of one object, as one allocation with a watch frame. All other forms are slices of it.
 #[derive(Debug)]
 pub struct Stored {
     key: ObjectKey,
@@ -105,11 +105,11 @@ pub struct Stored {
     kind: HistoryKind,
     /// `{"type":…,"object":{…}}` and a newline.
     frame: Bytes,
-    /// Where the object begins in `frame`.
+    /// Offset of the object in `frame`.
     object: usize,
-    /// Where its `"metadata"` begins in `frame`.
+    /// Offset of its `"metadata"` in `frame`.
     metadata: usize,
-    /// Where the digits of the version are in `frame`.
+    /// Range of the version's digits in `frame`.
     digits: std::ops::Range<usize>,
     facts: OnceLock<SelectorFacts>,
 }
@@ -126,13 +126,13 @@ impl Stored {
         Self::lay_out(raw.key, kind, version, [head.as_bytes(), &raw.before, &raw.after, b"}\n"])
     }
 
-    /// Returns the same state under another version and kind of change: what a deletion shows.
+    /// Returns the same state with another version and kind of change, for a deletion.
     pub(in crate::simulator) fn restamped(&self, kind: HistoryKind, version: u64) -> Self {
         let (head, before) = (&self.frame[self.object..self.metadata], &self.frame[self.metadata..self.digits.start]);
         Self::lay_out(self.key.clone(), kind, version, [head, before, &self.frame[self.digits.end..], b""])
     }
 
-    /// Joins what comes before `"metadata"`, from there up to the version, behind the version, and the end.
+    /// Joins four parts: the text before `"metadata"`, the text up to the version, the text after the version, and the end.
     fn lay_out(key: ObjectKey, kind: HistoryKind, version: u64, [head, before, after, end]: [&[u8]; 4]) -> Self {
         let (prefix, digits) = (kind.prefix(), version.to_string());
         let frame = [prefix.as_bytes(), head, before, digits.as_bytes(), after, end].concat();
@@ -162,7 +162,7 @@ impl Stored {
         self.frame.slice(self.metadata..self.frame.len() - 2)
     }
 
-    /// Returns the watch frame for a kind of change: one piece where it is the state's own kind, else two.
+    /// Returns the watch frame for a kind of change: one piece for the state's own kind, otherwise two.
     pub(crate) fn frame(&self, kind: HistoryKind) -> (Option<Bytes>, Bytes) {
         if kind == self.kind {
             (None, self.frame.clone())
@@ -187,12 +187,12 @@ impl Stored {
         serde_json::from_slice(&self.json()).unwrap_or_default()
     }
 
-    /// Returns what selectors look at, decoded at the first call.
+    /// Returns the fields that selectors use, decoded at the first call.
     pub(crate) fn facts(&self, info: &TypeInfo) -> &SelectorFacts {
         self.facts.get_or_init(|| SelectorFacts::of(info, &self.value()))
     }
 
-    /// Returns the bytes held for this state.
+    /// Returns the size of this state in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         self.frame.len() + size_of::<Self>()
     }

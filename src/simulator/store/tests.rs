@@ -45,7 +45,7 @@ fn names(page: &ListedPage) -> Vec<String> {
 }
 
 #[test]
-fn create_fills_in_what_the_server_owns() {
+fn create_fills_in_server_fields() {
     let mut fixture = fixture("pods");
     let pod = fixture.create("a", &json!({"app": "web"})).value();
     let metadata = &pod["metadata"];
@@ -62,7 +62,7 @@ fn create_fills_in_what_the_server_owns() {
 }
 
 #[test]
-fn a_taken_name_is_already_exists_and_a_generated_name_is_fresh() {
+fn taken_name_fails_and_generated_name_is_unique() {
     let mut fixture = fixture("pods");
     fixture.create("a", &json!({}));
     let object = json!({"metadata": {"name": "a"}});
@@ -76,7 +76,7 @@ fn a_taken_name_is_already_exists_and_a_generated_name_is_fresh() {
 }
 
 #[test]
-fn an_update_of_an_old_version_conflicts() {
+fn update_of_old_version_conflicts() {
     let mut fixture = fixture("pods");
     let old = fixture.create("a", &json!({})).value();
     fixture.patch("a", json!({"metadata": {"labels": {"x": "y"}}}), Part::Main).unwrap();
@@ -88,7 +88,7 @@ fn an_update_of_an_old_version_conflicts() {
 }
 
 #[test]
-fn generation_follows_the_spec_and_status_is_a_subresource() {
+fn generation_follows_spec_and_status_is_subresource() {
     let mut fixture = fixture("pods");
     fixture.create("a", &json!({}));
     let pod = fixture.patch("a", json!({"metadata": {"labels": {"x": "y"}}}), Part::Main).unwrap().value();
@@ -105,7 +105,7 @@ fn generation_follows_the_spec_and_status_is_a_subresource() {
 }
 
 #[test]
-fn finalizers_hold_a_deletion() {
+fn finalizers_delay_deletion() {
     let mut fixture = fixture("configmaps");
     fixture.create("a", &json!({}));
     fixture.patch("a", json!({"metadata": {"finalizers": ["x/y"]}}), Part::Main).unwrap();
@@ -121,7 +121,7 @@ fn finalizers_hold_a_deletion() {
 }
 
 #[test]
-fn a_deletion_shows_the_last_state_under_its_own_version() {
+fn deletion_shows_last_state_with_new_version() {
     let mut fixture = fixture("pods");
     fixture.create("a", &json!({"app": "web"}));
     let before = fixture.store.version();
@@ -159,7 +159,7 @@ fn pages_come_from_one_snapshot() {
 }
 
 #[test]
-fn an_expired_token_is_410_with_a_fresh_one() {
+fn expired_token_is_410_with_new_token() {
     let mut fixture = fixture("pods");
     for name in ["a", "b", "c"] {
         fixture.create(name, &json!({}));
@@ -179,7 +179,7 @@ fn an_expired_token_is_410_with_a_fresh_one() {
 }
 
 #[test]
-fn watches_read_on_from_a_version_until_it_is_compacted() {
+fn watch_reads_from_version_until_compaction() {
     let mut fixture = fixture("pods");
     let start = fixture.store.version();
     for name in ["a", "b", "c"] {
@@ -212,7 +212,7 @@ fn history_is_bounded_by_count_and_bytes() {
     assert!(store.check_watch(id, store.version()).is_ok());
 }
 
-/// The kinds of the changes after `version`, with what `of` makes of each state.
+/// Returns the kinds of the changes after `version`, and the result of `of` for each state.
 fn told<T>(store: &SimulatorStore, id: TypeId, version: u64, of: impl Fn(&Value) -> T) -> Vec<(HistoryKind, T)> {
     let mut changes = Vec::new();
     store.read(id, version, 100, &mut changes).unwrap();
@@ -228,7 +228,7 @@ fn book_definition() -> Value {
 }
 
 #[test]
-fn definitions_add_and_remove_types_in_the_steps_of_a_real_server() {
+fn definitions_add_and_remove_types_stepwise() {
     let Fixture { mut store, id } = fixture("customresourcedefinitions.apiextensions.k8s.io");
     let before = store.version();
     let created = store.create(id, "", book_definition(), &context(Part::Main)).unwrap().value();
@@ -276,7 +276,7 @@ fn definitions_add_and_remove_types_in_the_steps_of_a_real_server() {
 }
 
 #[test]
-fn finalizers_of_its_objects_hold_a_definition() {
+fn object_finalizers_delay_definition_removal() {
     let Fixture { mut store, id } = fixture("customresourcedefinitions.apiextensions.k8s.io");
     store.create(id, "", book_definition(), &context(Part::Main)).unwrap();
     let books = store.find_name("books.shop.io").unwrap();
@@ -294,7 +294,7 @@ fn finalizers_of_its_objects_hold_a_definition() {
 }
 
 #[test]
-fn a_namespace_takes_its_objects_with_it_and_goes_last() {
+fn namespace_deletes_its_objects_and_goes_last() {
     let mut fixture = fixture("pods");
     fixture.create("a", &json!({}));
     let Fixture { mut store, id } = fixture;
@@ -322,7 +322,7 @@ fn a_namespace_takes_its_objects_with_it_and_goes_last() {
 }
 
 #[test]
-fn a_namespace_keeps_its_name_as_a_label_whatever_is_written() {
+fn namespace_keeps_its_name_label() {
     let Fixture { mut store, id } = fixture("namespaces");
     let key = ObjectKey::new("", "a");
     let object = |labels: Value| json!({"metadata": {"name": "a", "labels": labels}});

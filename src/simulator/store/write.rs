@@ -1,4 +1,4 @@
-//! Create, update, patch and delete by the API server's rules.
+//! Create, update, patch and delete, with the API server's rules.
 
 use std::sync::Arc;
 
@@ -10,48 +10,48 @@ use super::{
 };
 use crate::object::ObjectKey;
 
-/// Which part of an object a write may change.
+/// Part of an object that a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything, status included: writes from within the process.
+    /// All of it with the status: writes from within the process.
     Whole,
-    /// All but the status, where the status is a subresource.
+    /// All except the status, if the status is a subresource.
     Main,
-    /// The status only.
+    /// Only the status.
     Status,
 }
 
-/// Who writes what, and when.
+/// Writer and time of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteContext<'a> {
-    /// Now, as RFC 3339 with seconds.
+    /// Current time in RFC 3339 with seconds.
     pub(crate) time: &'a str,
     pub(crate) manager: &'a str,
     pub(crate) part: Part,
 }
 
-/// How a patch is to be read.
+/// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchKind {
-    /// RFC 7386; strategic merge patches are read as this too, so their lists replace.
+    /// RFC 7386. Strategic merge patches are handled like this too, so their lists replace.
     Merge,
-    /// Server-side apply: a merge that creates what is missing.
+    /// Server-side apply: a merge that creates a missing object.
     Apply,
 }
 
-/// What must hold for a deletion.
+/// Preconditions of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Preconditions {
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
 }
 
-/// What a deletion did.
+/// Result of a deletion.
 #[derive(Clone, Debug)]
 pub enum Deletion {
-    /// The object is gone; this is its last state.
+    /// The object is deleted; this is its last state.
     Done(Arc<Stored>),
-    /// Finalizers hold the object; it is marked.
+    /// Finalizers hold the object; it is marked for deletion.
     Waiting(Arc<Stored>),
 }
 
@@ -98,7 +98,7 @@ impl SimulatorStore {
             metadata.insert("namespace".to_owned(), json!(namespace));
         }
         let uid = self.random.uuid();
-        // within the process a uid may be given, so that owner references can be written beforehand
+        // writes within the process may set the uid, so that owner references can be written first
         let keep_uid = context.part == Part::Whole && text(metadata, "uid").is_some_and(|uid| !uid.is_empty());
         if !keep_uid {
             metadata.insert("uid".to_owned(), json!(uid));
@@ -123,7 +123,7 @@ impl SimulatorStore {
         Ok(created)
     }
 
-    /// Replaces an object. 409 if the object names a version other than the present one.
+    /// Replaces an object. 409 if it has a version other than the current one.
     pub(crate) fn update(
         &mut self,
         id: TypeId,
@@ -138,7 +138,7 @@ impl SimulatorStore {
         self.replace(id, &present, object, context)
     }
 
-    /// Patches an object; a version in the patch must be the present one.
+    /// Patches an object; a version in the patch must be the current one.
     pub(crate) fn patch(
         &mut self,
         id: TypeId,
@@ -165,9 +165,10 @@ impl SimulatorStore {
         self.replace(id, &present, object, context)
     }
 
-    /// Deletes an object, or marks it where finalizers hold it.
+    /// Deletes an object; if it has finalizers, only marks it for deletion.
     ///
-    /// With a namespace go the objects in it, with a definition its objects and its type: what controllers do elsewhere.
+    /// Deleting a namespace deletes its objects; deleting a definition deletes its objects and its type. On a real server,
+    /// controllers do this.
     pub(crate) fn delete(
         &mut self,
         id: TypeId,
@@ -192,7 +193,7 @@ impl SimulatorStore {
         Ok(gone.map_or(deletion, Deletion::Done))
     }
 
-    /// Deletes or marks an object that is there.
+    /// Deletes or marks an existing object.
     pub(super) fn delete_present(
         &mut self,
         id: TypeId,
@@ -275,7 +276,7 @@ impl SimulatorStore {
     }
 }
 
-/// Marks an object that finalizers hold.
+/// Marks an object that has finalizers.
 fn mark_deleted(object: &mut Value, context: &WriteContext<'_>) -> Result<(), ApiError> {
     let metadata = metadata_mut(object)?;
     metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
@@ -296,7 +297,7 @@ fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError>
     metadata.as_object_mut().ok_or_else(|| ApiError::bad_request("metadata is not an object"))
 }
 
-/// Checks that the body is of this type and namespace.
+/// Checks that the body matches the type and the namespace.
 fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<(), ApiError> {
     let expected = [("apiVersion", info.resource.api_version()), ("kind", info.resource.kind.clone())];
     for (field, expected) in expected {
@@ -316,7 +317,7 @@ fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<()
     Ok(())
 }
 
-/// Optimistic concurrency: what the caller says of identity and version must be true.
+/// Optimistic concurrency: checks the caller's name, uid and version against the object.
 fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> Result<(), ApiError> {
     let metadata = metadata_mut(object)?;
     if text(metadata, "name").is_some_and(|found| found != name) {
@@ -336,7 +337,7 @@ fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> R
     Ok(())
 }
 
-/// Puts back what this write may not change.
+/// Restores the fields that this write must not change.
 fn confine(info: &TypeInfo, old: &Value, object: &mut Value, part: Part) {
     let put_back = |object: &mut Value, name: &str| match (old.get(name), object.as_object_mut()) {
         (Some(value), Some(object)) => {
@@ -365,7 +366,7 @@ fn without_status(object: &Value) -> Vec<(&String, &Value)> {
     members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
 }
 
-/// Custom resources have one whatever they contain.
+/// Custom resources always have a generation.
 fn has_generation(info: &TypeInfo, object: &Value) -> bool {
     !info.typed || object.get("spec").is_some()
 }
@@ -374,7 +375,7 @@ fn has_finalizers(object: &Value) -> bool {
     object.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Sets what the server sets on a new object: the status, and the conditions of a definition.
+/// Sets the defaults of a new object: the status, and the conditions of a definition.
 fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>) {
     if context.part != Part::Whole && info.status {
         object.as_object_mut().map(|object| object.remove("status"));
@@ -393,7 +394,7 @@ fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>)
     }
 }
 
-/// Puts back what the server never lets go of in namespaces and definitions.
+/// Restores the fields that the server always keeps in namespaces and definitions.
 fn keep_defaults(info: &TypeInfo, old: &Value, object: &mut Value) {
     if !info.is_lifecycle() {
         return;
@@ -416,7 +417,7 @@ fn label_with_name(namespace: &mut Value) {
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
 }
 
-/// Returns the status of a definition before anybody has looked at it.
+/// Returns the initial status of a definition.
 fn unaccepted(definition: &Value) -> Value {
     let stored = TypeInfo::of_definition(definition).map(|defined| defined.resource.version);
     json!({

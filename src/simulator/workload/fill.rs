@@ -26,14 +26,14 @@ pub(super) struct Fill {
     pub(super) ready: bool,
     pub(super) created: String,
     pub(super) time: String,
-    /// JSON of the whole status; empty for the running one.
+    /// JSON of the whole status; empty for the default running status.
     pub(super) status: String,
 }
 
-/// Returns a value of an object.
+/// Function that returns a value of an object.
 type Value = fn(&Fill) -> Cow<'_, str>;
 
-/// Templates of what stands in front of the version, and of what follows it.
+/// Templates of the text before the version, and of the text after it.
 type Halves = [ObjectTemplate<Value>; 2];
 
 impl Fill {
@@ -60,7 +60,7 @@ impl Fill {
     }
 }
 
-/// Compiles a template that is one JSON object; its opening brace is left out, as the type goes in front.
+/// Compiles a template of one JSON object without its opening brace, because the type comes first.
 fn halves(text: &str) -> Halves {
     let (before, after) = text.split_once("${VERSION}").expect("a template has a version");
     [before.trim_start_matches('{'), after].map(|half| ObjectTemplate::compile(half, value))

@@ -1,4 +1,4 @@
-//! Frequent changes: pods start, fail and end, jobs run, nodes report.
+//! Frequent changes: pods start, fail and end; jobs run; nodes report.
 
 use super::{
     super::{error::ApiError, shared::SharedStore},
@@ -9,13 +9,13 @@ use super::{
     types::custom_resource,
 };
 
-/// Events that are kept; a real server forgets them after an hour.
+/// Number of events that are kept; a real server deletes them after an hour.
 const EVENTS_KEPT: usize = 300;
-/// Jobs at once, at most.
+/// Maximum number of jobs at a time.
 const JOBS_MAX: usize = 20;
 
 impl Workload {
-    /// Makes a pending pod of the present revision.
+    /// Creates a pending pod of the current revision.
     pub(super) fn new_pod(&mut self, deployment: &Deployment, time: &str) -> Fill {
         let owner = Controller {
             namespace: deployment.namespace.clone(),
@@ -31,7 +31,7 @@ impl Workload {
         }
     }
 
-    /// Makes a running pod of whatever owns it.
+    /// Creates a running pod for any owner.
     pub(super) fn pod_of(
         &mut self,
         owner: &Controller,
@@ -78,7 +78,7 @@ impl Workload {
         gone(store, "pods", &pod.namespace, &pod.name)
     }
 
-    /// Tells of a pod in an Event, and forgets the oldest one.
+    /// Writes an Event about a pod, and deletes the oldest one.
     pub(super) fn write_event(
         &mut self,
         store: &SharedStore,
@@ -98,7 +98,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A pending pod starts; a job's pod ends, and goes with its job; others become ready or unready.
+    /// Starts a pending pod, ends a job's pod and deletes it with its job, or changes the readiness of another pod.
     pub(super) fn pod_lives(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let is_busy = |pod: &Fill| pod.owner_kind == "Job" || !pod.status.is_empty();
         let busy: Vec<usize> = (0..self.pods.len()).filter(|at| is_busy(&self.pods[*at])).collect();
@@ -150,7 +150,7 @@ impl Workload {
         self.write_pod(store, pod)
     }
 
-    /// A pod of a database is replaced by one of the same name.
+    /// Replaces a database pod by one with the same name.
     pub(super) fn database_fails_over(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let Some(database) = self.random.pick(&self.databases).cloned() else { return Ok(()) };
         let name = format!("{}-{}", database.name, self.random.below(DATABASE_REPLICAS));
@@ -189,7 +189,7 @@ impl Workload {
     }
 }
 
-/// Deletes an object; somebody else may have been faster.
+/// Deletes an object; a missing object is not an error.
 pub(super) fn gone(store: &SharedStore, resource: &str, namespace: &str, name: &str) -> Result<(), ApiError> {
     match store.delete(resource, namespace, name) {
         Err(error) if error.code != 404 => Err(error),

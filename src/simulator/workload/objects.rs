@@ -1,4 +1,4 @@
-//! The smaller objects of the simulated cluster.
+//! Other objects of the simulated cluster.
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ pub(super) fn service(deployment: &Deployment, number: usize, uid: &str) -> Valu
     })
 }
 
-/// A deployment with the status that its rollout has, if one is under way.
+/// Returns a deployment, with the status of its current rollout if there is one.
 pub(super) fn deployment(deployment: &Deployment) -> Value {
     let wanted = deployment.replicas;
     let (replicas, updated, ready) = match &deployment.rollout {
@@ -98,13 +98,13 @@ pub(super) fn deployment(deployment: &Deployment) -> Value {
     })
 }
 
-/// The `ReplicaSet` of a deployment's present revision.
+/// Returns the `ReplicaSet` of a deployment's current revision.
 pub(super) fn replicaset(deployment: &Deployment, replicas: usize, ready: usize) -> Value {
     let of = (&*deployment.hash, &*deployment.set_uid, deployment.revision);
     set_of(deployment, of, replicas, ready)
 }
 
-/// The `ReplicaSet` that a rollout replaces.
+/// Returns the `ReplicaSet` that a rollout replaces.
 pub(super) fn earlier_replicaset(deployment: &Deployment, replicas: usize) -> Value {
     let from = deployment.rollout.as_ref().map(|rollout| (&*rollout.from, &*rollout.from_uid));
     let (hash, uid) = from.unwrap_or((&deployment.hash, &deployment.set_uid));
@@ -127,7 +127,7 @@ fn set_of(deployment: &Deployment, (hash, uid, revision): (&str, &str, usize), r
     })
 }
 
-/// Objects beside some deployments: disruption budget, ingress, autoscaler, network policy.
+/// Returns additional objects of some deployments: disruption budget, ingress, autoscaler, network policy.
 pub(super) fn beside(deployment: &Deployment, number: usize) -> Vec<(&'static str, Value)> {
     let metadata = json!({"name": deployment.name, "namespace": deployment.namespace, "labels": labels(deployment)});
     let selector = json!({"matchLabels": {"app.kubernetes.io/name": deployment.app}});
@@ -149,7 +149,7 @@ pub(super) fn beside(deployment: &Deployment, number: usize) -> Vec<(&'static st
     chosen.map(|(resource, object, _)| (resource, object)).collect()
 }
 
-/// Which pods a service reaches.
+/// Returns the endpoints of a service: its reachable pods.
 pub(super) fn endpoints(deployment: &Deployment, service_uid: &Value, pods: &[&Fill]) -> Value {
     let endpoint = |pod: &&Fill| {
         json!({
@@ -192,7 +192,7 @@ pub(super) fn statefulset(database: &Controller, replicas: usize, ready: usize) 
     })
 }
 
-/// The claim and the volume of one pod of a database.
+/// Returns the claim and the volume of one database pod.
 pub(super) fn volume_of(database: &Controller, number: usize) -> [(&'static str, Value); 2] {
     let Controller { namespace, name, .. } = database;
     let claim = format!("data-{name}-{number}");
@@ -224,7 +224,7 @@ pub(super) fn volume_of(database: &Controller, number: usize) -> [(&'static str,
     ]
 }
 
-/// A cron job, and the job it has last started.
+/// Returns a cron job, with the last job that it started.
 pub(super) fn cron_job(cron_job: &Controller, last: Option<(&Controller, &str)>) -> Value {
     let status = last.map_or_else(
         || json!({}),
@@ -250,14 +250,14 @@ pub(super) fn job(job: &Controller, cron_job: &Controller) -> Value {
     })
 }
 
-/// Patch of a job at its end.
+/// Returns the patch for the end of a job.
 pub(super) fn job_ended(succeeded: bool, time: &str) -> Value {
     let (kind, count) = if succeeded { ("Complete", "succeeded") } else { ("Failed", "failed") };
     let condition = json!({"type": kind, "status": "True", "lastTransitionTime": time});
     json!({"status": {"active": null, count: 1, "conditions": [condition]}})
 }
 
-/// Objects that a cluster has once.
+/// Returns the objects that exist once per cluster.
 pub(super) fn cluster_wide() -> Vec<(&'static str, Value)> {
     let read = json!([{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]);
     let subject = json!([{"kind": "ServiceAccount", "name": "node-agent", "namespace": "kube-system"}]);
@@ -281,7 +281,7 @@ pub(super) fn cluster_wide() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Objects that every namespace of the shop has.
+/// Returns the objects of every namespace of the shop.
 pub(super) fn of_namespace(namespace: &str) -> Vec<(&'static str, Value)> {
     let metadata = |name: &str| json!({"name": name, "namespace": namespace});
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
@@ -347,7 +347,7 @@ fn with_phase(phase: &str, status: &Value) -> String {
     format!(r#"{{"phase":"{phase}",{}"#, rest.strip_prefix('{').unwrap_or(&rest))
 }
 
-/// Defines a namespaced type in version v1; its kind is the plural without its s.
+/// Returns the definition of a namespaced type in version v1; its kind is the plural without its final s.
 pub(super) fn definition(group: &str, plural: &str) -> Value {
     let singular = plural.strip_suffix('s').unwrap_or(plural);
     let kind = singular[..1].to_uppercase() + &singular[1..];

@@ -14,7 +14,7 @@ use super::{
     objects,
 };
 
-/// Pods of each database.
+/// Number of pods of each database.
 pub(super) const DATABASE_REPLICAS: usize = 3;
 const AGENT: &str = "node-agent";
 
@@ -42,7 +42,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Nodes, and what runs on each of them.
+    /// Adds nodes with their leases and daemonset pods.
     fn add_nodes(&mut self, store: &SharedStore, nodes: usize, time: &str) -> Result<(), ApiError> {
         self.nodes = nodes;
         let agent = self.controller("kube-system", AGENT);
@@ -57,7 +57,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A namespace with rights, a secret, a database and a cron job.
+    /// Adds a namespace with rights, a secret, a database and a cron job.
     fn add_namespace(&mut self, store: &SharedStore, namespace: String, time: &str) -> Result<(), ApiError> {
         let labels = json!({"team": format!("team-{}", self.namespaces.len()), "env": "prod"});
         store.put("namespaces", json!({"metadata": {"name": namespace, "labels": labels}}))?;

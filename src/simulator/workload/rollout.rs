@@ -1,4 +1,4 @@
-//! Deployments in motion: rolling updates pod by pod, and scaling.
+//! Changes of deployments: rolling updates pod by pod, and scaling.
 
 use super::{
     super::{error::ApiError, shared::SharedStore},
@@ -8,25 +8,25 @@ use super::{
     objects,
 };
 
-/// `ReplicaSet`s of earlier revisions that are kept, without pods.
+/// Number of earlier `ReplicaSet`s without pods that are kept.
 const EARLIER_KEPT: usize = 2;
 const REPLICAS_MAX: usize = 8;
 
-/// A rolling update under way, with one pod more than wanted at most, and none less.
+/// A rolling update: never fewer pods than wanted, and at most one more.
 #[derive(Clone, Debug)]
 pub(super) struct Rollout {
-    /// The `ReplicaSet` that is being replaced, and its uid.
+    /// Name and uid of the `ReplicaSet` that is being replaced.
     pub(super) from: String,
     pub(super) from_uid: String,
-    /// Its pods.
+    /// Number of pods of the old revision.
     pub(super) old: usize,
-    /// Pods of the new revision, and how many of these are ready.
+    /// Number of pods of the new revision, and number of ready ones.
     pub(super) new: usize,
     pub(super) ready: usize,
 }
 
 impl Workload {
-    /// Changes the template of a deployment: a new `ReplicaSet`, without pods yet.
+    /// Changes the template of a deployment: adds a `ReplicaSet` without pods.
     pub(super) fn rollout_starts(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let at = self.random.below(self.deployments.len());
         let (hash, uid) = (self.random.suffix(9), self.random.uuid());
@@ -48,7 +48,7 @@ impl Workload {
         store.put("replicasets.apps", objects::replicaset(deployment, 0, 0)).map(drop)
     }
 
-    /// Takes a rollout one step further: a new pod comes, gets ready, an old one goes; the last step ends it.
+    /// Advances a rollout by one step: a pod is added, gets ready, or an old one is deleted. The last step ends it.
     pub(super) fn rollout_goes_on(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let rolling = self.deployments.iter().position(|deployment| deployment.rollout.is_some());
         let Some(at) = rolling else { return self.rollout_starts(store) };
@@ -95,7 +95,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Lets a pod of the present revision run, unless one does already.
+    /// Makes one pod of the current revision ready, unless all are.
     fn pod_gets_ready(&mut self, store: &SharedStore, deployment: &Deployment, time: &str) -> Result<(), ApiError> {
         let is_due = |pod: &&Fill| pod.hash == deployment.hash && !pod.status.is_empty();
         let Some(pod) = self.pods.iter().find(is_due).cloned() else { return Ok(()) };
@@ -104,7 +104,7 @@ impl Workload {
         self.write_pod(store, pod)
     }
 
-    /// Adds or takes a pod, as an autoscaler does.
+    /// Adds or removes a pod, as an autoscaler does.
     pub(super) fn deployment_scales(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let at = self.random.below(self.deployments.len());
         let grows = self.random.chance(0.5);
@@ -133,7 +133,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Writes which pods of a deployment can be reached.
+    /// Writes the reachable pods of a deployment.
     pub(super) fn write_endpoints(&self, store: &SharedStore, deployment: &Deployment) -> Result<(), ApiError> {
         let Some(service) = store.get("services", &deployment.namespace, &deployment.name) else { return Ok(()) };
         let old = deployment.rollout.as_ref().map_or("", |rollout| &rollout.from);

@@ -1,4 +1,4 @@
-//! A workload in a thread of its own.
+//! A workload in its own thread.
 
 use std::{
     collections::VecDeque,
@@ -15,10 +15,10 @@ use super::{super::shared::SharedStore, Workload};
 
 use crate::mutex::lock;
 
-/// News that are kept.
+/// Number of news items that are kept.
 const NEWS_KEPT: usize = 16;
 
-/// A workload that runs in its thread; dropping it stops it.
+/// A workload running in its own thread; dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<AtomicBool>,
@@ -26,12 +26,12 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Latest news of a workload: rollouts, types and namespaces that came or went.
+/// Latest news of a workload: rollouts, and types and namespaces that were added or removed.
 #[derive(Clone, Debug, Default)]
 pub struct News(Arc<Mutex<VecDeque<String>>>);
 
 impl Workload {
-    /// Runs the steps in a thread, `rate` a second, until the returned value is dropped.
+    /// Runs `rate` steps per second in a thread, until the returned value is dropped.
     pub fn run(mut self, store: SharedStore, rate: f64) -> io::Result<Running> {
         let (stop, news) = (Arc::<AtomicBool>::default(), News::default());
         let (stopped, told) = (Arc::clone(&stop), news.clone());

@@ -1,4 +1,4 @@
-//! Types with their objects, and namespaces with their content, that come and go by the count of steps.
+//! Types and namespaces that are added and removed with their content after a number of steps.
 
 use serde_json::json;
 
@@ -10,17 +10,17 @@ use super::{
     objects,
 };
 
-/// Steps from one season to the next: at ten a second, half a minute.
+/// Steps per season: half a minute at ten steps per second.
 const SEASON: usize = 300;
-/// The types that come and go in turn, each in a group of its own.
+/// Types that are added and removed in turn, each in its own group.
 const TYPES: [&str; 3] = ["backups.ops.deltabus.dev", "canaries.delivery.deltabus.dev", "sales.shop.deltabus.dev"];
 const OBJECTS: usize = 16;
 
-/// The present season.
+/// Current season.
 #[derive(Debug, Default)]
 pub(super) struct Seasons {
     steps: usize,
-    /// Objects of the present type.
+    /// Objects of the current type.
     objects: Vec<Fill>,
 }
 
@@ -31,12 +31,12 @@ impl Seasons {
 }
 
 impl Workload {
-    /// Returns the names of the types that come and go.
+    /// Returns the names of the seasonal types.
     pub fn seasonal_types() -> [&'static str; 3] {
         TYPES
     }
 
-    /// Counts a step, and does what is due then.
+    /// Counts a step, and makes the changes that are due.
     pub(super) fn season_goes_on(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         self.seasons.steps += 1;
         let number = self.seasons.number();
@@ -52,13 +52,13 @@ impl Workload {
             210 => {
                 let name = preview(number);
                 gone(store, "namespaces", "", &name)?;
-                self.news.push(format!("namespace {name} is deleted with all that is in it"));
+                self.news.push(format!("namespace {name} is deleted with its objects"));
             }
             240 => {
                 gone(store, DEFINITIONS, "", resource)?;
                 let objects = self.seasons.objects.len();
                 self.seasons.objects.clear();
-                self.news.push(format!("type {resource} is gone with its {objects} objects"));
+                self.news.push(format!("type {resource} was deleted with its {objects} objects"));
             }
             step @ 31..70 if step % 2 == 0 && self.seasons.objects.len() < OBJECTS => {
                 self.seasonal_object_comes(store, resource, time)?;
@@ -99,7 +99,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A namespace for a pull request.
+    /// Adds a namespace for a pull request.
     fn preview_comes(&mut self, store: &SharedStore, number: usize) -> Result<(), ApiError> {
         let name = preview(number);
         store.put("namespaces", json!({"metadata": {"name": name, "labels": {"env": "preview"}}}))?;

@@ -24,7 +24,7 @@ fn history(store: &SharedStore, resource: &str) -> Vec<HistoryStep> {
 }
 
 #[test]
-fn one_seed_does_the_same_things() {
+fn same_seed_gives_same_history() {
     let run = |seed| {
         let (store, news) = lived(seed, 2_000);
         let names = |resource: &ResourceType| {
@@ -41,7 +41,7 @@ fn one_seed_does_the_same_things() {
 }
 
 #[test]
-fn a_cluster_lives_for_long_within_bounds_and_in_many_kinds() {
+fn simulated_cluster_stays_bounded_and_varied() {
     let (store, news) = lived(3, 6_000);
     let pods = store.len("pods");
     assert!((150..400).contains(&pods), "{pods}");
@@ -52,13 +52,13 @@ fn a_cluster_lives_for_long_within_bounds_and_in_many_kinds() {
         store.len(name.trim_end_matches('.')) > 0
     });
     assert!(many.count() >= 25);
-    for part in ["rollout of", "rolled out", "type ", " is gone", "namespace preview-", "labelled"] {
+    for part in ["rollout of", "rolled out", "type ", " was deleted", "namespace preview-", "labelled"] {
         assert!(news.iter().any(|news| news.contains(part)), "{part}: {news:?}");
     }
 }
 
 #[test]
-fn owners_are_there_and_have_the_uid_that_is_named() {
+fn owners_exist_with_the_referenced_uid() {
     let (store, _) = lived(4, 3_000);
     let resource = |kind: &str| match kind {
         "ReplicaSet" => "replicasets.apps",
@@ -86,7 +86,7 @@ fn owners_are_there_and_have_the_uid_that_is_named() {
 }
 
 #[test]
-fn a_rollout_replaces_pods_one_by_one_and_says_so_in_the_status() {
+fn rollout_replaces_pods_one_by_one() {
     let (store, _) = lived(1, 3_000);
     let number = |object: &Value, path: &str| object.pointer(path).and_then(Value::as_u64).unwrap_or_default();
     let mut ended = 0;
@@ -108,7 +108,7 @@ fn a_rollout_replaces_pods_one_by_one_and_says_so_in_the_status() {
 }
 
 #[test]
-fn types_come_are_filled_and_go_again() {
+fn custom_types_come_fill_and_go() {
     let (store, _) = lived(2, 2_000);
     let changes = history(&store, DEFINITIONS);
     let count = |kind| changes.iter().filter(|change| change.kind == kind).count();

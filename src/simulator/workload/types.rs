@@ -7,7 +7,7 @@ use super::{
     objects,
 };
 
-/// Creation time of the objects: benches do not ask the clock.
+/// Creation time of the objects: benches do not read the clock.
 const CREATED: &str = "2026-01-01T00:00:00Z";
 
 impl Workload {
@@ -24,12 +24,12 @@ impl Workload {
     }
 }
 
-/// Returns the name of type `number` of [`Workload::load_types`], `kind007s.group7.bench.deltabus.dev`: ten groups.
+/// Returns the name of type `number` of [`Workload::load_types`], such as `kind007s.group7.bench.deltabus.dev`: ten groups.
 pub fn bench_type(number: usize) -> String {
     format!("kind{number:03}s.group{}.bench.deltabus.dev", number % 10)
 }
 
-/// Makes custom resource `number` of a kind: some 2 KB, keys sorted, so that `managedFields` stands in front of `name`.
+/// Creates custom resource `number` of a kind: about 2 KB with sorted keys, so that `managedFields` precedes `name`.
 pub(super) fn custom_resource(number: usize, what: &str) -> Fill {
     let app = APPS[number % APPS.len()];
     Fill {

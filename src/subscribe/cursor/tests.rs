@@ -1,4 +1,4 @@
-//! What a cursor promises, and a model of it: whatever comes, each subscriber sees the rest of the stream, or a gap.
+//! Tests of the cursor, and a model test: each subscriber receives the rest of the stream, or a gap.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn cursor(since: &Since, wants_state: bool, ring: &Ring) -> SubscriberCursor {
     SubscriberCursor::new(since, wants_state, ring, &facts)
 }
 
-/// What it is told without a store, in short.
+/// Returns the steps of a cursor without a store, in short.
 fn told(cursor: &mut SubscriberCursor, ring: &Ring) -> Vec<String> {
     let mut told = Vec::new();
     loop {
@@ -41,7 +41,7 @@ fn told(cursor: &mut SubscriberCursor, ring: &Ring) -> Vec<String> {
 }
 
 #[test]
-fn who_begins_now_sees_what_comes_next() {
+fn new_subscriber_sees_only_later_events() {
     let mut ring = ring(10, 9);
     ring.push(entry(11));
     let mut cursor = cursor(&Since::Now, false, &ring);
@@ -51,7 +51,7 @@ fn who_begins_now_sees_what_comes_next() {
 }
 
 #[test]
-fn who_comes_again_sees_exactly_what_came_after() {
+fn resuming_subscriber_sees_exactly_later_events() {
     let mut ring = ring(10, 9);
     for place in [11, 12, 15] {
         ring.push(entry(place));
@@ -61,7 +61,7 @@ fn who_comes_again_sees_exactly_what_came_after() {
 }
 
 #[test]
-fn another_journal_or_a_place_that_never_was_is_a_gap() {
+fn foreign_journal_or_unknown_position_is_gap() {
     let mut ring = ring(10, 9);
     ring.push(entry(11));
     assert_eq!(told(&mut cursor(&place(Some("another"), 11), false, &ring), &ring), ["journal to 11"]);
@@ -70,18 +70,18 @@ fn another_journal_or_a_place_that_never_was_is_a_gap() {
 }
 
 #[test]
-fn a_place_that_is_asked_for_and_not_kept_has_expired() {
+fn unretained_requested_position_has_expired() {
     let mut ring = ring(10, 2);
     for place in 11..=14 {
         ring.push(entry(place));
     }
     let mut cursor = cursor(&place(None, 11), false, &ring);
-    let CursorStep::Gap(gap) = cursor.step(&ring, false) else { panic!("it is not kept") };
+    let CursorStep::Gap(gap) = cursor.step(&ring, false) else { panic!("the position is not kept") };
     assert_eq!((gap.reason, gap.asked.as_deref()), (GapReason::Expired, Some("11")));
 }
 
 #[test]
-fn i6_who_is_too_slow_is_told_and_begins_anew_where_state_is_wanted() {
+fn slow_subscriber_gets_gap_and_new_state() {
     let mut ring = ring(10, 2);
     let (mut plain, mut with_state) = (cursor(&Since::Now, false, &ring), cursor(&Since::Now, true, &ring));
     assert_eq!(told(&mut with_state, &ring), ["state"]);
@@ -95,17 +95,17 @@ fn i6_who_is_too_slow_is_told_and_begins_anew_where_state_is_wanted() {
 }
 
 #[test]
-fn what_the_cache_has_shown_is_not_shown_again() {
+fn events_shown_from_cache_are_not_repeated() {
     let mut ring = ring(10, 9);
     let mut cursor = cursor(&Since::Now, true, &ring);
     assert!(matches!(cursor.step(&ring, false), CursorStep::State));
     cursor.saw(UnitId(0), Sequence(12)); // published, and not yet read from the journal
     cursor.state_shown();
-    assert_eq!(cursor.resumable(), None, "who resumed here would see what it has seen become older");
+    assert_eq!(cursor.resumable(), None, "resuming here would show older states again");
     for place in 11..=13 {
         ring.push(entry(place));
     }
-    let CursorStep::Events(entries) = cursor.step(&ring, false) else { panic!("there are some") };
+    let CursorStep::Events(entries) = cursor.step(&ring, false) else { panic!("there are events") };
     let due: Vec<_> = entries.iter().map(|entry| cursor.is_due(UnitId(0), entry.place())).collect();
     assert_eq!(due, [false, false, true]);
     assert_eq!(cursor.resumable(), Some(Sequence(13)));
@@ -113,11 +113,13 @@ fn what_the_cache_has_shown_is_not_shown_again() {
 }
 
 #[test]
-fn what_the_ring_lacks_is_read_from_the_store_up_to_where_the_ring_begins() {
+fn events_older_than_ring_come_from_store() {
     let mut ring = ring(10, 9);
     ring.push(entry(12));
     let mut cursor = cursor(&place(Some(JOURNAL), 4), false, &ring);
-    let CursorStep::Read { after, until } = cursor.step(&ring, true) else { panic!("it is older than the ring") };
+    let CursorStep::Read { after, until } = cursor.step(&ring, true) else {
+        panic!("the position is older than the ring")
+    };
     assert_eq!((after, until), (Sequence(4), Sequence(10)));
     cursor.read(Sequence(7), 0, None);
     assert!(matches!(cursor.step(&ring, true), CursorStep::Read { after: Sequence(7), .. }));
@@ -127,21 +129,24 @@ fn what_the_ring_lacks_is_read_from_the_store_up_to_where_the_ring_begins() {
 }
 
 #[test]
-fn a_place_that_the_store_no_longer_keeps_is_a_gap_up_to_what_it_keeps() {
+fn position_older_than_store_is_gap() {
     let ring = ring(10, 9);
     let mut plain = cursor(&place(Some(JOURNAL), 2), false, &ring);
     plain.read(Sequence(2), 0, Some(Sequence(6)));
-    let CursorStep::Gap(gap) = plain.step(&ring, true) else { panic!("it is gone") };
+    let CursorStep::Gap(gap) = plain.step(&ring, true) else { panic!("the events are not kept") };
     assert_eq!((gap.reason, gap.from, gap.to), (GapReason::Expired, Some(Sequence(2)), Sequence(6)));
-    assert!(matches!(plain.step(&ring, true), CursorStep::Read { after: Sequence(6), .. }), "what is kept is shown");
+    assert!(
+        matches!(plain.step(&ring, true), CursorStep::Read { after: Sequence(6), .. }),
+        "the kept events are shown"
+    );
     let mut with_state = cursor(&place(Some(JOURNAL), 2), true, &ring);
     with_state.read(Sequence(2), 0, Some(Sequence(6)));
     assert!(matches!(with_state.step(&ring, true), CursorStep::Gap(_)));
-    assert!(matches!(with_state.step(&ring, true), CursorStep::State), "what exists is shown in its place");
+    assert!(matches!(with_state.step(&ring, true), CursorStep::State), "the existing objects are sent instead");
 }
 
 #[test]
-fn a_time_begins_with_what_happened_then() {
+fn time_starts_at_events_of_that_time() {
     let ring = ring(10, 9);
     let since = Since::Time { micros: 5, text: "5m".into() };
     let with = |time| {
@@ -149,22 +154,22 @@ fn a_time_begins_with_what_happened_then() {
     };
     assert_eq!(with(Some((Sequence(7), false))).place(), Sequence(7));
     let mut late = with(Some((Sequence(8), true)));
-    let CursorStep::Gap(gap) = late.step(&ring, true) else { panic!("what was before is not kept") };
+    let CursorStep::Gap(gap) = late.step(&ring, true) else { panic!("earlier events are not kept") };
     assert_eq!((gap.asked.as_deref(), gap.to), (Some("5m"), Sequence(8)));
 }
 
-/// What may happen, in any order.
+/// Operations in any order.
 #[derive(Clone, Debug)]
 enum Operation {
-    /// An event is appended, some places further.
+    /// Append an event, some positions later.
     Append(u64),
-    /// The journal moves over what nobody wants.
+    /// Pass over events that no reader wants.
     Pass(u64),
-    /// The feed has lost something.
+    /// Lose events in the feed.
     Lose(u64),
-    /// A subscriber takes a step.
+    /// Let a subscriber take a step.
     Step(usize),
-    /// A subscriber connects again with the last place that it was shown, or was told to go on from.
+    /// Let a subscriber reconnect with its last position.
     Reconnect(usize),
 }
 
@@ -178,11 +183,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// A subscriber, and what it may believe: it has everything up to `sure`.
+/// A subscriber, with all events up to `sure`.
 struct Witness {
     cursor: SubscriberCursor,
     seen: Vec<u64>,
-    /// From where to where it was told that it misses something.
+    /// Start and end of each reported gap.
     gaps: Vec<(u64, u64)>,
     last: u64,
 }
@@ -199,7 +204,7 @@ impl Witness {
                 self.last = gap.to.0;
             }
             CursorStep::Rest => return false,
-            CursorStep::State | CursorStep::Read { .. } => panic!("neither is asked for"),
+            CursorStep::State | CursorStep::Read { .. } => panic!("neither is requested"),
         }
         true
     }
@@ -207,7 +212,7 @@ impl Witness {
 
 proptest! {
     #[test]
-    fn i6_each_subscriber_sees_the_rest_of_the_stream_or_a_gap(
+    fn each_subscriber_sees_stream_or_gap(
         operations in prop::collection::vec(operation(), 1..120),
         max_events in 1..6_usize,
     ) {
@@ -226,7 +231,7 @@ proptest! {
                 Operation::Pass(by) => ring.reach(Sequence(ring.head().0 + by)),
                 Operation::Lose(by) => {
                     let to = ring.head().0 + by;
-                    all.push(to); // it happened, and nobody here has it
+                    all.push(to); // the lost event has happened
                     ring.cut(Sequence(to), 0);
                 }
                 Operation::Step(who) => drop(witnesses[who].step(&ring)),
@@ -242,7 +247,7 @@ proptest! {
             let is_told = |place: &u64| witness.gaps.iter().any(|(from, to)| from < place && place <= to);
             for place in &all {
                 let seen = witness.seen.contains(place);
-                prop_assert!(seen || is_told(place), "{place} was neither shown nor told: {:?}", witness.gaps);
+                prop_assert!(seen || is_told(place), "{place} was neither shown nor reported: {:?}", witness.gaps);
             }
             prop_assert!(witness.seen.iter().all(|place| all.contains(place)));
         }

@@ -1,9 +1,9 @@
-//! A JSON Schema validator for the keywords that our schema uses. It knows nothing of deltabus, and panics at a keyword
-//! that it does not know, so that it cannot pass what it has not checked.
+//! A JSON Schema validator for the keywords of our schema. It is independent of deltabus. It panics at an unknown keyword,
+//! so that nothing passes unchecked.
 
 use serde_json::Value;
 
-/// Returns where and why a value does not conform.
+/// Returns the violations of the schema, with path and reason.
 pub(crate) fn violations(root: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     check(root, root, value, "", &mut found);
@@ -53,7 +53,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
                 }
                 true
             }
-            // The first three are looked at below; the others do not restrict.
+            // The first three are handled below; the others restrict nothing.
             "properties"
             | "patternProperties"
             | "additionalProperties"
@@ -76,7 +76,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
     }
 }
 
-/// Returns the schema that a table's schema has for a key.
+/// Returns the schema of a key within a table's schema.
 fn schema_of<'a>(schema: &'a Value, key: &str) -> &'a Value {
     let of_pattern = || {
         let patterns = schema["patternProperties"].as_object()?;

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's ways to log in, for clusters other than ours
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's login methods, for other clusters
 	"k8s.io/component-base/cli"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/util"
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// What follows the name of a component are that component's own arguments.
+// The arguments after a component's name belong to the component.
 
 func runControllerManager(args []string) error {
 	return runComponent("kube-controller-manager", controllermanager.NewControllerManagerCommand, args)
@@ -29,7 +29,7 @@ func runScheduler(args []string) error {
 }
 
 func runComponent(name string, newCommand func() *cobra.Command, args []string) error {
-	os.Args = append([]string{name}, args...) // it logs them
+	os.Args = append([]string{name}, args...) // the component logs them
 	exitWhenPipeCloses()
 	command := newCommand()
 	command.SetArgs(args)
@@ -38,7 +38,7 @@ func runComponent(name string, newCommand func() *cobra.Command, args []string) 
 }
 
 func runKubectl(args []string) error {
-	os.Args = append([]string{"kubectl"}, args...) // where it looks for plugins' names
+	os.Args = append([]string{"kubectl"}, args...) // kubectl reads plugin names from here
 	forgetFlags()
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		util.CheckErr(err) // prints it as kubectl does, and exits
@@ -46,9 +46,9 @@ func runKubectl(args []string) error {
 	return nil
 }
 
-// runKwok does what kwok's own main does.
+// runKwok does the same as kwok's own main.
 func runKwok(args []string) error {
-	os.Args = append([]string{"kwok"}, args...) // where it finds its configuration's path
+	os.Args = append([]string{"kwok"}, args...) // kwok reads its configuration's path from here
 	exitWhenPipeCloses()
 	forgetFlags()
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
@@ -64,12 +64,12 @@ func runKwok(args []string) error {
 	return command.ExecuteContext(ctx)
 }
 
-// forgetFlags drops the flags that the Kubernetes components declare for the whole process, `--version` among them:
-// those who know their own would trip over them.
+// forgetFlags removes the process-wide flags that the Kubernetes components declare, such as `--version`. They conflict
+// with flags of components that declare their own.
 func forgetFlags() { pflag.CommandLine = pflag.NewFlagSet(os.Args[0], pflag.ContinueOnError) }
 
-// exitWhenPipeCloses ends a component together with the process that holds the other end of its stdin, however that
-// one ends. From a terminal or a file nothing is read.
+// exitWhenPipeCloses ends a component when the process at the other end of its stdin ends for any reason. If stdin is a
+// terminal or a file, it is not read.
 func exitWhenPipeCloses() {
 	stdin, err := os.Stdin.Stat()
 	if err != nil || stdin.Mode()&os.ModeNamedPipe == 0 {

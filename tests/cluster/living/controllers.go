@@ -22,10 +22,10 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// restartPause is between the end of a component and its next start.
+// restartPause is the time between the exit of a component and its restart.
 const restartPause = time.Second
 
-// runControllers makes the cluster of an API server that runs already live, until SIGTERM or until stdin closes. It
+// runControllers adds controllers and nodes to a running API server, until SIGTERM or until stdin closes. It
 // prints one JSON line once all nodes are ready.
 func runControllers(args []string) error {
 	flags := flag.NewFlagSet("controllers", flag.ExitOnError)
@@ -49,8 +49,8 @@ func runControllers(args []string) error {
 	return nil
 }
 
-// untilTold returns a context that ends with SIGTERM, with ctrl-c, or when a pipe at stdin closes: a parent that was
-// killed leaves no orphan.
+// untilTold returns a context that ends with SIGTERM, with ctrl-c, or when a pipe at stdin closes, so that a killed parent
+// leaves no orphan.
 func untilTold() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	if stdin, err := os.Stdin.Stat(); err == nil && stdin.Mode()&os.ModeNamedPipe != 0 {
@@ -62,13 +62,13 @@ func untilTold() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// controllers are the processes beside the API server, each started again whenever it ends.
+// controllers are the processes beside the API server; each is restarted whenever it exits.
 type controllers struct {
 	dataDir string
 	binary  string
 	ctx     context.Context
 	cancel  context.CancelFunc
-	abort   context.CancelCauseFunc // of the start
+	abort   context.CancelCauseFunc // aborts the start
 	running sync.WaitGroup
 }
 
@@ -92,7 +92,7 @@ func (c *controllers) path(name string) string { return filepath.Join(c.dataDir,
 
 func (c *controllers) kubeconfig() string { return c.path("admin.kubeconfig") }
 
-// start starts everything and returns when all nodes are ready to take pods.
+// start starts all processes and returns when all nodes are ready for pods.
 func (c *controllers) start(ctx context.Context, nodes int) error {
 	ctx, c.abort = context.WithCancelCause(ctx)
 	defer c.abort(nil)
@@ -108,17 +108,17 @@ func (c *controllers) start(ctx context.Context, nodes int) error {
 		"--leader-elect=false", "--secure-port=0",
 		"--service-account-private-key-file="+c.path("service-account.key"), "--root-ca-file="+c.path("ca.crt"),
 		"--use-service-account-credentials=false", "--kube-api-qps=500", "--kube-api-burst=1000",
-		"--node-monitor-grace-period=300s") // no node is given up because this machine is busy
+		"--node-monitor-grace-period=300s") // a busy machine must not make nodes unready
 	c.keepRunning("kube-scheduler", kubeconfig,
 		"--leader-elect=false", "--secure-port=0", "--kube-api-qps=500", "--kube-api-burst=1000")
 	c.keepRunning("kwok", kubeconfig,
 		"--config="+c.path("kwok.yaml"), "--manage-all-nodes=true", "--cidr=10.244.0.0/16",
-		"--node-lease-duration-seconds=40") // without leases the nodes are given up after 50 seconds
+		"--node-lease-duration-seconds=40") // without leases the nodes become unready after 50 seconds
 	return ensureNodes(ctx, c.kubeconfig(), nodes)
 }
 
-// keepRunning runs a component in a process of its own until stop. Its log goes to a file beside the data. An end
-// fails the start; later the component is started again.
+// keepRunning runs a component in a separate process until stop. Its log is a file in the data directory. If it exits
+// during the start, the start fails; later it is restarted.
 func (c *controllers) keepRunning(name string, args ...string) {
 	c.running.Go(func() {
 		for c.ctx.Err() == nil {
@@ -145,16 +145,16 @@ func (c *controllers) run(name string, args []string) error {
 	command := exec.CommandContext(c.ctx, c.binary, append([]string{name}, args...)...)
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = ownGroup()
-	if _, err := command.StdinPipe(); err != nil { // closed by the end of this process
+	if _, err := command.StdinPipe(); err != nil { // the end of this process closes it
 		return err
 	}
 	return command.Run()
 }
 
-// ownGroup keeps a terminal's ctrl-c from a child: this process ends its children itself, in its own order.
+// ownGroup keeps a terminal's ctrl-c from a child, because this process stops its children in order.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// stop kills all that run and returns when none does.
+// stop kills all running processes and waits until they have exited.
 func (c *controllers) stop() {
 	c.cancel()
 	c.running.Wait()

@@ -1,10 +1,10 @@
-// What makes a living cluster out of an API server: controllers, a scheduler, nodes that only seem to be, and kubectl,
+// The parts that turn an API server into a live cluster: controllers, a scheduler, simulated nodes, and kubectl,
 // in one binary. See ../README.md.
 package main
 
 import "deltabus.dev/cluster/internal/tool"
 
-// commands maps a sub-command to the function that runs it with the arguments that follow.
+// commands maps a sub-command to its function, which gets the remaining arguments.
 var commands = map[string]func(args []string) error{
 	"controllers":             runControllers,
 	"kube-controller-manager": runControllerManager,

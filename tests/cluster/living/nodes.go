@@ -19,7 +19,7 @@ const (
 	readyPause   = 200 * time.Millisecond
 )
 
-// ensureNodes creates nodes that kwok plays the kubelet of, and waits until the scheduler may use them all.
+// ensureNodes creates nodes whose kubelets kwok simulates, and waits until the scheduler can use them.
 func ensureNodes(ctx context.Context, kubeconfig string, count int) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -78,7 +78,7 @@ func node(number int) *corev1.Node {
 	}
 }
 
-// isReady also wants the taint gone that every new node gets, and that the node lifecycle controller takes away.
+// isReady also requires that the node lifecycle controller has removed the taint of new nodes.
 func isReady(node *corev1.Node) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {

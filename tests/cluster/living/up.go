@@ -13,8 +13,8 @@ import (
 	"strconv"
 )
 
-// runUp brings up a whole cluster for a person, until ctrl-c: an API server from the binary `cluster` that lies beside
-// this one, and all that makes it live.
+// runUp starts a whole cluster for interactive use, until ctrl-c: an API server from the binary `cluster` in the same
+// directory, and all components of a live cluster.
 func runUp(args []string) error {
 	flags := flag.NewFlagSet("up", flag.ExitOnError)
 	flags.Usage = func() {
@@ -98,7 +98,7 @@ func (c *controllers) startServer(ctx context.Context, port int, flags []string)
 	}
 }
 
-// wait returns when the context ends, or when the server does.
+// wait returns when the context ends, or when the server exits.
 func (s *server) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -109,7 +109,7 @@ func (s *server) wait(ctx context.Context) error {
 	}
 }
 
-// stop ends the server in order and returns when it has ended.
+// stop stops the server cleanly and waits until it has exited.
 func (s *server) stop() {
 	s.stdin.Close()
 	<-s.ended

@@ -13,8 +13,8 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// runBench publishes to a stream as `nats bench js pub async` does: batches sent at once, each waited for until all of it
-// is acknowledged. It prints what it took as one line.
+// runBench publishes to a stream like `nats bench js pub async`: each batch is sent at once, and the next one waits until
+// it is acknowledged. It prints the duration as one line.
 func runBench(args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	url := flags.String("url", "nats://127.0.0.1:4222", "address of the server")

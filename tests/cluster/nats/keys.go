@@ -12,7 +12,7 @@ import (
 	"deltabus.dev/cluster/internal/tool"
 )
 
-// runKeys writes what servers and clients prove themselves with into a directory: an operator's and an account's JWT
+// runKeys writes credentials of servers and clients into a directory: an operator's and an account's JWT
 // with a user's credentials, a user's nkey, and certificates of one authority. It prints the public keys as one line.
 func runKeys(args []string) error {
 	if len(args) != 1 {

@@ -1,9 +1,9 @@
-// A NATS server for tests, and what its tests need beside it, in one binary. See ../README.md.
+// A NATS server for tests, and tools for its tests, in one binary. See ../README.md.
 package main
 
 import "deltabus.dev/cluster/internal/tool"
 
-// commands maps a sub-command to the function that runs it with the arguments that follow.
+// commands maps a sub-command to its function, which gets the remaining arguments.
 var commands = map[string]func(args []string) error{
 	"bench":  runBench,
 	"keys":   runKeys,

@@ -15,8 +15,8 @@ import (
 
 const readyTimeout = time.Minute
 
-// runServer runs nats-server with its own flags in this process until SIGTERM, or until stdin closes: a parent that was
-// killed leaves no orphan. It prints its address, as one line, once clients can connect.
+// runServer runs nats-server with its own flags in this process until SIGTERM, or until stdin closes, so that a killed
+// parent leaves no orphan. Once clients can connect, it prints its address as one line.
 func runServer(args []string) error {
 	flags := flag.NewFlagSet("nats-server", flag.ExitOnError)
 	options, err := server.ConfigureOptions(flags, args, server.PrintServerAndExit, flags.Usage, server.PrintTLSHelpAndDie)

@@ -1,4 +1,4 @@
-//! A wall clock that jumps by more than `retention` and `give_up_after`, both a day.
+//! A wall clock that jumps by more than `retention` and `give_up_after`, which are both one day.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -23,7 +23,7 @@ fn runs(world: &World, clock: &Clock) -> Engine {
     world.run(&environment)
 }
 
-/// Deliveries wait while the clock jumps, comes back over a restart, and jumps to the other side.
+/// Deliveries wait while the clock jumps, returns after a restart, and jumps in the other direction.
 fn jumps(hours: i64) {
     let mut world = World::stopping_soon();
     let clock = Clock::new(world.cluster.dir());
@@ -34,7 +34,7 @@ fn jumps(hours: i64) {
     world.cluster.churn(10, 10);
     assert_waits(&engine, 100);
     assert!(engine.terminate().success());
-    // What is old a day after a start is what was there at the start.
+    // Events that are one day old a day after a start are those of the start.
     let engine = runs(&world, &clock);
     let needed = journal(&engine, "needed");
 
@@ -68,7 +68,7 @@ fn jumps(hours: i64) {
     assert!(engine.terminate().success());
 }
 
-/// So many events wait, none was given up, and their age is no nonsense.
+/// Asserts that this number of events wait, none was given up, and their age is plausible.
 fn assert_waits(engine: &Engine, events: u64) {
     engine.wait_for("all read", PATIENCE, || count(engine, "queued") >= events);
     let row = row(engine);
@@ -82,17 +82,17 @@ fn assert_waits(engine: &Engine, events: u64) {
 }
 
 #[test]
-fn d7_a_wall_clock_that_jumps_a_day_ahead_loses_nothing_that_waits() {
+fn clock_jump_ahead_loses_no_waiting_event() {
     jumps(DAY + 1);
 }
 
 #[test]
-fn d7_a_wall_clock_that_jumps_a_day_back_loses_nothing_that_waits() {
+fn clock_jump_back_loses_no_waiting_event() {
     jumps(-DAY - 1);
 }
 
 #[test]
-fn d7_what_everybody_has_is_removed_when_its_day_has_passed_and_a_clock_set_back_stops_nothing() {
+fn retention_survives_clock_set_back() {
     let mut world = World::new();
     let clock = Clock::new(world.cluster.dir());
     clock.set_ahead(DAY + 1);
@@ -101,7 +101,7 @@ fn d7_what_everybody_has_is_removed_when_its_day_has_passed_and_a_clock_set_back
     world.wait_delivered(&engine);
     let last = journal(&engine, "last");
     assert!(engine.terminate().success());
-    // Set right: nothing is old by it.
+    // The clock is correct again: no event counts as old.
     clock.set_ahead(0);
     let engine = runs(&world, &clock);
     world.cluster.churn(10, 2);

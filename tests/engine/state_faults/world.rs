@@ -1,4 +1,4 @@
-//! A simulated cluster, and an engine whose state directory lies on a disk, and whose webhook is one, that misbehave when told to.
+//! A simulated cluster, and an engine with faults on demand in the disk of its state directory and in its webhook.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use crate::support::{
     sink::{Sink as _, webhook::Hook},
 };
 
-/// See the module.
+/// A simulated cluster with an engine's disk and webhook.
 pub(crate) struct World {
     pub(crate) cluster: Simulated,
-    /// Of the state.
+    /// Disk of the state directory.
     pub(crate) disk: Disk,
     pub(crate) sink: Hook,
 }
@@ -30,13 +30,13 @@ impl World {
         Self::with_state("")
     }
 
-    /// As [`World::new`], for tests that stop the engine while its sink or disk is in trouble: such a stop always lasts until
-    /// `shutdown_timeout`. The state keeps what is not delivered, and the batch in flight may be sent again.
+    /// Creates a world for tests that stop the engine during a fault of its sink or disk. Such a stop always lasts until
+    /// `shutdown_timeout`. The state keeps undelivered events, and the batch in flight may be sent again.
     pub(crate) fn stopping_soon() -> Self {
         Self::with("1s", "")
     }
 
-    /// As [`World::new`], with more in `[state]`.
+    /// Creates a world with further lines in `[state]`.
     pub(crate) fn with_state(more: &str) -> Self {
         Self::with("5s", more)
     }
@@ -64,14 +64,14 @@ impl World {
         text(self.cluster.dir(), "state")
     }
 
-    /// Runs an engine with more in its environment until it watches.
+    /// Runs an engine with further environment variables until it watches.
     pub(crate) fn run(&self, more: &[(&'static str, PathBuf)]) -> Engine {
         let engine = Engine::run_again(self.cluster.dir(), &self.environment(more));
         engine.wait_for("watching", PATIENCE, || engine.json("/v1/resources")["resources"][0]["state"] == "watching");
         engine
     }
 
-    /// Layers of both lie above each other.
+    /// Returns the environment; the preloaded layers of both are stacked.
     fn environment(&self, more: &[(&'static str, PathBuf)]) -> Vec<(&'static str, PathBuf)> {
         let mut environment = self.disk.environment();
         for (name, value) in more {
@@ -83,7 +83,7 @@ impl World {
         environment
     }
 
-    /// Runs an engine that fails to start; returns what it says.
+    /// Runs an engine that fails to start; returns its output.
     pub(crate) fn refusal(&self) -> String {
         let log = self.cluster.dir().join("refusal.log");
         let mut child = Command::new(env!("CARGO_BIN_EXE_deltabus"))
@@ -109,7 +109,7 @@ impl World {
         said
     }
 
-    /// Returns the file that the store writes to.
+    /// Returns the file that the store is writing to.
     pub(crate) fn journal_file(&self) -> PathBuf {
         let entries = fs::read_dir(Path::new(&self.state()).join("db")).expect("there is a store");
         let files = entries.map(|entry| entry.expect("it is readable").path());
@@ -117,7 +117,7 @@ impl World {
         journals.max().expect("there is one")
     }
 
-    /// Returns the files of the store in directories of this name.
+    /// Returns the store's files in directories with this name.
     pub(crate) fn files_in(&self, name: &str) -> Vec<PathBuf> {
         let (mut files, mut dirs) = (Vec::new(), vec![PathBuf::from(self.state())]);
         while let Some(dir) = dirs.pop() {
@@ -133,7 +133,7 @@ impl World {
         files
     }
 
-    /// Waits until all that happened is delivered.
+    /// Waits until all changes are delivered.
     pub(crate) fn wait_delivered(&self, engine: &Engine) {
         engine.wait_for("all delivered", PATIENCE, || {
             let ids: Vec<_> = self.sink.arrived().iter().map(|event| event["id"].clone()).collect();
@@ -142,7 +142,7 @@ impl World {
         });
     }
 
-    /// Of each object the ids that were delivered, in order; without repetitions if it is asked for.
+    /// Returns the delivered ids of each object, in order; without repetitions if `is_once`.
     pub(crate) fn stories(&self, is_once: bool) -> BTreeMap<String, Vec<String>> {
         let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut last: BTreeMap<String, String> = BTreeMap::new();
@@ -158,12 +158,12 @@ impl World {
         stories
     }
 
-    /// Holds what was delivered against what happened: all of it, in order, and nothing twice.
+    /// Checks that all changes were delivered once and in order.
     pub(crate) fn check_each_once(&self) {
         assert_eq!(self.stories(false), self.cluster.happened);
     }
 
-    /// As [`World::check_each_once`]; what was delivered before may have come again.
+    /// Like [`World::check_each_once`], but events may be repeated.
     pub(crate) fn check_stories(&self) {
         assert_eq!(self.stories(true), self.cluster.happened);
     }

@@ -1,4 +1,4 @@
-//! A simulated cluster, an engine with a state directory, and a sink; and what arrived, held against what happened.
+//! A simulated cluster, an engine with a state directory, and a sink; compares arrived and actual changes.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,10 +15,10 @@ use crate::support::{
     sink::{Manner, Sink},
 };
 
-/// So many events of `[handlers.out]` are kept in memory at most.
+/// Number of events of `[handlers.out]` that are kept in memory.
 pub(crate) const BUFFER: u64 = 50;
 
-/// Where a case is played.
+/// Environment of a case.
 pub(crate) struct Bench {
     cluster: Simulated,
     pub(crate) sink: Box<dyn Sink>,
@@ -39,7 +39,7 @@ impl DerefMut for Bench {
 }
 
 impl Bench {
-    /// Makes one with a sink that is well. Beside its handler, there is `[handlers.free]`.
+    /// Creates a bench with a working sink. Besides its handler there is `[handlers.free]`.
     pub(crate) fn new(cluster: Simulated, sink: Box<dyn Sink>) -> Self {
         let path = |name: &str| text(cluster.dir(), name);
         let config = format!(
@@ -63,7 +63,7 @@ impl Bench {
         engine
     }
 
-    /// Gives an engine that is stopped from now on the time that it needs.
+    /// Gives later stops of the engine as much time as they need.
     pub(crate) fn stop_at_leisure(&self) {
         let file = self.dir().join("config.toml");
         let config = fs::read_to_string(&file).expect("it was written");
@@ -72,12 +72,12 @@ impl Bench {
         fs::write(&file, patient).expect("it can be written");
     }
 
-    /// Makes the sink behave so from now on.
+    /// Sets the behaviour of the sink from now on.
     pub(crate) fn be(&mut self, manner: Manner) {
         self.sink.be(manner);
     }
 
-    /// Waits until all that happened has arrived and is acknowledged; holds against each other what arrived and what happened.
+    /// Waits until all changes have arrived and are acknowledged; compares arrived and actual changes.
     pub(crate) fn settle(&self, engine: &Engine) -> Arrived {
         engine.wait_for("all delivered", PATIENCE * 2, || {
             let row = row(engine);
@@ -86,7 +86,7 @@ impl Bench {
         let row = row(engine);
         assert_eq!([&row["dropped"], &row["coalesced"], &row["oldsGivenUp"]], [0, 0, 0], "I4, I6: {row}");
         let arrived = Arrived::of(self.sink.arrived());
-        assert!(arrived.repeated() == 0 || !self.sink.stores_once(), "D8: {:?}", arrived.times);
+        assert!(arrived.repeated() == 0 || !self.sink.stores_once(), "repeated: {:?}", arrived.times);
         assert_eq!(arrived.stories, self.happened, "I2, I4: what arrived first of each change, and what happened");
         let last = |(name, story): (&String, &Vec<String>)| (name.clone(), story.last().cloned().unwrap_or_default());
         let expected: BTreeMap<_, _> = self.happened.iter().map(last).collect();
@@ -94,7 +94,7 @@ impl Bench {
         arrived
     }
 
-    /// How much of what happened has not arrived.
+    /// Returns the number of changes that have not arrived.
     fn missing(&self) -> usize {
         let arrived = Arrived::of(self.sink.arrived());
         let happened = self.happened.values().flatten();
@@ -102,19 +102,19 @@ impl Bench {
     }
 }
 
-/// What arrived.
+/// Events that arrived at a sink.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
-    /// Of each object the ids, in the order in which they arrived for the first time.
+    /// Ids of each object, in order of first arrival.
     pub(crate) stories: BTreeMap<String, Vec<String>>,
-    /// How often each id arrived.
+    /// Number of arrivals of each id.
     pub(crate) times: HashMap<String, usize>,
-    /// Of each object the id that arrived last.
+    /// Last arrived id of each object.
     last: BTreeMap<String, String>,
 }
 
 impl Arrived {
-    /// Panics where one id stands for two changes.
+    /// Collects events; panics if one id stands for two changes.
     fn of(events: Vec<Value>) -> Self {
         let mut arrived = Self::default();
         let mut said: HashMap<String, Value> = HashMap::new();
@@ -125,7 +125,7 @@ impl Arrived {
             arrived.last.insert(name.clone(), id.clone());
             if let Some(before) = said.get(&id) {
                 for part in ["uid", "subject", "resourceversion", "sequence", "type", "data"] {
-                    assert_eq!(before[part], event[part], "D8: one id stands for one change: {before} {event}");
+                    assert_eq!(before[part], event[part], "one id stands for one change: {before} {event}");
                 }
             } else {
                 arrived.stories.entry(name).or_default().push(id.clone());
@@ -135,7 +135,7 @@ impl Arrived {
         arrived
     }
 
-    /// How many arrived that had arrived before.
+    /// Returns the number of repeated arrivals.
     pub(crate) fn repeated(&self) -> usize {
         self.times.values().map(|times| times - 1).sum()
     }

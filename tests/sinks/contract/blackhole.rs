@@ -1,4 +1,4 @@
-//! The handler that keeps nothing but counts: of the cases, what counts can show.
+//! The handler that only counts: the cases that can be checked by counters.
 
 use crate::support::{
     engine::{Engine, request, text},
@@ -7,7 +7,7 @@ use crate::support::{
 };
 
 #[test]
-fn i4_what_was_counted_before_a_stop_is_not_counted_again_and_the_rest_is() {
+fn restart_counts_only_unacknowledged_events() {
     let mut cluster = Simulated::start();
     let state = text(cluster.dir(), "state");
     let config = cluster.config(&format!("type = \"blackhole\"\n[state]\ndir = {state:?}"));

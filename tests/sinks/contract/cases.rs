@@ -1,4 +1,4 @@
-//! The cases. Each is played with every handler.
+//! The cases. Each runs with every handler.
 
 use crate::{
     contract::bench::{BUFFER, Bench},
@@ -9,7 +9,8 @@ use crate::{
     },
 };
 
-pub(crate) fn i2_each_object_tells_its_story_in_order(mut bench: Bench) {
+/// Rule: S-3.
+pub(crate) fn events_of_each_object_arrive_in_order(mut bench: Bench) {
     let engine = bench.run();
     bench.churn(20, 5);
     bench.delete("o3");
@@ -21,7 +22,7 @@ pub(crate) fn i2_each_object_tells_its_story_in_order(mut bench: Bench) {
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i4_what_the_sink_refuses_is_tried_again_until_it_is_taken(mut bench: Bench) {
+pub(crate) fn refused_events_are_retried_until_accepted(mut bench: Bench) {
     let engine = bench.run();
     bench.churn(10, 2);
     bench.settle(&engine);
@@ -46,7 +47,8 @@ pub(crate) fn i4_what_the_sink_refuses_is_tried_again_until_it_is_taken(mut benc
     }
 }
 
-pub(crate) fn d8_what_comes_twice_has_the_id_that_it_had(mut bench: Bench) {
+/// Rule: G-6.
+pub(crate) fn repeated_event_keeps_its_id(mut bench: Bench) {
     let engine = bench.run();
     bench.churn(10, 1);
     bench.settle(&engine);
@@ -59,7 +61,8 @@ pub(crate) fn d8_what_comes_twice_has_the_id_that_it_had(mut bench: Bench) {
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i4_a_stop_in_mid_batch(mut bench: Bench) {
+/// Rule: S-14.
+pub(crate) fn stop_during_batch_loses_nothing(mut bench: Bench) {
     let engine = bench.run();
     bench.churn(10, 3);
     let acknowledged = bench.settle(&engine).times;
@@ -84,7 +87,8 @@ pub(crate) fn i4_a_stop_in_mid_batch(mut bench: Bench) {
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i4_a_stop_amid_deliveries_repeats_nothing(mut bench: Bench) {
+/// Rule: S-14.
+pub(crate) fn stop_during_deliveries_repeats_nothing(mut bench: Bench) {
     bench.stop_at_leisure();
     for _ in 0..3 {
         let engine = bench.run();
@@ -97,7 +101,7 @@ pub(crate) fn i4_a_stop_amid_deliveries_repeats_nothing(mut bench: Bench) {
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i4_a_sink_that_is_down_at_the_start_is_waited_for(mut bench: Bench) {
+pub(crate) fn unreachable_sink_at_start_is_awaited(mut bench: Bench) {
     bench.be(Manner::Gone);
     let engine = bench.run();
     bench.churn(10, 3);
@@ -108,7 +112,7 @@ pub(crate) fn i4_a_sink_that_is_down_at_the_start_is_waited_for(mut bench: Bench
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i4_a_sink_that_goes_and_comes_back_gets_everything(mut bench: Bench) {
+pub(crate) fn sink_gets_everything_after_outage(mut bench: Bench) {
     let engine = bench.run();
     for round in 0..2 {
         bench.churn(10, 4);
@@ -124,7 +128,8 @@ pub(crate) fn i4_a_sink_that_goes_and_comes_back_gets_everything(mut bench: Benc
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i5_i7_a_stuck_sink_costs_disk_and_delays_nobody(mut bench: Bench) {
+/// Rules: S-2, D-11.
+pub(crate) fn stalled_sink_uses_disk_and_delays_none(mut bench: Bench) {
     const EVENTS: usize = 600;
     let engine = bench.run();
     bench.be(Manner::Stuck);
@@ -142,7 +147,7 @@ pub(crate) fn i5_i7_a_stuck_sink_costs_disk_and_delays_nobody(mut bench: Bench) 
     assert!(engine.terminate().success());
 }
 
-pub(crate) fn i4_killed_amid_deliveries_and_started_again_it_loses_nothing(mut bench: Bench) {
+pub(crate) fn kill_during_deliveries_loses_nothing(mut bench: Bench) {
     for _ in 0..3 {
         let engine = bench.run();
         bench.churn(10, 8);

@@ -1,8 +1,8 @@
-//! A configuration of the cookbook, as its reader copies it, and a cluster to run it against.
+//! A cookbook configuration as a reader copies it, and a cluster for it.
 
 use std::{fs, path::PathBuf};
 
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -14,7 +14,7 @@ use crate::support::{
 
 const PAGE: &str = include_str!("../../../docs/cookbook.md");
 
-/// Returns the configurations of the page: the name in the first line of each, and its text.
+/// Returns the configurations of the page: the name in the first line, and the text.
 pub(crate) fn recipes() -> Vec<(&'static str, &'static str)> {
     blocks("toml")
 }
@@ -26,7 +26,7 @@ fn blocks(language: &str) -> Vec<(&'static str, &'static str)> {
     blocks.map(|(block, _)| (block.lines().next().unwrap_or_default().trim_start_matches("# "), block)).collect()
 }
 
-/// A recipe, a cluster, and what of the environment takes the place of addresses and paths.
+/// A recipe, a cluster, and the environment variables that replace addresses and paths.
 pub(crate) struct Kitchen {
     pub(crate) cluster: Simulator,
     dir: TempDir,
@@ -74,7 +74,7 @@ impl Kitchen {
         &self.environment
     }
 
-    /// Runs the recipe until it is ready; stdout goes behind what is in a file of this name.
+    /// Runs the recipe until it is ready; stdout is appended to a file of that name.
     pub(crate) fn run(&self) -> Engine {
         let engine = Engine::run_again_to(self.dir.path(), &self.environment, &self.file("stdout"));
         engine.wait_ready(PATIENCE);
@@ -85,7 +85,7 @@ impl Kitchen {
         self.dir.path().join(name)
     }
 
-    /// Creates an object, or changes what `object` says of it.
+    /// Creates an object, or merges `object` into it.
     pub(crate) fn put(&self, resource: &str, namespace: &str, name: &str, mut object: Value) -> Value {
         let store = self.cluster.store();
         let stored = if store.get(resource, namespace, name).is_some() {
@@ -100,7 +100,7 @@ impl Kitchen {
         stored.expect("a valid object").value()
     }
 
-    /// Creates a deployment, or gives it another image.
+    /// Creates a deployment, or sets its image.
     pub(crate) fn deploy(&self, namespace: &str, name: &str, image: &str) -> Value {
         let containers = json!([{ "name": "web", "image": image }]);
         let spec = json!({ "replicas": 1, "template": { "spec": { "containers": containers } } });

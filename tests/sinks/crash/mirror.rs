@@ -1,4 +1,4 @@
-//! A topic of a real Kafka broker that is a mirror of the cluster: keyed by uid, each deletion a tombstone.
+//! A topic of a real Kafka broker that mirrors the cluster: keyed by uid, with a tombstone for each deletion.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Returns what starts the broker, or says why not.
+    /// Returns a function that starts the broker, or logs the reason why it cannot.
     pub(crate) fn start_or_skip(name: &str) -> impl FnOnce(&Path) -> Option<Self> {
         move |_| {
             let broker = Broker::start_or_skip(name, |_| {})?;
@@ -39,7 +39,7 @@ impl Mirror {
         reader.all.clone()
     }
 
-    /// Holds what the topic comes to once it is compacted against what the server has.
+    /// Compares the compacted topic with the server's state.
     pub(crate) fn assert_equals(&self, server: &State) {
         let text = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
         let mirrored: BTreeMap<_, _> = compacted(&self.stored())
@@ -68,7 +68,7 @@ impl Sink for Mirror {
         self.stored().iter().map(Stored::event).collect()
     }
 
-    /// The broker drops what its client repeats.
+    /// The broker drops repetitions of its client.
     fn shows_repetitions(&self) -> bool {
         false
     }

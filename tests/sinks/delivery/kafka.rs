@@ -1,4 +1,4 @@
-//! Kafka: a real broker, its topics.
+//! Kafka: a real broker and its topics.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn handler(broker: &Broker) -> String {
     format!("type = \"kafka\"\nbrokers = [\"{}\"]\ntimeout = \"2s\"", broker.address())
 }
 
-/// Returns the versions of the objects that live, by their uids: of the cluster, and of what a topic comes to.
+/// Returns uid → version of all living objects: of the cluster, and of the compacted topic.
 fn living(cluster: &Simulated, broker: &Broker) -> [BTreeMap<String, String>; 2] {
     let of_cluster = cluster.happened.values().filter_map(|story| story.last()?.rsplit_once('.'));
     let of_cluster = of_cluster.filter(|(_, version)| *version != "deleted");
@@ -26,7 +26,7 @@ fn living(cluster: &Simulated, broker: &Broker) -> [BTreeMap<String, String>; 2]
     [of_cluster.map(|(uid, version)| (uid.to_owned(), version.to_owned())).collect(), of_topic.collect()]
 }
 
-/// Returns the ids of each object, repetitions left out. Its messages are of one partition, in order.
+/// Returns the ids of each object without repetitions. All messages of an object are in one partition, in order.
 fn stories(messages: &[Stored]) -> BTreeMap<String, Vec<String>> {
     let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for message in messages {
@@ -38,7 +38,7 @@ fn stories(messages: &[Stored]) -> BTreeMap<String, Vec<String>> {
     stories
 }
 
-/// The same of what happened: each uid is an object.
+/// Returns the actual ids of each object; each uid is an object.
 fn happened(cluster: &Simulated) -> BTreeMap<String, Vec<String>> {
     let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for id in cluster.happened.values().flatten() {
@@ -49,15 +49,15 @@ fn happened(cluster: &Simulated) -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn d8_i2_a_topic_comes_to_the_state_of_the_cluster_though_its_broker_is_killed() {
+fn topic_reaches_cluster_state_despite_broker_kills() {
     const OBJECTS: usize = 20;
-    let name = "d8_i2_a_topic_comes_to_the_state_of_the_cluster_though_its_broker_is_killed";
+    let name = "topic_reaches_cluster_state_despite_broker_kills";
     let Some(mut broker) = Broker::start_or_skip(name, |_| {}) else { return };
     broker.create_topic(TOPIC, &[("cleanup.policy", "compact")]);
     let mut cluster = Simulated::start();
     let engine = cluster.run(&handler(&broker));
     for round in 0..3 {
-        // Amid deliveries at first; then there are more, which find nobody.
+        // Kill first during deliveries; the later changes then meet a dead engine.
         cluster.churn(OBJECTS, 10);
         engine.wait_for("delivering", PATIENCE, || count(&engine, "delivered") > round * OBJECTS as u64 * 11);
         broker.kill();
@@ -79,10 +79,10 @@ fn d8_i2_a_topic_comes_to_the_state_of_the_cluster_though_its_broker_is_killed()
     assert!(engine.terminate().success());
 }
 
-/// What was not acknowledged is sent again, and what happened meanwhile is found: a deletion of what the topic shows, too.
+/// Unacknowledged events are sent again. Changes of the downtime are found, including deletions of objects in the topic.
 #[test]
-fn i4_a_topic_comes_to_the_state_of_the_cluster_though_the_engine_is_killed() {
-    let name = "i4_a_topic_comes_to_the_state_of_the_cluster_though_the_engine_is_killed";
+fn topic_reaches_cluster_state_despite_engine_kills() {
+    let name = "topic_reaches_cluster_state_despite_engine_kills";
     let Some(broker) = Broker::start_or_skip(name, |_| {}) else { return };
     let mut cluster = Simulated::start();
     let state = format!("initial = \"send\"\n[state]\ndir = {:?}", text(cluster.dir(), "state"));

@@ -1,4 +1,4 @@
-//! NATS: a real server, its streams.
+//! NATS: a real server and its streams.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,7 +22,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// Returns the ids that are stored of each object, in order.
+/// Returns the stored ids of each object, in order.
 fn ids(server: &NatsServer) -> BTreeMap<String, Vec<String>> {
     let messages = block_on(async { stored(&server.client().await, "K8S").await });
     let mut ids: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -40,7 +40,7 @@ fn stored_once_though_the_server_is_killed(name: &str, expect_last: &str) {
     let mut cluster = Simulated::start();
     let engine = cluster.run(&handler(&server, &format!("expect_last = \"{expect_last}\""), ""));
     for round in 0..4 {
-        // Amid deliveries at first; then there are more, which find nobody.
+        // Kill first during deliveries; the later changes then meet a dead engine.
         cluster.churn(OBJECTS, 10);
         engine.wait_for("delivering", PATIENCE, || count(&engine, "delivered") > round * OBJECTS as u64 * 11);
         server.kill();
@@ -58,17 +58,17 @@ fn stored_once_though_the_server_is_killed(name: &str, expect_last: &str) {
 }
 
 #[test]
-fn d8_i2_a_stream_has_each_change_once_and_in_order_though_its_server_is_killed() {
-    let name = "d8_i2_a_stream_has_each_change_once_and_in_order_though_its_server_is_killed";
+fn nats_stores_changes_once_despite_server_kills() {
+    let name = "nats_stores_changes_once_despite_server_kills";
     stored_once_though_the_server_is_killed(name, "off");
 }
 
 #[test]
-fn d8_i2_so_it_has_where_the_last_sequence_is_expected() {
-    stored_once_though_the_server_is_killed("d8_i2_so_it_has_where_the_last_sequence_is_expected", "per-subject");
+fn expected_last_sequence_stores_changes_once_despite_kills() {
+    stored_once_though_the_server_is_killed("expected_last_sequence_stores_changes_once_despite_kills", "per-subject");
 }
 
-/// Waits until the server has forgotten the ids that it got before now. The probe's id is one that it never got.
+/// Waits until the server has dropped all ids received before now. The probe's id is a new one.
 fn window_passed(server: &NatsServer, id: &str) {
     block_on(async {
         let context = jetstream::new(server.client().await);
@@ -83,10 +83,10 @@ fn window_passed(server: &NatsServer, id: &str) {
     });
 }
 
-/// Without `[state]` a start sends everything again.
+/// A start sends all events again, because there is no `[state]`.
 #[test]
-fn d8_a_change_is_stored_once_across_starts_of_the_engine_outside_of_the_window() {
-    let name = "d8_a_change_is_stored_once_across_starts_of_the_engine_outside_of_the_window";
+fn change_is_stored_once_across_engine_starts() {
+    let name = "change_is_stored_once_across_engine_starts";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let mut cluster = Simulated::start();
     cluster.churn(10, 1);

@@ -1,4 +1,4 @@
-//! Webhooks: a local HTTP server that does not always answer as it is asked to.
+//! Webhooks: a local HTTP server that sometimes fails.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::support::{
     simulated::{Simulated, count, row, wait_all},
 };
 
-/// A server, and the events that it took, in the order of their arrival.
+/// A server, and its accepted events in order of arrival.
 struct Hook {
     server: Server,
     taken: Arc<Mutex<Vec<Value>>>,
@@ -29,7 +29,7 @@ struct Hook {
 }
 
 impl Hook {
-    /// Starts a server that answers a request with the status and headers that `answer` says; `None` is no answer.
+    /// Starts a server that answers with the status and headers from `answer`; `None` means no answer.
     fn start(
         answer: impl Fn(&Seen) -> Option<(u16, Vec<(&'static str, &'static str)>)> + Send + Sync + 'static,
     ) -> Self {
@@ -62,7 +62,7 @@ impl Hook {
         self.taken.lock().unwrap().clone()
     }
 
-    /// Returns the ids that were taken of each object, in order.
+    /// Returns the accepted ids of each object, in order.
     fn ids(&self) -> BTreeMap<String, Vec<String>> {
         let mut ids: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for event in self.taken() {
@@ -74,7 +74,7 @@ impl Hook {
 }
 
 #[test]
-fn i2_a_webhook_takes_each_change_once_and_in_order_though_it_fails_now_and_then() {
+fn flaky_webhook_gets_each_change_once_in_order() {
     for options in ["batch = { max_events = 10 }", "", "order = \"total\"\nbatch = { max_events = 50 }"] {
         let requests = AtomicUsize::new(0);
         let fifth_fails = move |_: &Seen| {
@@ -96,7 +96,7 @@ fn i2_a_webhook_takes_each_change_once_and_in_order_though_it_fails_now_and_then
 }
 
 #[test]
-fn what_is_too_large_is_sent_without_old_then_as_a_reference_then_given_up_and_counted() {
+fn oversized_event_is_reduced_then_given_up() {
     let limit = |seen: &Seen| {
         let is_never = String::from_utf8_lossy(&seen.body).contains("\"name\":\"never\"");
         Some((if seen.body.len() > 3000 || is_never { 413 } else { 204 }, vec![]))
@@ -134,7 +134,7 @@ fn what_is_too_large_is_sent_without_old_then_as_a_reference_then_given_up_and_c
 }
 
 #[test]
-fn a_busy_receiver_is_left_alone_for_as_long_as_it_says() {
+fn busy_receiver_is_left_alone_as_requested() {
     let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let seen_at = Arc::clone(&times);
     let hook = Hook::start(move |_| {
@@ -157,7 +157,7 @@ fn a_busy_receiver_is_left_alone_for_as_long_as_it_says() {
 }
 
 #[test]
-fn a_receiver_that_hangs_once_is_asked_again() {
+fn hung_receiver_is_asked_again() {
     let requests = AtomicUsize::new(0);
     let hook = Hook::start(move |_| (requests.fetch_add(1, Ordering::SeqCst) > 0).then(|| (200, vec![])));
     let mut cluster = Simulated::start();
@@ -171,7 +171,7 @@ fn a_receiver_that_hangs_once_is_asked_again() {
 }
 
 #[test]
-fn a_paused_webhook_gets_nothing_and_then_all_of_it() {
+fn paused_webhook_gets_everything_after_resume() {
     let hook = Hook::start(|_| Some((200, vec![])));
     let mut cluster = Simulated::start();
     let engine = cluster.run(&hook.handler("batch = { max_events = 7 }"));
@@ -185,7 +185,7 @@ fn a_paused_webhook_gets_nothing_and_then_all_of_it() {
 }
 
 #[test]
-fn who_is_not_let_in_waits_for_another_token_and_loses_nothing() {
+fn rejected_credentials_wait_for_new_token() {
     for status in [401, 403, 407] {
         let hook = Hook::start(move |seen| {
             Some((if seen.header("authorization") == "Bearer new" { 200 } else { status }, vec![]))
@@ -204,9 +204,9 @@ fn who_is_not_let_in_waits_for_another_token_and_loses_nothing() {
     }
 }
 
-/// Row 18 of what users of other tools ask for: whether a webhook is tried again, and what becomes of what it never takes.
+/// Row 18 of the users' requests: retries of webhooks, and the fate of events that are never accepted.
 #[test]
-fn row_18_what_a_webhook_refuses_for_too_long_is_a_dead_letter_that_can_be_sent_again() {
+fn long_refused_event_is_dead_letter_and_replayable() {
     let is_well = Arc::new(AtomicBool::new(false));
     let well = Arc::clone(&is_well);
     let hook = Hook::start(move |_| Some((if well.load(Ordering::SeqCst) { 200 } else { 503 }, vec![])));
@@ -234,7 +234,7 @@ fn row_18_what_a_webhook_refuses_for_too_long_is_a_dead_letter_that_can_be_sent_
     engine.wait_for("sent again", PATIENCE, || hook.ids() == cluster.happened);
 }
 
-/// An ingress that is redeployed answers 404 for a while, a gateway 401 or 403.
+/// An ingress during a redeployment answers 404; a gateway may answer 401 or 403.
 #[test]
 fn statuses_outside_reject_lose_no_event() {
     let (statuses, requests) = ([404, 405, 409, 410, 404, 401, 403, 404], AtomicUsize::new(0));
@@ -251,7 +251,7 @@ fn statuses_outside_reject_lose_no_event() {
 }
 
 #[test]
-fn given_up_events_are_named_and_replayed_after_a_restart() {
+fn given_up_events_are_replayed_after_restart() {
     let is_well = Arc::new(AtomicBool::new(false));
     let well = Arc::clone(&is_well);
     let hook = Hook::start(move |_| Some((if well.load(Ordering::SeqCst) { 200 } else { 409 }, vec![])));

@@ -1,8 +1,8 @@
-//! Who a handler is, and whom it trusts.
+//! Authentication of a handler, and its trust in servers.
 
 use std::fs;
 
-use deltabus::{
+use deltabus::internals::{
     config::ClientTls,
     handler::kafka::{KafkaSasl, SaslMechanism},
     secret::SecretRef,
@@ -12,7 +12,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Extend
 use super::*;
 use crate::support::kafka::Plan;
 
-/// A user of each mechanism, all of them in JAAS' own words.
+/// Adds a user of each mechanism, in JAAS syntax.
 fn users(plan: &mut Plan) {
     const JAAS: &str = "org.apache.kafka.common.security";
     plan.protocol = "SASL_PLAINTEXT";
@@ -28,8 +28,8 @@ fn users(plan: &mut Plan) {
 }
 
 #[tokio::test]
-async fn a_user_proves_itself_by_its_password_which_may_change() {
-    let name = "a_user_proves_itself_by_its_password_which_may_change";
+async fn kafka_user_logs_in_by_changeable_password() {
+    let name = "kafka_user_logs_in_by_changeable_password";
     let Some(broker) = Broker::start_or_skip(name, users) else { return };
     let file = broker.file("password");
     for (at, mechanism) in
@@ -53,11 +53,11 @@ async fn a_user_proves_itself_by_its_password_which_may_change() {
     assert_eq!(stories(&broker.stored(TOPIC))["a"], ["uid-a.1", "uid-a.2", "uid-a.3"]);
 }
 
-/// An authority, and a certificate of it for 127.0.0.1 with its key: PEM.
+/// Returns an authority, and a certificate from it for 127.0.0.1 with its key, in PEM.
 fn certificates(of_client: bool) -> [String; 3] {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // OpenSSL finds issuers by their names: each needs its own.
+    // OpenSSL finds issuers by name, so each needs its own name
     let name = if of_client { "authority of clients" } else { "authority of brokers" };
     authority.distinguished_name.push(DnType::CommonName, name);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
@@ -71,8 +71,8 @@ fn certificates(of_client: bool) -> [String; 3] {
 }
 
 #[tokio::test]
-async fn tls_trusts_the_given_authority_and_shows_a_certificate() {
-    let name = "tls_trusts_the_given_authority_and_shows_a_certificate";
+async fn kafka_tls_uses_given_authority_and_client_certificate() {
+    let name = "kafka_tls_uses_given_authority_and_client_certificate";
     let tls = |plan: &mut Plan| {
         let [ca, certificate, key] = certificates(false);
         let [client_ca, client, client_key] = certificates(true);

@@ -1,15 +1,15 @@
-//! Who a handler is, and whom it trusts.
+//! Authentication of a handler, and its trust in servers.
 
 use super::*;
 
-/// Delivers an event to a server with these users, as somebody.
+/// Delivers an event to the server with these credentials.
 async fn log_in(server: &NatsServer, auth: NatsAuth) -> Result<(), HandlerError> {
     deliver(&handler(NatsOptions { auth, ..server.options() }), &[added("a", 1)]).await
 }
 
 #[tokio::test]
-async fn a_user_proves_itself_by_its_password_which_may_change() {
-    let name = "a_user_proves_itself_by_its_password_which_may_change";
+async fn nats_user_logs_in_by_changeable_password() {
+    let name = "nats_user_logs_in_by_changeable_password";
     let users = |keys: &Keys| format!("{}authorization {{ user: joe, password: s3cret }}", keys.jetstream());
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
     let file = server.file("password");
@@ -20,24 +20,24 @@ async fn a_user_proves_itself_by_its_password_which_may_change() {
     assert!(error.ends_with("refused the credentials: check `auth`, and the server's users"), "{error}");
     fs::remove_file(&file).unwrap();
     let error = sentence(deliver(&handler, &[added("a", 1)]).await);
-    assert!(error.contains("failed to prove who we are") && error.contains("cannot read"), "{error}");
+    assert!(error.contains("failed to authenticate with NATS") && error.contains("cannot read"), "{error}");
     fs::write(&file, "s3cret\n").unwrap();
     deliver(&handler, &[added("a", 1)]).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_user_proves_itself_by_a_token() {
+async fn user_logs_in_by_token() {
     let users = |keys: &Keys| format!("{}authorization {{ token: \"t0ken\" }}", keys.jetstream());
-    let Some(server) = NatsServer::start_or_skip("a_user_proves_itself_by_a_token", users) else { return };
+    let Some(server) = NatsServer::start_or_skip("user_logs_in_by_token", users) else { return };
     fs::write(server.file("token"), "t0ken").unwrap();
     log_in(&server, NatsAuth::Token(SecretRef::File(server.file("token")))).await.unwrap();
     sentence(log_in(&server, NatsAuth::None).await);
 }
 
 #[tokio::test]
-async fn a_user_proves_itself_by_an_nkey() {
+async fn user_logs_in_by_nkey() {
     let users = |keys: &Keys| format!("{}authorization {{ users: [ {{ nkey: {} }} ] }}", keys.jetstream(), keys.nkey);
-    let Some(server) = NatsServer::start_or_skip("a_user_proves_itself_by_an_nkey", users) else { return };
+    let Some(server) = NatsServer::start_or_skip("user_logs_in_by_nkey", users) else { return };
     log_in(&server, NatsAuth::Nkey(SecretRef::File(server.file("nkey.seed")))).await.unwrap();
     fs::write(server.file("other"), "no seed").unwrap();
     let error = sentence(log_in(&server, NatsAuth::Nkey(SecretRef::File(server.file("other")))).await);
@@ -45,18 +45,18 @@ async fn a_user_proves_itself_by_an_nkey() {
 }
 
 #[tokio::test]
-async fn a_user_proves_itself_by_a_credentials_file() {
+async fn user_logs_in_by_credentials_file() {
     let users =
         |keys: &Keys| format!("{}{}", keys.jetstream(), crate::support::nats::read(&keys.dir.join("resolver.conf")));
-    let Some(server) = NatsServer::start_or_skip("a_user_proves_itself_by_a_credentials_file", users) else { return };
+    let Some(server) = NatsServer::start_or_skip("user_logs_in_by_credentials_file", users) else { return };
     log_in(&server, NatsAuth::Credentials(server.file("user.creds"))).await.unwrap();
     let error = sentence(log_in(&server, NatsAuth::Credentials(server.file("ca.crt"))).await);
     assert!(error.contains("holds no credentials: expected a file made by `nsc generate creds`"), "{error}");
 }
 
 #[tokio::test]
-async fn tls_trusts_the_given_authority_and_shows_a_certificate() {
-    let name = "tls_trusts_the_given_authority_and_shows_a_certificate";
+async fn nats_tls_uses_given_authority_and_client_certificate() {
+    let name = "nats_tls_uses_given_authority_and_client_certificate";
     let tls = |keys: &Keys| {
         let [ca, cert, key] = ["ca.crt", "server.crt", "server.key"].map(|name| keys.path(name));
         format!("{}tls {{ cert_file: {cert:?}, key_file: {key:?}, ca_file: {ca:?}, verify: true }}", keys.jetstream())

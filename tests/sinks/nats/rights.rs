@@ -1,8 +1,8 @@
-//! What a user may not do.
+//! Permissions of NATS users.
 
 use super::*;
 
-/// A user who may not do some of it.
+/// Returns a user with restricted permissions.
 fn restricted(keys: &Keys, permissions: &str) -> String {
     format!(
         "{}authorization {{ users: [ {{ user: joe, password: x, permissions: {{ {permissions} }} }} ] }}",
@@ -15,23 +15,23 @@ fn joe(server: &NatsServer) -> NatsAuth {
     NatsAuth::UserPassword { user: "joe".to_owned(), password: SecretRef::File(server.file("password")) }
 }
 
-/// An object in a namespace that nothing may be published of.
+/// Returns an event of an object in a namespace without publish permission.
 fn forbidden(name: &str) -> Event {
     let metadata = serde_json::json!({"name": name, "namespace": "secret", "uid": name, "resourceVersion": "1"});
     let json = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
-    let object = deltabus::object::Object::from_json(json.to_string().as_bytes()).unwrap();
+    let object = deltabus::internals::object::Object::from_json(json.to_string().as_bytes()).unwrap();
     event(1, Change::Added { object, cause: Cause::Watch })
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_for_one_subject_ends_its_event_alone() {
-    let name = "a_right_that_is_missing_for_one_subject_ends_its_event_alone";
+async fn missing_subject_right_fails_only_its_event() {
+    let name = "missing_subject_right_fails_only_its_event";
     let users = |keys: &Keys| restricted(keys, "publish: { deny: [\"k8s.*.core.configmaps.secret.>\"] }");
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
     let auth = joe(&server);
     for jetstream in [Some(JetStreamOptions::new("K8S")), None] {
         let handler = handler(NatsOptions { auth: auth.clone(), jetstream, ..server.options() });
-        // Perhaps it may publish nothing at all, and somebody is about to change that.
+        // The user may lack all permissions, and an administrator may be about to grant them.
         let error = sentence(deliver(&handler, &[forbidden("n")]).await);
         assert!(error.starts_with("NATS refused: ") && error.contains("configmaps.secret.n"), "{error}");
         let many: Vec<_> = (0..300).map(|i| forbidden(&format!("n{i}"))).chain([added("a", 1)]).collect();
@@ -42,7 +42,7 @@ async fn a_right_that_is_missing_for_one_subject_ends_its_event_alone() {
                 other => panic!("{other:?}"),
             }
         }
-        // Nor does it end what is on its way beside it.
+        // A refusal does not abort other deliveries in progress.
         let (refused, fine) = ([forbidden("n")], [updated("a", 4)]);
         let (refused, fine) = tokio::join!(deliver(&handler, &refused), deliver(&handler, &fine));
         assert!(matches!(refused, Err(HandlerError::Rejected(_))), "{refused:?}");
@@ -53,8 +53,8 @@ async fn a_right_that_is_missing_for_one_subject_ends_its_event_alone() {
 }
 
 #[tokio::test]
-async fn a_right_without_which_nothing_works_is_waited_for() {
-    let name = "a_right_without_which_nothing_works_is_waited_for";
+async fn missing_essential_right_is_awaited() {
+    let name = "missing_essential_right_is_awaited";
     let users = |keys: &Keys| restricted(keys, "publish: { deny: [\"$JS.API.STREAM.INFO.>\"] }");
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
     let handler = handler(NatsOptions { auth: joe(&server), ..server.options() });
@@ -62,10 +62,10 @@ async fn a_right_without_which_nothing_works_is_waited_for() {
     assert!(error.starts_with("NATS refused: ") && error.contains("$JS.API.STREAM.INFO.K8S"), "{error}");
 }
 
-/// The documented rights are enough, and no others are asked for.
+/// The documented permissions are enough, and no others are used.
 #[tokio::test]
-async fn the_documented_rights_are_enough() {
-    let name = "the_documented_rights_are_enough";
+async fn documented_rights_are_sufficient_and_minimal() {
+    let name = "documented_rights_are_sufficient_and_minimal";
     let users = |keys: &Keys| {
         let rights = ["k8s.>", "$JS.API.STREAM.INFO.K8S", "$JS.API.STREAM.CREATE.K8S", "$JS.API.STREAM.MSG.GET.K8S"]
             .into_iter()

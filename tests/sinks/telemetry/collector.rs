@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry: a server of OTLP that keeps what it is sent.
+//! An OpenTelemetry collector: an OTLP server that stores the received data.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ use tonic::{
 
 pub(super) use opentelemetry_proto::tonic::trace::v1::Span;
 
-/// It ends when it is dropped.
+/// A running collector; dropping it stops it.
 pub(super) struct Collector {
     pub(super) address: SocketAddr,
     kept: Kept,
@@ -57,20 +57,20 @@ impl Collector {
         Self { address, kept, _runtime: runtime }
     }
 
-    /// Returns the attribute of the resource that the spans are of.
+    /// Returns a resource attribute of the spans.
     pub(super) fn resource(&self, key: &str) -> Option<String> {
         let kept = self.kept.0.lock().unwrap();
         attribute(&kept.first()?.resource.as_ref()?.attributes, key)
     }
 
-    /// Returns the spans of a name.
+    /// Returns the spans with a name.
     pub(super) fn spans(&self, name: &str) -> Vec<Span> {
         let kept = self.kept.0.lock().unwrap();
         let scopes = kept.iter().flat_map(|resource| &resource.scope_spans);
         scopes.flat_map(|scope| &scope.spans).filter(|span| span.name == name).cloned().collect()
     }
 
-    /// Waits for spans of a name.
+    /// Waits for `count` spans with a name.
     pub(super) fn wait(&self, name: &str, count: usize, timeout: Duration) -> Vec<Span> {
         let begun = Instant::now();
         loop {
@@ -94,7 +94,7 @@ pub(super) fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
     }
 }
 
-/// Returns the header `traceparent` of a span that was sampled.
+/// Returns the `traceparent` header of a sampled span.
 pub(super) fn header(span: &Span) -> String {
     let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id))

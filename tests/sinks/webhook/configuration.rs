@@ -1,20 +1,20 @@
-//! What a configuration says of webhooks, and what is wrong with it.
+//! Webhook options in the configuration, and their errors.
 
 use std::fs;
 
-use deltabus::config::Config;
+use deltabus::internals::config::Config;
 
 fn load(options: &str) -> Result<Config, String> {
     let head = "[resources.pods]\nmatch = [\"pods\"]\n[handlers.hook]\ntype = \"webhook\"\n";
     Config::from_toml_str(&format!("{head}{options}\n")).map_err(|errors| errors.to_string())
 }
 
-/// Loads what is wrong in line 5, the handler's first, and returns what is said of it.
+/// Loads options with an error in line 5, the handler's first line, and returns the message.
 fn wrong(options: &str) -> String {
     load(options).err().unwrap_or_else(|| panic!("{options} loads"))
 }
 
-/// Compares what is said of options behind a URL with what should be, all at once.
+/// Compares the messages for options that follow a URL with the expected ones, all at once.
 fn check(mistakes: &[(&str, &str)]) {
     let told =
         |(option, expected): &(&str, &str)| (wrong(&format!("{URL}{option}")), format!("configuration:{expected}"));
@@ -26,7 +26,7 @@ fn check(mistakes: &[(&str, &str)]) {
 const URL: &str = "url = \"https://hooks.example.com/events\"\n";
 
 #[test]
-fn mistakes_are_told_with_key_and_place() {
+fn mistakes_are_reported_with_key_and_location() {
     let (found, expected): (Vec<_>, Vec<_>) = [
         ("method = \"PUT\"", "3:11: handlers.hook: missing `url`: expected a string, or a table with one of `env`, `file`"),
         (
@@ -67,7 +67,7 @@ fn mistakes_are_told_with_key_and_place() {
         ),
         (
             "url = \"https://x/\"\nmode = \"binary\"\nbatch = { max_events = 2 }",
-            "6:8: handlers.hook.mode: batches are JSON arrays, which \"binary\" has none of: expected \"structured\", or no `batch`",
+            "6:8: handlers.hook.mode: a batch is a JSON array, which \"binary\" does not support: expected \"structured\", or no `batch`",
         ),
         (
             "url = \"http://x/\"\ntls = { server_name = \"y\" }",
@@ -81,7 +81,7 @@ fn mistakes_are_told_with_key_and_place() {
 }
 
 #[test]
-fn mistakes_in_headers_are_told_and_secrets_are_not() {
+fn header_mistakes_are_reported_without_secrets() {
     check(&[
         (
             "headers = { X-A = 5 }",
@@ -89,12 +89,11 @@ fn mistakes_in_headers_are_told_and_secrets_are_not() {
         ),
         (
             "headers = { \"X A\" = \"b\" }",
-            "6:21: handlers.hook.headers.\"X A\": \"X A\" is no name of a header: expected letters, digits and `-`",
+            "6:21: handlers.hook.headers.\"X A\": \"X A\" is not a valid header name: expected letters, digits and `-`",
         ),
         (
             "headers = { Authorization = \"Bearer s3cret\" }",
-            "6:29: handlers.hook.headers.Authorization: carries a secret, which is named and never written: expected it \
-             in `auth`",
+            "6:29: handlers.hook.headers.Authorization: contains a secret, which must be a reference: expected it in `auth`",
         ),
         (
             "headers = { Content-Type = \"a/b\" }",
@@ -106,17 +105,17 @@ fn mistakes_in_headers_are_told_and_secrets_are_not() {
         ),
         (
             "headers = { X-A = \"1\", x-a = \"2\" }",
-            "6:30: handlers.hook.headers.x-a: is there already in other letter case: expected it once",
+            "6:30: handlers.hook.headers.x-a: is already set in another letter case: expected it once",
         ),
         (
             "headers = { Idempotency-Key = \"1\" }",
-            "3:11: handlers.hook.idempotency_header: is in `headers` too: expected it in one of the two",
+            "3:11: handlers.hook.idempotency_header: is also in `headers`: expected it in only one of the two",
         ),
     ]);
 }
 
 #[test]
-fn mistakes_in_authentication_and_tls_are_told_and_secrets_are_not() {
+fn authentication_mistakes_are_reported_without_secrets() {
     check(&[
         ("auth = \"s3cret\"", "6:8: handlers.hook.auth: expected a table with one of `bearer`, `basic`, `signature`"),
         (
@@ -164,7 +163,7 @@ fn mistakes_in_authentication_and_tls_are_told_and_secrets_are_not() {
 }
 
 #[test]
-fn files_of_no_use_are_told_with_what_was_expected() {
+fn unusable_files_are_reported_with_expectation() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "no PEM").unwrap();
@@ -189,12 +188,12 @@ fn files_of_no_use_are_told_with_what_was_expected() {
 }
 
 #[test]
-fn what_a_handler_that_is_not_enabled_names_need_not_be_there() {
+fn disabled_handler_needs_no_files() {
     load(&format!("{URL}enabled = false\nauth = {{ bearer = {{ file = \"/nowhere\" }} }}")).unwrap();
 }
 
 #[test]
-fn config_show_tells_no_place_of_a_secret() {
+fn config_show_hides_secret_locations() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     fs::write(&file, "s3cret").unwrap();
@@ -206,7 +205,7 @@ fn config_show_tells_no_place_of_a_secret() {
 }
 
 #[test]
-fn secret_url_and_header_are_checked_and_shown_masked() {
+fn secret_url_and_header_are_shown_masked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("url");
     fs::write(&file, "https://x/s3cret\n").unwrap();

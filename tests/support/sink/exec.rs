@@ -1,4 +1,4 @@
-//! A shell script, which behaves as a file beside it says.
+//! A shell script whose behaviour is controlled by a file.
 
 use std::{
     fs,
@@ -10,17 +10,17 @@ use serde_json::Value;
 use super::{Manner, Sink};
 use crate::support::engine::{Engine, text};
 
-/// A script that writes what it reads to a file.
+/// A script that appends its input to a file.
 pub(crate) struct Script {
     program: PathBuf,
-    /// Where it is while it is gone.
+    /// Path of the script while it is absent.
     away: PathBuf,
     manner: PathBuf,
     taken: PathBuf,
 }
 
 impl Script {
-    /// Makes one in `dir`.
+    /// Creates a script in `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         let of = |name: &str| dir.join(name);
         let sink =

@@ -1,4 +1,4 @@
-//! Files, by their handler and by stdout: both on a disk that misbehaves when it is told to.
+//! Files, written by the file handler and by stdout, both on a disk with faults on demand.
 
 use std::{
     fs,
@@ -20,14 +20,14 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Makes a place for it in `dir`.
+    /// Creates a directory for the file in `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         let sink = dir.join("sink");
         fs::create_dir(&sink).expect("the directory is writable");
         Self { path: sink.join("out.jsonl"), disk: Disk::under(&sink) }
     }
 
-    /// Returns what an engine has to be run with.
+    /// Returns the environment for engines.
     pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         self.disk.environment()
     }
@@ -39,7 +39,7 @@ impl Sink for File {
     }
 
     fn be(&mut self, manner: Manner) {
-        // The next write is cut off in the middle.
+        // The next write is cut in the middle.
         let full = || fs::metadata(&self.path).map_or(0, |file| file.len()) + 150;
         self.disk.set(match manner {
             Manner::Well => Trouble::None,
@@ -55,7 +55,7 @@ impl Sink for File {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// It cuts off what it was not told to have written.
+    /// The handler truncates writes that were not confirmed.
     fn shows_repetitions(&self) -> bool {
         false
     }
@@ -65,11 +65,11 @@ impl Sink for File {
     }
 }
 
-/// The file that stdout is redirected to.
+/// The file to which stdout is redirected.
 pub(crate) struct Stdout(File);
 
 impl Stdout {
-    /// Makes a place for it in `dir`.
+    /// Creates a directory for the file in `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         Self(File::new(dir))
     }

@@ -21,7 +21,7 @@ pub(crate) struct Kafka {
 }
 
 impl Kafka {
-    /// Starts the broker, or says why not.
+    /// Starts the broker, or prints the reason for skipping.
     pub(crate) fn start_or_skip(name: &str) -> Option<Self> {
         let mut gate = None;
         let broker = Broker::start_or_skip(name, |plan| {
@@ -35,12 +35,12 @@ impl Kafka {
         Some(Self { gate, reader, refuses: false, broker })
     }
 
-    /// Takes the right to write from everybody, or gives it back.
+    /// Removes the write permission of all users, or restores it.
     fn set_refusing(&mut self, refuses: bool) {
         if self.refuses != refuses {
             self.refuses = refuses;
             let change: &[&str] = if refuses { &["--add"] } else { &["--remove", "--force"] };
-            // Where anything is said of a topic, what is not allowed is not allowed.
+            // Once a topic has any ACL, everything not allowed is refused.
             let rights = ["--allow-principal", "User:ANONYMOUS", "--operation", "Read", "--operation", "Describe"];
             self.broker.acl(&[change, &rights, &["--topic", TOPIC]].concat());
         }
@@ -49,7 +49,7 @@ impl Kafka {
 
 impl Sink for Kafka {
     fn handler(&self) -> String {
-        // By its name an object is in the partition of those that had the name before: their order can be read.
+        // Keyed by name, an object shares the partition with earlier objects of that name, so their order is visible.
         let options = "topic = \"k8s.{group}.{resource}\"\nkey = \"{namespace}/{name}\"\ntimeout = \"5s\"";
         format!("type = \"kafka\"\nbrokers = [\"{}\"]\n{options}", self.gate.address)
     }
@@ -65,7 +65,7 @@ impl Sink for Kafka {
         reader.all.iter().map(Stored::event).collect()
     }
 
-    /// The broker drops what its client repeats.
+    /// The broker drops repetitions of its client.
     fn shows_repetitions(&self) -> bool {
         false
     }

@@ -9,7 +9,7 @@ use crate::support::{
     nats::{Keys, NatsServer, stored},
 };
 
-/// The stream that a NATS handler makes and writes to.
+/// The stream that a NATS handler creates and writes to.
 pub(crate) struct Nats {
     server: NatsServer,
     gate: Gate,
@@ -17,7 +17,7 @@ pub(crate) struct Nats {
 }
 
 impl Nats {
-    /// Starts the server, or says why not.
+    /// Starts the server, or prints the reason for skipping.
     pub(crate) fn start_or_skip(name: &str) -> Option<Self> {
         let server = NatsServer::start_or_skip(name, Keys::jetstream)?;
         let gate = Gate::before(server.address().parse().expect("an address"));
@@ -29,7 +29,7 @@ impl Nats {
         runtime.expect("a runtime can be made").block_on(async { work(self.server.client().await).await })
     }
 
-    /// Lets the stream take what it has and nothing more, or everything again.
+    /// Limits the stream to its current messages, or lifts the limit.
     fn set_full(&mut self, is_full: bool) {
         if self.is_full == is_full {
             return;
@@ -63,14 +63,14 @@ impl Sink for Nats {
 
     fn arrived(&self) -> Vec<Value> {
         let messages = self.ask(async |client| {
-            // the handler makes the stream when it has something for it
+            // the handler creates the stream before its first message
             let is_there = jetstream::new(client.clone()).get_stream("K8S").await.is_ok();
             if is_there { stored(&client, "K8S").await } else { Vec::new() }
         });
         messages.iter().map(|message| serde_json::from_slice(&message.payload).expect("it is JSON")).collect()
     }
 
-    /// The stream drops them by their ids.
+    /// The stream drops repetitions by their ids.
     fn shows_repetitions(&self) -> bool {
         false
     }

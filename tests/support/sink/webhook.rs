@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::{Manner, Sink};
 use crate::support::gate::{Door, Gate};
 
-/// What a webhook is sent to.
+/// The server of a webhook.
 pub(crate) struct Hook {
     gate: Gate,
     refuses: Arc<AtomicBool>,
@@ -68,7 +68,7 @@ impl Sink for Hook {
 }
 
 impl Door {
-    /// What lies behind it says no by itself.
+    /// Returns the gate's behaviour. It is open for refusals, because the server itself refuses.
     pub(super) fn of(manner: Manner) -> Self {
         match manner {
             Manner::Well | Manner::Refuses => Self::Open,

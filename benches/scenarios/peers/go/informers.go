@@ -17,7 +17,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// dynamicInformer is client-go's for any type: objects are maps.
+// dynamicInformer is client-go's informer for any type: objects are maps.
 func dynamicInformer(config *rest.Config, strip bool) (informer, func(context.Context), error) {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -27,7 +27,7 @@ func dynamicInformer(config *rest.Config, strip bool) (informer, func(context.Co
 	return shared(factory.ForResource(corev1.SchemeGroupVersion.WithResource("pods")).Informer(), strip)
 }
 
-// typedInformer is client-go's generated one, told what to accept.
+// typedInformer is client-go's generated informer, with the given content type.
 func typedInformer(contentType string) peer {
 	return func(config *rest.Config, strip bool) (informer, func(context.Context), error) {
 		config.ContentType = contentType
@@ -40,7 +40,7 @@ func typedInformer(contentType string) peer {
 	}
 }
 
-// shared returns how to run one of client-go's informers.
+// shared returns the function that runs one of client-go's informers.
 func shared(of cache.SharedIndexInformer, strip bool) (informer, func(context.Context), error) {
 	if strip {
 		if err := of.SetTransform(withoutManagedFields); err != nil {
@@ -57,7 +57,7 @@ func withoutManagedFields(object any) (any, error) {
 	return object, nil
 }
 
-// controllerRuntimeCache is what a manager has; its content type for built-in types is protobuf.
+// controllerRuntimeCache is the cache of a manager; its content type for built-in types is protobuf.
 func controllerRuntimeCache(config *rest.Config, strip bool) (informer, func(context.Context), error) {
 	ctrllog.SetLogger(logr.Discard())
 	var options ctrlcache.Options

@@ -1,5 +1,5 @@
-// Command peers plays the roles of benches/peers that are written in Go: the server that every peer reads, and the
-// peers on client-go and controller-runtime. The bench starts it and speaks to it in lines.
+// Command peers plays the Go roles of benches/scenarios/peers: the server that every peer reads, and the peers on
+// client-go and controller-runtime. The bench starts it and controls it by lines of text.
 package main
 
 import (
@@ -32,7 +32,7 @@ func run(args []string) error {
 	return fmt.Errorf("unexpected arguments %q\n%s", args, usage)
 }
 
-// versions prints what was compiled in, a line each.
+// versions prints the compiled-in versions, one per line.
 func versions() error {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -15,15 +15,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// settle is the time for a process to come to rest before its memory is looked at.
+// settle is the wait for a process to become idle before its memory is measured.
 const settle = 2 * time.Second
 
-// informer is what all peers have in common.
+// informer is the common interface of all peers.
 type informer interface {
 	AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
 }
 
-// peer makes an informer of pods, and what runs it until the context ends.
+// peer makes an informer of pods, and the function that runs it until the context ends.
 type peer func(config *rest.Config, strip bool) (informer, func(context.Context), error)
 
 var peers = map[string]peer{
@@ -33,8 +33,8 @@ var peers = map[string]peer{
 	"controller-runtime": controllerRuntimeCache,
 }
 
-// observe lets a peer see all pods and all events, and prints a line after each: nanoseconds of CPU and of wall time,
-// resident bytes, after the events bytes of live heap above the start, and 0 for bytes written.
+// observe runs a peer over all pods, then all events, and prints a line after each. A line has nanoseconds of CPU and of
+// wall time, resident bytes, live heap bytes above the start (only after the events), and 0 for bytes written.
 func observe(name string, args []string) error {
 	before := meterNow()
 	open, known := peers[name]
@@ -75,10 +75,10 @@ func observe(name string, args []string) error {
 	wall = time.Since(count.firstUpdate)
 	time.Sleep(settle)
 	report(synced, meterNow(), wall, liveHeap()-before.heap)
-	select {} // until it is ended
+	select {} // until it is killed
 }
 
-// counter is the handler: it counts.
+// counter is a handler that counts.
 type counter struct {
 	pods, events   int
 	added, updated int
@@ -110,7 +110,7 @@ func (c *counter) OnUpdate(any, any) {
 
 func (c *counter) OnDelete(any) {}
 
-// meter is what this process has spent and holds.
+// meter is the resource usage of this process.
 type meter struct {
 	cpu            time.Duration
 	resident, heap int64
@@ -135,12 +135,13 @@ func resident() int64 {
 		_, err = fmt.Sscan(string(text), &size, &pages)
 	}
 	if err != nil {
-		panic(err) // there is no bench without /proc
+		panic(err) // the bench needs /proc
 	}
 	return pages * int64(os.Getpagesize())
 }
 
-// liveHeap collects garbage and returns what is left. Last of all: it changes when the next collection is.
+// liveHeap collects garbage and returns the remaining bytes. It must be called last, because it changes the time of the
+// next collection.
 func liveHeap() int64 {
 	runtime.GC()
 	var memory runtime.MemStats

@@ -20,27 +20,27 @@ import (
 
 const podsPath = "/api/v1/pods"
 
-// recordedWatch asks for all pods, and then for what happens to them.
+// recordedWatch requests all pods, and then their changes.
 const recordedWatch = podsPath + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true" +
 	"&resourceVersionMatch=NotOlderThan&timeoutSeconds=3600"
 
 // recording is one watch, ready to be sent again.
 type recording struct {
-	// items are the pods of the initial list as JSON, version is the list's.
+	// items are the pods of the initial list in JSON; version is the version of the list.
 	items   [][]byte
 	version uint64
-	// versions are those of the events, ascending.
+	// versions are the versions of the events, in ascending order.
 	versions []uint64
 	json     frames
 	protobuf frames
 }
 
-// frames are the events of a watch in one encoding, end to end.
+// frames are the events of a watch in one encoding, concatenated.
 type frames struct {
 	// initial holds the initial events and the bookmark that ends them.
 	initial []byte
 	events  []byte
-	// ends are the offsets in events at which one ends.
+	// ends are the offsets in events at which an event ends.
 	ends []int
 }
 
@@ -52,7 +52,7 @@ func (f *frames) from(skipped int) []byte {
 	return f.events[f.ends[skipped-1]:]
 }
 
-// record reads a watch to its events-th event; loaded is called once the initial events are there.
+// record reads a watch up to the given number of events. It calls loaded once it has the initial events.
 func record(upstream string, events int, loaded func()) (*recording, error) {
 	response, err := http.Get(upstream + recordedWatch)
 	if err != nil {
@@ -64,7 +64,7 @@ func record(upstream string, events int, loaded func()) (*recording, error) {
 	}
 	reader := bufio.NewReaderSize(response.Body, 1<<20)
 	var lines [][]byte
-	// Only bookmarks are looked into here: the rest would be too slow for the server.
+	// Only bookmarks are examined here: examining all events would be too slow for the server.
 	isBookmark := func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"type":"BOOKMARK"`)) }
 	initial := 0
 	for wanted := -1; wanted < 0 || len(lines) < wanted; {
@@ -84,7 +84,7 @@ func record(upstream string, events int, loaded func()) (*recording, error) {
 	return encode(lines, initial)
 }
 
-// encode makes of the lines of a watch what is served; the first initial ones are the initial list and its bookmark.
+// encode converts the lines of a watch to the served form; the first `initial` lines are the initial list and its bookmark.
 func encode(lines [][]byte, initial int) (*recording, error) {
 	encoded := make([]encodedEvent, len(lines))
 	var group sync.WaitGroup
@@ -122,7 +122,7 @@ func encode(lines [][]byte, initial int) (*recording, error) {
 	return made, nil
 }
 
-// fill lays frames end to end, in no more memory than they need.
+// fill concatenates frames, in no more memory than they need.
 func (f *frames) fill(all [][]byte, initial int) {
 	f.initial = slices.Concat(all[:initial]...)
 	f.events = slices.Concat(all[initial:]...)
@@ -155,7 +155,7 @@ func encodeEvent(line []byte) (encodedEvent, error) {
 	return encodedEvent{version, frame}, err
 }
 
-// split takes a line of a watch apart: {"type":KIND,"object":OBJECT}.
+// split splits a line of a watch: {"type":KIND,"object":OBJECT}.
 func split(line []byte) (kind string, object []byte, err error) {
 	rest, isEvent := bytes.CutPrefix(line, []byte(`{"type":"`))
 	before, object, hasObject := bytes.Cut(rest, []byte(`","object":`))
@@ -166,14 +166,13 @@ func split(line []byte) (kind string, object []byte, err error) {
 	return string(before), object, nil
 }
 
-// asItem returns the object of an event as it stands in a list, where kind and apiVersion are left out.
+// asItem returns the object of an event in the form of a list item, without kind and apiVersion.
 func asItem(line []byte) []byte {
 	_, object, _ := split(line)
 	return bytes.Replace(object, []byte(`"kind":"Pod","apiVersion":"v1",`), nil, 1)
 }
 
-// protobufFrame encodes an event as the API server does: the object with its envelope, inside a raw WatchEvent, after
-// its length.
+// protobufFrame encodes an event like the API server: its length, then a raw WatchEvent with the object in its envelope.
 func protobufFrame(kind string, pod *corev1.Pod) ([]byte, error) {
 	codecs := scheme.Codecs.WithoutConversion()
 	info, ok := kruntime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), kruntime.ContentTypeProtobuf)

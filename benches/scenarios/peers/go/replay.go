@@ -18,7 +18,7 @@ import (
 	"sync"
 )
 
-// chunkBytes go out at once, at most.
+// chunkBytes is the maximum size of one write.
 const chunkBytes = 256 << 10
 
 const (
@@ -26,7 +26,7 @@ const (
 	mediaProtobufWatch = "application/vnd.kubernetes.protobuf;stream=watch"
 )
 
-// server answers for pods out of a recording, and asks upstream for everything else.
+// server serves pods from a recording, and forwards all other requests to upstream.
 type server struct {
 	pods     *recording
 	upstream http.Handler
@@ -34,14 +34,14 @@ type server struct {
 	lock sync.Mutex
 	// begun is closed when the events may be sent.
 	begun chan struct{}
-	// seen is how the last watch was asked for.
+	// seen is the kind of the last watch request.
 	seen string
 }
 
-// replay records upstream's pods and so many events, and serves them over HTTP and HTTPS, to each client from the begin.
+// replay records upstream's pods and eventCount events, and serves them over HTTP and HTTPS, to each client from the start.
 //
-// It says "loaded" when it waits for the events, then its two addresses. Told "go" it sends the events; told "reset" it
-// keeps them back again and says how pods were last watched.
+// It prints "loaded" when it waits for the events, then its two addresses. The order "go" sends the events. The order
+// "reset" holds them back again, and prints how pods were last watched.
 func replay(upstream, eventCount, certificate, key string) error {
 	events, err := strconv.Atoi(eventCount)
 	if err != nil {
@@ -55,7 +55,7 @@ func replay(upstream, eventCount, certificate, key string) error {
 	if err != nil {
 		return err
 	}
-	debug.FreeOSMemory() // of the lines nothing is left: leave the memory to who is measured
+	debug.FreeOSMemory() // the lines are garbage: free their memory for the measured process
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = -1
 	s := &server{pods: pods, upstream: proxy, begun: make(chan struct{})}
@@ -67,7 +67,7 @@ func replay(upstream, eventCount, certificate, key string) error {
 	if err != nil {
 		return err
 	}
-	// A client that is ended breaks its requests, which is no news.
+	// a stopped client breaks its requests, which is not worth a log line
 	silent := log.New(io.Discard, "", 0)
 	proxy.ErrorLog = silent
 	listening := &http.Server{Handler: s, ErrorLog: silent}
@@ -79,7 +79,7 @@ func replay(upstream, eventCount, certificate, key string) error {
 	return <-ended
 }
 
-// obey reads orders until stdin is closed.
+// obey handles orders until stdin is closed.
 func (s *server) obey() error {
 	orders := bufio.NewScanner(os.Stdin)
 	for orders.Scan() {
@@ -118,7 +118,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers with a page of the pods; the token to go on is the number of those before.
+// list answers with a page of the pods; the continue token is the number of pods before it.
 func (s *server) list(w http.ResponseWriter, query url.Values) {
 	begin, _ := strconv.Atoi(query.Get("continue"))
 	limit, _ := strconv.Atoi(query.Get("limit"))
@@ -139,8 +139,8 @@ func (s *server) list(w http.ResponseWriter, query url.Values) {
 	w.Write(body.Bytes())
 }
 
-// watch sends the initial events, if they are asked for, and, once told to, the events after the version asked for; then
-// nothing until the client goes.
+// watch sends the initial events, if requested. After the order "go" it sends the events after the requested version. Then
+// it is silent until the client disconnects.
 func (s *server) watch(w http.ResponseWriter, r *http.Request, frames *frames, media string) {
 	query := r.URL.Query()
 	w.Header().Set("Content-Type", media)
@@ -170,7 +170,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, frames *frames, m
 	}
 }
 
-// send writes and returns whether the client is still there.
+// send writes data; it returns false if the client has disconnected.
 func send(w http.ResponseWriter, data []byte) bool {
 	for len(data) > 0 {
 		size := min(chunkBytes, len(data))

@@ -10,7 +10,7 @@ labels:
   {{- include "deltabus.labels" . | nindent 2 }}
 {{- end }}
 
-{{/* Roles of the cluster have no namespace: those of two releases differ by name. */}}
+{{/* Cluster roles have no namespace, so the name contains the namespace of the release. */}}
 {{- define "deltabus.role" -}}
 {{ .Release.Namespace }}-{{ .Release.Name }}
 {{- end }}

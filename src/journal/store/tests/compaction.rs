@@ -1,10 +1,10 @@
-//! What waits for a reader, merged: steps that are cut off, repeated, and what is left behind.
+//! Coalesced records of a reader: interrupted steps, repeated steps, and leftovers.
 
 use super::*;
 
 const READER: &str = "slow";
 
-/// Where a reader stands that waits for some places, some of them merged.
+/// Returns the state of a reader with pending positions, some of them coalesced.
 fn waiting(pending: &RoaringTreemap, compacted: &RoaringTreemap, position: u64) -> StoredReader {
     StoredReader {
         name: READER.to_owned(),
@@ -15,7 +15,7 @@ fn waiting(pending: &RoaringTreemap, compacted: &RoaringTreemap, position: u64) 
     }
 }
 
-/// A reader of a store, as the journal runs one.
+/// A reader of a store, handled as in the journal.
 struct Slow {
     pending: RoaringTreemap,
     compacted: RoaringTreemap,
@@ -33,13 +33,13 @@ impl Slow {
         waiting(&self.pending, &self.compacted, self.last)
     }
 
-    /// Goes on as a new run finds it.
+    /// Continues with the state that a new run finds.
     fn restore(&mut self, opened: &Opened) {
         let state = opened.recovered.readers.iter().find(|reader| reader.name == READER).unwrap();
         (self.pending, self.compacted) = (state.pending.clone(), state.compacted.clone());
     }
 
-    /// Plans a step over so many places.
+    /// Plans a step with this number of positions.
     fn plan(&self, store: &Store, compactor: &mut Compactor, places: usize) -> CompactionStep {
         while compactor.scan_from.is_some() {
             store.scan_compacted(compactor).unwrap();
@@ -55,7 +55,7 @@ impl Slow {
         self.compacted &= &self.pending;
     }
 
-    /// Merges all in steps of so many places.
+    /// Coalesces all records in steps with this number of positions.
     fn compact(&mut self, store: &Store, places: usize) {
         let mut compactor = Compactor::new(READER);
         while self.compacted.len() < self.pending.len() {
@@ -74,7 +74,7 @@ impl Slow {
     }
 }
 
-/// Changes of which much can be merged.
+/// Returns changes of which many can be coalesced.
 fn changes() -> Vec<Change> {
     let replayed = |object| Change::Added { object, cause: Cause::Initial };
     vec![
@@ -112,7 +112,7 @@ fn merged() -> [&'static str; 9] {
 }
 
 #[test]
-fn d7_what_is_merged_needs_no_record_of_the_log() {
+fn merged_records_need_no_log_record() {
     for places in [1, 3, 100] {
         let opened = fresh();
         let last = changes().len() as u64;
@@ -128,7 +128,7 @@ fn d7_what_is_merged_needs_no_record_of_the_log() {
         slow.restore(&opened);
         assert_eq!(slow.words(&opened.store), merged());
         assert_eq!(slow.compacted.len(), 9);
-        // nothing is left behind but the state of the one object that lives
+        // Only the state of the one living object remains.
         slow.pending.clear();
         slow.compacted.clear();
         opened.store.put_readers(&[slow.state()]).unwrap();
@@ -143,7 +143,7 @@ fn entries(store: &Store) -> usize {
 }
 
 #[test]
-fn d7_a_crash_between_any_two_steps_leaves_a_store_that_goes_on() {
+fn crash_between_compaction_steps_leaves_usable_store() {
     let last = changes().len() as u64;
     for crash_after in 0..=last {
         let opened = fresh();
@@ -155,7 +155,7 @@ fn d7_a_crash_between_any_two_steps_leaves_a_store_that_goes_on() {
             slow.take(&step);
             opened.store.put_compacted(&step, &slow.state()).unwrap();
         }
-        // planned, and not written
+        // The step is planned and not written.
         drop(slow.plan(&opened.store, &mut compactor, 1));
         let needed = (&slow.pending - &slow.compacted).min().unwrap_or(last + 1);
         opened.store.retain(Sequence(needed)).unwrap();
@@ -167,7 +167,7 @@ fn d7_a_crash_between_any_two_steps_leaves_a_store_that_goes_on() {
 }
 
 #[test]
-fn d7_a_torn_step_is_none() {
+fn torn_compaction_step_is_ignored() {
     let last = changes().len() as u64;
     let opened = fresh();
     opened.store.append(&batch(1, &changes())).unwrap();
@@ -186,7 +186,7 @@ fn d7_a_torn_step_is_none() {
 }
 
 #[test]
-fn d7_a_step_that_may_be_written_is_written_again_and_changes_nothing() {
+fn repeated_compaction_step_changes_nothing() {
     let last = changes().len() as u64;
     let opened = fresh();
     opened.store.append(&batch(1, &changes())).unwrap();
@@ -204,7 +204,7 @@ fn d7_a_step_that_may_be_written_is_written_again_and_changes_nothing() {
 }
 
 #[test]
-fn d7_what_is_acknowledged_while_a_step_is_under_way_is_not_written() {
+fn acknowledged_records_leave_running_compaction_step() {
     let opened = fresh();
     opened.store.append(&batch(1, &changes())).unwrap();
     let mut slow = Slow::new(&opened, changes().len() as u64);
@@ -218,7 +218,7 @@ fn d7_what_is_acknowledged_while_a_step_is_under_way_is_not_written() {
 }
 
 #[test]
-fn d7_of_a_reader_that_is_gone_nothing_stays() {
+fn removed_reader_leaves_nothing_behind() {
     let opened = fresh();
     let last = changes().len() as u64;
     opened.store.append(&batch(1, &changes())).unwrap();
@@ -227,7 +227,7 @@ fn d7_of_a_reader_that_is_gone_nothing_stays() {
     let other = StoredReader { name: format!("{READER}\0"), ..slow.state() };
     opened.store.put_readers(&[other]).unwrap();
     opened.store.retain(Sequence(last + 1)).unwrap();
-    // as where it was cut off behind the first of its writes
+    // This is the state after only the first of its writes.
     let name = READER.as_bytes();
     opened.store.with("cut", |_, files| Ok(files.readers.remove(name)?)).unwrap();
     let opened = opened.crash();
@@ -245,7 +245,7 @@ fn d7_of_a_reader_that_is_gone_nothing_stays() {
 }
 
 #[test]
-fn d2_packed_bodies_are_copied_as_they_are() {
+fn packed_bodies_are_copied_unchanged() {
     let opened = fresh();
     let with = |n: u64| {
         let json = format!(

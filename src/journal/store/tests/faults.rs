@@ -1,4 +1,4 @@
-//! What the outside does to a store: crashes, torn and damaged files, other processes, full disks.
+//! External faults of a store: crashes, torn and damaged files, other processes, full disks.
 
 use std::{
     fmt::Write as _,
@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-/// Makes a directory of 20 appends of three records each, one after the other, cut off behind the last one.
+/// Returns a directory after 20 separate appends of three records each, cut off behind the last one, and its journal file.
 fn twenty_appends(sync: bool) -> (TempDir, Vec<u8>) {
     let opened = fresh();
     for n in 0..20 {
@@ -27,7 +27,7 @@ fn twenty_appends(sync: bool) -> (TempDir, Vec<u8>) {
     (dir, journal)
 }
 
-/// Where the batches of a journal end.
+/// Returns the ends of the batches in a journal file.
 fn ends(journal: &[u8]) -> Vec<usize> {
     memchr::memmem::find_iter(journal, b"FJL\x03").map(|at| at + 4).collect()
 }
@@ -37,7 +37,7 @@ fn check_prefix(dir: TempDir, records: u64) -> TempDir {
     assert_eq!(opened.recovered.last, Sequence(records));
     assert_eq!(briefs(&opened.store, 1..=60).len() as u64, records);
     assert_eq!(states(&opened.store, 1).len() as u64, records / 3);
-    // and it goes on from there
+    // The store continues from there.
     opened.store.append(&batch(records + 1, &[added("next", "u", 1)])).unwrap();
     let opened = opened.crash();
     assert_eq!(opened.recovered.last, Sequence(records + 1));
@@ -47,10 +47,10 @@ fn check_prefix(dir: TempDir, records: u64) -> TempDir {
 }
 
 #[test]
-fn d7_a_torn_tail_leaves_whole_appends() {
+fn torn_tail_leaves_whole_appends() {
     let (mut dir, journal) = twenty_appends(false);
     let seal = fs::read(dir.path().join("seal")).unwrap();
-    // Each time the directory is as the crash has left it.
+    // Each time the directory is in the state after the crash.
     let write = |dir: &TempDir, journal: &[u8]| {
         fs::write(dir.path().join("seal"), &seal).unwrap();
         fs::write(journal_file(dir.path()), journal).unwrap();
@@ -71,7 +71,7 @@ fn d7_a_torn_tail_leaves_whole_appends() {
         write(&dir, &torn);
         dir = check_prefix(dir, 57);
     }
-    // pages may reach the disk in any order
+    // Pages may reach the disk in any order.
     let mut torn = journal.clone();
     let hole = ends[ends.len() - 4];
     torn[hole + 20..hole + 60].fill(0);
@@ -80,7 +80,7 @@ fn d7_a_torn_tail_leaves_whole_appends() {
 }
 
 #[test]
-fn d7_damage_to_what_was_synced_is_no_torn_tail() {
+fn damage_to_synced_data_is_no_torn_tail() {
     let (dir, mut journal) = twenty_appends(true);
     let ends = ends(&journal);
     journal[ends[ends.len() - 4] + 30] ^= 0x55;
@@ -89,14 +89,14 @@ fn d7_damage_to_what_was_synced_is_no_torn_tail() {
     let error = open(dir.path()).unwrap_err();
     assert!(matches!(&error.fault, Fault::Corrupt { file, .. } if *file == path), "{error}");
     let text = error.to_string();
-    for part in ["move the directory", "listed anew", "not delivered yet is lost", path.to_str().unwrap()] {
+    for part in ["move the directory", "listed again", "undelivered events are lost", path.to_str().unwrap()] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(fs::read(&path).unwrap(), journal, "it is left as it is, for whoever wants to look");
 }
 
 #[test]
-fn d7_a_damaged_or_missing_file_is_named() {
+fn damaged_or_missing_file_is_named() {
     let opened = fresh();
     let changes: Vec<Change> = (1..=3000).map(|n| added(&format!("p{n}"), "u", n)).collect();
     opened.store.append(&batch(1, &changes)).unwrap();
@@ -118,7 +118,7 @@ fn d7_a_damaged_or_missing_file_is_named() {
 }
 
 #[test]
-fn d7_a_second_process_is_refused_while_the_first_lives() {
+fn second_process_is_refused() {
     let opened = fresh();
     let error = Store::open(opened.dir.path(), true).unwrap_err();
     assert!(matches!(error.fault, Fault::Locked(Some(pid)) if pid == std::process::id()), "{error}");
@@ -130,7 +130,7 @@ fn d7_a_second_process_is_refused_while_the_first_lives() {
 }
 
 #[test]
-fn d7_a_newer_or_unknown_format_is_refused_untouched() {
+fn newer_or_unknown_format_is_refused_untouched() {
     let Opened { store, dir, .. } = fresh();
     drop(store);
     let journal = fs::metadata(journal_file(dir.path())).unwrap().modified().unwrap();
@@ -146,7 +146,7 @@ fn d7_a_newer_or_unknown_format_is_refused_untouched() {
 }
 
 #[test]
-fn d7_state_belongs_to_one_cluster() {
+fn state_belongs_to_one_cluster() {
     let opened = fresh();
     opened.store.bind("cluster-1").unwrap();
     let opened = opened.crash();
@@ -156,27 +156,27 @@ fn d7_state_belongs_to_one_cluster() {
 }
 
 #[test]
-fn d7_a_directory_that_cannot_be_written_is_named() {
-    // nobody may make a directory there, root neither
+fn unwritable_directory_is_named() {
+    // No user can create a directory there, not even root.
     let error = open(Path::new("/sys/deltabus")).unwrap_err();
     assert!(matches!(error.fault, Fault::NotWritable(_)), "{error}");
     assert!(error.to_string().contains("/sys/deltabus"), "{error}");
 }
 
-/// Runs `play` of [`a_child_plays_its_part`] in a process of its own.
+/// Returns a command that runs `play` of [`child_process_plays_its_part`] in a child process.
 fn child(play: &str, dir: &Path, wrapper: &[&str]) -> Command {
     let own = std::env::current_exe().unwrap();
     let mut words: Vec<&str> = wrapper.to_vec();
     words.push(own.to_str().unwrap());
-    words.extend(["--exact", "journal::store::tests::faults::a_child_plays_its_part", "--nocapture"]);
+    words.extend(["--exact", "journal::store::tests::faults::child_process_plays_its_part", "--nocapture"]);
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).env("STORE_TEST_PLAY", play).env("STORE_TEST_DIR", dir);
     command
 }
 
-/// Does what the tests below ask of their child processes; alone it has no part.
+/// Runs the parts of the tests below that need a child process. Does nothing when run alone.
 #[test]
-fn a_child_plays_its_part() {
+fn child_process_plays_its_part() {
     let Ok(play) = std::env::var("STORE_TEST_PLAY") else { return };
     let dir = PathBuf::from(std::env::var("STORE_TEST_DIR").unwrap());
     match play.as_str() {
@@ -198,7 +198,7 @@ fn append_for_ever(dir: &Path) {
 }
 
 #[test]
-fn i4_what_was_synced_is_there_after_kill_9() {
+fn synced_records_survive_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let mut promised = 0;
     for round in 1..=4 {
@@ -224,7 +224,7 @@ fn i4_what_was_synced_is_there_after_kill_9() {
     }
 }
 
-/// Runs a part in a file system of its own; fails where the system allows none.
+/// Runs a part in a separate small file system. Fails if the system does not allow one.
 fn in_a_small_file_system(play: &str) {
     let dir = tempfile::tempdir().unwrap();
     let mount = r#"mount -t tmpfs -o size=24m tmpfs "$STORE_TEST_DIR" && exec "$@""#;
@@ -239,11 +239,11 @@ fn remount(dir: &Path, options: &str) {
 }
 
 #[test]
-fn d7_after_a_full_disk_it_goes_on_where_it_was() {
+fn store_continues_after_full_disk() {
     in_a_small_file_system("full");
 }
 
-/// A change whose body does not compress.
+/// Returns a change whose body does not compress.
 fn noise(n: u64) -> Change {
     let mut noise = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut json = format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{n}"}},"data":""#);
@@ -270,7 +270,7 @@ fn fill_the_disk(dir: &Path) {
         }
     };
     assert!(is_full(&error), "{error}");
-    // while there is no room there is an error, and nothing worse
+    // While the disk is full there is an error, and no other harm.
     let ballast = dir.join("ballast");
     for _ in 0..3 {
         let reopened = store.reopen();
@@ -299,7 +299,7 @@ fn fill_the_disk(dir: &Path) {
 }
 
 #[test]
-fn d7_a_read_only_file_system_is_named() {
+fn read_only_file_system_is_named() {
     in_a_small_file_system("read-only");
 }
 

@@ -4,10 +4,10 @@ use fjall::{Database, KeyspaceCreateOptions, PersistMode};
 
 use super::*;
 
-/// What the first format had.
+/// Keyspaces of the first format.
 const KEYSPACES: [&str; 7] = ["meta", "units", "records", "bodies", "objects", "readers", "dictionaries"];
 
-/// Makes of a directory one as the first format wrote it: without the keyspace, heads that say less, another number.
+/// Converts a directory to the first format: without the new keyspace, with shorter heads, and with the old number.
 fn first_format(dir: &Path) {
     let db = Database::builder(dir.join(DB)).open().unwrap();
     let compacted = db.keyspace(files::COMPACTED, KeyspaceCreateOptions::default).unwrap();
@@ -36,7 +36,7 @@ fn story() -> Vec<Change> {
 
 const TOLD: [&str; 5] = ["added u1/1", "synced", "updated u1/2<1", "added u2/3", "updated u3/4<3"];
 
-/// A directory of the first format that holds something of everything.
+/// Returns a directory of the first format with data of every kind.
 fn of_the_first_format() -> TempDir {
     let Opened { store, dir, .. } = fresh();
     store.bind("cluster").unwrap();
@@ -63,7 +63,7 @@ fn check(opened: &Opened) {
 }
 
 #[test]
-fn d7_a_directory_of_the_first_format_is_taken_over_with_all_that_it_holds() {
+fn first_format_directory_is_taken_over_completely() {
     let opened = reopened(of_the_first_format());
     check(&opened);
     assert!(opened.recovered.clean);
@@ -72,8 +72,8 @@ fn d7_a_directory_of_the_first_format_is_taken_over_with_all_that_it_holds() {
 }
 
 #[test]
-fn d7_a_takeover_that_was_cut_off_is_done_again() {
-    // the keyspace is made, the number is not written
+fn interrupted_takeover_is_repeated() {
+    // The keyspace is created, and the number is not written.
     let dir = of_the_first_format();
     let opened = reopened(dir);
     let Opened { store, dir, .. } = opened;
@@ -81,7 +81,7 @@ fn d7_a_takeover_that_was_cut_off_is_done_again() {
     fs::write(dir.path().join("format"), "1\n").unwrap();
     fs::write(dir.path().join("format.new"), "2").unwrap();
     check(&reopened(dir));
-    // nothing is made yet, and what was appended last is torn
+    // Nothing is created yet, and the last append is torn.
     let dir = of_the_first_format();
     let path = journal_file(dir.path());
     let mut journal = fs::read(&path).unwrap();
@@ -91,9 +91,9 @@ fn d7_a_takeover_that_was_cut_off_is_done_again() {
     check(&reopened(dir));
 }
 
-/// Of what was written before it is not known whether an update made another uid: its end does not replace it.
+/// Old records do not tell if an update changed the uid, so the deletion does not replace the update.
 #[test]
-fn i2_what_the_first_format_does_not_say_is_not_merged_away() {
+fn records_of_first_format_merge_only_when_safe() {
     let opened = reopened(of_the_first_format());
     opened.store.append(&batch(6, &[deleted("b", "u3", 5), deleted("a", "u1", 6)])).unwrap();
     let mut compactor = Compactor::new("one");

@@ -1,4 +1,4 @@
-//! The store against a map: whatever is appended, removed, reopened, it says what the map says.
+//! Compares the store with a map: after any appends, removals and reopens, both have the same content.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Changes of one unit: (object, what happens to it).
+    /// Changes of one unit, as pairs of object and kind.
     Append {
         unit: u32,
         only: bool,
@@ -46,7 +46,7 @@ struct Model {
 }
 
 impl Model {
-    /// Makes changes that an indexer could make, and notes what is to be read.
+    /// Returns changes that an indexer could make, and notes the expected records.
     fn changes(&mut self, unit: u32, only: bool, wishes: &[(u8, u8)]) -> Vec<Change> {
         let mut made = Vec::new();
         for &(object, wish) in wishes {
@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn d7_retention_loses_no_state_and_no_old_and_keeps_nothing_else(ops in prop::collection::vec(op(), 1..50)) {
+    fn retention_removes_exactly_unneeded_bodies(ops in prop::collection::vec(op(), 1..50)) {
         let mut opened = fresh();
         let mut model = Model { first: 1, ..Model::default() };
         for op in ops {

@@ -1,10 +1,11 @@
-//! The log as who has no place in it reads it: every page together is all that is for everybody, and what is gone is said.
+//! Reading the log without a cursor. All pages together contain all records for every reader, and missing records are reported.
 
 use super::*;
 
 const ALL: PageSize = PageSize { max_events: usize::MAX, max_bytes: u64::MAX };
 
-/// Twelve records: of unit 1, for everybody, but for one that is for a reader alone and one of an object that did not change.
+/// Returns a store with twelve records of unit 1. One is for a single reader, one is of an unchanged object, the others are
+/// for all.
 fn twelve() -> Opened {
     let opened = fresh();
     let unchanged = Change::Unchanged { object: pod("b", "ub", 1), cause: Cause::Relist };
@@ -29,7 +30,7 @@ fn places(page: &LogPage) -> Vec<u64> {
 }
 
 #[test]
-fn a_page_is_what_everybody_is_shown_of_a_part_of_the_log() {
+fn page_shows_public_records_of_log_range() {
     let Opened { store, .. } = &twelve();
     let all = page(store, 0, 12, ALL);
     assert_eq!(places(&all), [1, 2, 3, 4, 6, 8, 9, 10, 11, 12]);
@@ -41,7 +42,7 @@ fn a_page_is_what_everybody_is_shown_of_a_part_of_the_log() {
 }
 
 #[test]
-fn pages_of_any_size_together_are_the_whole() {
+fn pages_of_any_size_form_the_whole() {
     let Opened { store, .. } = &twelve();
     for (max_events, max_bytes) in [(1, u64::MAX), (2, u64::MAX), (3, u64::MAX), (99, 1), (99, 250), (0, 0)] {
         let (mut at, mut seen) = (0, Vec::new());
@@ -57,7 +58,7 @@ fn pages_of_any_size_together_are_the_whole() {
 }
 
 #[test]
-fn i6_what_is_not_kept_or_cannot_be_read_is_said() {
+fn missing_or_unreadable_records_are_counted() {
     let Opened { store, .. } = &twelve();
     let of_nobody = store.page((Sequence(0), Sequence(12)), ALL, &|_| false).unwrap();
     assert_eq!((of_nobody.records.len(), of_nobody.missing), (0, 10));
@@ -68,7 +69,7 @@ fn i6_what_is_not_kept_or_cannot_be_read_is_said() {
 }
 
 #[test]
-fn a_time_is_found_among_the_places() {
+fn time_maps_to_log_position() {
     let Opened { store, .. } = &twelve();
     let at = |micros| store.place_at(micros, Sequence(12)).unwrap().0;
     assert_eq!([at(0), at(10), at(11), at(40), at(41), at(80), at(100), at(101)], [0, 0, 3, 3, 6, 7, 9, 12]);

@@ -1,51 +1,51 @@
-//! What cells are made of.
+//! Values of cells.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// One object on its way to a row.
+/// Object that becomes a row.
 pub(super) struct Row<'a> {
     pub(super) object: &'a Value,
     pub(super) now: Timestamp,
 }
 
 impl<'a> Row<'a> {
-    /// Returns what lies at a JSON pointer; `null` where nothing does.
+    /// Returns the value at a JSON pointer; `null` if there is none.
     pub(super) fn at(&self, pointer: &str) -> &'a Value {
         self.object.pointer(pointer).unwrap_or(&Value::Null)
     }
 
-    /// Returns a text; empty where there is none.
+    /// Returns a text; empty if there is none.
     pub(super) fn text(&self, pointer: &str) -> &'a str {
         text(self.at(pointer))
     }
 
-    /// Returns a text, or what stands for none.
+    /// Returns a text, or `none` if there is none.
     pub(super) fn text_or(&self, pointer: &str, none: &'a str) -> &'a str {
         Some(self.text(pointer)).filter(|text| !text.is_empty()).unwrap_or(none)
     }
 
-    /// Returns a whole number; 0 where there is none.
+    /// Returns a whole number; 0 if there is none.
     pub(super) fn number(&self, pointer: &str) -> i64 {
         self.at(pointer).as_i64().unwrap_or_default()
     }
 
-    /// Returns the items of an array; none where there is no array.
+    /// Returns the items of an array; empty if there is no array.
     pub(super) fn items(&self, pointer: &str) -> &'a [Value] {
         items(self.at(pointer))
     }
 
-    /// Returns how long ago a time is.
+    /// Returns the time that has passed since a time.
     pub(super) fn since(&self, pointer: &str) -> String {
         since(self.now, self.at(pointer))
     }
 
-    /// Returns the object's age.
+    /// Returns the age of the object.
     pub(super) fn age(&self) -> Value {
         self.since("/metadata/creationTimestamp").into()
     }
 
-    /// Returns whether the object is being deleted.
+    /// Returns true if the object is being deleted.
     pub(super) fn is_terminating(&self) -> bool {
         !self.at("/metadata/deletionTimestamp").is_null()
     }
@@ -58,7 +58,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Returns whether the condition of this type is true.
+    /// Returns true if the condition of this type is true.
     pub(super) fn is_condition_true(&self, kind: &str) -> bool {
         let conditions = self.items("/status/conditions").iter();
         conditions.filter(|condition| condition["type"] == kind).map(|condition| condition["status"] == "True").next()
@@ -66,17 +66,17 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Returns a text; empty where the value is none.
+/// Returns a text; empty if the value is not text.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Returns the items of an array; none where the value is none.
+/// Returns the items of an array; empty if the value is not an array.
 pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Returns how long ago a time is, `<unknown>` where it is not told.
+/// Returns the time that has passed since a time, `<unknown>` if the time is missing.
 pub(super) fn since(now: Timestamp, time: &Value) -> String {
     match text(time).parse::<Timestamp>() {
         Ok(time) => human_duration(now.duration_since(time).as_secs()),
@@ -84,7 +84,7 @@ pub(super) fn since(now: Timestamp, time: &Value) -> String {
     }
 }
 
-/// Words a duration in seconds as kubectl does: two units at most, fewer the longer it is.
+/// Formats a duration in seconds like kubectl: at most two units, fewer for long durations.
 pub(super) fn human_duration(seconds: i64) -> String {
     let pair = |whole: i64, unit: char, rest: i64, small: char| {
         if rest == 0 { format!("{whole}{unit}") } else { format!("{whole}{unit}{rest}{small}") }
@@ -105,13 +105,13 @@ pub(super) fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// Words a map of labels: `a=b,c=d`, `<none>` where it is empty.
+/// Formats a map of labels: `a=b,c=d`, or `<none>` if it is empty.
 pub(super) fn labels(map: &Value) -> String {
     let labels: Vec<_> = pairs(map).collect();
     if labels.is_empty() { "<none>".to_owned() } else { labels.join(",") }
 }
 
-/// Words a label selector in the order of its keys; empty where it selects nothing or everything.
+/// Formats a label selector in the order of its keys; empty if it selects nothing or everything.
 pub(super) fn label_selector(selector: &Value) -> String {
     let mut requirements: Vec<(&str, String)> = Vec::new();
     if let Some(equal) = selector["matchLabels"].as_object() {

@@ -1,4 +1,4 @@
-//! Columns that a custom resource definition names: `additionalPrinterColumns`.
+//! Columns of custom resource definitions: `additionalPrinterColumns`.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::{
     definition,
 };
 
-/// One column of a custom resource.
+/// Column of a custom resource.
 #[derive(Debug)]
 pub(in crate::serve::kube_api) struct CustomColumn {
     name: String,
@@ -18,20 +18,20 @@ pub(in crate::serve::kube_api) struct CustomColumn {
     path: Vec<Step>,
 }
 
-/// One step of a `jsonPath`.
+/// Step of a `jsonPath`.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// `.name` or `['name']`.
     Member(String),
-    /// `[0]`; counted from the end where negative.
+    /// `[0]`; negative numbers count from the end.
     Element(i64),
-    /// `[*]`: of many, the first is shown.
+    /// `[*]`: the first of several elements is shown.
     First,
     /// `[?(@.name=="value")]`.
     Where(String, String),
 }
 
-/// Returns the columns of one version of a definition, without those whose path is not understood.
+/// Returns the columns of one version of a definition, without those whose path is not supported.
 pub(super) fn columns(definition: &Value, version: &str) -> Vec<CustomColumn> {
     let mut versions = items(&definition["spec"]["versions"]).iter();
     let Some(version) = versions.find(|served| served["name"] == version) else { return Vec::new() };
@@ -96,7 +96,7 @@ impl Step {
     }
 }
 
-/// Reads the simple paths that definitions use; `None` for any other.
+/// Parses the simple paths that definitions use; returns `None` for others.
 fn parse(path: &str) -> Option<Vec<Step>> {
     let mut rest = path.trim().strip_prefix('$').unwrap_or(path.trim());
     let mut steps = Vec::new();
@@ -114,7 +114,7 @@ fn parse(path: &str) -> Option<Vec<Step>> {
     Some(steps).filter(|steps| !steps.is_empty())
 }
 
-/// Reads a name; a backslash stands before a dot that is part of it.
+/// Parses a name; a backslash precedes a dot that belongs to it.
 fn member(text: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut letters = text.char_indices();
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_definitions_are_read() {
+    fn json_paths_of_definitions_are_parsed() {
         let member = |name: &str| Step::Member(name.to_owned());
         for (path, expected) in [
             (".spec.replicas", Some(vec![member("spec"), member("replicas")])),

@@ -10,29 +10,29 @@ use super::{
 };
 use crate::object::ResourceType;
 
-/// How objects of one kind become rows.
+/// Conversion of the objects of one kind to rows.
 #[derive(Debug)]
 pub(in crate::serve::kube_api) struct Kind {
     group: &'static str,
     pub(super) plural: &'static str,
-    /// Names of the columns. Behind `#` is one of whole numbers, behind `+` one that `-o wide` alone shows; any other type
-    /// but a text follows its name.
+    /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. Any other type
+    /// except text follows the name.
     columns: &'static str,
     /// Returns a cell for every column.
     pub(super) cells: fn(&Row<'_>) -> Vec<Value>,
 }
 
-/// What every object has.
+/// Columns that every object has.
 pub(super) static NAME_AND_AGE: Kind = kind("", "", "Name, Age", |row| vec![name(row), row.age()]);
 
-/// Returns the kind of a type; name and age where it is not known.
+/// Returns the kind of a type, or name and age if it is unknown.
 pub(super) fn of(resource: &ResourceType) -> &'static Kind {
     let is_it = |kind: &&Kind| kind.group == resource.group && kind.plural == resource.plural;
     KINDS.iter().find(is_it).unwrap_or(&NAME_AND_AGE)
 }
 
 impl Kind {
-    /// Returns each column: its name, its type, and whether `-o wide` alone shows it.
+    /// Returns the name and the type of each column, and true if only `-o wide` shows it.
     pub(super) fn columns(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
         self.columns.split(", ").map(|column| {
             let is_wide = column.starts_with('+');
@@ -99,19 +99,19 @@ static KINDS: [Kind; 15] = [
     }),
 ];
 
-/// Where workloads keep their containers.
+/// Path of the containers in workloads.
 const TEMPLATE: &str = "/spec/template/spec/containers";
 
 fn name(row: &Row<'_>) -> Value {
     row.text("/metadata/name").into()
 }
 
-/// Returns texts with commas between them, or what stands for none.
+/// Joins texts with commas; returns `none` if there are none.
 fn joined<S: Borrow<str>>(texts: &[S], none: &str) -> Value {
     if texts.is_empty() { none.into() } else { texts.join(",").into() }
 }
 
-/// Returns how many are wanted; 1 where that is left to the server.
+/// Returns the number of wanted replicas; 1 if it is not set.
 fn replicas(row: &Row<'_>) -> i64 {
     row.at("/spec/replicas").as_i64().unwrap_or(1)
 }
@@ -156,7 +156,7 @@ fn daemon_set(row: &Row<'_>) -> Vec<Value> {
     [&[name(row)], &counts[..], &nodes, &row.containers(TEMPLATE), &[selector]].concat()
 }
 
-/// Returns how many replicas are ready, of those that are wanted.
+/// Returns the number of ready replicas, and of wanted ones.
 fn ready(row: &Row<'_>) -> Value {
     format!("{}/{}", row.number("/status/readyReplicas"), replicas(row)).into()
 }
@@ -232,7 +232,7 @@ fn service(row: &Row<'_>) -> Vec<Value> {
     ]
 }
 
-/// Returns the addresses of the load balancers, sorted.
+/// Returns the sorted addresses of the load balancers.
 fn balancers<'a>(row: &Row<'a>) -> Vec<&'a str> {
     let address = |ingress: &'a Value| {
         let [ip, host] = ["ip", "hostname"].map(|field| text(&ingress[field]));

@@ -1,11 +1,11 @@
-//! The cells of a pod.
+//! Cells of a pod.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cells::{Row, since, text};
 
-/// How often containers were restarted, and when last.
+/// Number of restarts of containers, and the time of the last one.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,
@@ -19,14 +19,14 @@ impl Restarts {
     }
 }
 
-/// What the containers of a pod come to.
+/// Summary of the containers of a pod.
 struct Summary {
     reason: String,
     ready: usize,
     restarts: Restarts,
 }
 
-/// Returns every cell.
+/// Returns all cells.
 pub(super) fn cells(row: &Row<'_>) -> Vec<Value> {
     let restartable = row.items("/spec/initContainers").iter().filter(|container| restarts_always(container)).count();
     let containers = row.items("/spec/containers").len() + restartable;
@@ -84,8 +84,8 @@ fn summary(row: &Row<'_>) -> Summary {
 }
 
 impl Summary {
-    /// Looks at the init containers up to the first that is not done. Returns whether there is one, and the restarts of
-    /// those that go on beside the containers.
+    /// Checks the init containers up to the first that is not done. Returns true if there is one, and the restarts of those
+    /// that keep running beside the containers.
     fn initialize(&mut self, row: &Row<'_>) -> (bool, Restarts) {
         let specs = row.items("/spec/initContainers");
         let mut sidecars = Restarts::default();
@@ -116,7 +116,7 @@ impl Summary {
         (false, sidecars)
     }
 
-    /// Looks at the containers, the last one first.
+    /// Checks the containers, from the last to the first.
     fn run(&mut self, row: &Row<'_>) {
         let (mut has_running, mut error) = (false, String::new());
         for status in row.items("/status/containerStatuses").iter().rev() {
@@ -151,7 +151,7 @@ fn exit_code(terminated: &Value) -> i64 {
     terminated["exitCode"].as_i64().unwrap_or_default()
 }
 
-/// Says how a container ended.
+/// Returns the reason for the end of a container.
 fn ended(terminated: &Value) -> String {
     let signal = terminated["signal"].as_i64().unwrap_or_default();
     match text(&terminated["reason"]) {

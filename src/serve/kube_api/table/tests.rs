@@ -1,7 +1,7 @@
 use super::cells::human_duration;
 
 #[test]
-fn durations_are_worded_as_kubectl_words_them() {
+fn durations_are_formatted_like_kubectl() {
     const DAY: i64 = 86_400;
     for (seconds, expected) in [
         (-2, "<invalid>"),

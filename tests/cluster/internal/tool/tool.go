@@ -1,4 +1,4 @@
-// Package tool holds what the binaries of this module share: sub-commands, output, and certificates.
+// Package tool has the parts shared by the binaries of this module: sub-commands, output, and certificates.
 package tool
 
 import (
@@ -22,7 +22,7 @@ import (
 
 const validity = 10 * 365 * 24 * time.Hour
 
-// Main runs the sub-command that the first argument names, with the arguments behind it.
+// Main runs the sub-command in the first argument, with the remaining arguments.
 func Main(binary string, commands map[string]func(args []string) error) {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
 		names := strings.Join(slices.Sorted(maps.Keys(commands)), ", ")
@@ -35,13 +35,13 @@ func Main(binary string, commands map[string]func(args []string) error) {
 	}
 }
 
-// PrintJSON writes value as one line on stdout: all that stdout ever carries.
+// PrintJSON writes value as one line to stdout, which carries nothing else.
 func PrintJSON(value any) error {
 	return json.NewEncoder(os.Stdout).Encode(value)
 }
 
-// WriteCertificates writes ca.crt, and a certificate of it with its key for each name: NAME.crt and NAME.key.
-// A CA proper and not a self-signed certificate: rustls accepts no CA certificate as that of a server.
+// WriteCertificates writes ca.crt, and for each name a certificate of it with its key: NAME.crt and NAME.key.
+// It uses a separate CA because rustls rejects a CA certificate as a server certificate.
 func WriteCertificates(dir string, names ...string) error {
 	notBefore := time.Now().Add(-time.Hour)
 	authority := &x509.Certificate{
@@ -97,7 +97,7 @@ func writeCertificate(dir, name string, certificate, parent *x509.Certificate, k
 	return WritePEM(filepath.Join(dir, name+".key"), "PRIVATE KEY", private)
 }
 
-// WritePEM writes a file that only its owner reads.
+// WritePEM writes a file that only its owner can read.
 func WritePEM(path, kind string, der []byte) error {
 	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }

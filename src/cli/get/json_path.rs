@@ -1,0 +1,239 @@
+//! JSONPath templates in the syntax of kubectl: text, `{.paths}`, `{"literals"}` and `{range .path}…{end}`.
+//!
+//! Paths are evaluated according to RFC 9535; kubectl's spelling of names (`.app\.kubernetes\.io/name`) is translated.
+
+use anyhow::{Context as _, anyhow, bail};
+use jsonpath_rust::{
+    parser::{model::JpQuery, parse_json_path},
+    query::js_path_process,
+};
+use serde_json::Value;
+
+/// Path to values of an object.
+#[derive(Clone, Debug)]
+pub(super) struct JsonPath(JpQuery);
+
+impl JsonPath {
+    /// Parses `{.metadata.name}`, `.metadata.name` or `metadata.name`.
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+        let inner = text.trim().strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text.trim());
+        let path = standard(inner)?;
+        parse_json_path(&path).map(Self).map_err(|_| {
+            anyhow!(
+                "unexpected JSONPath {text:?}, expected for instance {{.metadata.name}} or {{.items[*].spec.nodeName}}"
+            )
+        })
+    }
+
+    /// Returns the values at the path; none if a member is missing.
+    pub(super) fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
+        let found = js_path_process(&self.0, value).unwrap_or_default();
+        found.into_iter().map(|found| found.val()).collect()
+    }
+}
+
+/// Translates a path from kubectl's spelling to that of the standard.
+fn standard(path: &str) -> anyhow::Result<String> {
+    let path = path.trim();
+    let mut rest = path.strip_prefix(['$', '@']).unwrap_or(path);
+    let mut standard = String::from("$");
+    while !rest.is_empty() {
+        if rest.starts_with('[') {
+            let end = bracket_end(rest).with_context(|| format!("unexpected JSONPath {path:?}: a ']' is missing"))?;
+            standard.push_str(&rest[..end]);
+            rest = &rest[end..];
+            continue;
+        }
+        let descends = rest.starts_with("..");
+        rest = rest.trim_start_matches('.');
+        let (name, behind) = member(rest);
+        rest = behind;
+        if descends {
+            standard.push_str("..");
+        }
+        match &*name {
+            "" if rest.is_empty() || rest.starts_with('[') => {}
+            "" => bail!("unexpected JSONPath {path:?}, expected a name at {rest:?}"),
+            "*" => standard.push_str("[*]"),
+            name => standard.push_str(&format!("['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))),
+        }
+    }
+    Ok(standard)
+}
+
+/// Splits off the name of a member, in which a backslash escapes the next character.
+fn member(text: &str) -> (String, &str) {
+    let mut name = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '.' | '[' => return (name, &text[at..]),
+            '\\' => name.extend(letters.next().map(|(_, escaped)| escaped)),
+            _ => name.push(letter),
+        }
+    }
+    (name, "")
+}
+
+/// Returns the length of the bracketed part at the start of `text`.
+fn bracket_end(text: &str) -> Option<usize> {
+    let (mut depth, mut quote) = (0_usize, None);
+    for (at, letter) in text.char_indices() {
+        match (quote, letter) {
+            (None, '\'' | '"') => quote = Some(letter),
+            (Some(open), _) if open == letter => quote = None,
+            (None, '[') => depth += 1,
+            (None, ']') if depth == 1 => return Some(at + 1),
+            (None, ']') => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Template of `-o jsonpath=`.
+#[derive(Clone, Debug)]
+pub(super) struct Template(Vec<Part>);
+
+#[derive(Clone, Debug)]
+enum Part {
+    Text(String),
+    Path(JsonPath),
+    Range(JsonPath, Vec<Part>),
+}
+
+impl Template {
+    /// Parses a template. Text without braces is a single path.
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+        if text.trim().is_empty() {
+            bail!("expected a template, as in -o jsonpath='{{.items[*].metadata.name}}'");
+        }
+        if !text.contains('{') {
+            return Ok(Self(vec![Part::Path(JsonPath::parse(text)?)]));
+        }
+        // Each open range has its path and the parts before it.
+        let mut ranges: Vec<(JsonPath, Vec<Part>)> = Vec::new();
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some(open) = rest.find('{') {
+            parts.push(Part::Text(rest[..open].to_owned()));
+            let end =
+                brace_end(&rest[open..]).with_context(|| format!("a '}}' is missing behind {:?}", &rest[open..]))?;
+            let inner = rest[open + 1..open + end].trim();
+            rest = &rest[open + end + 1..];
+            if let Some(path) = inner.strip_prefix("range ") {
+                ranges.push((JsonPath::parse(path)?, std::mem::take(&mut parts)));
+            } else if inner == "end" {
+                let (path, before) = ranges.pop().context("{end} has no {range …} before it")?;
+                let body = std::mem::replace(&mut parts, before);
+                parts.push(Part::Range(path, body));
+            } else if inner.starts_with(['"', '\'']) {
+                parts.push(Part::Text(literal(inner)?));
+            } else {
+                parts.push(Part::Path(JsonPath::parse(inner)?));
+            }
+        }
+        if !ranges.is_empty() {
+            bail!("an {{end}} is missing: each {{range …}} needs one");
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        Ok(Self(parts))
+    }
+
+    /// Fills the template with an object, or with a List.
+    pub(super) fn fill(&self, value: &Value) -> String {
+        let mut out = String::new();
+        fill(&self.0, value, &mut out);
+        out
+    }
+}
+
+fn fill(parts: &[Part], value: &Value, out: &mut String) {
+    for part in parts {
+        match part {
+            Part::Text(text) => out.push_str(text),
+            Part::Path(path) => out.push_str(&path.find(value).into_iter().map(text).collect::<Vec<_>>().join(" ")),
+            Part::Range(path, body) => path.find(value).into_iter().for_each(|value| fill(body, value, out)),
+        }
+    }
+}
+
+/// Returns text unchanged, and any other value as JSON.
+pub(super) fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns the position of the `}` that closes the brace at the start of the text.
+fn brace_end(text: &str) -> Option<usize> {
+    let mut quote = None;
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match (quote, letter) {
+            (Some(_), '\\') => drop(letters.next()),
+            (None, '\'' | '"') => quote = Some(letter),
+            (Some(open), _) if open == letter => quote = None,
+            (None, '}') => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Parses a text in quotes, with the escapes of JSON.
+fn literal(quoted: &str) -> anyhow::Result<String> {
+    let unquoted = quoted.strip_prefix('\'').and_then(|text| text.strip_suffix('\''));
+    let json = unquoted.map_or_else(|| quoted.to_owned(), |text| format!("\"{}\"", text.replace('"', "\\\"")));
+    serde_json::from_str(&json)
+        .map_err(|_| anyhow!("unexpected text {quoted} in the template, expected for instance {{\"\\n\"}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn list() -> Value {
+        json!({"kind": "List", "items": [
+            {"metadata": {"name": "a", "labels": {"app.kubernetes.io/name": "x", "my-app": "m"}}, "n": 1,
+             "conditions": [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "False"}]},
+            {"metadata": {"name": "b"}, "n": 2.5, "conditions": []},
+        ]})
+    }
+
+    #[test]
+    fn templates_match_kubectl_output() {
+        for (template, expected) in [
+            ("{.items[*].metadata.name}", "a b"),
+            (".items[*].metadata.name", "a b"),
+            ("{$.kind}-{@.kind}!", "List-List!"),
+            ("{range .items[*]}{.metadata.name}{\"\\t\"}{.n}{'\\n'}{end}", "a\t1\nb\t2.5\n"),
+            ("{.items[0].metadata.labels.app\\.kubernetes\\.io/name}", "x"),
+            ("{.items[0].metadata.labels['my-app']} {.items[0].metadata.labels.my-app}", "m m"),
+            ("{.items[0].conditions[?(@.type==\"Ready\")].status}", "True"),
+            ("{.items[-1].metadata.name}{.items[0:1].n}", "b1"),
+            ("{..name}", "a b"),
+            ("{.items[1].metadata}", "{\"name\":\"b\"}"),
+            ("{.items[*].none}{.none.deeper}", ""),
+            ("{range .items[*]}{range .conditions[*]}{.type},{end};{end}", "Ready,Other,;;"),
+        ] {
+            assert_eq!(Template::parse(template).unwrap().fill(&list()), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn invalid_templates_are_refused_with_reason() {
+        for (template, expected) in [
+            ("{.items", "'}' is missing"),
+            ("{.items[}", "']' is missing"),
+            ("{range .items[*]}x", "{end} is missing"),
+            ("x{end}", "no {range"),
+            ("{.items[?]}", "unexpected JSONPath"),
+            ("{\"a}", "'}' is missing"),
+            ("", "expected a template"),
+        ] {
+            let error = Template::parse(template).unwrap_err().to_string();
+            assert!(error.contains(expected), "{template}: {error}");
+        }
+    }
+}

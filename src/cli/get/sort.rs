@@ -1,0 +1,107 @@
+//! Order of objects for `--sort-by`.
+
+use std::cmp::Ordering;
+
+use serde_json::Value;
+
+use super::json_path::JsonPath;
+
+/// Sorts items by the first value at the path in their objects, like kubectl. Missing values come first. Quantities and
+/// numbers are compared by amount, and text by letters, with runs of digits as numbers.
+pub(super) fn sort_by<T>(items: &mut [T], path: &JsonPath, object: impl Fn(&T) -> &Value) {
+    items.sort_by_cached_key(|item| Key(path.find(object(item)).first().map(|value| (*value).clone())));
+}
+
+#[derive(PartialEq)]
+struct Key(Option<Value>);
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => match (amount(a), amount(b)) {
+                (Some(a), Some(b)) => a.total_cmp(&b),
+                _ => natural(&super::json_path::text(a), &super::json_path::text(b)),
+            },
+            (a, b) => a.is_some().cmp(&b.is_some()),
+        }
+    }
+}
+
+/// Parses a number or a quantity: `2`, `"250m"`, `"1.5Gi"`.
+fn amount(value: &Value) -> Option<f64> {
+    let Value::String(text) = value else { return value.as_f64() };
+    let end = text.find(|letter: char| !matches!(letter, '0'..='9' | '.' | '-' | '+')).unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    let factor = match &text[end..] {
+        "" => 1.0,
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        binary => {
+            let power = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].iter().position(|unit| *unit == binary)?;
+            1024_f64.powi(i32::try_from(power).ok()? + 1)
+        }
+    };
+    Some(number * factor)
+}
+
+/// Compares texts; runs of digits are compared as numbers, so that `web-2` comes before `web-10`.
+fn natural(a: &str, b: &str) -> Ordering {
+    let (mut left, mut right) = (a, b);
+    while let (Some(x), Some(y)) = (left.chars().next(), right.chars().next()) {
+        let (order, lengths) = if x.is_ascii_digit() && y.is_ascii_digit() {
+            let digits = |text: &str| text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+            let (n, m) = (digits(left), digits(right));
+            let (p, q) = (left[..n].trim_start_matches('0'), right[..m].trim_start_matches('0'));
+            (p.len().cmp(&q.len()).then_with(|| p.cmp(q)), (n, m))
+        } else {
+            (x.cmp(&y), (x.len_utf8(), y.len_utf8()))
+        };
+        if order.is_ne() {
+            return order;
+        }
+        (left, right) = (&left[lengths.0..], &right[lengths.1..]);
+    }
+    left.len().cmp(&right.len()).then_with(|| a.cmp(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_sorted_like_kubectl() {
+        for sorted in [
+            vec![json!({}), json!({"v": 1}), json!({"v": 2.5}), json!({"v": 10})],
+            vec![
+                json!({"v": "250m"}),
+                json!({"v": "1"}),
+                json!({"v": "1M"}),
+                json!({"v": "999Ki"}),
+                json!({"v": "1Mi"}),
+            ],
+            vec![json!({"v": "web-2"}), json!({"v": "web-10"}), json!({"v": "web-10-a"}), json!({"v": "x"})],
+            vec![json!({"v": "2026-01-02T00:00:00Z"}), json!({"v": "2026-01-10T00:00:00Z"})],
+        ] {
+            let mut items: Vec<_> = sorted.iter().rev().cloned().collect();
+            sort_by(&mut items, &JsonPath::parse(".v").unwrap(), |item| item);
+            assert_eq!(items, sorted);
+        }
+    }
+}
