@@ -4,6 +4,7 @@ use crate::object::{Object, ResourceVersion};
 
 /// Source of a change: the attribute `cause` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Cause {
     /// First list of this resource.
     Initial,
@@ -17,8 +18,7 @@ pub enum Cause {
         /// Number of the resync, counted per unit.
         round: u32,
     },
-    /// Difference between a list and the state before a restart of the process, see
-    /// [`Absence`](crate::indexer::Absence).
+    /// Difference between a list and the state before a restart of the process.
     Downtime,
     /// Change of the configuration.
     Reload,
@@ -28,6 +28,7 @@ pub enum Cause {
 
 /// Difference between two versions of a cache, emitted by the indexer.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Change {
     /// New key of the cache.
     Added {
@@ -70,9 +71,8 @@ pub enum Change {
         /// [`Cause::Reload`] if the configuration now keeps other fields of the body.
         cause: Cause,
     },
-    /// An update changed only fields that the configuration ignores (see
-    /// [`IndexerOptions::ignored`](crate::indexer::IndexerOptions::ignored)). The cache has the new object, and no
-    /// event is delivered. The next update has this object as `old`.
+    /// An update changed only fields that the configuration ignores (`ignore_changes`). The cache has the new
+    /// object, and no event is delivered. The next update has this object as `old`.
     Refreshed {
         /// The new object.
         object: Object,

@@ -28,6 +28,7 @@ pub use shared::SharedBodies;
 
 /// Parts of an event that are sent. An event that is too large for a sink is retried in a smaller form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Form {
     /// The configured format.
     #[default]

@@ -49,6 +49,7 @@ pub use typed::TypedLister;
 
 /// Reason why an engine did not start, did not change, or ended.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// No access to the API server.
     #[error(transparent)]
@@ -101,7 +102,7 @@ pub struct StopReport {
 /// Entry point for engines that have not been started.
 ///
 /// ```no_run
-/// use deltabus::engine::Engine;
+/// use deltabus::Engine;
 /// use k8s_openapi::api::core::v1::Pod;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

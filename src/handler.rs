@@ -54,7 +54,7 @@ impl<F: FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static> Handl
 ///
 /// Events of one object are never in two of these batches, unless `order` is `none`.
 pub trait AsyncHandler: Send + Sync + 'static {
-    /// Delivers a batch in the given form. The promises of [`Handler::deliver`] hold here too.
+    /// Delivers a batch in the given form. The promises of `Handler::deliver` hold here too.
     fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>>;
 
     /// Closes open connections. It is the last call.
@@ -65,6 +65,7 @@ pub trait AsyncHandler: Send + Sync + 'static {
 
 /// Reason why a batch was not delivered. Each variant has its own treatment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandlerError {
     /// Temporary failure: retried with backoff.
     #[error("{0}")]

@@ -278,6 +278,7 @@ pub struct Replayed {
 /// Policy when the buffer of a handler is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum WhenFull {
     /// The newest state of each object is kept.
     #[default]

@@ -1,53 +1,72 @@
-//! deltabus: an actor-based multi-resource aggregation engine for Kubernetes.
+//! Watches any type of a Kubernetes API server, keeps each in a cache, and gives every change to handlers.
 //!
-//! Every watched resource type has a **reflector**, a **DeltaFIFO** and an **indexer**: three actors, supervised as one
-//! unit. The indexers write their changes to one ordered stream. **Handler** actors and readers consume this stream,
-//! each at its own pace.
+//! deltabus is an engine of actors. Each watched type has a reflector, a DeltaFIFO and an indexer, which are supervised as one
+//! unit. The indexers write lock-free caches and one ordered journal; handlers read the journal at their own pace. An engine is
+//! a [`RunningEngine`], started by the [`EngineBuilder`] that [`Engine::builder`] returns.
 //!
-//! ```text
-//! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (evmap: lock-free reads) ─▶ serve, Lister
-//!                          per resource type, one supervised unit   │
-//!                                                                   ▼
-//!                                                    Journal (sequence, watermarks, cursors)
-//!                                                                   ▼
-//!                                                    HandlerActor ─▶ Worker ─▶ Handler
+//! # A first program
+//!
+//! ```toml
+//! [dependencies]
+//! actix = "0.13"
+//! deltabus = { path = "../deltabus", default-features = false } # a clone of the repository
+//! k8s-openapi = { version = "0.29", features = ["latest"] } # only for typed objects
 //! ```
 //!
-//! # Finding your way
+//! This program watches pods, prints each change, and then counts the cached pods. It uses the cluster of the current kubectl
+//! context:
 //!
-//! Each stage is one file; its actor is beside it (`x/actor.rs`). This file lists the stages in the order of the data.
-//! A stage defines the types that it emits, and uses only stages above it in this file:
+//! ```no_run
+//! use deltabus::{Engine, HandlerDefaults};
+//! use k8s_openapi::api::core::v1::Pod;
 //!
-//! | stage | emits | decides |
-//! |---|---|---|
-//! | [`list_watch`] | [`WatchEvent`](list_watch::WatchEvent), [`ListPage`](list_watch::ListPage) | decoding of bytes |
-//! | [`reflector`] | [`ReflectorEvent`](reflector::ReflectorEvent) | list, stream or watch; time of the next request |
-//! | [`delta_fifo`] | [`Deltas`](delta_fifo::Deltas) | order, tombstones, boundaries of transactions |
-//! | [`indexer`] | [`Change`](change::Change) | differences from the cache |
-//! | [`journal`] | [`Record`](journal::Record) | sequence; watermarks; events kept for a slow reader |
-//! | [`rules`] | [`RuleVerdict`](rules::RuleVerdict) | further filters of a handler, beside `on` |
-//! | [`delivery`] | [`Notification`](notification::Notification) | batches, order, retries, dead letters |
-//! | [`handler`] | – | the sinks |
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     actix::System::new().block_on(async {
+//!         let engine = Engine::builder()
+//!             .watch::<Pod>()
+//!             .on_change("print", HandlerDefaults::default(), |batch| {
+//!                 for event in batch.events() {
+//!                     println!("{:?}", event.record.change);
+//!                 }
+//!                 Ok(()) // an error makes the engine retry the batch
+//!             })
+//!             .start()
+//!             .await?;
+//!         engine.wait_for_sync().await;
+//!         let pods = engine.lister_of::<Pod>().ok_or("every server has pods")?;
+//!         println!("{} pods", pods.untyped().len());
+//!         engine.stop().await;
+//!         Ok(())
+//!     })
+//! }
+//! ```
 //!
-//! `docs/architecture.md` follows one event through these stages, and lists the file to open for each kind of change.
+//! # Watching
 //!
-//! [`object`] has the objects, [`scope`] the namespaces that they come from. [`redact`] removes confidential values.
-//! [`secret`] reads the engine's own secrets. With `[state] dir`, the journal writes its events to [`journal::store`],
-//! and a slow reader uses disk instead of memory. [`informer`] connects the stages of one type in one scope,
-//! [`supervisor`] restarts it, [`engine`] runs everything. [`engine::dry_run`] tries a configuration on two states of
-//! an object. [`lister`], [`registry`] and [`serve`] answer reads; [`subscribe`] streams events. [`work_queue`] is for
-//! controllers: it holds the keys that need work, each once. [`simulator`] is an API server in this process, for the
-//! demo, tests and benchmarks. [`bench`](mod@bench) measures an engine against a server that generates its objects.
+//! [`EngineBuilder::watch`] takes a type of k8s-openapi, [`EngineBuilder::watch_type`] any name that kubectl knows, with the options
+//! of a [`ResourceConfig`]. [`EngineBuilder::config`] takes a whole [`Config`], the same as the TOML file of the program.
+//! [`EngineHandle::watch_type`] and [`EngineHandle::unwatch`] change a running engine. A type that the server does not serve yet is
+//! watched as soon as it does.
 //!
-//! # Invariants
+//! # Reading
 //!
-//! - A core (the file of a stage) has no async code, actor, clock, random source, I/O or logging. An actor decides
-//!   nothing.
-//! - A batch is appended, then published, then released: no event overtakes the read that it announces.
-//! - Objects are the server's bytes, shared and never changed. Only rules decode them, and only the fields that they
-//!   name.
-//! - Every queue has a bound and an owner.
-//! - No type, handler or request can stop another one.
+//! A [`Lister`] reads the cache of one type without locks: by key, by namespace, by [`Selector`] or by an index. Indexes are
+//! configured as paths, or are functions ([`IndexFunc`]). [`Lister::snapshot`] runs several reads on one version. An [`Object`] is
+//! the JSON of the server; [`Object::decode`] makes a type of it, and [`TypedLister`] does so for each read.
+//!
+//! # Handling changes
+//!
+//! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It gets a
+//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Its [`HandlerDefaults`] say what it is
+//! sent, in batches of which size, and how often a failed batch is retried. A controller puts keys in a [`WorkQueue`].
+//!
+//! # Testing without a cluster
+//!
+//! A [`Simulator`] is an API server within the process. [`Workload`] fills it with a simulated cluster.
+//!
+//! # Features
+//!
+//! See `Cargo.toml`. The command line of the `deltabus` program is not part of the API, nor are hidden items.
 
 // `internals`, which needs the feature `testing`, makes `pub` items of private modules reachable, and uses their re-exports.
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, unused_imports))]
@@ -106,10 +125,14 @@ mod fuzz;
 
 pub use backoff::BackoffConfig;
 pub use change::{Cause, Change};
-pub use config::{Config, ConfigErrors, HandlerDefaults, Initial, Mode, ResourceConfig};
+pub use config::{
+    Batch, Buffer, Config, ConfigErrors, EventType, HandlerDefaults, Initial, Mode, OnMissing, OnRemoved,
+    ResourceConfig, Retry,
+};
 pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, TypedLister};
-pub use handler::{AsyncHandler, HandlerError};
+pub use handler::{AsyncHandler, Form, HandlerError};
 pub use indexer::index_func::{IndexFunc, IndexNameError};
+pub use journal::{Record, Sequence, WhenFull};
 pub use list_watch::{
     kube::{AccessError, ClusterAccess},
     transform::Transform,

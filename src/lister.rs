@@ -23,6 +23,7 @@ use crate::{
 
 /// Reason why a read failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The key is not in the cache (L-1).
     #[error("{resource} {key:?} not found")]

@@ -227,7 +227,7 @@ pub struct Identity<'a> {
 /// bytes.
 ///
 /// An object from a server holds JSON. A cache keeps its packed form, which has the same identity. Methods that read
-/// more than the identity unpack it: see [`Object::json`] and [`packer::Packer`].
+/// more than the identity unpack it, for instance [`Object::json`].
 ///
 /// **Invariants:** the name is not empty (K-4); the bytes are one JSON object with `apiVersion` and `kind`; the identity
 /// matches the bytes. One pointer leads to one allocation, so a reader loads little memory.

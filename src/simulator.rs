@@ -5,7 +5,7 @@
 //! injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the reference.
 //!
 //! ```no_run
-//! use deltabus::simulator::{Simulator, SimulatorOptions};
+//! use deltabus::{Simulator, SimulatorOptions};
 //!
 //! let simulator = Simulator::start(SimulatorOptions::default())?;
 //! simulator.store().create("configmaps", serde_json::json!({"metadata": {"name": "hello"}}))?;

@@ -1,43 +1,4 @@
 //! Work queue of a controller: each key once, never two workers on one key, failed keys retried later (Q-1 … Q-11).
-//!
-//! Handlers [`add`](WorkQueue::add) the keys that need work; workers [`take`](WorkQueue::take) them. A key that is
-//! added several times before it is taken is taken once. A key that is added while it is in work is taken once more
-//! afterwards. So a worker reads the current state from a [`Lister`](crate::lister::Lister) and does not need to know
-//! the events (H-2).
-//!
-//! ```text
-//!   add ─────────▶ FIFO ──take──▶ in work ──done──▶ gone
-//!                   ▲ ▲                      │
-//!   add_after ▶ waiting (by ready time)      └─ added meanwhile: to the FIFO's end
-//! ```
-//!
-//! ```
-//! # use std::time::Duration;
-//! use deltabus::work_queue::WorkQueue;
-//!
-//! # async fn reconcile(_key: &str) -> Result<(), std::fmt::Error> { Ok(()) }
-//! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-//! let queue = WorkQueue::default();
-//! queue.add("default/web".to_owned());
-//! # queue.shut_down();
-//! while let Some(key) = queue.take().await {
-//!     match reconcile(&key).await {
-//!         Ok(()) => key.finish(),
-//!         Err(error) => {
-//!             eprintln!("{key}: {error}");
-//!             key.retry();
-//!         }
-//!     }
-//! }
-//! # });
-//! # Ok::<(), std::io::Error>(())
-//! ```
-//!
-//! **Invariant:** after the last `add` of an item, at least one `take` of it follows (Q-11), unless the queue is shut
-//! down. Intermediate states may be skipped: the queue is a set of keys, not a log.
-//!
-//! The queue holds at most one entry for each distinct item in the FIFO or in work, and at most one that is delayed. So
-//! its size is bounded by the number of distinct items.
 
 mod delayed;
 mod handle;

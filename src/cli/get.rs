@@ -57,6 +57,7 @@ Examples:
 /// `get` does not watch: `deltabus tail` prints changes as they happen.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of kubectl")]
 pub(crate) struct GetArgs {
     /// Types separated by commas (pods, po, deployments.apps, Deployment), or TYPE/NAME.
     #[arg(value_name = "TYPE")]
@@ -79,7 +80,7 @@ pub(crate) struct GetArgs {
     /// Selects the objects that have VALUE in an index of the configuration.
     #[arg(long, value_name = "INDEX=VALUE", value_parser = parse_index, conflicts_with = "names")]
     index: Option<(String, String)>,
-    /// JSONPath of the field to sort by, for instance .metadata.creationTimestamp.
+    /// Path of the field to sort by, for instance .metadata.creationTimestamp.
     #[arg(long, value_name = "PATH", value_parser = JsonPath::parse)]
     sort_by: Option<JsonPath>,
     /// Format: table, wide, name, json, yaml, jsonpath=TEMPLATE or custom-columns=HEADER:PATH,...
@@ -267,7 +268,9 @@ async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> any
         anstream::eprintln!("No resources found{}.", place.unwrap_or_default());
     }
     let Some(last) = missing.pop() else { return Ok(()) };
-    missing.iter().for_each(|error| report::failure(&format!("{error:#}")));
+    for error in &missing {
+        report::failure(&format!("{error:#}"));
+    }
     Err(last)
 }
 

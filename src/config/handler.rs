@@ -187,6 +187,7 @@ pub struct HandlerDefaults {
 /// Kind of an event, the last part of its `type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EventType {
     /// New object.
     Added,
@@ -203,6 +204,7 @@ pub enum EventType {
 /// Treatment of objects that already exist at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Initial {
     /// Existing objects are not sent.
     #[default]

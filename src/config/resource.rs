@@ -119,6 +119,7 @@ impl ResourceConfig {
 /// Extent of an object that is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Mode {
     /// Whole object.
     #[default]
@@ -141,6 +142,7 @@ pub enum Cache {
 /// Behaviour if the server does not serve a type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum OnMissing {
     /// Waits for the type.
     #[default]
@@ -154,6 +156,7 @@ pub enum OnMissing {
 /// Treatment of the objects of a type that is no longer served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum OnRemoved {
     /// Each object is deleted.
     #[default]

@@ -60,7 +60,7 @@ impl<'a> ChangedBy<'a> {
 
 impl Object {
     /// Returns the last modifier. `None` if it is unknown, or if the scan did not record it:
-    /// see [`ScanPlan::noting_who_changed`](super::scan::ScanPlan::noting_who_changed).
+    /// see `ScanPlan::noting_who_changed`.
     pub fn changed_by(&self) -> Option<ChangedBy<'_>> {
         ChangedBy::decode(self.who())
     }

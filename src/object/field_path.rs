@@ -68,7 +68,7 @@ impl FieldPath {
     /// Parses a path.
     ///
     /// ```
-    /// # use deltabus::object::FieldPath;
+    /// # use deltabus::FieldPath;
     /// let path = FieldPath::parse("labels['app.kubernetes.io/name']").unwrap();
     /// assert_eq!(path.to_string(), "metadata.labels['app.kubernetes.io/name']");
     /// assert!(FieldPath::parse(".spec").unwrap_err().to_string().contains("without the leading"));

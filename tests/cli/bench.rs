@@ -283,7 +283,7 @@ fn unmeasurable_input_is_exit_code_1() {
     let url = &*server.url();
     assert_eq!(failed(&["--server", "http://127.0.0.1:1"], "failed to reach http://"), 1);
     assert_eq!(failed(&["--server", "nowhere"], "expected a URL such as"), 2);
-    assert_eq!(failed(&["--server", url, "--resource", "services", "--for", "1s"], "there is no object"), 1);
+    assert_eq!(failed(&["--server", url, "--resource", "services", "--for", "1s"], "there are no objects"), 1);
     assert_eq!(failed(&["--server", url, "--resource", "podz", "--for", "1s"], "did you mean pods?"), 1);
     assert_eq!(failed(&["--pods", "10", "--plot", "/nonexistent/x.svg"], "failed to write /nonexistent/x.svg"), 1);
     assert_eq!(failed(&["--pods", "10", "--state", "/nonexistent"], "(--state)"), 1);

@@ -165,7 +165,7 @@ fn several_types_and_names_print_as_kubectl() {
 #[test]
 fn tables_and_values_take_kubectls_options() {
     let fixture = start();
-    assert_eq!(ageless(&fixture.print(&["po", "web", "--no-headers"])), "web   1/1   Running   0     AGO\n");
+    assert_eq!(ageless(&fixture.print(&["po", "web", "--no-headers"])), "web   1/1   Running   0   AGO\n");
     let labels = fixture.print(&["pods", "--show-labels"]);
     assert!(labels.lines().next().is_some_and(|header| header.ends_with("AGE   LABELS")), "{labels}");
     assert!(labels.contains("app=api\n") && fixture.print(&["deploy", "--show-labels"]).contains("<none>"), "{labels}");

@@ -143,7 +143,7 @@ fn bad_usage_and_files_exit_with_2() {
     let desk = Desk::with(CONFIG);
     let (code, _, stderr) = desk.test(&["-c", "config.toml"]);
     assert_eq!(
-        (code, stderr.starts_with("error: the configuration has no [[tests]]: add some")),
+        (code, stderr.starts_with("error: the configuration has no [[tests]]: add tests")),
         (2, true),
         "{stderr}"
     );

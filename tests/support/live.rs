@@ -56,6 +56,7 @@ pub(crate) fn say(notification: &Notification) -> Vec<String> {
             Change::Unchanged { cause, .. } => ("unchanged", Some(cause)),
             Change::Refreshed { .. } => ("refreshed", None),
             Change::Synced { objects, .. } => return format!("synced {plural} {objects}"),
+            other => panic!("unknown change {other:?}"),
         };
         let cause = cause.map(|cause| format!("{cause:?}").to_lowercase()).unwrap_or_default();
         let key = event.record.object().map(|object| object.key().to_string()).unwrap_or_default();

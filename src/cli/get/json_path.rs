@@ -1,11 +1,11 @@
-//! JSONPath templates in the syntax of kubectl: text, `{.paths}`, `{"literals"}` and `{range .path}…{end}`.
+//! `JSONPath` templates in the syntax of kubectl: text, `{.paths}`, `{"literals"}` and `{range .path}…{end}`.
 //!
 //! Paths are evaluated according to RFC 9535; kubectl's spelling of names (`.app\.kubernetes\.io/name`) is translated.
 
 use anyhow::{Context as _, anyhow, bail};
 use jsonpath_rust::{
     parser::{model::JpQuery, parse_json_path},
-    query::js_path_process,
+    query::{QueryRef, js_path_process},
 };
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ impl JsonPath {
     /// Returns the values at the path; none if a member is missing.
     pub(super) fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         let found = js_path_process(&self.0, value).unwrap_or_default();
-        found.into_iter().map(|found| found.val()).collect()
+        found.into_iter().map(QueryRef::val).collect()
     }
 }
 
@@ -55,7 +55,10 @@ fn standard(path: &str) -> anyhow::Result<String> {
             "" if rest.is_empty() || rest.starts_with('[') => {}
             "" => bail!("unexpected JSONPath {path:?}, expected a name at {rest:?}"),
             "*" => standard.push_str("[*]"),
-            name => standard.push_str(&format!("['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))),
+            name => {
+                let escaped = name.replace('\\', "\\\\").replace('\'', "\\'");
+                standard.extend(["['", &escaped, "']"]);
+            }
         }
     }
     Ok(standard)

@@ -44,7 +44,7 @@ impl<'a> ListPrinter<'a> {
                 with_namespace: self.args.all_namespaces && resource.namespaced,
                 with_labels: self.args.show_labels,
                 with_objects: self.args.sort_by.is_some(),
-                prefix: self.several_types.then(|| kind(resource) + "/").unwrap_or_default(),
+                prefix: if self.several_types { kind(resource) + "/" } else { String::new() },
                 ..TablePrinter::default()
             });
         }
@@ -93,10 +93,11 @@ impl<'a> ListPrinter<'a> {
             }
             Output::JsonPath(template) => {
                 let mut objects = items.into_iter().map(|(_, object)| object);
-                let value = match self.is_one_object {
-                    true => objects.next(),
-                    false => Some(json!({"apiVersion": "v1", "items": objects.collect::<Vec<_>>(), "kind": "List",
-                        "metadata": {"resourceVersion": ""}})),
+                let value = if self.is_one_object {
+                    objects.next()
+                } else {
+                    Some(json!({"apiVersion": "v1", "items": objects.collect::<Vec<_>>(), "kind": "List",
+                        "metadata": {"resourceVersion": ""}}))
                 };
                 write!(out, "{}", value.map(|value| template.fill(&value)).unwrap_or_default())?;
                 Ok(1)
@@ -205,6 +206,7 @@ impl Columns {
 
 /// Layout of the rows of Tables of one type.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of kubectl")]
 struct TablePrinter {
     is_wide: bool,
     with_namespace: bool,

@@ -65,9 +65,9 @@ fn natural(a: &str, b: &str) -> Ordering {
     while let (Some(x), Some(y)) = (left.chars().next(), right.chars().next()) {
         let (order, lengths) = if x.is_ascii_digit() && y.is_ascii_digit() {
             let digits = |text: &str| text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-            let (n, m) = (digits(left), digits(right));
-            let (p, q) = (left[..n].trim_start_matches('0'), right[..m].trim_start_matches('0'));
-            (p.len().cmp(&q.len()).then_with(|| p.cmp(q)), (n, m))
+            let lengths = (digits(left), digits(right));
+            let numbers = (left[..lengths.0].trim_start_matches('0'), right[..lengths.1].trim_start_matches('0'));
+            (numbers.0.len().cmp(&numbers.1.len()).then_with(|| numbers.0.cmp(numbers.1)), lengths)
         } else {
             (x.cmp(&y), (x.len_utf8(), y.len_utf8()))
         };

@@ -34,6 +34,7 @@ pub struct ClusterAccess {
 
 /// Reason why there is no access to a cluster. No request was sent.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AccessError {
     /// No kubeconfig and no service account found.
     #[error(

@@ -11,7 +11,7 @@ use super::{
 const CREATED: &str = "2026-01-01T00:00:00Z";
 
 impl Workload {
-    /// Defines `types` custom resource types, named by [`bench_type`], with `objects` objects each.
+    /// Defines `types` custom resource types, named by `bench_type`, with `objects` objects each.
     pub fn load_types(&mut self, store: &SharedStore, types: usize, objects: usize) -> Result<(), ApiError> {
         for number in 0..types {
             let name = bench_type(number);
