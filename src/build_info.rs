@@ -9,8 +9,16 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
     None => "unknown",
 };
 
-/// Cargo features of this build.
+/// Cargo features of this build that are no default features.
 pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
+
+/// Returns the error for `what`, which needs a Cargo feature that this build lacks.
+pub(crate) fn lacking(what: &str, feature: &str) -> String {
+    format!(
+        "{what} needs a build with the feature `{feature}`: build with `cargo build --release --features {feature}`, or \
+         add it to the features of the dependency"
+    )
+}
 
 /// Returns architecture, operating system and, if several exist, the C library: `x86_64-linux-gnu`.
 pub fn target() -> String {

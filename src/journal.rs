@@ -17,6 +17,7 @@
 //! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
 
 mod committer;
+#[cfg(feature = "state")]
 pub(crate) mod compaction;
 mod disk;
 pub mod filter;
@@ -34,6 +35,10 @@ pub mod recovery;
 mod retention;
 #[cfg(test)]
 mod room_tests;
+#[cfg(feature = "state")]
+pub mod store;
+#[cfg(not(feature = "state"))]
+#[path = "journal/store/none.rs"]
 pub mod store;
 #[cfg(test)]
 mod stored_model_tests;

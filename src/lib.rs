@@ -66,10 +66,16 @@
 //!
 //! # Features
 //!
-//! See `Cargo.toml`. The command line of the `deltabus` program is not part of the API, nor are hidden items.
+//! Without default features, this is the slim library: the engine, listers, and your own handlers. `state` keeps state across
+//! restarts, `rules` adds expressions (`when`), `nats` and `kafka` add these handlers, `otlp` adds spans, and `cli` is the program
+//! `deltabus`. All but `kafka` are default features. An option that needs a missing feature is an error that names it.
+//!
+//! Hidden items, such as the command line, are not part of the API.
 
 // `internals`, which needs the feature `testing`, makes `pub` items of private modules reachable, and uses their re-exports.
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, unused_imports))]
+// The command line alone uses some parts. The build with `cli` finds dead code.
+#![cfg_attr(not(feature = "cli"), allow(dead_code))]
 
 mod build_info;
 mod histogram;
@@ -114,6 +120,7 @@ mod engine;
 
 mod simulator;
 mod bench;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 #[cfg(test)]

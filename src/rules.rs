@@ -15,34 +15,44 @@
 //!
 //! If an expression cannot be decided without an unknown value, it matches, so that no event is lost. The previous
 //! object is unknown if the cache keeps no bodies, or if it was dropped to save memory or disk.
+//!
+//! The language needs the feature `rules`. Without it, every expression is an error.
 
 mod changed;
+#[cfg(feature = "rules")]
 mod check;
 mod condition;
+mod limits;
+#[cfg(feature = "rules")]
 mod meter;
+#[cfg(feature = "rules")]
 mod reads;
+mod subject;
+#[cfg(feature = "rules")]
 mod value;
+#[cfg(feature = "rules")]
+mod when;
+#[cfg(not(feature = "rules"))]
+#[path = "rules/none.rs"]
 mod when;
 
 use std::fmt;
 
-pub(crate) use self::meter::cpu_time;
-use self::{
-    changed::Changed,
-    check::VARIABLES,
-    value::Subject,
-    when::{Failure, When},
-};
+pub(crate) use self::limits::cpu_time;
+use self::{changed::Changed, subject::Subject, when::When};
 pub use self::{
     condition::Condition,
-    meter::{PatternLimits, RuleLimits},
+    limits::{PatternLimits, RuleLimits},
 };
 use crate::{
     journal::{ChangeKind, Judgement, ReaderFilter, Record},
     object::{FieldPath, Object, difference::paths_between},
 };
 
+/// Variables of a handler's rule.
+const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
 /// CEL function that is replaced by our own.
+#[cfg(feature = "rules")]
 const MATCHES: &str = "matches";
 /// Maximum number of differing paths that an explanation names.
 const EXPLAINED_MAX: usize = 6;
@@ -101,6 +111,17 @@ impl fmt::Display for MismatchReason {
             Self::When => "`when` is false",
         })
     }
+}
+
+/// Failure of an evaluation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "rules"), expect(dead_code, reason = "no expression is evaluated"))]
+enum Failure {
+    /// A limit was exceeded.
+    #[error("{0}")]
+    Exceeded(String),
+    #[error("{0}")]
+    Other(String),
 }
 
 /// The compiled rules of one handler.

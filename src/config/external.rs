@@ -6,11 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use async_nats::ServerAddr;
 use serde_json::Value;
 
 use super::{Config, HandlerConfig, SinkConfig};
-use crate::{handler::webhook::read_url, secret::PlainOrSecret};
+use crate::{
+    handler::{nats::address::ServerAddress, webhook::read_url},
+    secret::PlainOrSecret,
+};
 
 /// External dependencies of the enabled parts of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +76,7 @@ impl External {
             }
             SinkConfig::Webhook(webhook) => drop(self.ports.insert(port(&webhook.url))),
             SinkConfig::Nats(nats) => {
-                let addresses = nats.servers.iter().filter_map(|server| server.parse::<ServerAddr>().ok());
+                let addresses = nats.servers.iter().filter_map(|server| server.parse::<ServerAddress>().ok());
                 self.ports.extend(addresses.map(|address| address.port()));
             }
             SinkConfig::Kafka(kafka) => {

@@ -16,7 +16,7 @@ use super::{
     oddities,
     text::print_duration,
 };
-use crate::{discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
+use crate::{build_info, discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
 /// Minimum size of a state directory: the store's own data may fill a smaller one for good.
 const STATE_BYTES_MIN: u64 = 256 << 20;
@@ -134,6 +134,9 @@ impl Checker<'_> {
         self.pause(&["kube", "backoff"], backoff.initial, backoff.max);
         let backoff = &config.supervision.backoff;
         self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
+        if config.state.dir.is_some() && self.place == ConfigPlace::Here && cfg!(not(feature = "state")) {
+            self.error(&["state", "dir"], build_info::lacking("it", "state"));
+        }
         if config.state.dir.is_some() && config.state.max_bytes < STATE_BYTES_MIN {
             let message = "the store itself takes about 200 MB: with less than \"256MiB\" the engine may not read the \
                            API server for long; the default is \"4GiB\"";
@@ -321,7 +324,7 @@ impl Checker<'_> {
                 let wrong = kafka.options("", Duration::ZERO, false).err();
                 (wrong, is_used_here.then(|| kafka.unready()), kafka.oddities())
             }
-            SinkConfig::Nats(nats) => (nats.options("").err(), None, nats.oddities()),
+            SinkConfig::Nats(nats) => (nats.options("").err(), is_used_here.then(|| nats.unready()), nats.oddities()),
             SinkConfig::Exec(exec) => (exec.options(name, "").err(), None, Vec::new()),
             SinkConfig::Stdout | SinkConfig::File(_) | SinkConfig::Blackhole => return,
         };

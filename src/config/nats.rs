@@ -1,6 +1,5 @@
 //! `[handlers.<name>]` of type `nats`: sends events to subjects and streams.
 
-use async_nats::ServerAddr;
 use educe::Educe;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -10,10 +9,13 @@ use super::{
     schema,
 };
 use crate::{
+    build_info,
     cloud_event::ContentMode,
     handler::{
         client_tls::ClientTls,
-        nats::{self, ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, subject::SubjectTemplate},
+        nats::{
+            self, ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, address::ServerAddress, subject::SubjectTemplate,
+        },
     },
     text::required,
 };
@@ -88,6 +90,15 @@ impl NatsSink {
         }
     }
 
+    /// Returns obstacles to the use of the handler: a program without NATS.
+    #[expect(clippy::unused_self, reason = "like those of other sinks")]
+    pub(crate) fn unready(&self) -> Vec<Problem> {
+        if cfg!(feature = "nats") {
+            return Vec::new();
+        }
+        vec![problem(&["type"], build_info::lacking("nats", "nats"))]
+    }
+
     /// Returns suspicious settings.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
         let key: &[&str] = match self.auth {
@@ -96,7 +107,7 @@ impl NatsSink {
             Some(NatsAuth::None | NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) | None => return Vec::new(),
         };
         let is_open = |server: &String| {
-            server.parse::<ServerAddr>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
+            server.parse::<ServerAddress>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
         };
         let requires_tls = self.tls.is_some() || nats::ask_for_tls(&self.servers);
         if requires_tls || !self.servers.iter().any(is_open) {
@@ -109,14 +120,14 @@ impl NatsSink {
 
     fn check_servers(&self, problems: &mut Vec<Problem>) {
         for server in &self.servers {
-            let wrong = match server.parse::<ServerAddr>() {
-                Err(_) => "is not a valid address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
+            if server.contains('@') {
                 // The address is not repeated, because it contains a password.
-                Ok(address) if address.has_user_pass() => {
-                    let message = "has a user or a password in an address: expected them in `auth`, by reference";
-                    problems.push(problem(&["servers"], message));
-                    continue;
-                }
+                let message = "has a user or a password in an address: expected them in `auth`, by reference";
+                problems.push(problem(&["servers"], message));
+                continue;
+            }
+            let wrong = match server.parse::<ServerAddress>() {
+                Err(_) => "is not a valid address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
                 Ok(address) if !matches!(address.scheme(), "nats" | "tls") => "expected nats:// or tls://",
                 Ok(address) if address.host().is_empty() => "has no host",
                 Ok(_) => continue,

@@ -7,7 +7,7 @@ use crate::{
     cloud_event::Formatter,
     config::{ExecSink, KafkaSink, NatsSink, WebhookSink},
     delivery::worker::OpenAsync,
-    handler::{AsyncHandler, exec::Exec, nats::NatsHandler, webhook::Webhook},
+    handler::{AsyncHandler, exec::Exec, webhook::Webhook},
 };
 
 /// Creates a webhook. A request contains several events if its batches may.
@@ -18,9 +18,16 @@ pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, formatter: Formatter) -> 
 }
 
 /// Creates a handler for NATS, for the cluster of this name; it connects with its first batch.
+#[cfg(feature = "nats")]
 pub(super) fn nats(sink: &NatsSink, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(cluster).map_err(|problems| refused(&problems))?;
-    Ok(Arc::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), formatter.clone())))))
+    Ok(Arc::new(move || Ok(Arc::new(crate::handler::nats::NatsHandler::new(options.clone(), formatter.clone())))))
+}
+
+/// Fails with the missing features.
+#[cfg(not(feature = "nats"))]
+pub(super) fn nats(sink: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsync> {
+    Err(refused(&sink.unready()))
 }
 
 /// Creates a handler of this name that runs a program, for the cluster of this name.

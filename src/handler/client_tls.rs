@@ -24,6 +24,7 @@ pub struct ClientTls {
 
 impl ClientTls {
     /// Returns the client's certificate and key, if both are set.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn client(&self) -> Option<(&PathBuf, &PathBuf)> {
         self.cert_file.as_ref().zip(self.key_file.as_ref())
     }

@@ -11,6 +11,7 @@ mod files;
 mod lock;
 mod open;
 mod page;
+mod parts;
 mod read;
 mod recent;
 mod record;
@@ -27,7 +28,7 @@ mod tests;
 mod wire;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     fs::File,
     path::{Path, PathBuf},
     sync::{
@@ -37,110 +38,19 @@ use std::{
 };
 
 use roaring::RoaringTreemap;
-use serde::{Deserialize, Serialize};
 
 pub(super) use self::compact::{CompactionStep, Compactor};
 use self::{error::Fault, files::Files, lock::Lock, recent::Recent, seal::Sealer};
 pub use self::{
     error::StoreError,
-    page::{LogPage, PageSize},
+    parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit},
     record::Head,
 };
-use super::{Sequence, UnitId, UnitTerms};
-use crate::{
-    change::{Change, Reached},
-    object::packer::Packer,
-};
+use super::UnitId;
+use crate::object::packer::Packer;
 
 /// Directory of fjall within the state directory.
 const DB: &str = "db";
-
-/// A stored unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredUnit {
-    /// Id of the unit.
-    #[serde(skip)]
-    pub id: UnitId,
-    /// Description for the engine: entry, type, scope, shape.
-    pub description: serde_json::Value,
-    /// Terms of the unit.
-    #[serde(flatten)]
-    pub terms: UnitTerms,
-    /// Versions that the appends of the unit have reached.
-    #[serde(skip)]
-    pub reached: Reached,
-    /// Last position of the unit; set once it is retired.
-    pub retired: Option<Sequence>,
-}
-
-/// A stored reader.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StoredReader {
-    /// Name of the reader.
-    pub name: String,
-    /// Cursor: the reader has selected its wanted records up to here. After a restart, later records are selected again by
-    /// their heads.
-    pub position: Sequence,
-    /// Wanted records up to the position that are not acknowledged.
-    pub pending: RoaringTreemap,
-    /// Units that the reader has joined.
-    pub joined: BTreeSet<UnitId>,
-    /// Given-up records, for a later replay.
-    pub given_up: RoaringTreemap,
-    /// Pending or given-up records that have coalesced entries of their own, and need no record of the log. Not saved with the
-    /// reader: it is recovered from the entries.
-    pub compacted: RoaringTreemap,
-}
-
-/// Address of records that are for no reader.
-pub const NOBODY: &str = "";
-
-/// Changes of one transaction of one unit, written atomically.
-#[derive(Clone, Copy, Debug)]
-pub struct Append<'a> {
-    /// The unit.
-    pub unit: UnitId,
-    /// Position of the first change. The others follow without gaps.
-    pub first: Sequence,
-    /// Time of the append, in microseconds since the Unix epoch.
-    pub time_micros: i64,
-    /// The changes.
-    pub changes: &'a [Change],
-    /// Name of the only reader that the records are for, in joins and leaves. Such records do not change the states of
-    /// objects. With [`NOBODY`] the records are the unit's first state, and for no reader.
-    pub only: Option<&'a str>,
-    /// Versions that the append reaches; `None` keeps those of the unit.
-    pub reached: Option<&'a Reached>,
-}
-
-/// Content of an opened store.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Recovered {
-    /// Id within which sequences are comparable. It is new if there was no state, or if the last run ended uncleanly and its
-    /// tail may be lost.
-    pub journal_id: String,
-    /// Last position that was ever used; zero if none.
-    pub last: Sequence,
-    /// First position whose record is kept; above `last` if no record is kept.
-    pub first: Sequence,
-    /// The units, by id.
-    pub units: Vec<StoredUnit>,
-    /// The readers, by name.
-    pub readers: Vec<StoredReader>,
-    /// Set when the last run ended with [`Store::close`].
-    pub clean: bool,
-}
-
-/// Result of [`Store::retain`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Retained {
-    /// Number of removed records.
-    pub removed: u64,
-    /// First position whose record is kept.
-    pub first: Sequence,
-    /// Set when there is more to remove: call again.
-    pub more: bool,
-}
 
 /// The store of one directory. Clones share it.
 ///

@@ -10,12 +10,10 @@ use regex::{Regex, RegexBuilder};
 
 use super::{
     MATCHES, RuleError,
-    meter::{PatternLimits, RuleLimits},
+    limits::{PatternLimits, RuleLimits},
     reads::{children, text},
 };
 
-/// Variables of a handler's rule.
-pub(super) const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
 /// Names of functions to suggest for a misspelt one.

@@ -1,6 +1,6 @@
 //! CEL expression on one object, without a change.
 
-use super::{Before, RuleError, RuleLimits, value::Subject, when::When};
+use super::{Before, RuleError, RuleLimits, subject::Subject, when::When};
 use crate::{journal::ChangeKind, object::Object};
 
 /// Variables of the expression.

@@ -1,46 +1,17 @@
 //! Parts of objects as CEL values that borrow the object's bytes.
 
-use std::{borrow::Cow, collections::HashMap, sync::OnceLock};
+use std::collections::HashMap;
 
 use cel::common::{
     types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt},
     value::Val,
 };
 
-use super::{Before, reads::Part};
-use crate::object::{
-    Object,
-    scan::{JsonCursor, ScanError},
-};
+use super::reads::Part;
+use crate::object::scan::{JsonCursor, ScanError};
 
 /// CEL value of any type.
 pub(super) type Any<'v> = Box<dyn Val + 'v>;
-
-/// One state of an object. Its body is unpacked on first use.
-#[derive(Debug)]
-pub(super) struct Subject<'a> {
-    object: &'a Object,
-    json: OnceLock<Cow<'a, [u8]>>,
-}
-
-impl<'a> Subject<'a> {
-    pub(super) fn new(object: &'a Object) -> Self {
-        Self { object, json: OnceLock::new() }
-    }
-
-    /// Returns the previous object. The result has no meaning if there is none or it is unknown.
-    pub(super) fn before(before: Before<'a>, object: &'a Object) -> Self {
-        Self::new(if let Before::State(old) = before { old } else { object })
-    }
-
-    pub(super) fn object(&self) -> &'a Object {
-        self.object
-    }
-
-    pub(super) fn json(&self) -> &[u8] {
-        self.json.get_or_init(|| self.object.json())
-    }
-}
 
 /// Decodes a part of a document. Fields that are not read are left out. If only the key of a member is read, its value
 /// is null.

@@ -23,11 +23,13 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    Before, MATCHES, RuleError,
+    Before, Failure, MATCHES, RuleError,
     check::check,
-    meter::{Meter, RuleLimits, STEP, Weight, instrument},
+    limits::RuleLimits,
+    meter::{Meter, STEP, Weight, instrument},
     reads::{Part, Reads, children},
-    value::{Any, Subject, decode},
+    subject::Subject,
+    value::{Any, decode},
 };
 use crate::{journal::ChangeKind, object::difference::paths_between};
 
@@ -65,16 +67,6 @@ pub(super) struct When {
     limits: RuleLimits,
     /// Work of an iteration; `None` if there is no macro.
     weight: Option<Weight>,
-}
-
-/// Failure of an evaluation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
-    /// A limit was exceeded.
-    #[error("{0}")]
-    Exceeded(String),
-    #[error("{0}")]
-    Other(String),
 }
 
 impl fmt::Debug for When {

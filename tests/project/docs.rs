@@ -158,7 +158,8 @@ fn programs_and_files_named_in_texts_exist() {
 /// Returns the documents of the project.
 fn documents() -> Vec<PathBuf> {
     let of = |dir: &str| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
-    let mut all: Vec<_> = [".", "docs", "docs/handlers", "docs/decisions", "tests/cluster"].into_iter().flat_map(of).collect();
+    let mut all: Vec<_> =
+        [".", "docs", "docs/handlers", "docs/decisions", "tests/cluster"].into_iter().flat_map(of).collect();
     all.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     all
 }

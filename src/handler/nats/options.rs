@@ -38,6 +38,7 @@ pub struct NatsOptions {
 impl NatsOptions {
     /// Returns true if every connection needs TLS. One `tls://` address is enough, because the client learns further
     /// servers without a scheme.
+    #[cfg(feature = "nats")]
     pub(crate) fn requires_tls(&self) -> bool {
         self.tls.is_some() || ask_for_tls(&self.servers)
     }

@@ -5,7 +5,7 @@ use std::{
     fs::{self, File, Permissions},
     io,
     os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -16,7 +16,9 @@ use fjall::PersistMode;
 use tracing::{info, warn};
 
 use super::{
-    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, compact, read,
+    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, compact,
+    parts::FORMAT_FILE,
+    read,
     replace::replace,
     retain::FIRST_KEY,
     seal::{self, Facts, Sealer},
@@ -40,20 +42,7 @@ const GROUP_FSYNC: u8 = 1 << 1;
 /// not converted.
 const FORMAT: u32 = 2;
 
-/// File with the format of the directory. It is read before anything else in the directory is touched.
-const FORMAT_FILE: &str = "format";
-
-/// Subdirectory for the state in the root of a volume.
-const IN_VOLUME: &str = "state";
-
 impl Store {
-    /// Returns the directory to open if `dir` is configured. Usually it is `dir` itself. It is a subdirectory if `dir` has no
-    /// store yet and is the root of a volume with a group, as Kubernetes mounts it for `fsGroup`. Reads the disk.
-    pub fn home(dir: &Path) -> PathBuf {
-        let is_taken = dir.join(FORMAT_FILE).exists();
-        if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }
-    }
-
     /// Opens the store in `dir`, which is created if absent. Holds its lock until [`Store::close`], or until the last clone is
     /// dropped. Reads fjall's journal file, up to some 100 MB. With `group_fsync`, appends are durable before they are handed
     /// out. Otherwise they are synced at an interval, and after an unclean end the journal gets a new id.

@@ -3,36 +3,14 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{
-    Store, StoreError,
+    LogPage, PageSize, Store, StoreError,
     body::sequence_key,
     read::{head_of, load, sequence_of, unreadable},
 };
-use crate::journal::{ChangeKind, Record, Sequence, UnitId};
+use crate::journal::{ChangeKind, Sequence, UnitId};
 
 /// Maximum number of heads read per call.
 const HEADS_MAX: usize = 4_096;
-
-/// Limits of a page. A single record may exceed them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageSize {
-    /// Maximum number of records.
-    pub max_events: usize,
-    /// Maximum size of the objects' JSON, in bytes.
-    pub max_bytes: u64,
-}
-
-/// Part of the log.
-#[derive(Clone, Debug)]
-pub struct LogPage {
-    /// Records in order, without unchanged objects and without records for one reader alone.
-    pub records: Vec<Record>,
-    /// Last position that was read.
-    pub to: Sequence,
-    /// Number of records that cannot be read any more: their unit was forgotten, or their body was removed.
-    pub missing: u64,
-    /// First position whose record is kept. Requested records before it are missing.
-    pub first: Sequence,
-}
 
 impl Store {
     /// Reads the part of the log after `range.0` and up to `range.1`. Leaves out records of unknown units, unchanged objects,

@@ -18,9 +18,9 @@ use super::{
     *,
 };
 use crate::{
-    change::Cause,
+    change::{Cause, Change, Reached},
     journal::{
-        ChangeKind, Held, Record, TypeNumber,
+        ChangeKind, Held, Record, Sequence, TypeNumber, UnitTerms,
         testing::{added, brief, deleted, initial, pod, removed, synced, updated},
     },
     object::{Identity, Object, packer::Compression},

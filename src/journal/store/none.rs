@@ -1,0 +1,162 @@
+//! Stand-in for the store in a program without the feature `state`: it cannot be opened.
+
+use std::{convert::Infallible, path::Path, sync::Arc};
+
+use roaring::RoaringTreemap;
+
+mod parts;
+
+pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit};
+use super::{ChangeKind, Held, Record, Sequence, UnitId};
+use crate::{
+    build_info,
+    change::Cause,
+    object::{Object, packer::Packer},
+};
+
+/// Error when a store was opened: this program has none.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", build_info::lacking("`[state] dir`", "state"))]
+pub struct StoreError(());
+
+/// Stored record without its bodies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Head<'a> {
+    pub(crate) sequence: u64,
+    pub(crate) unit: UnitId,
+    pub(crate) kind: ChangeKind,
+    pub(crate) cause: Option<Cause>,
+    pub(crate) only: Option<&'a str>,
+    never: Infallible,
+}
+
+/// Compaction of one reader's records.
+#[derive(Debug)]
+pub(crate) struct Compactor {
+    pub(crate) scan_from: Option<u64>,
+}
+
+impl Compactor {
+    pub(crate) const fn new(_: &str) -> Self {
+        Self { scan_from: None }
+    }
+}
+
+/// Data that one step of a compaction writes.
+#[derive(Debug)]
+pub(crate) struct CompactionStep {
+    pub(crate) written: RoaringTreemap,
+    pub(crate) superseded: RoaringTreemap,
+}
+
+/// The store of one directory.
+#[derive(Clone, Debug)]
+pub struct Store(Infallible);
+
+#[allow(missing_docs, reason = "the documented ones are those of the feature `state`")]
+impl Store {
+    pub fn open(_: &Path, _: bool) -> Result<(Self, Recovered), StoreError> {
+        Err(StoreError(()))
+    }
+
+    pub fn bind(&self, _: &str) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn reopen(&self) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn close(&self) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn packer(&self, _: UnitId) -> Arc<Packer> {
+        match self.0 {}
+    }
+
+    pub fn shrink(&self) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn disk_bytes(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub fn dir(&self) -> &Path {
+        match self.0 {}
+    }
+
+    pub fn append(&self, _: &Append<'_>) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn load(&self, _: &[u64]) -> Result<Vec<Record>, StoreError> {
+        match self.0 {}
+    }
+
+    pub fn load_for(&self, _: &str, _: &[u64]) -> Result<Vec<Record>, StoreError> {
+        match self.0 {}
+    }
+
+    pub fn heads(&self, _: Sequence, _: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn objects(&self, _: UnitId, _: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn put_unit(&self, _: &StoredUnit) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn forget_unit(&self, _: UnitId) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn put_readers(&self, _: &[StoredReader]) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn remove_reader(&self, _: &str) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn retain(&self, _: Sequence) -> Result<Retained, StoreError> {
+        match self.0 {}
+    }
+
+    pub fn seal(&self) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn sync(&self) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub fn page(
+        &self,
+        _: (Sequence, Sequence),
+        _: PageSize,
+        _: &dyn Fn(UnitId) -> bool,
+    ) -> Result<LogPage, StoreError> {
+        match self.0 {}
+    }
+
+    pub fn place_at(&self, _: i64, _: Sequence) -> Result<Sequence, StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn scan_compacted(&self, _: &mut Compactor) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn plan_compaction(&self, _: &mut Compactor, _: &Held) -> Result<CompactionStep, StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn put_compacted(&self, _: &CompactionStep, _: &StoredReader) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+}

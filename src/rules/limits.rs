@@ -1,0 +1,57 @@
+//! Limits of an expression, and the clock for one of them.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Limits of an expression and of its evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleLimits {
+    /// Maximum number of steps of one evaluation. An iteration of a macro is one step, or more if its work grows with
+    /// the object.
+    pub steps: u64,
+    /// Maximum CPU time of one evaluation, if limited. It depends on the machine.
+    pub cpu: Option<Duration>,
+    /// Maximum nesting of macros. An inner macro loops over a list for each element of the outer one.
+    pub nested: usize,
+    /// Maximum number of macros that are nested or use the result of one another. Each may use its element several
+    /// times.
+    pub chained: usize,
+    /// Limits of the patterns of `matches`, which must then be literals; `None`: patterns may be computed.
+    pub patterns: Option<PatternLimits>,
+}
+
+/// Limits of the patterns of `matches`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternLimits {
+    /// Maximum number of patterns.
+    pub count: usize,
+    /// Maximum size of each compiled pattern, in bytes.
+    pub bytes: usize,
+}
+
+impl RuleLimits {
+    /// Limits of the rules in a configuration. They do not depend on the speed of the machine.
+    pub const CONFIGURATION: Self = Self { steps: 1_000_000, cpu: None, nested: 2, chained: 3, patterns: None };
+
+    /// Limits of a client's expression.
+    pub const CLIENT: Self = Self {
+        steps: 100_000,
+        cpu: Some(Duration::from_millis(50)),
+        nested: 1,
+        chained: 2,
+        patterns: Some(PatternLimits { count: 8, bytes: 256 << 10 }),
+    };
+}
+
+impl Default for RuleLimits {
+    fn default() -> Self {
+        Self::CONFIGURATION
+    }
+}
+
+/// Returns the CPU time of this thread, which does not depend on other load on the machine.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
+}
