@@ -1,6 +1,6 @@
 //! Uses deltabus as a slim library: one type, a function as a handler, and reads of the cache.
 //!
-//! `cargo run --manifest-path examples/slim/Cargo.toml`
+//! `cargo run --package slim`
 
 use actix::System;
 use deltabus::{Engine, EngineError, HandlerDefaults, Notification};
