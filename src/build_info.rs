@@ -12,10 +12,10 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
 /// Cargo features of this build that are no default features.
 pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
 
-/// Returns the error for `what`, which needs a Cargo feature that this build lacks.
-pub(crate) fn lacking(what: &str, feature: &str) -> String {
+/// Returns the error for the use of a Cargo feature that this build lacks; its subject comes before it.
+pub(crate) fn lacking(feature: &str) -> String {
     format!(
-        "{what} needs a build with the feature `{feature}`: build with `cargo build --release --features {feature}`, or \
+        "needs a build with the feature `{feature}`: build with `cargo build --release --features {feature}`, or \
          add it to the features of the dependency"
     )
 }

@@ -135,7 +135,7 @@ impl Checker<'_> {
         let backoff = &config.supervision.backoff;
         self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
         if config.state.dir.is_some() && self.place == ConfigPlace::Here && cfg!(not(feature = "state")) {
-            self.error(&["state", "dir"], build_info::lacking("it", "state"));
+            self.error(&["state", "dir"], build_info::lacking("state"));
         }
         if config.state.dir.is_some() && config.state.max_bytes < STATE_BYTES_MIN {
             let message = "the store itself takes about 200 MB: with less than \"256MiB\" the engine may not read the \

@@ -96,7 +96,7 @@ impl NatsSink {
         if cfg!(feature = "nats") {
             return Vec::new();
         }
-        vec![problem(&["type"], build_info::lacking("nats", "nats"))]
+        vec![problem(&["type"], build_info::lacking("nats"))]
     }
 
     /// Returns suspicious settings.

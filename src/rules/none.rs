@@ -10,7 +10,7 @@ pub(super) struct When(Infallible);
 
 impl When {
     pub(super) fn compile(_: &str, _: &str, _: &[&str], _: RuleLimits) -> Result<Self, RuleError> {
-        Err(RuleError { line: 1, column: 1, problem: build_info::lacking("an expression", "rules") })
+        Err(RuleError { line: 1, column: 1, problem: format!("an expression {}", build_info::lacking("rules")) })
     }
 
     pub(super) fn fields(&self) -> Vec<Vec<&str>> {

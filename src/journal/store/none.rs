@@ -16,7 +16,7 @@ use crate::{
 
 /// Error when a store was opened: this program has none.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", build_info::lacking("`[state] dir`", "state"))]
+#[error("`[state] dir` {}", build_info::lacking("state"))]
 pub struct StoreError(());
 
 /// Stored record without its bodies.
@@ -53,89 +53,88 @@ pub(crate) struct CompactionStep {
 #[derive(Clone, Debug)]
 pub struct Store(Infallible);
 
-#[allow(missing_docs, reason = "the documented ones are those of the feature `state`")]
 impl Store {
-    pub fn open(_: &Path, _: bool) -> Result<(Self, Recovered), StoreError> {
+    pub(crate) fn open(_: &Path, _: bool) -> Result<(Self, Recovered), StoreError> {
         Err(StoreError(()))
     }
 
-    pub fn bind(&self, _: &str) -> Result<(), StoreError> {
+    pub(crate) fn bind(&self, _: &str) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn reopen(&self) -> Result<(), StoreError> {
+    pub(crate) fn reopen(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn close(&self) -> Result<(), StoreError> {
+    pub(crate) fn close(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn packer(&self, _: UnitId) -> Arc<Packer> {
+    pub(crate) fn packer(&self, _: UnitId) -> Arc<Packer> {
         match self.0 {}
     }
 
-    pub fn shrink(&self) -> Result<(), StoreError> {
+    pub(crate) fn shrink(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn disk_bytes(&self) -> u64 {
+    pub(crate) fn disk_bytes(&self) -> u64 {
         match self.0 {}
     }
 
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         match self.0 {}
     }
 
-    pub fn append(&self, _: &Append<'_>) -> Result<(), StoreError> {
+    pub(crate) fn append(&self, _: &Append<'_>) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn load(&self, _: &[u64]) -> Result<Vec<Record>, StoreError> {
+    pub(crate) fn load(&self, _: &[u64]) -> Result<Vec<Record>, StoreError> {
         match self.0 {}
     }
 
-    pub fn load_for(&self, _: &str, _: &[u64]) -> Result<Vec<Record>, StoreError> {
+    pub(crate) fn load_for(&self, _: &str, _: &[u64]) -> Result<Vec<Record>, StoreError> {
         match self.0 {}
     }
 
-    pub fn heads(&self, _: Sequence, _: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
+    pub(crate) fn heads(&self, _: Sequence, _: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn objects(&self, _: UnitId, _: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
+    pub(crate) fn objects(&self, _: UnitId, _: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn put_unit(&self, _: &StoredUnit) -> Result<(), StoreError> {
+    pub(crate) fn put_unit(&self, _: &StoredUnit) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn forget_unit(&self, _: UnitId) -> Result<(), StoreError> {
+    pub(crate) fn forget_unit(&self, _: UnitId) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn put_readers(&self, _: &[StoredReader]) -> Result<(), StoreError> {
+    pub(crate) fn put_readers(&self, _: &[StoredReader]) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn remove_reader(&self, _: &str) -> Result<(), StoreError> {
+    pub(crate) fn remove_reader(&self, _: &str) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn retain(&self, _: Sequence) -> Result<Retained, StoreError> {
+    pub(crate) fn retain(&self, _: Sequence) -> Result<Retained, StoreError> {
         match self.0 {}
     }
 
-    pub fn seal(&self) -> Result<(), StoreError> {
+    pub(crate) fn seal(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn sync(&self) -> Result<(), StoreError> {
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
 
-    pub fn page(
+    pub(crate) fn page(
         &self,
         _: (Sequence, Sequence),
         _: PageSize,
@@ -144,7 +143,7 @@ impl Store {
         match self.0 {}
     }
 
-    pub fn place_at(&self, _: i64, _: Sequence) -> Result<Sequence, StoreError> {
+    pub(crate) fn place_at(&self, _: i64, _: Sequence) -> Result<Sequence, StoreError> {
         match self.0 {}
     }
 
