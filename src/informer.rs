@@ -235,8 +235,8 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Gives changes from before the first answer of the server the cause [`Cause::Downtime`], even if a watch brings them.
-    /// Call it before the actors start.
+    /// Sets the cause [`Cause::Downtime`] for all changes made before the server's first answer, even if a watch brings
+    /// them. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
     }

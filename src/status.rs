@@ -147,10 +147,10 @@ pub struct UnitView {
     /// Seconds since the server last sent anything, bookmarks included; `null` before that.
     #[serde(rename = "lastActivitySeconds")]
     pub last_activity_seconds: Option<f64>,
-    /// Start of [`UnitView::lag_seconds`], which is computed when shown; `None` if no delta waits.
+    /// Time from which [`UnitView::lag_seconds`] is computed; `None` if no delta waits.
     #[serde(skip)]
     pub waiting_since: Option<Instant>,
-    /// Start of [`UnitView::last_activity_seconds`], which is computed when shown.
+    /// Time from which [`UnitView::last_activity_seconds`] is computed.
     #[serde(skip)]
     pub last_activity: Option<Instant>,
 }

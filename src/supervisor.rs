@@ -79,7 +79,7 @@ pub enum Exit {
     ArbiterGone,
 }
 
-/// Index of an actor in the unit, counted from 0 in the order of the data.
+/// Index of an actor in the unit, counted from 0 in the order in which data passes through them.
 pub(crate) type ActorIndex = usize;
 
 /// Number of a unit's generation, from 1. Messages of earlier generations are ignored.

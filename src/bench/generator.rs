@@ -125,7 +125,7 @@ impl Generator {
         ObjectKey::new(&format!("team-{:02}", number / 20 % 100), &name)
     }
 
-    /// Returns the number of the object that a change affects; changes count from 1.
+    /// Returns the number of the object that a change affects; changes are numbered from 1.
     pub fn drawn(&self, change: u64) -> u64 {
         let mut random = Random::new(self.seed.rotate_left(32) ^ change.wrapping_mul(0xd134_2543_de82_ef95));
         random.below(place(self.objects)) as u64

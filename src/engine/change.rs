@@ -345,7 +345,7 @@ struct Ended {
 /// Objects that move to another entry, by the name of that entry.
 type Moved = BTreeMap<String, Vec<Object>>;
 
-/// Returns the objects of a unit that units of other entries will show.
+/// Returns those objects of `unit` that new units of other entries take over, by the name of the entry.
 fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
     let mut moved = Moved::new();
     for object in objects {

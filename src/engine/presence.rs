@@ -69,7 +69,7 @@ impl Presence {
         self.judge(running, served)
     }
 
-    /// Returns the result for the running types from the last answer, and from the CRDs seen since.
+    /// Judges the running types by the last answer, and by the CRDs that appeared or were deleted after it.
     pub fn judge(&self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) -> Looked {
         let is_gone = |name: &&TypeName| self.deleted.contains(*name) || self.absent.get(*name) == Some(&ABSENT_TIMES);
         let (gone, others): (BTreeSet<_>, BTreeSet<_>) = running.iter().partition(is_gone);

@@ -28,12 +28,12 @@ pub enum Occasion {
 /// Progress of a unit's first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// The list is still to come, and is `initial`.
+    /// The list is not complete yet. Its events have the cause `initial`.
     Initial {
         /// See [`From::Nothing`].
         late: bool,
     },
-    /// The list is still to come, and is compared with cached objects.
+    /// The list is not complete yet. It is compared with cached objects.
     Compared(Cause),
     /// The list is complete.
     Done,

@@ -9,8 +9,8 @@ pub(crate) struct ObjectTemplate<F> {
 }
 
 impl<F> ObjectTemplate<F> {
-    /// Compiles a template; its line breaks are dropped. `fill` returns the content of a hole: text shared by all
-    /// objects, and the value after it.
+    /// Compiles a template; its line breaks are dropped. `fill` returns the content of a hole: first a text that is the
+    /// same in all objects, then, optionally, a value that differs.
     pub(crate) fn compile(text: &str, fill: impl Fn(&str) -> (String, Option<F>)) -> Self {
         let joined: String = text.lines().map(str::trim).collect();
         let (mut rest, mut text, mut cuts) = (joined.as_str(), Vec::new(), Vec::new());

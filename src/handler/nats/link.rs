@@ -57,7 +57,7 @@ struct State {
     /// Number of refused messages, and the subjects of the last ones.
     refusals: u64,
     refused: VecDeque<Arc<str>>,
-    /// Number of refused operations that the handler needs, and the last of them.
+    /// Number of errors about other missing rights, which block the handler, and the last of these errors.
     bars: u64,
     barred: Option<Arc<str>>,
     /// Round trips that ended in a refusal, which also counts as an answer.

@@ -146,9 +146,10 @@ impl WatchDecoder {
         events.push(event);
     }
 
-    /// Checks the pending document up to its last line break, which is in `last`. A document that is malformed there may
-    /// never end, and would swallow the events after it. A document of many lines and chunks is checked again each time it
-    /// has grown enough. All its checks together read at most [`CHECKED_BYTES`] or eight times its length.
+    /// Checks the pending document up to its last line break. `last` is the newest chunk and contains that line break.
+    /// Without the check, a malformed document might never end, and the decoder would take later events for parts of
+    /// it. A long document is checked repeatedly as it grows. All its checks together read at most the larger of
+    /// [`CHECKED_BYTES`] and eight times its length.
     fn check_lines(&mut self, last: &[u8]) -> Result<(), serde_json::Error> {
         let Some(at) = memchr::memrchr(b'\n', last) else { return Ok(()) };
         let lines = &self.pending[..=self.pending.len() - last.len() + at];
