@@ -84,7 +84,7 @@ pub(crate) struct TailArgs {
     #[arg(long = "type", value_name = "EVENT", value_delimiter = ',')]
     events: Vec<String>,
     /// Start of the stream: a position (JOURNAL.SEQUENCE, as in `id:`, or SEQUENCE), a duration such as 10m, or a time.
-    #[arg(long, value_name = "PLACE|DURATION|TIME", conflicts_with = "initial")]
+    #[arg(long, value_name = "POSITION|DURATION|TIME", conflicts_with = "initial")]
     since: Option<String>,
     /// Shows existing objects first.
     #[arg(long)]
