@@ -65,7 +65,7 @@ impl Backoff {
         self.healthy_since.get_or_insert(now);
     }
 
-    /// Returns the time at which a continued healthy state resets this backoff; `None` while unhealthy.
+    /// Returns the time at which the backoff resets, if the state stays healthy until then; `None` while unhealthy.
     pub fn resets_at(&self) -> Option<Duration> {
         self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
     }

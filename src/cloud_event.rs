@@ -77,7 +77,7 @@ impl Encoder {
         Self { source: source.into(), journal: place.into(), plain, tells_who_changed: false }
     }
 
-    /// Adds `changed_by` beside the object, if it is known who changed it.
+    /// Adds `changed_by` next to the object, if it is known who changed it.
     #[must_use]
     pub fn telling_who_changed(self) -> Self {
         Self { tells_who_changed: true, ..self }

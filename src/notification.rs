@@ -10,7 +10,7 @@ use crate::{
     trace::TraceContext,
 };
 
-/// Description of a unit, beside its objects.
+/// Description of a unit, without its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitInfo {
     /// Name of its `[resources.*]` entry.

@@ -67,7 +67,7 @@ const LISTS_WAITING: usize = 64;
 /// Interval at which expired snapshots of paged lists are dropped.
 const EXPIRE: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of a connection that wait in the kernel, beside those on the way.
+/// Maximum bytes of a connection that wait in the kernel and are not yet on the way.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
@@ -92,9 +92,9 @@ pub struct ServeState {
     pub server: Arc<str>,
     snapshots: Arc<kube_api::Snapshots>,
     budget: Arc<ResponseBudget>,
-    /// One permit for each stream that may be open.
+    /// Permits for streams: each open stream holds one.
     streams: Arc<Semaphore>,
-    /// One permit for each list that may be built or wait.
+    /// Permits for lists: a request holds one while its list waits to be built or is being built.
     lists: Arc<Semaphore>,
 }
 

@@ -55,12 +55,12 @@ pub use workload::{News, Running, Sizes, Workload, bench_type};
 /// Server behaviour for `sendInitialEvents` on watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamingSupport {
-    /// Like current servers: synthetic events, then the bookmark that ends them.
+    /// Sends synthetic events, then the bookmark that ends them, like current servers.
     #[default]
     Served,
-    /// Like servers with the feature off: 422 `Invalid`.
+    /// Answers 422 `Invalid`, like servers with the feature off.
     Refused,
-    /// Like servers that do not know the option: a plain watch.
+    /// Opens a plain watch, like servers that do not know the option.
     Ignored,
 }
 

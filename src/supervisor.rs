@@ -75,7 +75,7 @@ pub enum Exit {
     #[error("hung")]
     Hung,
     /// Its thread has ended, or could not be started.
-    #[error("its thread is gone")]
+    #[error("its thread has ended")]
     ArbiterGone,
 }
 

@@ -17,7 +17,7 @@ pub struct Run {
     pub changes: u64,
     /// Cost of events.
     pub events: Option<EventsCost>,
-    /// Single changes.
+    /// Latency of single changes.
     pub latency: Option<Latency>,
     /// Reads while nothing changes.
     pub reads: Option<Reads>,

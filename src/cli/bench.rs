@@ -31,10 +31,10 @@ use super::report::note;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Number of objects of each shape; configmaps get a twentieth, which is as many bytes.
+    /// Number of objects of each shape. A configmap is 20 times larger, so their number is divided by 20.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pods: u64,
-    /// Number of changes that are sent as fast as the engine accepts them; configmaps get a twentieth.
+    /// Number of changes, sent as fast as the engine accepts them. For configmaps it is divided by 20.
     #[arg(long, value_name = "M", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     events: u64,
     /// Shape of the objects. Shapes separated by commas are measured one after the other.
@@ -53,7 +53,7 @@ pub(crate) struct BenchArgs {
     /// Keeps managedFields and last-applied, which are removed by default.
     #[arg(long)]
     keep_all: bool,
-    /// Adds two indexes to the index of namespaces.
+    /// Keeps two indexes besides the index of namespaces.
     #[arg(long, conflicts_with = "server")]
     index: bool,
     /// Uses a state directory, which is created in DIR and removed at the end. Without DIR it is created in the system's
@@ -64,7 +64,7 @@ pub(crate) struct BenchArgs {
     /// Changes per second that continue while the engine syncs.
     #[arg(long, value_name = "RATE", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), conflicts_with = "server")]
     flow: u64,
-    /// Number of runs of each measurement; more than one give a median and a range.
+    /// Number of runs of each measurement; with more than one, the table shows median and range.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     runs: u32,
     /// Seed for the values of the objects and the order of their changes.

@@ -92,7 +92,7 @@ pub(crate) struct GetArgs {
     /// Prints the labels as the last column of a table.
     #[arg(long)]
     show_labels: bool,
-    /// Refused with advice, because users of kubectl expect it.
+    /// Not supported: prints a hint to use `deltabus tail`.
     #[arg(short, long, hide = true)]
     watch: bool,
     #[command(flatten)]
@@ -154,9 +154,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     if args.watch {
         let place = if args.all_namespaces { String::new() } else { format!(" -n {}", args.namespace) };
         let types = args.resource.replace(',', " ");
-        return Err(
-            BadUsage::of(format!("get does not watch; changes as they happen: deltabus tail {types}{place}")).into()
-        );
+        return Err(BadUsage::of(format!("get cannot watch; use `deltabus tail {types}{place}`")).into());
     }
     args.engine.ask(async |engine| {
         let named = args.types_and_names()?;

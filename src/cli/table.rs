@@ -65,7 +65,7 @@ impl Write for Recent {
     }
 }
 
-/// Content of the screen beside the types.
+/// Content of the screen other than the types.
 pub(crate) struct Surroundings {
     /// Newest events.
     pub(crate) recent: Recent,
@@ -213,7 +213,7 @@ impl Row {
     }
 }
 
-/// Content of a frame beside the board.
+/// Content of a frame other than the board.
 struct Frame<'a> {
     /// Time until everything was synced.
     synced: Option<Duration>,

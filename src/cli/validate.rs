@@ -18,7 +18,7 @@ use super::{
     server::{Rights, ServerArgs},
 };
 
-/// Number of types that a message names; more are counted.
+/// Maximum number of types that a message names; further ones are only counted.
 const NAMED_MAX: usize = 8;
 
 /// Checks a configuration and reports all errors at once, with file, line, key and the nearest valid name.

@@ -83,7 +83,7 @@ pub(crate) fn half_a_client(tls: &ClientTls) -> Option<Problem> {
         .then(|| problem(&["tls"], "expected both of cert_file and key_file, or none"))
 }
 
-/// Errors of a configuration that are reported one by one; further errors are counted.
+/// Maximum number of errors of a configuration that are listed; further ones are only counted.
 pub(crate) const LISTED_MAX: usize = 100;
 /// Names that a suggestion lists.
 const NAMES_MAX: usize = 64;

@@ -31,8 +31,8 @@ pub struct StateConfig {
     #[serde(with = "Text::<u64>")]
     #[educe(Default = JournalOptions::default().max_bytes)]
     pub max_bytes: u64,
-    /// Behaviour if waiting changes, coalesced, fill the directory: `stop_reading` the API server, or `drop` the oldest, which
-    /// are counted and named.
+    /// Behaviour if waiting changes fill the directory although they are coalesced. `stop_reading` stops reading from
+    /// the API server. `drop` drops the oldest changes, and counts and names them.
     pub on_full: OnFull,
 }
 

@@ -105,7 +105,7 @@ impl Router {
     }
 
     /// Adds a unit that replaces the units of the entry `before`. Returns the readers that did not read the old units.
-    /// The unit must add them, and they receive none of its events before (S-5).
+    /// The unit must add these readers; until then they receive no events from it (S-5).
     pub fn add_successor(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: &str) -> Vec<ReaderId> {
         let mut table = self.table();
         let (terms, takers, new) = table.add_successor(unit, info, options, before);

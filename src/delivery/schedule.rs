@@ -91,7 +91,7 @@ pub struct Room {
 enum Key {
     All,
     Object(u64),
-    /// Number of arrival, which no other event shares.
+    /// Arrival number of the only event with this key.
     Alone(u64),
 }
 

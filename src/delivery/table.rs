@@ -49,7 +49,7 @@ struct Routed {
     /// Name of the reader's handler; `None` for a feed.
     name: Option<String>,
     route: Route,
-    /// Units that were running when the reader was opened. It receives none of their events before they add it.
+    /// Units that were running when the reader was opened. The reader gets no events from a unit that has not added it.
     joins: HashSet<UnitId>,
 }
 

@@ -58,7 +58,7 @@ impl fmt::Display for Unavailable {
 pub enum Resolution {
     /// One type.
     Found(ResourceType),
-    /// No type. A CRD, or a group that is unavailable now, may add it.
+    /// No such type. It may appear with a CRD, or when an unavailable group is available again.
     Missing {
         /// Similar names of served, watchable types, best first; at most three.
         suggestions: Vec<String>,

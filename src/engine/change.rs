@@ -198,7 +198,7 @@ impl Conductor {
         let gate = |entry: &str| {
             let gate = options::gate_of_today(&config, entry, &unit.spec, key.as_ref());
             let resource = &unit.spec.resource;
-            gate.inspect_err(|error| error!(%resource, %error, "cannot redact objects of the ended unit: left out"))
+            gate.inspect_err(|error| error!(%resource, %error, "cannot redact the objects of an ended unit: handlers do not get its last events"))
         };
         let own = gate(&unit.spec.entry);
         let left = pass(&own, left);

@@ -152,7 +152,7 @@ impl DryRun {
         Ok(report)
     }
 
-    /// Returns the types, as far as objects and the configuration reveal them.
+    /// Returns the types that can be derived from the objects and the configuration.
     fn assumed(&self, sides: [&[DryState]; 2]) -> Assumed {
         let states = || sides.into_iter().flatten();
         // A kind that has a namespace in one version has it in all.

@@ -112,7 +112,7 @@ fn max_connections(http: &config::Http) -> usize {
     configured.min(possible)
 }
 
-/// Additions of a program to an entry, beside its options.
+/// Additions of a program to an entry that are not options.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
     pub(super) indexes: Vec<IndexFunc>,

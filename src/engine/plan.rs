@@ -161,7 +161,8 @@ pub enum KnownNamespaces {
 /// Labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Namespaces in which a type that is refused in the whole cluster may be listed and watched, as far as is known.
+/// Rights on a type that may not be watched in the whole cluster. The value of a namespace is true if the type may be
+/// listed and watched there. Namespaces with unknown rights are missing.
 pub type Allowed = BTreeMap<String, bool>;
 
 /// State of the cluster to which the configuration is applied.

@@ -115,7 +115,7 @@ impl Steps {
     }
 }
 
-/// Knowledge about a type beside its units.
+/// Known facts about a type, except its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     /// Reason for the look.

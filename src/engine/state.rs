@@ -225,7 +225,7 @@ impl State {
         running.collect()
     }
 
-    /// Returns true if everything runs as desired, as far as is known.
+    /// Returns true if no change of the units is due or in progress.
     pub(super) fn is_settled(&self) -> bool {
         self.pending.is_none() && self.types.values().all(|kept| !kept.busy && kept.due.is_none())
     }
@@ -295,7 +295,7 @@ impl State {
         })
     }
 
-    /// Returns the knowledge about a type beside its units.
+    /// Returns the known facts about a type, except its units.
     pub(super) fn history(&self, name: &TypeName, occasion: Occasion) -> History {
         let kept = self.types.get(name);
         History { occasion, late: kept.is_some_and(|kept| kept.late), settled: kept.is_some_and(|kept| kept.settled) }

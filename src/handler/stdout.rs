@@ -77,7 +77,7 @@ impl Stdout {
 }
 
 impl Stdout {
-    /// Writes the buffer, and records if the last line is complete. Stdout may be a file on a full disk.
+    /// Writes the buffer, and sets `torn` if it fails within a line, for example because the disk is full.
     fn write(&mut self) -> io::Result<()> {
         let mut rest = &self.buffer[..];
         while !rest.is_empty() {

@@ -87,7 +87,7 @@ impl Running {
             _ => return,
         };
         if !asked {
-            warn!("the mailbox of an actor accepts no request to stop; the actor will be left behind");
+            warn!("cannot ask an actor to stop: its mailbox is full or closed; the stop does not wait for it");
         }
     }
 

@@ -30,8 +30,8 @@ use super::{
 };
 use crate::change::{Cause, Change};
 
-/// Once this many records wait in memory, new ones are kept packed, so that they share memory with the cache. They are also
-/// judged at once, so that few records are left to judge when they are coalesced.
+/// Number of waiting records in memory at which the reader starts to store new ones packed: packed records share memory
+/// with the cache. Without a spill it also judges them on arrival, so that few are left to judge during coalescing.
 const MANY: usize = 512;
 
 /// State of one reader.

@@ -102,7 +102,7 @@ pub(crate) enum EndCause {
     #[error("closed at once, without an event")]
     Short,
     /// No event and no bookmark came in time (D-6).
-    #[error("nothing came for {}s", silent.as_secs())]
+    #[error("no data for {}s", silent.as_secs())]
     Stalled { silent: Duration },
     /// An ERROR on the stream.
     #[error("server answered {0}")]

@@ -14,7 +14,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Names and addresses of `[http] allowed_hosts`, beside loopback and the address that the client connected to.
+/// Names and addresses of `[http] allowed_hosts`, in addition to loopback and the address that the client connected to.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(Vec<String>);
 

@@ -94,7 +94,7 @@ impl opentelemetry_sdk::trace::SpanExporter for Logged {
         match sent.map_err(|error| error.to_string()).and_then(|sent| sent.map_err(|error| error.to_string())) {
             Ok(()) => {
                 if let Some(failures) = lock(&self.failures).worked() {
-                    tracing::info!(failures, "spans are sent again");
+                    tracing::info!(failures, "the collector accepts spans again");
                 }
             }
             Err(error) => {

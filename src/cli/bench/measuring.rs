@@ -27,7 +27,7 @@ const TICK_EVERY: Duration = Duration::from_millis(4);
 const READ: Duration = Duration::from_secs(1);
 /// Time limit for the response with the server's version.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Duration of a flood before the reads beside it start.
+/// Duration of a flood before the concurrent reads start.
 const FLOOD_BEGINS: Duration = Duration::from_millis(200);
 
 /// Runs the requested measurements.

@@ -20,7 +20,7 @@ const PROBE_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIE
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Maximum size of a `ConfigMap` in bytes.
 const CONFIG_MAP_BYTES: usize = 1 << 20;
-/// Usual ports of API servers, beside the port in the kubeconfig: a network policy sees the address behind the
+/// Usual ports of API servers, in addition to the port in the kubeconfig: a network policy sees the address behind the
 /// service.
 const API_SERVER_PORTS: [u16; 2] = [443, 6443];
 /// Time between the end of the longest possible stop and SIGKILL.

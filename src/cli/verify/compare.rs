@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// Differences that are listed; more are counted.
+/// Maximum number of differences that are listed; further ones are only counted.
 const NAMED_MAX: usize = 1000;
 
 /// Side that has an object.

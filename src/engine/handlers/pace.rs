@@ -13,8 +13,8 @@ use crate::{
     journal::Bounds,
 };
 
-/// Minimum events that a handler holds, beyond the batches in delivery. While some objects wait for a retry, others
-/// continue. Events that are held can no longer be coalesced.
+/// Number of events that a handler holds in addition to the batches in delivery. While some objects wait for a retry,
+/// it delivers the held events of other objects. Held events can no longer be coalesced.
 const WINDOW_EVENTS: usize = 1_000;
 /// Maximum bytes of bodies that a handler holds, or twice the largest batch if that is more.
 const WINDOW_BYTES: usize = 16 << 20;

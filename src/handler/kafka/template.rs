@@ -264,7 +264,7 @@ mod tests {
             ("k8s.{group", "has no \"}\" after \"{group\""),
             ("k8s/{group}", "has '/' in \"k8s/\": expected letters, digits"),
             ("k8s.}", "has '}'"),
-            ("..", "no topic can be called"),
+            ("..", "not a valid topic name"),
         ] {
             let error = TopicTemplate::parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -19,8 +19,8 @@ impl FromStr for ServerAddress {
     type Err = InvalidAddress;
 
     fn from_str(text: &str) -> Result<Self, InvalidAddress> {
-        let with_scheme = if text.contains("://") { text.to_owned() } else { format!("nats://{text}") };
-        let uri: Uri = with_scheme.parse().map_err(|_| InvalidAddress)?;
+        let (scheme, rest) = text.split_once("://").unwrap_or(("nats", text));
+        let uri: Uri = format!("{}://{rest}", scheme.to_ascii_lowercase()).parse().map_err(|_| InvalidAddress)?;
         // `Uri` accepts any text as a port.
         let authority = uri.authority().ok_or(InvalidAddress)?;
         let has_port = authority.as_str() != authority.host();
@@ -53,7 +53,7 @@ mod tests {
     fn address_has_default_scheme_and_port() {
         for (text, expected) in [
             ("nats://a:4333", Some(("nats", "a", 4333))),
-            ("tls://a", Some(("tls", "a", 4222))),
+            ("TLS://a", Some(("tls", "a", 4222))),
             ("a.b:1", Some(("nats", "a.b", 1))),
             ("nats://[::1]:5", Some(("nats", "[::1]", 5))),
             ("nats://a:99999", None),

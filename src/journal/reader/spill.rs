@@ -112,8 +112,8 @@ impl JournalReader {
         }
     }
 
-    /// Takes records that were loaded at the requested positions, in order, as far as there is room. A missing record is lost,
-    /// and so is one of a forgotten unit. Returns true if the load was still valid.
+    /// Takes records that were loaded at the requested positions, in order, until there is no more room. Missing
+    /// records and records of a forgotten unit are lost. Returns true if the load was still valid.
     pub(crate) fn loaded(
         &mut self,
         asked: &ToLoad,

@@ -16,7 +16,7 @@ use crate::{
     object::{KeyRef, Object, packer::Packer},
 };
 
-/// Average distance between requested records up to which one scan over all of them is cheaper than single lookups.
+/// Average gap between requested sequences below which one scan is cheaper than single lookups.
 const CLOSE: u64 = 4;
 
 impl Store {
@@ -134,7 +134,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Scan over the keys of a range, which finds some of them in order.
+/// Scan of a range of keys. It finds the requested keys, which must come in order.
 struct Walk {
     entries: fjall::Iter,
     /// First entry behind the last requested key.

@@ -1,7 +1,7 @@
 //! Watches: a cursor into the history of a type, read at the client's speed.
 //!
-//! No events are queued for a slow client. It reads the store's history, and is disconnected when that no longer reaches
-//! back to its cursor.
+//! No events are queued for a slow client: it reads the store's history. It is disconnected when the history no longer
+//! reaches back to its cursor.
 
 use std::{
     collections::VecDeque,
