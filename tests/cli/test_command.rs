@@ -184,7 +184,7 @@ fn bad_usage_and_files_exit_with_2() {
     assert_eq!((code, stderr.starts_with("error: broken.yaml: neither YAML nor JSON")), (2, true), "{stderr}");
     desk.write("broken.json", "{\"apiVersion\": \"v1\",\n\"kind\": \"Pod\"]\n");
     let (code, _, stderr) = desk.test(&["-c", "config.toml", "--new", "broken.json"]);
-    let expected = "error: broken.json: no JSON: expected `,` or `}` at line 2 column 14";
+    let expected = "error: broken.json: invalid JSON: expected `,` or `}` at line 2 column 14";
     assert_eq!((code, stderr.starts_with(expected)), (2, true), "{stderr}");
     let (code, _, stderr) = desk.test(&["-c", "config.toml", "--new", "v1.yaml", "a name"]);
     assert_eq!(code, 2, "{stderr}");
