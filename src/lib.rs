@@ -130,6 +130,10 @@ mod crash_simulation;
 #[cfg(test)]
 mod fuzz;
 
+pub use crate::list_watch::{
+    kube::{AccessError, ClusterAccess},
+    transform::Transform,
+};
 pub use backoff::BackoffConfig;
 pub use change::{Cause, Change};
 pub use config::{
@@ -140,10 +144,6 @@ pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, Runn
 pub use handler::{AsyncHandler, Form, HandlerError};
 pub use indexer::index_func::{IndexFunc, IndexNameError};
 pub use journal::{Record, Sequence, WhenFull};
-pub use list_watch::{
-    kube::{AccessError, ClusterAccess},
-    transform::Transform,
-};
 pub use lister::{
     FieldSelector, LabelSelector, Lister, NamespaceLister, Query, ReadError, Selector, SelectorError, Version,
 };

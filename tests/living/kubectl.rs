@@ -308,7 +308,7 @@ fn kubectl_prints_the_same_from_cache_and_server() {
     let output = cached(&["get", "secrets", "-A", "-o", "yaml"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("values are redacted"));
     let output = cached(&["delete", "pod", "-n", "shown", "pending"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("deltabus is a cache"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("deltabus is a read-only cache"), "{output:?}");
     let output = cached(&["api-resources", "--no-headers"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), TYPES.len() + 1);
 }

@@ -262,7 +262,8 @@ fn declared(source: &Source) -> impl Iterator<Item = &str> {
 #[test]
 fn crate_wide_types_have_unique_names() {
     let (sources, mut files) = (sources(), BTreeMap::<_, Vec<_>>::new());
-    for source in &sources {
+    // A stand-in for a missing feature has the names of the real types.
+    for source in sources.iter().filter(|source| !source.path.ends_with("/none.rs")) {
         declared(source).for_each(|name| files.entry(name).or_default().push(&source.path));
     }
     assert!(files.len() > 300, "{} types were found", files.len());
