@@ -31,7 +31,7 @@ use super::{
     conductor::Conductor,
     options::{self, Extras},
     plan::{TypeName, UnitSpec},
-    reconcile::{Fate, First, From, Steps, UnitStart, distribute, heir},
+    reconcile::{Fate, First, From, Steps, UnitStart, distribute, successor},
     restore::describe,
     state::{TypeState, Unit},
 };
@@ -312,10 +312,10 @@ impl Conductor {
 
 impl TypeState {
     /// Passes the pending moves of replaced units to the successor of the same entry.
-    fn inherit_moves(&mut self, from: &From, heir: UnitId) {
+    fn inherit_moves(&mut self, from: &From, successor: UnitId) {
         for (unit, _) in &mut self.moves {
             if from.takes(*unit) {
-                *unit = heir;
+                *unit = successor;
             }
         }
     }
@@ -349,10 +349,10 @@ type Moved = BTreeMap<String, Vec<Object>>;
 fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
     let mut moved = Moved::new();
     for object in objects {
-        if let Some(heir) = heir(starts, unit.informer.id, object.namespace())
-            && starts[heir].spec.entry != unit.spec.entry
+        if let Some(successor) = successor(starts, unit.informer.id, object.namespace())
+            && starts[successor].spec.entry != unit.spec.entry
         {
-            moved.entry(starts[heir].spec.entry.clone()).or_default().push(object.clone());
+            moved.entry(starts[successor].spec.entry.clone()).or_default().push(object.clone());
         }
     }
     moved

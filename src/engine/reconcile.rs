@@ -230,7 +230,7 @@ pub fn distribute<T>(
     for (unit, objects) in cached {
         let mut left = Vec::new();
         for object in objects {
-            match heir(starts, unit, namespace(&object)) {
+            match successor(starts, unit, namespace(&object)) {
                 Some(start) => seeds[start].push(object),
                 None => left.push(object),
             }
@@ -241,7 +241,7 @@ pub fn distribute<T>(
 }
 
 /// Returns the position in `starts` of the unit that takes a unit's cached objects of a namespace.
-pub fn heir(starts: &[UnitStart], unit: UnitId, namespace: &str) -> Option<usize> {
+pub fn successor(starts: &[UnitStart], unit: UnitId, namespace: &str) -> Option<usize> {
     starts.iter().position(|start| start.from.takes(unit) && start.spec.covers(namespace))
 }
 

@@ -83,12 +83,13 @@ impl<'a> ListPrinter<'a> {
             sort_by(&mut items, path, |(_, object)| object);
             self.tables.iter_mut().for_each(|table| sort_by(&mut table.rows, path, |(_, object)| object));
         }
-        let mut out = anstream::stdout().lock();
+        let mut out = io::stdout().lock();
         match &self.args.output {
             Output::Table | Output::Wide => {
                 let tables: Vec<_> = self.tables.iter().filter(|table| !table.rows.is_empty()).collect();
                 let texts: Vec<_> = tables.iter().map(|table| table.text(!self.args.no_headers)).collect();
-                out.write_all(texts.join("\n").as_bytes())?;
+                // Only tables have colours; everything else is printed as it is.
+                anstream::AutoStream::auto(out).write_all(texts.join("\n").as_bytes())?;
                 Ok(tables.iter().map(|table| table.rows.len()).sum())
             }
             Output::JsonPath(template) => {

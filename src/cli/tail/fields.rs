@@ -1,13 +1,14 @@
 //! Warns of fields in `--when` that no object has: they are probably misspelt.
 
+use serde_json::Value;
+
 use crate::{
+    cli::{engine_client::EngineClient, report},
+    config,
     discovery::Catalog,
     object::ResourceType,
     rules::{Rules, RulesOptions},
 };
-use serde_json::Value;
-
-use crate::cli::{engine_client::EngineClient, report};
 
 /// Objects that are read of each type.
 const SAMPLE: usize = 100;
@@ -28,26 +29,20 @@ pub(super) async fn warn(engine: &EngineClient, catalog: &Catalog, types: &[Stri
             objects.extend(items);
         }
     }
-    for field in rules.fields().iter().filter(|field| !objects.is_empty() && !objects.iter().any(|it| has(it, field))) {
-        let known = objects.iter().filter_map(|object| parent(object, field)?.as_object());
-        let known: Vec<&str> = known.flat_map(|parent| parent.keys()).map(String::as_str).collect();
-        let name = field.last().copied().unwrap_or_default();
-        let near = known.iter().copied().min_by_key(|known| strsim::osa_distance(name, known));
-        let near = near.filter(|near| strsim::osa_distance(name, near) <= 1 + name.len() / 4);
-        let path = |name: &str| [&["object"], &field[..field.len() - 1], &[name]].concat().join(".");
+    for field in
+        rules.fields().iter().filter(|field| !objects.is_empty() && !objects.iter().any(|it| at(it, field).is_some()))
+    {
+        let Some((name, parent)) = field.split_last() else { continue };
+        let known =
+            objects.iter().filter_map(|object| at(object, parent)?.as_object()).flat_map(|members| members.keys());
+        let near = config::nearest(name, known.map(String::as_str));
+        let path = |name: &str| [&["object"], parent, &[name]].concat().join(".");
         let hint = near.map(|near| format!("; did you mean `{}`?", path(near))).unwrap_or_default();
-        report::note(&format!(
-            "--when: none of {} cached objects has `object.{}`{hint}",
-            objects.len(),
-            field.join(".")
-        ));
+        report::note(&format!("--when: none of {} cached objects has `{}`{hint}", objects.len(), path(name)));
     }
 }
 
-fn has(object: &Value, field: &[&str]) -> bool {
-    field.iter().try_fold(object, |value, name| value.get(name)).is_some()
-}
-
-fn parent<'a>(object: &'a Value, field: &[&str]) -> Option<&'a Value> {
-    field.split_last()?.1.iter().try_fold(object, |value, name| value.get(name))
+/// Returns the value at a path of names.
+fn at<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    path.iter().try_fold(object, |value, name| value.get(name))
 }
