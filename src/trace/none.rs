@@ -1,50 +1,53 @@
 //! Stand-in for `otlp.rs` in a program without the feature `otlp`: there are no spans.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, fmt::Display, time::Duration};
 
-use super::{Kind, Options, TraceContext, Value};
+use super::{Options, SpanUnit, TraceContext};
 
+/// Sender of spans, which such a program cannot start.
 #[derive(Debug)]
-pub(super) struct Exporter(Infallible);
+pub struct Exporter(Infallible);
 
 pub(super) fn start(_: &Options) -> Result<Exporter, String> {
     Err("this program was built without the feature otlp".to_owned())
 }
 
 impl Exporter {
-    pub(super) fn stop(self, _: Duration) {
+    /// Does nothing.
+    pub fn stop(self, _: Duration) {
         match self.0 {}
     }
 }
 
-pub(super) const fn is_on() -> bool {
+pub(crate) const fn is_on() -> bool {
     false
 }
 
-pub(super) struct Span(Infallible);
+pub(crate) struct Span;
 
+#[expect(clippy::unused_self, reason = "there is nothing to do")]
 impl Span {
-    pub(super) fn begin(_: String, _: Kind, _: Option<TraceContext>, _: &[TraceContext]) -> Self {
-        unreachable!("no span begins while `is_on` is false")
+    pub(crate) const NONE: Self = Self;
+
+    pub(crate) fn of_unit(_: &str, _: &SpanUnit<'_>) -> Self {
+        Self
     }
 
-    pub(super) fn context(&self) -> TraceContext {
-        match self.0 {}
+    pub(crate) fn of_batch(_: &SpanUnit<'_>, _: Option<TraceContext>, _: usize) -> Self {
+        Self
     }
 
-    pub(super) fn set(&mut self, _: &'static str, _: Value<'_>) {
-        match self.0 {}
+    pub(crate) fn of_delivery(_: &str, _: Option<TraceContext>, _: impl ExactSizeIterator<Item = u64> + Clone) -> Self {
+        Self
     }
 
-    pub(super) fn set_sequences(&mut self, _: u64, _: u64) {
-        match self.0 {}
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        None
     }
 
-    pub(super) fn event(&mut self, _: &'static str, _: &[(&'static str, Value<'_>)]) {
-        match self.0 {}
-    }
+    pub(crate) fn appended(&mut self, _: u64, _: u64) {}
 
-    pub(super) fn fail(&mut self, _: String) {
-        match self.0 {}
-    }
+    pub(crate) fn attempt_failed(&mut self, _: u32, _: &str) {}
+
+    pub(crate) fn fail(&mut self, _: &dyn Display) {}
 }

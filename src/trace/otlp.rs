@@ -1,6 +1,8 @@
 //! Spans with the OpenTelemetry crates, sent over OTLP.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
@@ -22,18 +24,26 @@ use opentelemetry_sdk::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Kind, Options, TraceContext, Value};
+use super::{Options, SpanUnit, TraceContext};
 use crate::{failures::Failures, mutex::lock};
 
-static TRACER: OnceLock<SdkTracer> = OnceLock::new();
+/// Number of remembered batches.
+const BATCHES_MAX: usize = 4096;
+/// Maximum number of links of a delivery.
+const LINKS_MAX: usize = 64;
 
-pub(super) fn is_on() -> bool {
+static TRACER: OnceLock<SdkTracer> = OnceLock::new();
+static BATCHES: Mutex<Batches> = Mutex::new(Batches(BTreeMap::new()));
+
+/// Returns true if spans are recorded.
+pub(crate) fn is_on() -> bool {
     TRACER.get().is_some()
 }
 
-/// Sender of spans. Its client has its own runtime, so that the engine never waits for a collector.
+/// Background sender of spans. Its client has its own runtime, so that the engine never waits for a collector.
 #[derive(Debug)]
-pub(super) struct Exporter {
+#[must_use = "waiting spans are lost unless it is stopped"]
+pub struct Exporter {
     provider: SdkTracerProvider,
     runtime: Arc<Runtime>,
 }
@@ -66,7 +76,8 @@ pub(super) fn start(options: &Options) -> Result<Exporter, String> {
 }
 
 impl Exporter {
-    pub(super) fn stop(self, patience: Duration) {
+    /// Sends the waiting spans, and blocks for at most `patience`. No more spans are sent afterwards.
+    pub fn stop(self, patience: Duration) {
         if let Err(error) = self.provider.shutdown_with_timeout(patience) {
             tracing::warn!(%error, "failed to send the last spans");
         }
@@ -120,47 +131,145 @@ impl opentelemetry_sdk::trace::SpanExporter for Logged {
     }
 }
 
-pub(super) struct Span(opentelemetry_sdk::trace::Span);
+/// A span. It ends when it is dropped.
+pub(crate) struct Span(Option<opentelemetry_sdk::trace::Span>);
 
 impl Span {
-    pub(super) fn begin(name: String, kind: Kind, parent: Option<TraceContext>, links: &[TraceContext]) -> Self {
-        let tracer = TRACER.get().expect("spans begin only after `start`");
+    /// Span that is not recorded.
+    pub(crate) const NONE: Self = Self(None);
+
+    fn begin(name: fmt::Arguments<'_>, kind: SpanKind, parent: Option<TraceContext>, links: &[TraceContext]) -> Self {
+        let Some(tracer) = TRACER.get() else { return Self::NONE };
         let parent = parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent.into()));
         let links = links.iter().map(|&link| Link::with_context(link.into())).collect();
-        let kind = match kind {
-            Kind::Client => SpanKind::Client,
-            Kind::Internal => SpanKind::Internal,
-            Kind::Producer => SpanKind::Producer,
-        };
-        Self(SpanBuilder::from_name(name).with_kind(kind).with_links(links).start_with_context(tracer, &parent))
+        let span = SpanBuilder::from_name(name.to_string()).with_kind(kind).with_links(links);
+        Self(Some(span.start_with_context(tracer, &parent)))
     }
 
-    pub(super) fn context(&self) -> TraceContext {
-        let context = self.0.span_context();
-        TraceContext {
+    /// Begins the span of a list or a watch; `does` is the name of the operation.
+    pub(crate) fn of_unit(does: &str, unit: &SpanUnit<'_>) -> Self {
+        let span = Self::begin(format_args!("{does} {}", unit.plural), SpanKind::Client, None, &[]);
+        span.describing(unit)
+    }
+
+    /// Begins the span of a batch that is being applied, linked to the span `by` of its list or watch.
+    pub(crate) fn of_batch(unit: &SpanUnit<'_>, by: Option<TraceContext>, events: usize) -> Self {
+        let span = Self::begin(format_args!("apply {}", unit.plural), SpanKind::Internal, None, by.as_slice());
+        let mut span = span.describing(unit);
+        span.set("deltabus.events", number(events));
+        span
+    }
+
+    /// Begins the span of a delivery. Its events have these sequences, in order, or are a batch that another handler
+    /// gave up.
+    pub(crate) fn of_delivery(
+        handler: &str,
+        given_up: Option<TraceContext>,
+        sequences: impl ExactSizeIterator<Item = u64> + Clone,
+    ) -> Self {
+        if !is_on() {
+            return Self::NONE;
+        }
+        let (parent, links) = match given_up {
+            Some(parent) => (Some(parent), Vec::new()),
+            None => lock(&BATCHES).of(sequences.clone()),
+        };
+        let mut span = Self::begin(format_args!("deliver {handler}"), SpanKind::Producer, parent, &links);
+        span.set("deltabus.handler", handler.to_owned());
+        span.set("deltabus.events", number(sequences.len()));
+        if let (Some(first), Some(last)) = (sequences.clone().next(), sequences.last()) {
+            span.set_sequences(first, last);
+        }
+        span
+    }
+
+    /// Returns its trace context.
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        let context = self.0.as_ref()?.span_context();
+        Some(TraceContext {
             trace_id: context.trace_id().to_bytes(),
             span_id: context.span_id().to_bytes(),
             is_sampled: context.is_sampled(),
+        })
+    }
+
+    /// Records the sequences of the batch, so that its deliveries find this span.
+    pub(crate) fn appended(&mut self, first: u64, last: u64) {
+        let Some(context) = self.context() else { return };
+        self.set_sequences(first, last);
+        lock(&BATCHES).add(first, last, context);
+    }
+
+    /// Records a failed attempt.
+    pub(crate) fn attempt_failed(&mut self, attempt: u32, error: &str) {
+        if let Some(span) = &mut self.0 {
+            let attributes = vec![KeyValue::new("attempt", i64::from(attempt)), KeyValue::new("error", error.to_owned())];
+            span.add_event("attempt failed", attributes);
         }
     }
 
-    pub(super) fn set(&mut self, key: &'static str, value: Value<'_>) {
-        self.0.set_attribute(KeyValue::new(key, opentelemetry::Value::from(value)));
-    }
-
-    pub(super) fn set_sequences(&mut self, first: u64, last: u64) {
-        for (key, sequence) in [("deltabus.sequence.first", first), ("deltabus.sequence.last", last)] {
-            self.set(key, Value::Number(i64::try_from(sequence).unwrap_or(i64::MAX)));
+    /// Marks the operation as failed.
+    pub(crate) fn fail(&mut self, error: &dyn fmt::Display) {
+        if let Some(span) = &mut self.0 {
+            span.set_status(Status::error(error.to_string()));
         }
     }
 
-    pub(super) fn event(&mut self, name: &'static str, attributes: &[(&'static str, Value<'_>)]) {
-        let attributes = attributes.iter().map(|&(key, value)| KeyValue::new(key, opentelemetry::Value::from(value)));
-        self.0.add_event(name, attributes.collect());
+    fn describing(mut self, unit: &SpanUnit<'_>) -> Self {
+        self.set("deltabus.api_version", unit.api_version.to_owned());
+        self.set("deltabus.resource", unit.plural.to_owned());
+        if let Some(namespace) = unit.namespace {
+            self.set("k8s.namespace.name", namespace.to_owned());
+        }
+        self
     }
 
-    pub(super) fn fail(&mut self, error: String) {
-        self.0.set_status(Status::error(error));
+    fn set_sequences(&mut self, first: u64, last: u64) {
+        self.set("deltabus.sequence.first", number(first));
+        self.set("deltabus.sequence.last", number(last));
+    }
+
+    fn set(&mut self, key: &'static str, value: impl Into<opentelemetry::Value>) {
+        if let Some(span) = &mut self.0 {
+            span.set_attribute(KeyValue::new(key, value));
+        }
+    }
+}
+
+fn number(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+/// The last batches, by the sequence of their last event. The value has the sequence of the first event, and the span.
+struct Batches(BTreeMap<u64, (u64, TraceContext)>);
+
+impl Batches {
+    fn add(&mut self, first: u64, last: u64, span: TraceContext) {
+        self.0.insert(last, (first, span));
+        if self.0.len() > BATCHES_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// Returns the span of the first batch with any of these sequences, and the spans of the others.
+    fn of(&self, sequences: impl Iterator<Item = u64>) -> (Option<TraceContext>, Vec<TraceContext>) {
+        let (mut first, mut others, mut end) = (None, BTreeSet::new(), 0);
+        for sequence in sequences {
+            if sequence <= end && sequence != 0 {
+                continue; // same batch
+            }
+            let Some((&last, &(begin, span))) = self.0.range(sequence..).next() else { continue };
+            if sequence < begin {
+                continue; // evicted batch
+            }
+            end = last;
+            if first.is_none() {
+                first = Some(span);
+            } else if first != Some(span) && others.len() < LINKS_MAX {
+                others.insert(span);
+            }
+        }
+        (first, others.into_iter().collect())
     }
 }
 
@@ -172,16 +281,37 @@ impl From<TraceContext> for SpanContext {
     }
 }
 
-impl From<Value<'_>> for opentelemetry::Value {
-    fn from(value: Value<'_>) -> Self {
-        match value {
-            Value::Text(text) => text.to_owned().into(),
-            Value::Number(number) => number.into(),
-        }
-    }
-}
-
 #[expect(clippy::disallowed_methods, reason = "the shell's clock")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(id: u8) -> TraceContext {
+        TraceContext { trace_id: [id; 16], span_id: [id; 8], is_sampled: true }
+    }
+
+    #[test]
+    fn delivery_joins_first_batch_and_links_others() {
+        let mut batches = Batches(BTreeMap::new());
+        batches.add(11, 20, span(2));
+        batches.add(1, 10, span(1)); // units append concurrently
+        batches.add(31, 31, span(4));
+        assert_eq!(batches.of([3, 4, 10].into_iter()), (Some(span(1)), vec![]));
+        assert_eq!(batches.of([10, 11, 25, 31, 32].into_iter()), (Some(span(1)), vec![span(2), span(4)]));
+        assert_eq!(batches.of([25, 32].into_iter()), (None, vec![]));
+    }
+
+    #[test]
+    fn oldest_batch_is_forgotten() {
+        let mut batches = Batches(BTreeMap::new());
+        for last in 1..=BATCHES_MAX as u64 + 1 {
+            batches.add(last, last, span(1));
+        }
+        assert_eq!(batches.of([1].into_iter()), (None, vec![]));
+        assert_eq!(batches.of([2].into_iter()), (Some(span(1)), vec![]));
+    }
 }
