@@ -50,7 +50,7 @@ use crate::{
         run::ReflectorRun,
     },
     status::{Timings, UnitStatus},
-    supervisor::child::spawn,
+    supervisor::{SupervisorConfig, arbiters::Arbiters, child::spawn},
 };
 pub use running::Actors;
 
@@ -82,25 +82,18 @@ pub struct InformerOptions {
 /// Start of a unit: the cache of the units that it replaces, readable at once.
 #[derive(Clone, Debug)]
 pub enum Seed {
-    /// The objects are kept differently but fetched as before. The watch continues, without a list and without events.
+    /// The objects are fetched as before. The watch continues, without a list and without events.
     Resume {
         /// All cached objects.
         objects: Vec<Object>,
         /// See [`Meta::store_version`].
         store_version: ResourceVersion,
-        /// See [`Meta::resume_version`].
-        resume_version: ResourceVersion,
-    },
-    /// The objects were saved by an earlier run of the process, and are kept and fetched as now. If the server is as new as
-    /// the objects, the watch continues. If a list has to be compared before the first answer of the server, the differences
-    /// have the cause [`Cause::Downtime`].
-    Saved {
-        /// All saved objects.
-        objects: Vec<Object>,
-        /// See [`Meta::store_version`].
-        store_version: ResourceVersion,
         /// See [`Meta::resume_version`]. If it is unset, the unit starts with a list.
         resume_version: ResourceVersion,
+        /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is as
+        /// new as the objects. If a list has to be compared before the first answer of the server, the differences have the
+        /// cause [`Cause::Downtime`].
+        saved: bool,
     },
     /// Other data is fetched, or no version allows resuming: the first list is compared with the objects.
     Relist {
@@ -129,6 +122,10 @@ pub struct Shared {
     pub list_permits: Arc<Semaphore>,
     /// Histograms of the units.
     pub timings: Arc<Timings>,
+    /// Threads of the units.
+    pub arbiters: Arc<Arbiters>,
+    /// Options of the supervisors.
+    pub supervision: SupervisorConfig,
 }
 
 /// One watched resource type: the parts that survive its actors.
@@ -175,7 +172,8 @@ impl Informer {
         siblings: Arc<Siblings>,
         seed: Option<Seed>,
     ) -> Self {
-        let absence = if matches!(seed, Some(Seed::Saved { .. })) { Absence::begun() } else { Absence::default() };
+        let is_saved = matches!(seed, Some(Seed::Resume { saved: true, .. }));
+        let absence = if is_saved { Absence::begun() } else { Absence::default() };
         let (objects, first_list, versions) = match seed {
             None => (Vec::new(), FirstList::default(), None),
             Some(Seed::Relist { objects, first_list }) => {
@@ -183,10 +181,9 @@ impl Informer {
                 let objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
                 (objects, first_list, None)
             }
-            Some(
-                Seed::Resume { objects, store_version, resume_version }
-                | Seed::Saved { objects, store_version, resume_version },
-            ) => (objects, FirstList::default(), Some((store_version, resume_version))),
+            Some(Seed::Resume { objects, store_version, resume_version, .. }) => {
+                (objects, FirstList::default(), Some((store_version, resume_version)))
+            }
         };
         let mut store = EvmapStore::new(rand::random(), options.indexers.clone());
         let resumed = versions.is_some();
@@ -245,10 +242,8 @@ impl Informer {
     pub fn seed(&self) -> Seed {
         let objects = self.objects();
         let Meta { synced, store_version, resume_version, .. } = self.meta();
-        if synced && self.absence.lasts() {
-            Seed::Saved { objects, store_version, resume_version }
-        } else if synced {
-            Seed::Resume { objects, store_version, resume_version }
+        if synced {
+            Seed::Resume { objects, store_version, resume_version, saved: self.absence.lasts() }
         } else {
             Seed::Relist { objects, first_list: self.first_list }
         }

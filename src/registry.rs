@@ -246,7 +246,7 @@ mod tests {
         };
         let objects = names.iter().map(|name| crate::testing::object(name, "1")).collect();
         let (store_version, resume_version) = ("1".into(), "1".into());
-        let seed = Seed::Resume { objects, store_version, resume_version };
+        let seed = Seed::Resume { objects, store_version, resume_version, saved: false };
         let options = crate::informer::testing::options();
         Arc::new(Informer::new(UnitId(id), "all", Arc::new(resource), options, Arc::default(), Some(seed)))
     }

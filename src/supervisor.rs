@@ -21,13 +21,18 @@ mod model_tests;
 mod policy;
 #[cfg(test)]
 mod tests;
-pub(crate) mod view;
 
 use std::time::Duration;
 
-use crate::backoff::BackoffConfig;
+use crate::{
+    backoff::BackoffConfig,
+    status::{UnitState, UnitView},
+};
 
 pub(crate) use policy::{Restart, RestartPolicy};
+
+/// Time limit for an actor to stop before it is abandoned.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of `[supervision]`: restarts, and the limits at which a unit counts as hung or degraded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,12 +43,8 @@ pub struct SupervisorConfig {
     pub hung_after: Duration,
     /// Interval of heartbeats.
     pub ping_period: Duration,
-    /// Failures within [`SupervisorConfig::degraded_window`] that make the unit degraded; 0 never does.
+    /// Failures within five minutes that make the unit degraded; 0 never does.
     pub degraded_after: u32,
-    /// Window of [`SupervisorConfig::degraded_after`].
-    pub degraded_window: Duration,
-    /// Time limit for an actor to stop before it is abandoned.
-    pub stop_timeout: Duration,
 }
 
 impl Default for SupervisorConfig {
@@ -53,8 +54,6 @@ impl Default for SupervisorConfig {
             hung_after: Duration::from_secs(30),
             ping_period: Duration::from_secs(10),
             degraded_after: 5,
-            degraded_window: Duration::from_mins(5),
-            stop_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -127,25 +126,6 @@ pub(crate) struct SupervisorVerdict {
     pub(crate) wake_at: Option<Duration>,
 }
 
-/// State of a unit, for `/v1/resources`, metrics and logs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SupervisorState {
-    /// Its actors are being started.
-    Starting,
-    /// It runs and is healthy.
-    Running,
-    /// It failed and will be restarted.
-    ///
-    /// `attempt` counts the restarts since the unit was last healthy, this one included.
-    BackingOff { attempt: u32, until: Duration, cause: Exit },
-    /// It runs, or starts, and has failed often recently; restarts continue.
-    Degraded { failures: u32 },
-    /// It was asked to stop, but has not stopped yet.
-    Stopping,
-    /// It has stopped, or was never started.
-    Stopped,
-}
-
 /// Supervisor of the actors of one unit.
 ///
 /// Each input leads to one [`SupervisorVerdict`]. It has no clock and no random source, and knows actors only by number.
@@ -161,16 +141,26 @@ pub(crate) struct Supervisor {
     actors: Vec<Life>,
     ping_at: Duration,
     restarts: u64,
-    last_exit: Option<(Option<ActorIndex>, Exit)>,
 }
 
 #[derive(Clone, Debug)]
 enum Phase {
     Stopped,
-    Starting { since: Duration },
+    Starting {
+        since: Duration,
+    },
     Running,
-    BackingOff { attempt: u32, until: Duration, cause: Exit, abandon_at: Duration },
-    Stopping { abandon_at: Duration },
+    /// `actor` has failed; `None` if the start of the unit hung.
+    BackingOff {
+        attempt: u32,
+        until: Duration,
+        actor: Option<ActorIndex>,
+        cause: Exit,
+        abandon_at: Duration,
+    },
+    Stopping {
+        abandon_at: Duration,
+    },
 }
 
 /// State of one actor.
@@ -194,7 +184,6 @@ impl Supervisor {
             actors: vec![Life::default(); actors],
             ping_at: Duration::ZERO,
             restarts: 0,
-            last_exit: None,
         }
     }
 
@@ -212,41 +201,28 @@ impl Supervisor {
         SupervisorVerdict { decision, wake_at: self.wake_at() }
     }
 
-    /// Returns the visible state.
-    pub(crate) fn state(&self) -> SupervisorState {
-        match &self.phase {
-            Phase::Stopped => SupervisorState::Stopped,
-            Phase::Starting { .. } | Phase::Running if self.policy.is_degraded() => {
-                SupervisorState::Degraded { failures: self.policy.failures() }
-            }
-            Phase::Starting { .. } => SupervisorState::Starting,
-            Phase::Running => SupervisorState::Running,
-            Phase::BackingOff { attempt, until, cause, .. } => {
-                SupervisorState::BackingOff { attempt: *attempt, until: *until, cause: cause.clone() }
-            }
-            Phase::Stopping { .. } => SupervisorState::Stopping,
-        }
-    }
-
-    /// Returns true if it has failed often recently, also during a backoff.
-    pub(crate) fn is_degraded(&self) -> bool {
-        self.policy.is_degraded()
-    }
-
     /// Returns the generation that was started last; 0 before the first.
     pub(crate) fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Returns the number of restarts after failures.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts
-    }
-
-    /// Returns the last failure, also after a recovery: the actor (`None` if the start of the unit hung), and the end of
-    /// the actor.
-    pub(crate) fn last_exit(&self) -> Option<(Option<ActorIndex>, &Exit)> {
-        self.last_exit.as_ref().map(|(actor, exit)| (*actor, exit))
+    /// Writes restarts and state into the view of the unit; `actors` are the names of its actors. Returns a restart that the
+    /// view did not show before, with its cause.
+    pub(crate) fn show(&self, view: &mut UnitView, actors: &[&str], now: Duration) -> Option<(Restart, &Exit)> {
+        view.restarts = self.restarts;
+        view.degraded = self.policy.is_degraded() && !matches!(self.phase, Phase::Stopped);
+        match &self.phase {
+            Phase::BackingOff { attempt, until, actor, cause, .. } if view.state != UnitState::BackingOff => {
+                view.state = UnitState::BackingOff;
+                if *cause == Exit::Hung {
+                    view.last_error = Some(format!("{} hung", actor.map_or("start", |actor| actors[actor])));
+                }
+                return Some((Restart { attempt: *attempt, delay: until.saturating_sub(now) }, cause));
+            }
+            Phase::Stopped => view.state = UnitState::Stopped,
+            _ => {}
+        }
+        None
     }
 
     fn boot(&mut self, now: Duration) -> Decision {
@@ -288,9 +264,8 @@ impl Supervisor {
     /// Stops the rest of the unit after a failure of one actor; the whole unit restarts after a delay.
     fn fail(&mut self, actor: Option<ActorIndex>, cause: Exit, now: Duration, jitter: f64) -> Decision {
         let Restart { attempt, delay } = self.policy.failed(now, jitter);
-        self.last_exit = Some((actor, cause.clone()));
-        let abandon_at = now.saturating_add(self.config.stop_timeout);
-        self.phase = Phase::BackingOff { attempt, until: now.saturating_add(delay), cause, abandon_at };
+        let (until, abandon_at) = (now.saturating_add(delay), now.saturating_add(STOP_TIMEOUT));
+        self.phase = Phase::BackingOff { attempt, until, actor, cause, abandon_at };
         Decision::Stop(self.generation)
     }
 
@@ -371,7 +346,7 @@ impl Supervisor {
             Phase::Stopped => Decision::Done { abandoned: Vec::new() },
             Phase::Stopping { .. } => Decision::Nothing,
             Phase::Starting { .. } | Phase::Running | Phase::BackingOff { .. } => {
-                self.phase = Phase::Stopping { abandon_at: now.saturating_add(self.config.stop_timeout) };
+                self.phase = Phase::Stopping { abandon_at: now.saturating_add(STOP_TIMEOUT) };
                 match self.proceed(now) {
                     Decision::Nothing => Decision::Stop(self.generation),
                     done => done,

@@ -4,20 +4,19 @@
 //! They are ordinary supervised informers in metadata mode. Each has its own journal in memory, whose only reader reports
 //! changes to the conductor. They are in no registry, because no configuration names them.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use actix::{Actor, Addr};
 use tokio::task::JoinHandle;
 
 use super::{options, plan::KnownNamespaces};
 use crate::{
-    change::{Cause, Change},
+    change::Change,
     informer::{Informer, Shared, actor::UnitSupervisor, messages::StopUnit},
     journal::{ChangeSet, Interest, Journal, ReaderOptions, ReaderStart, UnitId, UnitInterest},
     object::ResourceType,
     reflector::ReflectorConfig,
     status::UnitState,
-    supervisor::{SupervisorConfig, arbiters::Arbiters},
 };
 
 /// Maximum changes and bytes that are read at once.
@@ -32,17 +31,6 @@ pub(super) struct Sighting {
     pub(super) name: String,
     /// Set when the object was deleted.
     pub(super) gone: bool,
-    /// Set when the object existed before the informer started.
-    pub(super) initial: bool,
-}
-
-/// Parts of an auxiliary informer.
-#[derive(Clone)]
-pub(super) struct Parts {
-    pub(super) shared: Shared,
-    pub(super) arbiters: Arc<Arbiters>,
-    pub(super) supervision: SupervisorConfig,
-    pub(super) reflector: ReflectorConfig,
 }
 
 /// Auxiliary informer that runs.
@@ -55,19 +43,22 @@ pub(super) struct Auxiliary {
 impl Auxiliary {
     /// Starts an informer on the current arbiter. `tell` is called with its observations, and with an empty list after the
     /// first list.
-    pub(super) fn start(resource: ResourceType, parts: Parts, tell: impl Fn(Vec<Sighting>) + 'static) -> Self {
-        let Parts { shared, arbiters, supervision, reflector } = parts;
+    pub(super) fn start(
+        resource: ResourceType,
+        shared: &Shared,
+        reflector: ReflectorConfig,
+        tell: impl Fn(Vec<Sighting>) + 'static,
+    ) -> Self {
         let journal = Journal::in_memory();
         let interest =
             Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL, filter: None };
         let reader = journal
             .open_reader(ReaderStart::Next, ReaderOptions { interest, ..ReaderOptions::default() })
             .expect("a new journal has no gap");
-        let shared = Shared { journal: journal.clone(), timings: Arc::default(), ..shared };
+        let shared = Shared { journal: journal.clone(), timings: Arc::default(), ..shared.clone() };
         let options = options::auxiliary(reflector);
-        let informer = Informer::new(UNIT, "", Arc::new(resource), options, Arc::default(), None);
-        let informer = Arc::new(informer);
-        let supervisor = UnitSupervisor::new(Arc::clone(&informer), shared, arbiters, supervision).start();
+        let informer = Arc::new(Informer::new(UNIT, "", Arc::new(resource), options, Arc::default(), None));
+        let supervisor = UnitSupervisor::new(Arc::clone(&informer), shared).start();
         let pump = actix_rt::spawn(async move {
             loop {
                 journal.readable(reader).await;
@@ -94,9 +85,9 @@ impl Auxiliary {
         }
         let objects = self.informer.objects();
         let owned = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key.into_owned(), value.into_owned());
-        let known = objects.iter().map(|object| {
-            (object.name().to_owned(), object.labels().into_iter().map(owned).collect::<BTreeMap<_, _>>())
-        });
+        let known = objects
+            .iter()
+            .map(|object| (object.name().to_owned(), object.labels().into_iter().map(owned).collect()));
         KnownNamespaces::Known(known.collect())
     }
 
@@ -108,13 +99,12 @@ impl Auxiliary {
 }
 
 fn sighting(change: &Change) -> Option<Sighting> {
-    let (object, gone, initial) = match change {
-        Change::Added { object, cause } => (object, false, *cause == Cause::Initial),
-        Change::Updated { object, .. } => (object, false, false),
-        Change::Deleted { object, .. } | Change::Removed { object, .. } => (object, true, false),
+    let (object, gone) = match change {
+        Change::Added { object, .. } | Change::Updated { object, .. } => (object, false),
+        Change::Deleted { object, .. } | Change::Removed { object, .. } => (object, true),
         Change::Unchanged { .. } | Change::Refreshed { .. } | Change::Synced { .. } => return None,
     };
-    Some(Sighting { name: object.name().to_owned(), gone, initial })
+    Some(Sighting { name: object.name().to_owned(), gone })
 }
 
 /// Returns the type of namespaces.

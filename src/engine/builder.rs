@@ -195,15 +195,20 @@ impl EngineBuilder {
         let sources = KubeSources { access: access.clone(), limits: options::limits(&config.kube) };
         let list_permits = Arc::new(Semaphore::new(config.kube.max_concurrent_lists as usize));
         let timings = Arc::clone(registry.timings());
-        let shared = Shared { journal, sources: Arc::new(sources), list_permits, timings };
         let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = Shared {
+            journal,
+            sources: Arc::new(sources),
+            list_permits,
+            timings,
+            arbiters: Arc::new(Arbiters::new(cores)),
+            supervision: options::supervisor(&config.supervision),
+        };
         let conductor = Arc::new(Conductor {
             access,
             registry,
             router: delivery.router().clone(),
             shared,
-            arbiters: Arc::new(Arbiters::new(cores)),
-            supervision: options::supervisor(&config.supervision),
             delivery: Mutex::new(Some(delivery)),
             library: Mutex::new(library),
             auxiliaries: Mutex::new(Auxiliaries::default()),
@@ -223,7 +228,7 @@ impl EngineBuilder {
         hub.open();
         let conducting = conductor.start();
         let handle = EngineHandle { conductor, cluster: cluster.into(), statuses };
-        Ok(RunningEngine::new(handle, servers, hub, conducting))
+        Ok(RunningEngine { handle, servers, hub, conducting })
     }
 }
 
@@ -234,7 +239,7 @@ async fn take_up(conductor: &Arc<Conductor>, recovered: &Recovered) -> Result<()
     if let Some(delivery) = delivery {
         delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
     }
-    conductor.arbiters.stop();
+    conductor.shared.arbiters.stop();
     Err(EngineError::State(error.to_string()))
 }
 

@@ -54,20 +54,18 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Conductor {
     /// Makes the pending moves of a type's units, and then changes the units to the desired ones.
-    pub(super) async fn change(self: Arc<Self>, name: TypeName, steps: Steps) {
-        let changes = !steps.is_empty();
-        self.start_units(&name, |unit| steps.keep.contains(&unit.informer.id));
-        if changes {
-            self.of_type(&name, TypeState::admit_all);
+    pub(super) async fn change(&self, name: &TypeName, steps: Steps) {
+        self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
+        if steps.is_empty() {
+            return self.make_moves(name, None).await;
         }
-        self.make_moves(&name, changes.then(|| Instant::now() + MOVES_BEFORE_STOP)).await;
-        if !changes {
-            return;
-        }
-        self.stop_units(&name, &steps).await;
-        let ended = self.replace_units(&name, &steps);
-        self.retire_units(&name, &steps, ended).await;
-        self.start_units(&name, |_| true);
+        // The readers that wait for a first list join before the units stop.
+        self.of_type(name, |kept| kept.moves.append(&mut kept.arrivals));
+        self.make_moves(name, Some(Instant::now() + MOVES_BEFORE_STOP)).await;
+        self.stop_units(name, &steps).await;
+        let ended = self.replace_units(name, &steps);
+        self.retire_units(name, &steps, ended).await;
+        self.start_units(name, |_| true);
     }
 
     /// Makes the pending moves in order; gives up at `by`, or when a unit has ended for good.
@@ -302,8 +300,7 @@ impl Conductor {
                 unit.saved = false;
                 let UnitSpec { entry, resource, namespace, .. } = &unit.spec;
                 info!(%resource, version = resource.version, namespace, entry, "watching");
-                let (informer, shared) = (Arc::clone(&unit.informer), self.shared.clone());
-                let supervisor = UnitSupervisor::new(informer, shared, Arc::clone(&self.arbiters), self.supervision);
+                let supervisor = UnitSupervisor::new(Arc::clone(&unit.informer), self.shared.clone());
                 unit.supervisor = Some(supervisor.start());
             }
         });
@@ -325,11 +322,6 @@ impl TypeState {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
         let admitted = self.arrivals.extract_if(.., |(unit, _)| listed(*unit));
         self.moves.extend(admitted);
-    }
-
-    /// Queues the introductions of readers by all units, before they stop.
-    fn admit_all(&mut self) {
-        self.moves.append(&mut self.arrivals);
     }
 }
 
@@ -389,7 +381,7 @@ impl Unit {
     fn first_list(&self) -> FirstList {
         match self.informer.seed_to_relist(|_| false) {
             Seed::Relist { first_list, .. } => first_list,
-            Seed::Resume { .. } | Seed::Saved { .. } => FirstList::default(),
+            Seed::Resume { .. } => FirstList::default(),
         }
     }
 }

@@ -13,7 +13,10 @@
 //! same state.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
+    convert::Infallible,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -29,18 +33,17 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    auxiliary::{Auxiliary, Parts},
+    auxiliary::Auxiliary,
     handlers::Delivery,
     library::Library,
     memory::{self, Rest},
-    options::{self, Extras},
+    options::Extras,
     plan::{Plan, TypeName},
     reconcile::{First, Occasion, Steps, reconcile},
     state::{State, TypeState},
 };
 use crate::{
     backoff::Backoff,
-    config::Config,
     delivery::router::Router,
     indexer::index_func::IndexFunc,
     informer::Shared,
@@ -49,7 +52,7 @@ use crate::{
     mutex::lock,
     registry::{Registry, WaitingPattern},
     status::UnitState,
-    supervisor::{SupervisorConfig, arbiters::Arbiters, child::exit_of, fault::SharedFault},
+    supervisor::{Exit, child::panic_text, fault::SharedFault},
 };
 
 /// Interval of checks of the state of units, which sends no notifications.
@@ -65,8 +68,6 @@ pub(super) struct Conductor {
     pub(super) registry: Arc<Registry>,
     pub(super) router: Router,
     pub(super) shared: Shared,
-    pub(super) arbiters: Arc<Arbiters>,
-    pub(super) supervision: SupervisorConfig,
     /// `None` when the engine stops.
     pub(super) delivery: Mutex<Option<Delivery>>,
     pub(super) library: Mutex<Library>,
@@ -106,16 +107,14 @@ impl Conductor {
         let conductor = Arc::clone(self);
         actix_rt::spawn(async move {
             loop {
-                let run = Arc::clone(&conductor).run();
-                let guard = AbortOnDrop(actix_rt::spawn(run));
-                let exit = exit_of(guard.wait().await);
-                error!(cause = %exit, "the conductor has ended; restarting it with the same state");
+                let Err(panic) = AssertUnwindSafe(conductor.run()).catch_unwind().await;
+                error!(cause = %panicked(&*panic), "the conductor has ended; restarting it with the same state");
                 sleep(AFTER_PANIC).await;
             }
         })
     }
 
-    async fn run(self: Arc<Self>) {
+    async fn run(self: &Arc<Self>) -> Infallible {
         let mut tending = interval(TEND_EVERY);
         loop {
             self.look();
@@ -271,23 +270,22 @@ impl Conductor {
 
     /// Runs a change as a task. Whatever its result, the type is looked at again when needed.
     fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps) {
-        let (conductor, work) = (Arc::clone(self), Arc::clone(self).change(name.clone(), steps));
+        let conductor = Arc::clone(self);
         actix_rt::spawn(async move {
-            let guard = AbortOnDrop(actix_rt::spawn(work));
-            let ended = guard.wait().await;
+            let ended = AssertUnwindSafe(conductor.change(&name, steps)).catch_unwind().await;
             conductor.of_type(&name, |kept| {
                 kept.busy = false;
-                match ended {
-                    Ok(()) => kept.failures = None,
-                    Err(failed) => {
-                        let cause = exit_of(Err(failed));
-                        let failures = kept.failures.get_or_insert_with(|| Backoff::new(conductor.supervision.backoff));
-                        let delay = failures.fail(conductor.clock.elapsed(), rand::random());
-                        error!(resource = %name, %cause, ?delay, "failed to change the units of the type; retrying");
-                        kept.not_before = Some(Instant::now() + delay);
-                        kept.due = kept.due.max(Some(Occasion::Repair));
-                    }
-                }
+                let Err(panic) = ended else {
+                    kept.failures = None;
+                    return;
+                };
+                let backoff = conductor.shared.supervision.backoff;
+                let failures = kept.failures.get_or_insert_with(|| Backoff::new(backoff));
+                let delay = failures.fail(conductor.clock.elapsed(), rand::random());
+                let cause = panicked(&*panic);
+                error!(resource = %name, %cause, ?delay, "failed to change the units of the type; retrying");
+                kept.not_before = Some(Instant::now() + delay);
+                kept.due = kept.due.max(Some(Occasion::Repair));
             });
             conductor.poke();
         });
@@ -327,29 +325,8 @@ impl Conductor {
             }
         }
     }
-
-    /// Returns the parts of auxiliary informers.
-    pub(super) fn parts(&self, config: &Config) -> Parts {
-        Parts {
-            shared: self.shared.clone(),
-            arbiters: Arc::clone(&self.arbiters),
-            supervision: self.supervision,
-            reflector: options::auxiliary_reflector(config),
-        }
-    }
 }
 
-/// Task that is aborted when the future that waits for it is dropped.
-struct AbortOnDrop(JoinHandle<()>);
-
-impl AbortOnDrop {
-    async fn wait(mut self) -> Result<(), tokio::task::JoinError> {
-        (&mut self.0).await
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+fn panicked(panic: &(dyn Any + Send)) -> Exit {
+    Exit::Panicked(panic_text(panic))
 }

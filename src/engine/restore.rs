@@ -205,10 +205,11 @@ impl Conductor {
         let count = objects.len();
         let first = description.first(stored.reached.synced);
         let seed = match first {
-            First::Done => Seed::Saved {
+            First::Done => Seed::Resume {
                 objects,
                 store_version: stored.reached.store_version.clone(),
                 resume_version: stored.reached.resume_version.clone(),
+                saved: true,
             },
             First::Initial { .. } => Seed::Relist { objects, first_list: FirstList::default() },
             First::Compared(cause) => {

@@ -33,10 +33,10 @@ const STREAMS_END: Duration = Duration::from_secs(1);
 
 /// Running engine that can be stopped. Dropping it stops nothing: see [`RunningEngine::stop`].
 pub struct RunningEngine {
-    handle: EngineHandle,
-    servers: Vec<HttpServer>,
-    hub: Arc<Hub>,
-    conducting: JoinHandle<()>,
+    pub(super) handle: EngineHandle,
+    pub(super) servers: Vec<HttpServer>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) conducting: JoinHandle<()>,
 }
 
 impl Deref for RunningEngine {
@@ -48,15 +48,6 @@ impl Deref for RunningEngine {
 }
 
 impl RunningEngine {
-    pub(super) fn new(
-        handle: EngineHandle,
-        servers: Vec<HttpServer>,
-        hub: Arc<Hub>,
-        conducting: JoinHandle<()>,
-    ) -> Self {
-        Self { handle, servers, hub, conducting }
-    }
-
     /// Returns a handle that can be kept and cloned.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
@@ -106,7 +97,7 @@ impl RunningEngine {
         let left = within.saturating_sub(started.elapsed()).max(Duration::from_millis(100));
         let report = delivery.stop(left, &conductor.registry).await;
         self.hub.close(Instant::now() + STREAMS_END).await;
-        conductor.arbiters.stop();
+        conductor.shared.arbiters.stop();
         if let Err(error) = conductor.shared.journal.close() {
             tracing::error!(%error, "failed to close the state: the next start recovers it as after a crash");
         }

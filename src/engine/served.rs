@@ -9,6 +9,7 @@ use super::{
     auxiliary::{self, Auxiliary, Sighting},
     conductor::{Conductor, Fatal},
     facts::Outlook,
+    options,
     plan::TypeName,
     presence::Served,
     reconcile::Occasion,
@@ -19,7 +20,6 @@ use crate::{
     config::Rediscover,
     discovery::{self, Catalog},
     mutex::lock,
-    object::ResourceType,
 };
 
 impl Conductor {
@@ -127,36 +127,34 @@ impl Conductor {
             let state = self.lock();
             (Arc::clone(&state.known.config), state.known.catalog.clone().unwrap_or_default())
         };
-        let offers = |resource: &ResourceType| {
-            catalog.types().iter().any(|served| served.resource == *resource && served.is_watchable())
+        let keep = |slot: &mut Option<Auxiliary>, wanted, resource, see: fn(&Self, &[Sighting])| {
+            if !wanted {
+                slot.take().into_iter().for_each(|idle| drop(actix_rt::spawn(idle.stop())));
+            } else if slot.is_none() {
+                let conductor = Arc::downgrade(self);
+                let tell = move |seen: Vec<Sighting>| {
+                    if let Some(conductor) = conductor.upgrade() {
+                        see(&conductor, &seen);
+                    }
+                };
+                let reflector = options::auxiliary_reflector(&config);
+                *slot = Some(Auxiliary::start(resource, &self.shared, reflector, tell));
+            }
         };
-        let definitions = outlook.depends_on_crds
+        let (namespaces, definitions) = (auxiliary::namespaces(), auxiliary::definitions());
+        let follows_crds = outlook.depends_on_crds
             && config.kube.rediscover == Rediscover::CrdWatch
-            && offers(&auxiliary::definitions());
-        let namespaces = outlook.plan.needs_namespaces;
+            && catalog.types().iter().any(|served| served.resource == definitions && served.is_watchable());
+        let needs_namespaces = outlook.plan.needs_namespaces;
         let mut running = lock(&self.auxiliaries);
-        if namespaces && running.namespaces.is_none() {
-            let conductor = Arc::downgrade(self);
-            let tell = move |_: Vec<Sighting>| conductor.upgrade().iter().for_each(|conductor| conductor.poke());
-            running.namespaces = Some(Auxiliary::start(auxiliary::namespaces(), self.parts(&config), tell));
-        }
-        if definitions && running.definitions.is_none() {
-            let conductor = Arc::downgrade(self);
-            let tell = move |seen: Vec<Sighting>| {
-                conductor.upgrade().iter().for_each(|conductor| conductor.see_definitions(&seen));
-            };
-            running.definitions = Some(Auxiliary::start(auxiliary::definitions(), self.parts(&config), tell));
-        }
-        let idle = [running.namespaces.take_if(|_| !namespaces), running.definitions.take_if(|_| !definitions)];
+        keep(&mut running.namespaces, needs_namespaces, namespaces, |conductor, _| conductor.poke());
+        keep(&mut running.definitions, follows_crds, definitions, Self::see_definitions);
         let definitions_seen = running.definitions.as_ref().is_some_and(Auxiliary::is_synced);
         drop(running);
-        for idle in idle.into_iter().flatten() {
-            actix_rt::spawn(idle.stop());
-        }
         let mut state = self.lock();
         state.definitions_seen = definitions_seen;
         state.patterns_wait = !outlook.selection.unmatched.is_empty();
-        if !namespaces {
+        if !needs_namespaces {
             state.forget_namespaces();
         }
     }

@@ -3,7 +3,7 @@
 //! It runs on the system's arbiter, so it survives every failure of the unit's arbiter. It replaces actix's own `Supervisor`,
 //! which restarts without delay, keeps the same instance, and does not restart after a panic.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use actix::{Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, SpawnHandle, WrapFuture as _};
 use tokio::{sync::oneshot, time::Instant};
@@ -14,21 +14,16 @@ use super::{
     running::{Actors, Running, STAGES, report_abandoned},
 };
 use crate::supervisor::{
-    ActorIndex, Decision, Exit, Generation, Supervisor, SupervisorConfig, SupervisorInput,
-    arbiters::{Arbiters, Seat},
+    ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
+    arbiters::Seat,
     child::{Heartbeat, exit_of},
     fault::Fault,
-    view::NextRestart,
 };
-
-/// Time limit for a unit to stop before it is abandoned.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Supervisor of one [`Informer`].
 pub(crate) struct UnitSupervisor {
     informer: Arc<Informer>,
     shared: Shared,
-    arbiters: Arc<Arbiters>,
     seat: Seat,
     core: Supervisor,
     clock: Instant,
@@ -41,16 +36,10 @@ pub(crate) struct UnitSupervisor {
 
 impl UnitSupervisor {
     /// Creates a supervisor; the unit starts with the actor.
-    pub(crate) fn new(
-        informer: Arc<Informer>,
-        shared: Shared,
-        arbiters: Arc<Arbiters>,
-        config: SupervisorConfig,
-    ) -> Self {
-        let config = SupervisorConfig { stop_timeout: STOP_TIMEOUT.min(config.stop_timeout), ..config };
+    pub(crate) fn new(informer: Arc<Informer>, shared: Shared) -> Self {
         Self {
-            seat: arbiters.seat(),
-            core: Supervisor::new(config, STAGES.len()),
+            seat: shared.arbiters.seat(),
+            core: Supervisor::new(shared.supervision, STAGES.len()),
             clock: Instant::now(),
             timer: None,
             running: None,
@@ -58,7 +47,6 @@ impl UnitSupervisor {
             faults: Default::default(),
             informer,
             shared,
-            arbiters,
         }
     }
 
@@ -99,11 +87,11 @@ impl UnitSupervisor {
     fn boot(&mut self, generation: Generation, abandoned: &[ActorIndex], ctx: &mut Context<Self>) {
         if !abandoned.is_empty() {
             report_abandoned(&self.informer.resource, abandoned);
-            self.seat = self.arbiters.replace(self.seat);
+            self.seat = self.shared.arbiters.replace(self.seat);
         }
         let (informer, shared) = (Arc::clone(&self.informer), self.shared.clone());
         let launch = move || informer.launch(generation.0, &shared).map_err(|error| Exit::Failed(error.to_string()));
-        let booted = self.arbiters.run(self.seat, launch);
+        let booted = self.shared.arbiters.run(self.seat, launch);
         ctx.spawn(booted.into_actor(self).map(move |booted, supervisor, ctx| match booted {
             // The start was blocked until it was given up. Actors that it started end with their thread.
             _ if generation != supervisor.core.generation() => {}
@@ -114,7 +102,7 @@ impl UnitSupervisor {
 
     fn failed_to_boot(&mut self, generation: Generation, exit: &Exit, ctx: &mut Context<Self>) {
         if *exit == Exit::ArbiterGone {
-            self.seat = self.arbiters.replace(self.seat);
+            self.seat = self.shared.arbiters.replace(self.seat);
         }
         for actor in 0..STAGES.len() {
             self.exited(generation, actor, exit.clone(), ctx);
@@ -138,7 +126,7 @@ impl UnitSupervisor {
 
     /// Returns the actors of this generation, unless they were replaced or never came up.
     fn running(&self, generation: Generation) -> Option<&Running> {
-        self.running.as_ref().filter(|running| running.generation() == generation)
+        self.running.as_ref().filter(|running| running.generation == generation)
     }
 
     /// Injects faults into the actors of this generation once they are up. A cache that catches up with the journal counts
@@ -155,7 +143,7 @@ impl UnitSupervisor {
         if generation != self.core.generation() {
             return; // an abandoned actor
         }
-        let expected = self.running.as_ref().is_some_and(Running::is_stopping);
+        let expected = self.running.as_ref().is_some_and(|running| running.stopping);
         let resource = &*self.informer.resource;
         if exit != Exit::Stopped {
             error!(%resource, actor = STAGES[actor], cause = %exit, "actor ended");
@@ -163,7 +151,7 @@ impl UnitSupervisor {
         } else if !expected {
             warn!(%resource, actor = STAGES[actor], "actor stopped unexpectedly");
         }
-        if let Some(running) = self.running.as_mut().filter(|running| running.generation() == generation) {
+        if let Some(running) = self.running.as_mut().filter(|running| running.generation == generation) {
             running.ended(actor);
         }
         self.step(SupervisorInput::Exited { generation, actor, exit }, ctx);
@@ -172,7 +160,7 @@ impl UnitSupervisor {
     fn ping(&mut self, generation: Generation, actors: &[ActorIndex], ctx: &mut Context<Self>) {
         let Some(running) = self.running(generation) else { return };
         for &actor in actors {
-            let answer = running.heartbeat(actor).send(Heartbeat::default());
+            let answer = running.heartbeats[actor].send(Heartbeat::default());
             ctx.spawn(answer.into_actor(self).map(move |answer, supervisor, ctx| {
                 if answer.is_ok() {
                     supervisor.step(SupervisorInput::Answered { generation, actor }, ctx);
@@ -183,7 +171,7 @@ impl UnitSupervisor {
 
     fn publish(&self) {
         let restart = self.core.show(&mut self.informer.status.lock(), &STAGES, self.clock.elapsed());
-        if let Some(NextRestart { attempt, delay, cause }) = restart {
+        if let Some((Restart { attempt, delay }, cause)) = restart {
             info!(resource = %self.informer.resource, attempt, ?delay, %cause, "unit restarts");
         }
     }

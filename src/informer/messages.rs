@@ -3,7 +3,7 @@
 use actix::{Handler, Message, ResponseFuture};
 use tokio::sync::oneshot;
 
-use super::{actor::UnitSupervisor, running::Running};
+use super::actor::UnitSupervisor;
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::{ActorIndex, fault::Fault};
 use crate::{
@@ -31,7 +31,7 @@ impl UnitSupervisor {
         T: Send + 'static,
         E: Send + 'static,
     {
-        let indexer = self.running.as_ref().map(Running::indexer);
+        let indexer = self.running.as_ref().map(|running| running.indexer.clone());
         Box::pin(async move {
             match indexer {
                 Some(indexer) => indexer.send(message).await.unwrap_or(Err(not_running)),

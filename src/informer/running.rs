@@ -30,13 +30,13 @@ pub struct Actors {
 
 /// Addresses of one generation, and the actors that are alive.
 pub(super) struct Running {
-    generation: Generation,
+    pub(super) generation: Generation,
     reflector: Addr<ReflectorActor>,
     fifo: Addr<DeltaFifoActor>,
-    indexer: Addr<IndexerActor>,
-    heartbeats: [Recipient<Heartbeat>; 3],
+    pub(super) indexer: Addr<IndexerActor>,
+    pub(super) heartbeats: [Recipient<Heartbeat>; 3],
     alive: [bool; 3],
-    stopping: bool,
+    pub(super) stopping: bool,
 }
 
 impl Running {
@@ -46,22 +46,6 @@ impl Running {
         let heartbeats = [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()];
         let alive = [true; 3];
         (Self { generation, reflector, fifo, indexer, heartbeats, alive, stopping: false }, exits)
-    }
-
-    pub(super) fn generation(&self) -> Generation {
-        self.generation
-    }
-
-    pub(super) fn indexer(&self) -> Addr<IndexerActor> {
-        self.indexer.clone()
-    }
-
-    pub(super) fn heartbeat(&self, actor: ActorIndex) -> &Recipient<Heartbeat> {
-        &self.heartbeats[actor]
-    }
-
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stopping
     }
 
     /// Starts to stop the actors, one after the other.

@@ -58,7 +58,6 @@ impl SourceFactory for Sources {
 struct Bench {
     sources: Arc<Sources>,
     shared: Shared,
-    arbiters: Arc<Arbiters>,
     siblings: Arc<Siblings>,
     reader: ReaderId,
     seen: RefCell<Vec<Record>>,
@@ -114,9 +113,20 @@ impl Bench {
         let (journal, sources) = (Journal::in_memory(), Arc::<Sources>::default());
         let reader = journal.open_reader(From::Next, everything(false)).unwrap();
         let list_permits = Arc::new(Semaphore::new(8));
-        let shared = Shared { journal, sources: Arc::clone(&sources) as _, list_permits, timings: Arc::default() };
-        let arbiters = Arc::new(Arbiters::new(2));
-        Self { sources, shared, arbiters, siblings: Arc::default(), reader, seen: RefCell::default() }
+        let shared = Shared {
+            journal,
+            sources: Arc::clone(&sources) as _,
+            list_permits,
+            timings: Arc::default(),
+            arbiters: Arc::new(Arbiters::new(2)),
+            supervision: SupervisorConfig {
+                backoff: options().reflector.backoff,
+                hung_after: Duration::from_secs(3),
+                ping_period: Duration::from_millis(100),
+                ..SupervisorConfig::default()
+            },
+        };
+        Self { sources, shared, siblings: Arc::default(), reader, seen: RefCell::default() }
     }
 
     fn make(&self, id: u32, server: &FakeApiServer, options: InformerOptions, seed: Option<Seed>) -> Arc<Informer> {
@@ -126,14 +136,7 @@ impl Bench {
     }
 
     fn supervise(&self, informer: Arc<Informer>) -> Running {
-        let config = SupervisorConfig {
-            backoff: options().reflector.backoff,
-            hung_after: Duration::from_secs(3),
-            ping_period: Duration::from_millis(100),
-            ..SupervisorConfig::default()
-        };
-        let supervisor =
-            UnitSupervisor::new(Arc::clone(&informer), self.shared.clone(), Arc::clone(&self.arbiters), config);
+        let supervisor = UnitSupervisor::new(Arc::clone(&informer), self.shared.clone());
         (informer, supervisor.start())
     }
 
@@ -726,7 +729,7 @@ fn retired_dictionary_is_repacked_at_rest_without_events() {
         packer.learn(100);
         let objects = (0..600).map(|number| packing::object(100, number)).collect();
         let (store_version, resume_version) = ("101".into(), "101".into());
-        let unit = bench.make(0, &server, options, Some(Seed::Resume { objects, store_version, resume_version }));
+        let unit = bench.make(0, &server, options, Some(Seed::Resume { objects, store_version, resume_version, saved: false }));
         let mut others = Vec::new();
         for family in [200, 300, 400, 500] {
             packer.learn(family);

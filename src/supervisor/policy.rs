@@ -5,6 +5,11 @@ use std::{collections::VecDeque, time::Duration};
 use super::SupervisorConfig;
 use crate::backoff::Backoff;
 
+/// Time in which failures count together.
+pub(super) const DEGRADED_WINDOW: Duration = Duration::from_mins(5);
+/// Maximum number of stored failures, however short the backoff is.
+const FAILURES_MAX: usize = 1_000;
+
 /// Policy for the restarts of one unit or handler.
 ///
 /// **Invariant:** there is always a next attempt.
@@ -12,7 +17,6 @@ use crate::backoff::Backoff;
 pub(crate) struct RestartPolicy {
     backoff: Backoff,
     degraded_after: u32,
-    degraded_window: Duration,
     /// Latest failures, oldest first; at most [`FAILURES_MAX`].
     failures: VecDeque<Duration>,
     degraded: bool,
@@ -32,7 +36,6 @@ impl RestartPolicy {
         Self {
             backoff: Backoff::new(config.backoff),
             degraded_after: config.degraded_after,
-            degraded_window: config.degraded_window,
             failures: VecDeque::new(),
             degraded: false,
         }
@@ -60,7 +63,7 @@ impl RestartPolicy {
     pub(crate) fn failed(&mut self, now: Duration, jitter: f64) -> Restart {
         self.settle(now);
         let delay = self.backoff.fail(now, jitter);
-        while self.failures.front().is_some_and(|at| at.saturating_add(self.degraded_window) < now) {
+        while self.failures.front().is_some_and(|at| at.saturating_add(DEGRADED_WINDOW) < now) {
             self.failures.pop_front();
         }
         self.failures.push_back(now);
@@ -83,6 +86,3 @@ impl RestartPolicy {
         u32::try_from(self.failures.len()).unwrap_or(u32::MAX)
     }
 }
-
-/// Maximum number of stored failures, however short the backoff is.
-const FAILURES_MAX: usize = 1_000;

@@ -1,6 +1,6 @@
 //! Every state against every input, then sequences of events.
 
-use super::*;
+use super::{policy::DEGRADED_WINDOW, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,23 +46,30 @@ fn unit(state: &str) -> Supervisor {
     unit
 }
 
-fn name(state: &SupervisorState) -> &'static str {
-    match state {
-        SupervisorState::Starting => "starting",
-        SupervisorState::Running => "running",
-        SupervisorState::BackingOff { .. } => "backing off",
-        SupervisorState::Degraded { .. } => "degraded",
-        SupervisorState::Stopping => "stopping",
-        SupervisorState::Stopped => "stopped",
+fn name(unit: &Supervisor) -> &'static str {
+    match unit.phase {
+        Phase::Starting { .. } | Phase::Running if unit.policy.is_degraded() => "degraded",
+        Phase::Starting { .. } => "starting",
+        Phase::Running => "running",
+        Phase::BackingOff { .. } => "backing off",
+        Phase::Stopping { .. } => "stopping",
+        Phase::Stopped => "stopped",
     }
+}
+
+/// Returns the failure that a unit waits for: attempt, end of the delay, actor and its end.
+#[track_caller]
+fn failure(unit: &Supervisor) -> (u32, Duration, Option<ActorIndex>, &Exit) {
+    let Phase::BackingOff { attempt, until, actor, cause, .. } = &unit.phase else { panic!("expected a wait") };
+    (*attempt, *until, *actor, cause)
 }
 
 #[track_caller]
 fn check(state: &str, input: &SupervisorInput, now: f64, expected: &Decision, next: &str) {
     let mut unit = unit(state);
-    assert_eq!(name(&unit.state()), state, "the fixture");
+    assert_eq!(name(&unit), state, "the fixture");
     let decision = unit.step(input.clone(), at(now), 0.0).decision;
-    assert_eq!((&decision, name(&unit.state())), (expected, next), "{state} × {input:?} at {now} s");
+    assert_eq!((&decision, name(&unit)), (expected, next), "{state} × {input:?} at {now} s");
 }
 
 #[test]
@@ -208,12 +215,11 @@ fn one_exit_restarts_all_after_delay() {
         let verdict = unit.step(exited(1, 1, exit.clone()), SECOND, 0.5);
         assert_eq!(verdict.decision, Decision::Stop(generation(1)));
         let until = at(2.2);
-        assert_eq!(unit.state(), SupervisorState::BackingOff { attempt: 1, until, cause: exit.clone() });
-        assert_eq!(unit.last_exit(), Some((Some(1), &exit)));
+        assert_eq!(failure(&unit), (1, until, Some(1), &exit));
         unit.step(exited(1, 0, Exit::Stopped), SECOND, 0.0);
         assert_eq!(unit.step(SupervisorInput::Timer, until, 0.0).decision, Decision::Nothing, "actor 2 still lives");
         assert_eq!(unit.step(exited(1, 2, Exit::Stopped), until, 0.0).decision, start(2));
-        assert_eq!(unit.restarts(), 1);
+        assert_eq!(unit.restarts, 1);
     }
     let mut unit = unit("running");
     for actor in 0..3 {
@@ -236,8 +242,7 @@ fn fail_often(unit: &mut Supervisor, times: u32, mut now: Duration) -> Duration 
         for actor in 0..3 {
             unit.step(failed(running.0, actor), now, 0.0);
         }
-        let SupervisorState::BackingOff { until, .. } = unit.state() else { panic!("expected a wait") };
-        now = until;
+        (_, now, ..) = failure(unit);
         assert_eq!(unit.step(SupervisorInput::Timer, now, 0.0).decision, start(running.0 + 1));
     }
     now
@@ -249,28 +254,28 @@ fn delays_grow_and_restarts_never_end() {
     let now = fail_often(&mut unit, 3, Duration::ZERO);
     assert_eq!(now, at(0.8 + 1.6 + 3.2));
     fail_often(&mut unit, 500, now);
-    assert_eq!(unit.restarts(), 503);
+    assert_eq!(unit.restarts, 503);
 }
 
 #[test]
 fn five_quick_failures_degrade_and_health_heals() {
     let mut unit = unit("starting");
     let now = fail_often(&mut unit, 4, Duration::ZERO);
-    assert!(!unit.is_degraded());
+    assert!(!unit.policy.is_degraded());
     let now = fail_often(&mut unit, 1, now);
-    assert_eq!(unit.state(), SupervisorState::Degraded { failures: 5 }, "while it starts");
+    assert_eq!((name(&unit), unit.policy.failures()), ("degraded", 5), "while it starts");
     let verdict = unit.step(SupervisorInput::Started(generation(6)), now, 0.0);
-    assert_eq!(unit.state(), SupervisorState::Degraded { failures: 5 });
+    assert_eq!((name(&unit), unit.policy.failures()), ("degraded", 5));
     assert!(verdict.wake_at.is_some());
     unit.step(SupervisorInput::Timer, now + at(119.0), 0.0);
     for actor in 0..3 {
         unit.step(SupervisorInput::Answered { generation: generation(6), actor }, now + at(119.0), 0.0);
     }
-    assert!(unit.is_degraded());
+    assert!(unit.policy.is_degraded());
     unit.step(SupervisorInput::Timer, now + at(120.0), 0.0);
-    assert_eq!(unit.state(), SupervisorState::Running);
+    assert_eq!(name(&unit), "running");
     unit.step(failed(6, 0), now + at(121.0), 0.0);
-    assert!(matches!(unit.state(), SupervisorState::BackingOff { attempt: 1, .. }), "delays begin anew");
+    assert_eq!(failure(&unit).0, 1, "delays begin anew");
 }
 
 #[test]
@@ -302,7 +307,8 @@ fn unanswered_heartbeat_is_a_hang() {
     assert_eq!(verdict.wake_at, Some(at(40.0)));
     let verdict = unit.step(SupervisorInput::Timer, at(40.0), 0.0);
     assert_eq!(verdict.decision, Decision::Stop(generation(1)));
-    assert_eq!(unit.last_exit(), Some((Some(1), &Exit::Hung)));
+    assert_eq!(failure(&unit).2, Some(1));
+    assert_eq!(*failure(&unit).3, Exit::Hung);
     for actor in [0, 2] {
         unit.step(exited(1, actor, Exit::Stopped), at(40.1), 0.0);
     }
@@ -341,7 +347,7 @@ fn stop_waits_for_every_actor_and_allows_restart() {
     let verdict = unit.step(failed(1, 2), SECOND, 0.0);
     assert_eq!(verdict, SupervisorVerdict { decision: Decision::Done { abandoned: vec![] }, wake_at: None });
     assert_eq!(unit.step(SupervisorInput::Start, SECOND, 0.0).decision, start(2));
-    assert_eq!(unit.restarts(), 0);
+    assert_eq!(unit.restarts, 0);
 }
 
 #[test]
@@ -365,11 +371,10 @@ fn policy_settles_only_after_failures() {
 
 #[test]
 fn failure_counts_until_window_ends() {
-    let config = SupervisorConfig::default();
-    let mut policy = RestartPolicy::new(&config);
+    let mut policy = RestartPolicy::new(&SupervisorConfig::default());
     policy.failed(Duration::ZERO, 0.0);
-    policy.failed(config.degraded_window, 0.0);
+    policy.failed(DEGRADED_WINDOW, 0.0);
     assert_eq!(policy.failures(), 2, "the first is exactly as old as the window");
-    policy.failed(config.degraded_window + Duration::from_nanos(1), 0.0);
+    policy.failed(DEGRADED_WINDOW + Duration::from_nanos(1), 0.0);
     assert_eq!(policy.failures(), 2);
 }

@@ -23,6 +23,7 @@ use deltabus::internals::{
     object::{ResourceType, scan::ScanPlan},
     reflector::{ReflectorConfig, StreamingLists},
     simulator::{RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, Times},
+    supervisor::{SupervisorConfig, arbiters::Arbiters},
 };
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -90,7 +91,7 @@ impl Bench {
         self.said();
         self.simulator.clear_requests();
         let Meta { store_version, resume_version, .. } = unit.meta();
-        Seed::Saved { objects: unit.objects(), store_version, resume_version }
+        Seed::Resume { objects: unit.objects(), store_version, resume_version, saved: true }
     }
 
     fn is_equal(&self, unit: &Informer) -> bool {
@@ -158,7 +159,9 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
         .expect("a journal has room");
     let list_permits = Arc::new(Semaphore::new(4));
     let sources = Arc::new(Sources(access));
-    let shared = Shared { journal, sources, list_permits, timings: Arc::default() };
+    let arbiters = Arc::new(Arbiters::new(1));
+    let supervision = SupervisorConfig::default();
+    let shared = Shared { journal, sources, list_permits, timings: Arc::default(), arbiters, supervision };
     (shared, reader)
 }
 
@@ -226,7 +229,7 @@ fn delete(simulator: &Simulator, name: &str) {
 }
 
 fn version(seed: &Seed) -> String {
-    let Seed::Saved { resume_version, .. } = seed else { panic!("it was saved") };
+    let Seed::Resume { resume_version, saved: true, .. } = seed else { panic!("it was saved") };
     resume_version.to_string()
 }
 
@@ -276,11 +279,11 @@ fn downtime_cause_survives_restart_before_list() {
         let actors = unit.launch(1, &bench.shared).expect("a unit that does not run");
         bench.until("listing", || bench.asked().len() == 3).await;
         bench.end(actors).await;
-        assert!(matches!(unit.seed(), Seed::Saved { .. }), "a unit that takes its place goes on so");
+        assert!(matches!(unit.seed(), Seed::Resume { saved: true, .. }), "a unit that takes its place goes on so");
         let actors = bench.watch(&unit, 2).await;
         bench.until("equal", || bench.is_equal(&unit)).await;
         assert_eq!(bench.said(), ["added new Downtime", "deleted n002 Downtime", "updated n001 Downtime"]);
-        assert!(matches!(unit.seed(), Seed::Resume { .. }));
+        assert!(matches!(unit.seed(), Seed::Resume { saved: false, .. }));
         bench.end(actors).await;
     });
 }
@@ -401,7 +404,7 @@ fn restored_etcd_is_noticed_before_watch() {
         said(&shared, reader);
         let Meta { store_version, resume_version, .. } = first.meta();
         let future = resume_version.clone();
-        let seed = Seed::Saved { objects: first.objects(), store_version, resume_version };
+        let seed = Seed::Resume { objects: first.objects(), store_version, resume_version, saved: true };
 
         cluster.stop();
         fs::remove_dir_all(&etcd).expect("it is there");

@@ -77,7 +77,6 @@ const CORES: &[&str] = &[
     "work_queue/",
     "supervisor.rs",
     "supervisor/policy.rs",
-    "supervisor/view.rs",
     "delivery.rs",
     "delivery/attempts.rs",
     "delivery/core.rs",
