@@ -21,19 +21,11 @@ use crate::{
     lister::Lister,
     mutex::lock,
     object::ResourceType,
-    status::{Reloads, Timings, UnitState, UnitStatus, UnitView},
+    status::{ReloadCounts, Timings, UnitState, UnitStatus, UnitView},
 };
 
-/// A `match` pattern that matches no served type yet.
-#[derive(Clone, Debug)]
-pub struct WaitingPattern {
-    /// Name of the `[resources.*]` entry.
-    pub entry: String,
-    /// The pattern as written.
-    pub pattern: String,
-    /// Its row in `/v1/resources`.
-    pub status: Arc<UnitStatus>,
-}
+/// Rows of `/v1/resources` without a unit, by the name of the `[resources.*]` entry, and by the pattern or type.
+pub type WaitingRows = BTreeMap<(String, String), Arc<UnitStatus>>;
 
 /// One type with the units that watch it: one unit, or one for each watched namespace.
 #[derive(Debug)]
@@ -83,7 +75,7 @@ impl WatchedType {
 #[derive(Debug, Default)]
 struct Content {
     types: Vec<Arc<WatchedType>>,
-    waiting: Vec<WaitingPattern>,
+    waiting: WaitingRows,
 }
 
 impl Content {
@@ -100,14 +92,15 @@ pub struct Registry {
     caches: Mutex<BTreeMap<ResourceType, Arc<Caches>>>,
     catalog: ArcSwap<Catalog>,
     discovered: AtomicBool,
-    reloads: Reloads,
+    /// Counters of the configurations given to the running engine.
+    pub reloads: Mutex<ReloadCounts>,
     timings: Arc<Timings>,
 }
 
 impl Registry {
     /// Replaces the content, and points existing readers to the caches of `informers`, in their order. Keep removed
     /// informers alive until this returns.
-    pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: Vec<WaitingPattern>) {
+    pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: WaitingRows) {
         let mut caches = lock(&self.caches);
         let mut types: Vec<WatchedType> = Vec::new();
         for unit in informers {
@@ -134,11 +127,6 @@ impl Registry {
         }
         let types = types.into_iter().map(Arc::new).collect();
         self.content.store(Arc::new(Content { types, waiting }));
-    }
-
-    /// Returns the counters of configuration reloads.
-    pub fn reloads(&self) -> &Reloads {
-        &self.reloads
     }
 
     /// Returns the histograms shared by all units.
@@ -177,8 +165,8 @@ impl Registry {
         self.content.load().informers().cloned().collect()
     }
 
-    /// Returns the patterns that match no served type yet.
-    pub fn waiting(&self) -> Vec<WaitingPattern> {
+    /// Returns the rows without a unit.
+    pub fn waiting(&self) -> WaitingRows {
         self.content.load().waiting.clone()
     }
 
@@ -201,7 +189,7 @@ impl Registry {
     pub fn views(&self) -> Vec<UnitView> {
         let content = self.content.load();
         let running = content.informers().map(|informer| informer.status.view());
-        running.chain(content.waiting.iter().map(|waiting| waiting.status.view())).collect()
+        running.chain(content.waiting.values().map(|row| row.view())).collect()
     }
 
     /// Returns true if discovery has succeeded.
@@ -256,16 +244,16 @@ mod tests {
     fn readers_follow_units_of_their_type() {
         let registry = Registry::default();
         let first = unit(0, "pods", &["a"]);
-        registry.set(vec![Arc::clone(&first), unit(1, "nodes", &["n"])], Vec::new());
+        registry.set(vec![Arc::clone(&first), unit(1, "nodes", &["n"])], WaitingRows::new());
         let pods = || registry.find_type("", "v1", "pods");
         let lister = pods().expect("it is watched").lister();
         assert_eq!(lister.len(), 1);
-        registry.set(vec![Arc::clone(&first), unit(2, "pods", &["b", "c"])], Vec::new());
+        registry.set(vec![Arc::clone(&first), unit(2, "pods", &["b", "c"])], WaitingRows::new());
         assert_eq!((lister.len(), pods().expect("it is watched").units.len(), registry.types().len()), (3, 2, 1));
         assert_eq!(registry.find_unit(UnitId(2)).map(|unit| unit.id), Some(UnitId(2)));
-        registry.set(Vec::new(), Vec::new());
+        registry.set(Vec::new(), WaitingRows::new());
         assert_eq!((lister.len(), lister.has_synced(), pods().is_none()), (0, false, true));
-        registry.set(vec![unit(3, "pods", &["d"])], Vec::new());
+        registry.set(vec![unit(3, "pods", &["d"])], WaitingRows::new());
         assert_eq!(lister.len(), 1, "an existing lister reads a type that returns");
     }
 

@@ -2,7 +2,6 @@
 //!
 //! Takes one short lock per batch. The actors of a unit share a thread; readers copy the view.
 
-mod reloads;
 mod timings;
 
 use std::{
@@ -13,13 +12,11 @@ use std::{
     time::Instant,
 };
 
+use jiff::Timestamp;
 use serde::Serialize;
 use strum::AsRefStr;
 
-pub use self::{
-    reloads::{ReloadCounts, Reloads},
-    timings::Timings,
-};
+pub use self::timings::Timings;
 use crate::{
     histogram::Histogram,
     mutex::lock,
@@ -229,6 +226,29 @@ impl UnitStatus {
     /// Locks the view for a change. Hold the lock only for a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, UnitView> {
         lock(&self.view)
+    }
+}
+
+/// Counters of the configurations given to a running engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReloadCounts {
+    /// Number of applied configurations.
+    pub applied: u64,
+    /// Number of configurations refused because of errors.
+    pub refused: u64,
+    /// Time of the last applied configuration.
+    pub last_applied: Option<Timestamp>,
+}
+
+impl ReloadCounts {
+    /// Counts a configuration that was applied, or refused.
+    pub fn count(&mut self, applied: bool) {
+        if applied {
+            self.applied += 1;
+            self.last_applied = Some(Timestamp::now());
+        } else {
+            self.refused += 1;
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
         Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
     },
     handler::exec::kill_all,
+    mutex::lock,
     trace,
 };
 use actix::System;
@@ -146,7 +147,7 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
     let Loaded { config, warnings, .. } = match loaded {
         Ok(loaded) => loaded,
         Err(errors) => {
-            engine.registry().reloads().refused();
+            lock(&engine.registry().reloads).count(false);
             for finding in &errors.errors {
                 tracing::error!(%finding, "error in the changed configuration");
             }

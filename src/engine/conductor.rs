@@ -50,7 +50,7 @@ use crate::{
     journal::{Move, UnitId},
     list_watch::kube::ClusterAccess,
     mutex::lock,
-    registry::{Registry, WaitingPattern},
+    registry::Registry,
     status::UnitState,
     supervisor::{Exit, child::panic_text, fault::SharedFault},
 };
@@ -307,12 +307,7 @@ impl Conductor {
     /// Shows the units and the waiting patterns. Callers must keep informers that are left out until this returns.
     pub(super) fn show(&self, state: &State) {
         let informers = state.units().into_iter().map(|unit| unit.informer).collect();
-        let waiting = state.waiting.iter().map(|((entry, pattern), status)| WaitingPattern {
-            entry: entry.clone(),
-            pattern: pattern.clone(),
-            status: Arc::clone(status),
-        });
-        self.registry.set(informers, waiting.collect());
+        self.registry.set(informers, state.waiting.clone());
     }
 
     /// Queues moves of readers at the units that make them. Moves of units that no longer exist are dropped.

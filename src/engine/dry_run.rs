@@ -12,7 +12,6 @@ mod door;
 mod state;
 #[cfg(test)]
 mod tests;
-mod why_not;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,12 +39,13 @@ use crate::{
 };
 
 pub use state::{DryState, StateError};
-pub use why_not::WhyNot;
 
 /// Name of the journal of a dry run.
 const JOURNAL: &str = "dry-run";
 /// Default name of the cluster, the same as in an engine without a kubeconfig.
 const CLUSTER: &str = "kubernetes";
+/// Reason why a handler with `enabled = false` is sent nothing.
+const DISABLED: &str = "it is not enabled";
 
 /// Handlers of a configuration, ready for a dry run.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ pub struct DryOutcome {
     /// Events that are sent, one line each; a template may produce several lines.
     pub sent: Vec<String>,
     /// Reasons for events that are not sent.
-    pub not_sent: Vec<WhyNot>,
+    pub not_sent: Vec<String>,
 }
 
 impl DryRun {
@@ -164,11 +164,13 @@ impl DryRun {
         Assumed::of(&kinds, &patterns.map(TypePattern::pattern).collect::<Vec<_>>())
     }
 
-    fn report(&self, object: String, events: &Result<Vec<Event>, WhyNot>) -> ObjectReport {
+    fn report(&self, object: String, events: &Result<Vec<Event>, String>) -> ObjectReport {
         let outcome = |lane: &DryHandler| match events {
             Ok(events) => lane.outcome(events),
-            Err(_) if !lane.enabled => DryOutcome { not_sent: vec![WhyNot::Disabled], ..DryOutcome::default() },
-            Err(why) => DryOutcome { not_sent: vec![why.clone()], ..DryOutcome::default() },
+            Err(why) => {
+                let why = if lane.enabled { why.as_str() } else { DISABLED };
+                DryOutcome { not_sent: vec![why.to_owned()], ..DryOutcome::default() }
+            }
         };
         let handlers = self.lanes.iter().map(|(name, lane)| (name.clone(), outcome(lane))).collect();
         let kind = |event: &Event| ChangeKind::of(&event.record.change);
@@ -183,7 +185,7 @@ impl DryRun {
         catalog: &Catalog,
         resource: &ResourceType,
         record: &Record,
-    ) -> BTreeMap<&str, Option<WhyNot>> {
+    ) -> BTreeMap<&str, Option<String>> {
         let namespace = record.object().map_or("", |object| object.namespace());
         let entries = owners(&self.config, catalog, resource);
         let entry = entries.and_then(|entries| {
@@ -192,10 +194,10 @@ impl DryRun {
                 namespace.is_empty() || namespaces.is_some_and(|namespaces| namespaces.matches(namespace))
             };
             let entry = entries.iter().find(means).cloned();
-            entry.ok_or_else(|| WhyNot::Namespaces { entries, namespace: namespace.to_owned() })
+            entry.ok_or_else(|| left_out(&entries, namespace))
         });
         let why_not = |lane: &DryHandler| match &entry {
-            _ if !lane.enabled => Some(WhyNot::Disabled),
+            _ if !lane.enabled => Some(DISABLED.to_owned()),
             Ok(entry) => lane.refuses(entry, record),
             Err(why) => Some(why.clone()),
         };
@@ -210,6 +212,12 @@ fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
     pairs.iter().filter(is_namespace).filter_map(labels).collect()
 }
 
+/// Returns the reason for an object in a namespace that none of the entries of its type includes.
+fn left_out(entries: &[String], namespace: &str) -> String {
+    let entries: Vec<_> = entries.iter().map(|entry| format!("[resources.{entry}]")).collect();
+    format!("`namespaces` of {} leaves out {namespace}", entries.join(" and of "))
+}
+
 impl DryHandler {
     fn new(config: &Config, handler: &HandlerConfig, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
         let taken = config.resources.keys().filter(|entry| handler.takes(entry));
@@ -222,28 +230,31 @@ impl DryHandler {
     }
 
     /// Returns the reason why a change of a unit of this entry is not sent.
-    fn refuses(&self, entry: &str, record: &Record) -> Option<WhyNot> {
+    fn refuses(&self, entry: &str, record: &Record) -> Option<String> {
         if !self.enabled {
-            return Some(WhyNot::Disabled);
+            return Some(DISABLED.to_owned());
         }
         if !self.route.takes(entry) {
-            return Some(WhyNot::Resources(entry.to_owned()));
+            return Some(format!("`resources` does not include {entry:?}"));
         }
         let (change, kind) = (&record.change, ChangeKind::of(&record.change));
         if let Change::Added { cause: Cause::Replay, .. } = change {
-            return Some(WhyNot::Replay);
+            return Some("existing objects are shown only to this stream".to_owned());
         }
         let changes = self.route.changes();
         if !changes.contains(change) {
             let is_initial = matches!(change, Change::Added { cause: Cause::Initial, .. });
             return Some(match kind {
-                ChangeKind::Added if is_initial && changes.has(ChangeSet::ADDED) => WhyNot::Initial,
-                _ if changes.with(ChangeSet::DOWNTIME).contains(change) => WhyNot::CatchUp,
-                kind => WhyNot::On(kind),
+                ChangeKind::Added if is_initial && changes.has(ChangeSet::ADDED) => {
+                    "`initial`: objects that existed before are skipped".to_owned()
+                }
+                _ if changes.with(ChangeSet::DOWNTIME).contains(change) => {
+                    "`catch_up`: changes from a time without an engine are left out".to_owned()
+                }
+                kind => format!("`on` does not include {:?}", kind.as_str()),
             });
         }
-        let old = record.old();
-        self.rules.explain(kind, old, record.object()?).map(WhyNot::Rules)
+        self.rules.explain(kind, record.old(), record.object()?)
     }
 
     fn outcome(&self, events: &[Event]) -> DryOutcome {
@@ -257,11 +268,10 @@ impl DryHandler {
         outcome
     }
 
-    fn written(&self, event: &Event) -> Result<String, WhyNot> {
-        let given_up = |error: String| WhyNot::Format(error);
+    fn written(&self, event: &Event) -> Result<String, String> {
         let mut line = Vec::new();
-        self.formatter.line(&mut line, event).map_err(|error| given_up(error.to_string()))?;
-        let line = String::from_utf8(line).map_err(|error| given_up(error.to_string()))?;
-        Ok(line.trim_end_matches('\n').to_owned())
+        let written = self.formatter.line(&mut line, event);
+        written.map_err(|error| format!("the event is given up: {error}"))?;
+        Ok(String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned())
     }
 }

@@ -95,12 +95,7 @@ impl EngineHandle {
             library.base = config;
             Ok(())
         });
-        let reloads = self.registry().reloads();
-        if applied.is_ok() {
-            reloads.applied();
-        } else {
-            reloads.refused();
-        }
+        lock(&self.registry().reloads).count(applied.is_ok());
         applied
     }
 

@@ -1,6 +1,6 @@
 //! Rows for types without units: patterns that match no served type, and types without a matching namespace.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
@@ -8,16 +8,14 @@ use super::{
     conductor::{Conductor, Fatal},
     facts::Outlook,
     plan::{Planned, WaitingReason},
-    state::{Row, State},
+    state::State,
 };
 use crate::{
     config::OnMissing,
     discovery::{Resolution, Unmatched},
+    registry::WaitingRows,
     status::{UnitState, UnitStatus},
 };
-
-/// Rows by entry, and by pattern or type.
-type Rows = BTreeMap<(String, String), Row>;
 
 impl Conductor {
     /// Shows every pattern as waiting, before the server's first answer.
@@ -38,7 +36,7 @@ impl Conductor {
     /// Shows patterns and types without units, with the reason, and logs each once.
     pub(super) fn show_waiting(&self, Outlook { plan, selection, .. }: &Outlook) {
         let mut state = self.lock();
-        let mut rows = Rows::new();
+        let mut rows = WaitingRows::new();
         for unmatched in &selection.unmatched {
             self.row_of_pattern(&mut state, unmatched, &mut rows);
         }
@@ -60,7 +58,7 @@ impl Conductor {
         }
     }
 
-    fn row_of_pattern(&self, state: &mut State, unmatched: &Unmatched, rows: &mut Rows) {
+    fn row_of_pattern(&self, state: &mut State, unmatched: &Unmatched, rows: &mut WaitingRows) {
         let Unmatched { entry, pattern, resolution } = unmatched;
         let config = Arc::clone(&state.known.config);
         let Some(resource) = config.resources.get(entry) else { return };
@@ -103,7 +101,7 @@ fn is_certain(resolution: &Resolution) -> bool {
     }
 }
 
-fn row_of_type(state: &mut State, planned: &Planned, rows: &mut Rows) {
+fn row_of_type(state: &mut State, planned: &Planned, rows: &mut WaitingRows) {
     let Some(waiting) = &planned.waiting else { return };
     let (unit_state, why) = match waiting {
         // It counts as listing: with `waiting` it would count as ready.

@@ -23,7 +23,8 @@ use crate::{
     indexer::{index_func::IndexFunc, siblings::Siblings},
     informer::{Informer, actor::UnitSupervisor},
     journal::{Move, UnitId},
-    status::{UnitState, UnitStatus},
+    registry::WaitingRows,
+    status::UnitState,
 };
 
 /// Question to the server about the namespaces in which a type may be listed and watched.
@@ -89,8 +90,8 @@ pub(super) struct State {
     pub(super) pending: Option<Occasion>,
     /// Set when the types of the first discovery are known; later ones are late.
     pub(super) begun: bool,
-    /// Rows without a unit, by entry and pattern or type.
-    pub(super) waiting: BTreeMap<(String, String), Row>,
+    /// Rows without a unit.
+    pub(super) waiting: WaitingRows,
     /// Rows without a unit that were logged.
     pub(super) told: BTreeSet<(String, String)>,
     /// Set if a pattern matches no type now.
@@ -105,9 +106,6 @@ pub(super) struct State {
     /// Indexes added at run time, by entry.
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
 }
-
-/// Row of `/v1/resources` without a unit.
-pub(super) type Row = Arc<UnitStatus>;
 
 /// Time for which a deleted namespace is kept.
 const LINGER: Duration = Duration::from_secs(3);
@@ -124,7 +122,7 @@ impl State {
             types: BTreeMap::new(),
             pending: None,
             begun: false,
-            waiting: BTreeMap::new(),
+            waiting: WaitingRows::new(),
             told: BTreeSet::new(),
             patterns_wait: false,
             definitions_seen: false,

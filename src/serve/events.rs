@@ -78,12 +78,12 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
     let units = registry.informers();
     let waiting = registry.waiting();
     let is_watched = units.iter().any(|unit| names(name, &unit.entry, &unit.resource));
-    if is_watched || waiting.iter().any(|waiting| name == waiting.entry || name == waiting.pattern) {
+    if is_watched || waiting.keys().any(|(entry, pattern)| name == entry || name == pattern) {
         return Ok(());
     }
     let mut known: Vec<_> = units.iter().map(|unit| unit.resource.qualified_name()).collect();
     known.extend(units.iter().map(|unit| unit.entry.clone()));
-    known.extend(waiting.into_iter().map(|waiting| waiting.entry));
+    known.extend(waiting.into_keys().map(|(entry, _)| entry));
     known.sort_unstable();
     known.dedup();
     let known = if known.is_empty() { "nothing is watched".to_owned() } else { known.join(", ") };

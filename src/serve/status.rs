@@ -17,6 +17,7 @@ use crate::{
     journal::{Journal, NotWritable},
     list_watch::kube::Scope,
     metrics,
+    mutex::lock,
     registry::{Registry, UNDISCOVERED, why_unready},
 };
 
@@ -70,7 +71,7 @@ pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
     let registry = &state.registry;
     let not_writable = state.journal.health().not_writable;
     let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer, not_writable.as_ref()));
-    let waiting = registry.waiting().into_iter().map(|waiting| json!(waiting.status.view()));
+    let waiting = registry.waiting().into_values().map(|row| json!(row.view()));
     Json(json!({ "server": *state.server, "resources": running.chain(waiting).collect::<Vec<_>>() }))
 }
 
@@ -127,7 +128,7 @@ fn journal_row(journal: &Journal) -> Value {
 /// Returns the metrics: OpenMetrics if `Accept` requests it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
     let journal = state.journal.health();
-    let (reloads, timings) = (state.registry.reloads().counts(), state.registry.timings());
+    let (reloads, timings) = (*lock(&state.registry.reloads), state.registry.timings());
     let (resources, handlers) = (state.registry.views(), (state.handlers)());
     let text = metrics::render(&resources, &handlers, &journal, reloads, state.hub.counts(), timings);
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();

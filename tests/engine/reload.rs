@@ -285,7 +285,7 @@ fn unusable_configuration_is_refused_and_engine_continues() {
         live.engine.apply(parse(&config)).unwrap_err();
         assert!(live.settled().await.is_empty());
         assert_eq!(live.cached("configmaps").len(), 3);
-        assert_eq!(live.engine.registry().reloads().counts().refused, 1);
+        assert_eq!(live.engine.registry().reloads.lock().unwrap().refused, 1);
         let mut config = parse(MAPS);
         config.http.probe_listen = Some(([127, 0, 0, 1], 1).into());
         assert_eq!(live.engine.apply(config).unwrap().needs_restart, ["[http]"]);

@@ -60,7 +60,7 @@ impl Explainer {
             let said = match why {
                 None if lacks_old => "probably sent: the event has no previous object".to_owned(),
                 None => "sent".to_owned(),
-                Some(why) => format!("not sent: {}", printable(&why.to_string())),
+                Some(why) => format!("not sent: {}", printable(&why)),
             };
             out.extend_from_slice(format!("  {handler:<width$}  {said}\n").as_bytes());
         }

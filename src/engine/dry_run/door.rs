@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{DryState, WhyNot};
+use super::{DryState, left_out};
 use crate::{
     change::Change,
     config::Config,
@@ -26,7 +26,7 @@ use crate::{
     lister::selector::{FieldSelector, LabelSelector},
     notification::UnitInfo,
     object::{
-        Object, ResourceType,
+        IGNORE_ANNOTATION, Object, ResourceType,
         packer::{Compression, Packer},
         scan::TypeMeta,
     },
@@ -50,7 +50,7 @@ pub(super) struct Door {
 ///
 /// # Errors
 /// Returns the reason if there is none.
-pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType) -> Result<Vec<String>, WhyNot> {
+pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType) -> Result<Vec<String>, String> {
     let wanted = config.wanted();
     let owned_by = |wanted: &[WantedEntry]| -> Vec<String> {
         let is_it = |owned: &&Owned| identity(&owned.resource) == identity(resource);
@@ -62,8 +62,8 @@ pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType
     }
     let all: Vec<_> = wanted.into_iter().map(|entry| WantedEntry { exclude: Vec::new(), ..entry }).collect();
     Err(match owned_by(&all).into_iter().next() {
-        Some(entry) => WhyNot::Excluded { resource: resource.qualified_name(), entry },
-        None => WhyNot::NotWatched(format!("{resource} ({})", resource.api_version())),
+        Some(entry) => format!("`exclude` of [resources.{entry}] has {}", resource.qualified_name()),
+        None => format!("no entry of [resources] has {resource} ({})", resource.api_version()),
     })
 }
 
@@ -79,7 +79,7 @@ impl Door {
         resource: &ResourceType,
         namespace: &str,
         labels: &NamespaceLabels,
-    ) -> Result<Self, WhyNot> {
+    ) -> Result<Self, String> {
         let entries = owners(config, catalog, resource)?;
         let owned = |entry: &String| Owned { entry: entry.clone(), pattern: 0, resource: resource.clone() };
         let types: Vec<_> = entries.iter().map(owned).collect();
@@ -95,18 +95,25 @@ impl Door {
                 .get(&planned.entry)
                 .is_some_and(|entry| entry.namespaces.matches(namespace) && !entry.namespace_selector.is_empty());
             if is_meant {
-                let (namespace, known) = (namespace.to_owned(), labels.contains_key(namespace));
-                return Err(WhyNot::NamespaceSelector { entry: planned.entry, namespace, known });
+                let entry = planned.entry;
+                return Err(if labels.contains_key(namespace) {
+                    format!("`namespace_selector` of [resources.{entry}] does not match the labels of {namespace}")
+                } else {
+                    format!(
+                        "[resources.{entry}] has a `namespace_selector`, but the labels of {namespace} are unknown: add \
+                         the Namespace itself to the file of the object"
+                    )
+                });
             }
         }
-        Err(WhyNot::Namespaces { entries, namespace: namespace.to_owned() })
+        Err(left_out(&entries, namespace))
     }
 
-    fn of(spec: UnitSpec) -> Result<Self, WhyNot> {
-        let key = Key::new(KEY).map_err(|error| WhyNot::Refused(error.to_string()))?;
+    fn of(spec: UnitSpec) -> Result<Self, String> {
+        let key = Key::new(KEY).map_err(|error| error.to_string())?;
         let extras = Extras { key: Some(DigestKey::lasting(key)), ..Extras::default() };
         let packer = Arc::new(Packer::new(Compression::None));
-        let options = options::informer(&spec, extras, packer).map_err(WhyNot::Refused)?;
+        let options = options::informer(&spec, extras, packer)?;
         let (entry, namespace) = (spec.entry.clone(), spec.namespace.clone());
         let info = Arc::new(UnitInfo { entry, resource: spec.resource.clone(), namespace });
         Ok(Self { info, spec, options })
@@ -120,7 +127,8 @@ impl Door {
         &self,
         old: Option<&'a DryState>,
         new: Option<&'a DryState>,
-    ) -> Result<Vec<Change>, WhyNot> {
+    ) -> Result<Vec<Change>, String> {
+        const UNCHANGED: &str = "both states are the same";
         let shown = |state: Option<&'a DryState>| state.filter(|state| self.selects(state).is_ok());
         let mut cache = Cache::new(&self.options);
         if let Some(old) = shown(old) {
@@ -135,37 +143,36 @@ impl Door {
             (Some(old), None) => vec![self.passed("DELETED", &last_selected(old, new))?],
             (None, None) => {
                 let why = new.or(old).map(|state| self.selects(state));
-                return Err(why.and_then(Result::err).unwrap_or(WhyNot::Unchanged));
+                return Err(why.and_then(Result::err).unwrap_or_else(|| UNCHANGED.to_owned()));
             }
         };
         let changes: Vec<_> = events.into_iter().flat_map(|event| cache.apply(event)).collect();
         match &changes[..] {
-            [] => Err(WhyNot::OptedOut), // hidden before and after
-            [Change::Unchanged { .. }] => Err(WhyNot::Unchanged),
-            [Change::Refreshed { .. }] => Err(WhyNot::IgnoreChanges(self.spec.entry.clone())),
+            [] => Err(format!("the annotation {IGNORE_ANNOTATION} hides it")), // before and after
+            [Change::Unchanged { .. }] => Err(UNCHANGED.to_owned()),
+            [Change::Refreshed { .. }] => {
+                Err(format!("`ignore_changes` of [resources.{}] covers every difference", self.spec.entry))
+            }
             _ => Ok(changes),
         }
     }
 
     /// Checks whether the selectors match an object, like the server.
-    fn selects(&self, state: &DryState) -> Result<(), WhyNot> {
-        let refused = |error: String| WhyNot::Refused(error);
+    fn selects(&self, state: &DryState) -> Result<(), String> {
         let scope = &self.options.scope;
-        let object = Object::from_json(state.value().to_string().as_bytes());
-        let object = object.map_err(|error| refused(error.to_string()))?;
-        let labels = LabelSelector::parse(&scope.labels).map_err(|error| refused(error.to_string()))?;
-        let fields = FieldSelector::parse(&scope.fields).map_err(|error| refused(error.to_string()))?;
-        if !labels.matches(&object) {
-            return Err(WhyNot::Labels(self.spec.entry.clone()));
-        }
-        if !fields.matches(&object) {
-            return Err(WhyNot::Fields(self.spec.entry.clone()));
-        }
-        Ok(())
+        let object = Object::from_json(state.value().to_string().as_bytes()).map_err(|error| error.to_string())?;
+        let labels = LabelSelector::parse(&scope.labels).map_err(|error| error.to_string())?;
+        let fields = FieldSelector::parse(&scope.fields).map_err(|error| error.to_string())?;
+        let option = match (labels.matches(&object), fields.matches(&object)) {
+            (true, true) => return Ok(()),
+            (false, _) => "labels",
+            (true, false) => "fields",
+        };
+        Err(format!("`{option}` of [resources.{}] does not select it", self.spec.entry))
     }
 
     /// Decodes an object as the server sends it, and passes it through the gate.
-    fn passed(&self, word: &str, object: &Value) -> Result<WatchEvent, WhyNot> {
+    fn passed(&self, word: &str, object: &Value) -> Result<WatchEvent, String> {
         let own = TypeMeta::new(self.info.resource.api_version(), self.info.resource.kind.clone());
         let mut object = object.clone();
         let mut served = own.clone();
@@ -179,18 +186,17 @@ impl Door {
         let mut decoder = WatchDecoder::new(served, plan, FRAME_MAX);
         let frame = json!({ "type": word, "object": object }).to_string();
         let mut events = Vec::with_capacity(1);
-        decoder.push(frame.as_bytes(), &mut events).map_err(|error| WhyNot::Refused(error.to_string()))?;
+        decoder.push(frame.as_bytes(), &mut events).map_err(|error| error.to_string())?;
         match events.pop().map(|event| self.options.gate.pass_event(event)) {
             Some(event @ (WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_))) => Ok(event),
             Some(
                 WatchEvent::PassedOver { why: PassedOver::TransformFailed(why), .. } | WatchEvent::Undecodable(why),
-            ) => Err(WhyNot::Refused(why)),
+            ) => Err(why),
             Some(WatchEvent::PassedOver { why: PassedOver::Foreign, .. }) => {
-                let entries = vec![self.spec.entry.clone()];
-                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-                Err(WhyNot::Namespaces { entries, namespace })
+                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+                Err(left_out(std::slice::from_ref(&self.spec.entry), namespace))
             }
-            other => Err(WhyNot::Refused(format!("cannot decode the object: {other:?}"))),
+            other => Err(format!("cannot decode the object: {other:?}")),
         }
     }
 }

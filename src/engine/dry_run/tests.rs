@@ -38,7 +38,7 @@ fn out(config: &str, old: &[Value], new: &[Value]) -> Vec<String> {
         let event: Value = serde_json::from_str(line).unwrap();
         event["type"].as_str().unwrap().rsplit('.').next().unwrap().to_owned()
     };
-    sent.iter().map(kind).chain(not_sent.iter().map(ToString::to_string)).collect()
+    sent.iter().map(kind).chain(not_sent.iter().cloned()).collect()
 }
 
 #[track_caller]
@@ -138,8 +138,7 @@ fn namespaces_in_files_are_matched_by_labels() {
         report.objects.iter().find(|object| object.object == "Pod shop/web").unwrap().handlers["out"].clone()
     };
     assert_eq!(of_pod("a").sent.len(), 1);
-    let why = of_pod("b").not_sent[0].to_string();
-    assert_eq!(why, "`namespace_selector` of [resources.pods] does not match the labels of shop");
+    assert_eq!(of_pod("b").not_sent, ["`namespace_selector` of [resources.pods] does not match the labels of shop"]);
 }
 
 #[test]
@@ -244,7 +243,7 @@ fn change_reported_by_engine_is_explained() {
     let said = |change: Change| {
         let record = Record { sequence: Sequence(1), unit: UnitId(0), time_micros: 0, change, old_lost: false };
         let said = dry_run.explain(&catalog, &resource, &record);
-        said.into_values().map(|why| why.map_or("sent".to_owned(), |why| why.to_string())).collect::<Vec<_>>()
+        said.into_values().map(|why| why.unwrap_or("sent".to_owned())).collect::<Vec<_>>()
     };
     let updated = |old: &Object, object: &Object| Change::Updated {
         old: old.clone(),
