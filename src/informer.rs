@@ -249,13 +249,10 @@ impl Informer {
         }
     }
 
-    /// Returns the seed with which a unit of another scope, or with other options, compares its first list: the objects in the
-    /// new scope. It is complete if the new scope is part of this one. The actors of this unit must have ended.
-    pub fn seed_to_relist(&self, is_covered: impl Fn(&Object) -> bool) -> Seed {
-        let mut objects = self.objects();
-        objects.retain(is_covered);
-        let bodies = self.options.indexer.keep.is_whole() && (self.meta().synced || self.first_list.bodies);
-        Seed::Relist { objects, first_list: FirstList { cause: Cause::Reload, bodies, complete: self.is_readable() } }
+    /// Returns true if a unit of another scope, or with other options, can compare its first list with the bodies of all cached
+    /// objects.
+    pub fn has_bodies(&self) -> bool {
+        self.options.indexer.keep.is_whole() && (self.meta().synced || self.first_list.bodies)
     }
 
     /// Appends and releases the last records of a unit whose actors have ended for good: see

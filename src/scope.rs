@@ -3,6 +3,7 @@
 use std::fmt;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Serialize};
 
 /// Characters that start or end the non-literal part of a glob.
 const META: [char; 6] = ['*', '?', '[', ']', '{', '}'];
@@ -11,7 +12,8 @@ const META: [char; 6] = ['*', '?', '[', ']', '{', '}'];
 ///
 /// A list with only exclusions means all other namespaces; an empty list means all. The default is all. Two values are
 /// equal if their patterns are equal.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Namespaces {
     patterns: Vec<String>,
     includes: Vec<Pattern>,
@@ -210,6 +212,20 @@ impl Namespaces {
 impl Default for Namespaces {
     fn default() -> Self {
         Self::parse::<&str>(&[]).expect("an empty list is all")
+    }
+}
+
+impl TryFrom<Vec<String>> for Namespaces {
+    type Error = NamespacesError;
+
+    fn try_from(patterns: Vec<String>) -> Result<Self, NamespacesError> {
+        Self::parse(&patterns)
+    }
+}
+
+impl From<Namespaces> for Vec<String> {
+    fn from(namespaces: Namespaces) -> Self {
+        namespaces.patterns
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     Compression, QueueOrder, Recreated, schema,
-    text::{self, Text},
+    text::Text,
 };
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
@@ -34,7 +34,7 @@ pub struct ResourceConfig {
     /// Namespaces whose objects are shown: names, and globs of whole names; `!` before one excludes and wins. For instance
     /// `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those namespaces. Cluster-scoped types are
     /// always shown. Default: all.
-    #[serde(default, with = "text::namespaces")]
+    #[serde(default)]
     #[schemars(schema_with = "schema::namespaces")]
     pub namespaces: Namespaces,
     /// Label selector on Namespace objects, for instance "team=payments". Of `namespaces`, only those that match are shown;

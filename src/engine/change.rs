@@ -31,19 +31,18 @@ use super::{
     conductor::Conductor,
     options::{self, Extras},
     plan::{TypeName, UnitSpec},
-    reconcile::{Fate, First, From, Steps, UnitStart, distribute, successor},
+    reconcile::{First, From, Steps, UnitStart, distribute, successor},
     restore::describe,
     state::{TypeState, Unit},
 };
 use crate::{
     change::{Cause, Change, Reached},
     delivery::table::UnitOptions,
-    indexer::{FirstList, Retirement, actor::MoveReader, retirement, store::Meta},
-    informer::{Informer, Seed, actor::UnitSupervisor, messages::StopUnit},
+    indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings, store::Meta},
+    informer::{Informer, InformerOptions, Seed, actor::UnitSupervisor, messages::StopUnit},
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::scoped::Gate,
     mutex::lock,
-    notification::UnitInfo,
     object::Object,
 };
 
@@ -153,10 +152,7 @@ impl Conductor {
         self.show(&state);
         drop(state);
         let ended = old.into_iter().zip(retired).zip(moved).filter_map(|((unit, (_, left)), moved)| {
-            let how = match steps.fate(unit.informer.id)? {
-                Fate::Deleted(cause) => Retirement::Deleted(cause),
-                Fate::Removed(cause) => Retirement::Removed(cause),
-            };
+            let how = steps.fate(unit.informer.id)?;
             Some(Ended { unit, moved, left, how })
         });
         ended.collect()
@@ -258,17 +254,12 @@ impl Conductor {
         extras: Extras,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
         let spec = &start.spec;
-        let packer = self.shared.journal.packer(id, options::compression(spec));
-        let options = options::informer(spec, extras, packer)?;
         let late = matches!(start.from, From::Nothing { late: true });
-        let info =
-            UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
-        let resync_period = spec.options.options.resync;
-        let unit_options = UnitOptions { late, resync_period, cached: options.indexer.keep.is_whole() };
+        let (options, unit_options) = self.unit_options(id, spec, extras, late)?;
         let strangers = if let Some(before) = before.filter(|before| *before != spec.entry) {
-            self.router.add_successor(id, info, unit_options, before)
+            self.router.add_successor(id, spec.info(), unit_options, before)
         } else {
-            self.router.add_unit(id, info, unit_options);
+            self.router.add_unit(id, spec.info(), unit_options);
             Vec::new()
         };
         let first = match start.from {
@@ -276,22 +267,42 @@ impl Conductor {
             From::Continue(_) => First::Done,
             From::Compare { cause, .. } => First::Compared(cause),
         };
+        let unit = self.unit(id, spec.clone(), first, options, &kept.siblings, seed);
+        unit.informer.status.lock().late = self.registry.is_discovered();
+        describe(&self.shared.journal, id, (spec, first), start.from.units(), unit.informer.meta().objects == 0);
+        Ok((unit, strangers))
+    }
+
+    /// Returns the options of a unit, for itself and for its readers.
+    pub(super) fn unit_options(
+        &self,
+        id: UnitId,
+        spec: &UnitSpec,
+        extras: Extras,
+        late: bool,
+    ) -> Result<(InformerOptions, UnitOptions), String> {
+        let packer = self.shared.journal.packer(id, spec.options.options.compression);
+        let options = options::informer(spec, extras, packer)?;
+        let (resync_period, cached) = (spec.options.options.resync, options.indexer.keep.is_whole());
+        Ok((options, UnitOptions { late, resync_period, cached }))
+    }
+
+    /// Returns a unit that was not started.
+    pub(super) fn unit(
+        &self,
+        id: UnitId,
+        spec: UnitSpec,
+        first: First,
+        options: InformerOptions,
+        siblings: &Arc<Siblings>,
+        seed: Option<Seed>,
+    ) -> Unit {
         let resource = Arc::new(spec.resource.clone());
-        let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
-        informer.status.lock().late = self.registry.is_discovered();
+        let informer = Arc::new(Informer::new(id, &spec.entry, resource, options, Arc::clone(siblings), seed));
         if self.router.table().skips_downtime(&spec.entry) {
             informer.name_what_was_missed();
         }
-        let unit = Unit {
-            spec: spec.clone(),
-            informer: Arc::new(informer),
-            supervisor: None,
-            first,
-            stopping: false,
-            saved: false,
-        };
-        describe(&self.shared.journal, id, (spec, first), start.from.units(), unit.informer.meta().objects == 0);
-        Ok((unit, strangers))
+        Unit { spec, informer, supervisor: None, first, stopping: false, saved: false }
     }
 
     fn start_units(&self, name: &TypeName, which: impl Fn(&Unit) -> bool) {
@@ -362,9 +373,9 @@ fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
         From::Nothing { .. } => None,
         From::Continue(unit) => old.iter().find(|old| old.informer.id == *unit).map(|old| old.informer.seed()),
         From::Compare { with, cause } => {
-            let with: Vec<&Unit> = old.iter().filter(|old| with.contains(&old.informer.id)).collect();
-            let bodies = with.iter().all(|old| old.first_list().bodies);
-            let complete = with.iter().any(|old| old.spec.contains(&start.spec) && old.first_list().complete);
+            let with = || old.iter().filter(|old| with.contains(&old.informer.id));
+            let bodies = with().all(|old| old.informer.has_bodies());
+            let complete = with().any(|old| old.spec.contains(&start.spec) && old.informer.is_readable());
             Some(Seed::Relist { objects, first_list: FirstList { cause: *cause, bodies, complete } })
         }
     }
@@ -375,13 +386,5 @@ impl Unit {
     async fn wait(&self, journal: &Journal, why: &NotWritable) {
         warn!(resource = %self.spec.resource, %why, "the unit ends when the journal accepts its last records");
         journal.writable().await;
-    }
-
-    /// Returns the first list that a successor has to make with this cache.
-    fn first_list(&self) -> FirstList {
-        match self.informer.seed_to_relist(|_| false) {
-            Seed::Relist { first_list, .. } => first_list,
-            Seed::Resume { .. } => FirstList::default(),
-        }
     }
 }

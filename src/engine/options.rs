@@ -14,7 +14,7 @@ use crate::{
     },
     object::{
         FieldPath, IgnoredPaths, Keep, ResourceType,
-        packer::{Compression, Packer},
+        packer::Packer,
         scan::{ScanPlan, TypeMeta},
     },
     redact::{Rule, Treatment, is_secrets},
@@ -119,11 +119,6 @@ pub(super) struct Extras {
     pub(super) transform: Option<Transform>,
     /// Key of the digests.
     pub(super) key: Option<DigestKey>,
-}
-
-/// Returns the compression of a unit's bodies.
-pub(super) fn compression(spec: &UnitSpec) -> Compression {
-    spec.options.options.compression
 }
 
 /// Returns the options of one unit, whose bodies `packer` compresses.

@@ -14,10 +14,13 @@ use std::{
     sync::Arc,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     config::{Config, ResourceConfig},
     discovery::Owned,
     lister::LabelSelector,
+    notification::UnitInfo,
     object::ResourceType,
     redact::Redaction,
     reflector::ReflectorConfig,
@@ -47,8 +50,8 @@ impl fmt::Display for TypeName {
     }
 }
 
-/// Unit that should run: one type in one scope, for one entry.
-#[derive(Clone, Debug, PartialEq)]
+/// Unit that should run: one type in one scope, for one entry. It is stored in the state, from which a later run recreates it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnitSpec {
     /// Name of the `[resources.*]` entry.
     pub entry: String,
@@ -62,11 +65,13 @@ pub struct UnitSpec {
     pub filter: Option<Namespaces>,
     /// Configuration of the entry.
     pub options: Arc<ResourceConfig>,
-    /// Options for lists and watches.
+    /// Options for lists and watches. They are no reason to replace a unit of an earlier run.
+    #[serde(skip)]
     pub reflector: ReflectorConfig,
     /// Redaction of values, and its key.
     pub redaction: Arc<Redaction>,
     /// Set if a handler or the program needs to know who changed the objects.
+    #[serde(default)]
     pub notes_who_changed: bool,
 }
 
@@ -85,6 +90,11 @@ impl UnitSpec {
     /// Returns the name of the type.
     pub fn type_name(&self) -> TypeName {
         TypeName::of(&self.resource)
+    }
+
+    /// Returns its description for handlers.
+    pub fn info(&self) -> UnitInfo {
+        UnitInfo { entry: self.entry.clone(), resource: self.resource.clone(), namespace: self.namespace.clone() }
     }
 
     /// Returns true if it watches a namespaced type in the whole cluster: if that is refused, single namespaces may work.

@@ -8,7 +8,7 @@
 //! [`distribute`].
 
 use super::plan::{SpecDifference, UnitSpec};
-use crate::{change::Cause, config::Cache, journal::UnitId};
+use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
 /// Reason for looking at units, which decides the cause of the resulting events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,15 +54,6 @@ pub struct RunningSpec {
     pub gone: bool,
 }
 
-/// Treatment of a stopped unit's objects that no new unit shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The objects may still exist: `removed`.
-    Removed(Cause),
-    /// The objects no longer exist on the server: `deleted`, as tombstones.
-    Deleted(Cause),
-}
-
 /// Start of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum From {
@@ -98,7 +89,7 @@ pub struct Steps {
     /// Units that continue untouched.
     pub keep: Vec<UnitId>,
     /// Units to stop, and the treatment of objects that are seeded nowhere.
-    pub stop: Vec<(UnitId, Fate)>,
+    pub stop: Vec<(UnitId, Retirement)>,
     /// Units to start.
     pub start: Vec<UnitStart>,
 }
@@ -110,7 +101,7 @@ impl Steps {
     }
 
     /// Returns the treatment of a stopping unit's objects; `None` for other units.
-    pub fn fate(&self, unit: UnitId) -> Option<Fate> {
+    pub fn fate(&self, unit: UnitId) -> Option<Retirement> {
         self.stop.iter().find(|(id, _)| *id == unit).map(|(_, fate)| *fate)
     }
 }
@@ -202,13 +193,13 @@ impl History {
     }
 }
 
-fn fate(unit: &RunningSpec, occasion: Occasion) -> Fate {
+fn fate(unit: &RunningSpec, occasion: Occasion) -> Retirement {
     match occasion {
-        Occasion::Start if unit.gone => Fate::Deleted(Cause::Downtime),
-        _ if unit.gone => Fate::Deleted(Cause::Relist),
+        Occasion::Start if unit.gone => Retirement::Deleted(Cause::Downtime),
+        _ if unit.gone => Retirement::Deleted(Cause::Relist),
         // the configuration may have changed while no engine ran
-        Occasion::Reload | Occasion::Start => Fate::Removed(Cause::Reload),
-        _ => Fate::Removed(Cause::Watch),
+        Occasion::Reload | Occasion::Start => Retirement::Removed(Cause::Reload),
+        _ => Retirement::Removed(Cause::Watch),
     }
 }
 
@@ -257,11 +248,7 @@ impl From {
 
     /// Returns true if objects of this unit are used.
     pub fn takes(&self, unit: UnitId) -> bool {
-        match self {
-            Self::Nothing { .. } => false,
-            Self::Continue(old) => *old == unit,
-            Self::Compare { with, .. } => with.contains(&unit),
-        }
+        self.units().contains(&unit)
     }
 }
 

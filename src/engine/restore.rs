@@ -15,36 +15,20 @@ use tracing::{error, info, warn};
 use super::{conductor::Conductor, options, plan::UnitSpec, reconcile::First, state::Unit};
 use crate::{
     change::Cause,
-    config::{Config, ResourceConfig},
-    delivery::table::UnitOptions,
+    config::Config,
     indexer::FirstList,
-    informer::{Informer, Seed},
+    informer::Seed,
     journal::{
         Journal, UnitId,
         store::{Recovered, StoreError, StoredUnit},
     },
-    notification::UnitInfo,
-    object::ResourceType,
-    redact::Redaction,
-    scope::Namespaces,
 };
 
 /// Stored description of a unit, from which a later run recreates it.
 #[derive(Debug, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "what is kept of a unit: facts that have nothing to do with each other"
-)]
 struct Description {
-    entry: String,
-    resource: ResourceType,
-    namespace: Option<String>,
-    namespace_fields: String,
-    filter: Option<Vec<String>>,
-    options: ResourceConfig,
-    redaction: Redaction,
-    #[serde(default)]
-    notes_who_changed: bool,
+    #[serde(flatten)]
+    spec: UnitSpec,
     /// Set if no object of its first list existed at the very first start.
     late: bool,
     /// Set if its first list is the first of all, and is not compared.
@@ -56,40 +40,6 @@ struct Description {
 }
 
 impl Description {
-    fn of(spec: &UnitSpec, first: First, heir_of: &[UnitId], complete: bool) -> Self {
-        Self {
-            entry: spec.entry.clone(),
-            resource: spec.resource.clone(),
-            namespace: spec.namespace.clone(),
-            namespace_fields: spec.namespace_fields.clone(),
-            filter: spec.filter.as_ref().map(|filter| filter.patterns().to_vec()),
-            options: (*spec.options).clone(),
-            redaction: (*spec.redaction).clone(),
-            notes_who_changed: spec.notes_who_changed,
-            late: matches!(first, First::Initial { late: true }),
-            initial: matches!(first, First::Initial { .. }),
-            heir_of: heir_of.iter().map(|unit| unit.0).collect(),
-            complete,
-        }
-    }
-
-    /// Returns the spec of the unit. Options for lists come from the present configuration, and are no reason to replace it.
-    fn spec(&self, config: &Config) -> Result<UnitSpec, String> {
-        let filter = self.filter.as_ref().map(|patterns| Namespaces::parse(patterns)).transpose();
-        let entry = config.resources.get(&self.entry).unwrap_or(&self.options);
-        Ok(UnitSpec {
-            entry: self.entry.clone(),
-            resource: self.resource.clone(),
-            namespace: self.namespace.clone(),
-            namespace_fields: self.namespace_fields.clone(),
-            filter: filter.map_err(|error| error.to_string())?,
-            options: Arc::new(self.options.clone()),
-            redaction: Arc::new(self.redaction.clone()),
-            notes_who_changed: self.notes_who_changed,
-            reflector: options::reflector(config, entry),
-        })
-    }
-
     fn first(&self, synced: bool) -> First {
         match synced {
             true => First::Done,
@@ -108,7 +58,13 @@ pub(super) fn describe(
     complete: bool,
 ) {
     if journal.is_stored() {
-        let description = Description::of(spec, first, heir_of, complete);
+        let description = Description {
+            spec: spec.clone(),
+            late: matches!(first, First::Initial { late: true }),
+            initial: matches!(first, First::Initial { .. }),
+            heir_of: heir_of.iter().map(|unit| unit.0).collect(),
+            complete,
+        };
         let description = serde_json::to_value(description).expect("a description is text, numbers and lists");
         journal.describe_unit(unit, description);
     }
@@ -143,8 +99,8 @@ impl Conductor {
             .filter(|(stored, description)| stored.retired.is_none() && description.complete)
             .flat_map(|(_, description)| description.heir_of.iter().copied())
             .collect();
-        let mut objects = 0;
-        for (stored, description) in &described {
+        let (units, mut objects) = (described.len(), 0);
+        for (stored, description) in described {
             let counts = description.complete && !replaced.contains(&stored.id.0);
             match self.restore_unit(stored, description, counts, &config, &known) {
                 Ok(restored) => objects += restored,
@@ -163,9 +119,8 @@ impl Conductor {
         state.next_unit = journal.next_unit().0;
         self.show(&state);
         drop(state);
-        if !described.is_empty() {
-            let (units, clean) = (described.len(), recovered.clean);
-            info!(units, objects, clean, journal = journal.id(), "restored the state of the last run");
+        if units > 0 {
+            info!(units, objects, clean = recovered.clean, journal = journal.id(), "restored the state of the last run");
         }
         Ok(())
     }
@@ -174,25 +129,23 @@ impl Conductor {
     fn restore_unit(
         &self,
         stored: &StoredUnit,
-        description: &Description,
+        description: Description,
         counts: bool,
         config: &Config,
         known: &BTreeSet<String>,
     ) -> Result<usize, RestoreError> {
         let (id, journal) = (stored.id, &self.shared.journal);
-        let spec = description.spec(config).map_err(RestoreError::Unit)?;
+        let first = description.first(stored.reached.synced);
+        let mut spec = description.spec;
+        spec.reflector = options::reflector(config, config.resources.get(&spec.entry).unwrap_or(&spec.options));
         let extras = self.extras(&spec.entry, &self.lock().indexes);
         // A unit with other rules is replaced after the server has answered which types it serves; its objects are read before.
         let gate =
             options::gate_of_today(config, &spec.entry, &spec, extras.key.as_ref()).map_err(RestoreError::Unit)?;
-        let packer = journal.packer(id, options::compression(&spec));
-        let options = options::informer(&spec, extras, packer).map_err(RestoreError::Unit)?;
-        let resync_period = spec.options.options.resync;
-        let cached = options.indexer.keep.is_whole();
-        let unit_options = UnitOptions { late: stored.terms.late, resync_period, cached };
-        let info =
-            UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
-        let moves = self.router.restore_unit(id, info, unit_options, (stored.terms, stored.retired), known);
+        let (options, unit_options) =
+            self.unit_options(id, &spec, extras, stored.terms.late).map_err(RestoreError::Unit)?;
+        let terms = (stored.terms, stored.retired);
+        let moves = self.router.restore_unit(id, spec.info(), unit_options, terms, known);
         if stored.retired.is_some() {
             return Ok(0);
         }
@@ -203,7 +156,6 @@ impl Conductor {
         let mut objects = Vec::new();
         journal.objects(id, &mut |object| objects.extend(gate.pass_cached(object))).map_err(RestoreError::Store)?;
         let count = objects.len();
-        let first = description.first(stored.reached.synced);
         let seed = match first {
             First::Done => Seed::Resume {
                 objects,
@@ -213,7 +165,7 @@ impl Conductor {
             },
             First::Initial { .. } => Seed::Relist { objects, first_list: FirstList::default() },
             First::Compared(cause) => {
-                Seed::Relist { objects, first_list: FirstList { cause, bodies: cached, complete: false } }
+                Seed::Relist { objects, first_list: FirstList { cause, bodies: unit_options.cached, complete: false } }
             }
         };
         let name = spec.type_name();
@@ -221,13 +173,8 @@ impl Conductor {
         let kept = state.types.entry(name.clone()).or_default();
         kept.settled = true;
         kept.late = stored.terms.late;
-        let siblings = Arc::clone(&kept.siblings);
-        let (entry, resource) = (spec.entry.clone(), Arc::new(spec.resource.clone()));
-        let informer = Arc::new(Informer::new(id, &entry, resource, options, siblings, Some(seed)));
-        if self.router.table().skips_downtime(&entry) {
-            informer.name_what_was_missed();
-        }
-        kept.units.push(Unit { spec, informer, supervisor: None, first, stopping: false, saved: true });
+        let unit = Unit { saved: true, ..self.unit(id, spec, first, options, &kept.siblings, Some(seed)) };
+        kept.units.push(unit);
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
         let units: Vec<UnitSpec> = kept.units.iter().map(|unit| unit.spec.clone()).collect();
         state.known.watched(&name, units.iter());

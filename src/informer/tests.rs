@@ -70,6 +70,12 @@ fn stubs() -> InformerOptions {
     InformerOptions { indexer: IndexerOptions { keep, ..IndexerOptions::default() }, ..options() }
 }
 
+/// Returns the seed of a unit of another scope.
+fn relist(old: &Informer) -> Seed {
+    let first_list = FirstList { cause: Cause::Reload, bodies: old.has_bodies(), complete: old.is_readable() };
+    Seed::Relist { objects: old.objects(), first_list }
+}
+
 fn config_maps() -> Arc<ResourceType> {
     Arc::new(ResourceType {
         group: String::new(),
@@ -257,7 +263,7 @@ async fn relisted(selective: bool, expected: &str) {
         collection.put("d");
     });
     let indexer = IndexerOptions { selective, ..IndexerOptions::default() };
-    let seed = old.seed_to_relist(|_| true);
+    let seed = relist(&old);
     let unit = bench.make(1, &server, InformerOptions { indexer, ..options() }, Some(seed));
     assert!(unit.is_readable() && !unit.meta().synced);
     assert_eq!(names(&unit), "a101 b102 c103");
@@ -293,7 +299,7 @@ fn unchanged_object_gets_new_body_after_crash() {
         server.hold_lists(true);
         let gate = Gate { transform: Some(cut), ..Gate::default() };
         let options = InformerOptions { gate, ..options() };
-        let (unit, supervisor) = bench.start(1, &server, options, Some(old.seed_to_relist(|_| true)));
+        let (unit, supervisor) = bench.start(1, &server, options, Some(relist(&old)));
         for (times, actor) in (1..).zip([0, 1, 2]) {
             bench.running(&supervisor).await;
             supervisor.send(Sabotage(actor, Fault::new(Harm::Panic, Moment::Now))).await.unwrap();
@@ -317,7 +323,7 @@ fn interrupted_first_list_over_seed_is_completed() {
                 let old = bench.ran(&server, options()).await;
                 server.change(|collection| collection.delete("a"));
                 server.hold_lists(true);
-                let seed = Some(old.seed_to_relist(|_| true));
+                let seed = Some(relist(&old));
                 let (unit, supervisor) = bench.start(1, &server, options(), seed);
                 bench.running(&supervisor).await;
                 supervisor.send(Sabotage(2, Fault::new(harm, moment))).await.unwrap();
@@ -355,8 +361,7 @@ fn unsynced_unit_hands_on_its_first_list() {
         let unit = bench.make(1, &server, options(), Some(seed));
         let Seed::Relist { objects, first_list: handed_on } = unit.seed() else { panic!("it is not synced") };
         assert_eq!((objects.len(), handed_on), (1, first_list));
-        let Seed::Relist { first_list, .. } = unit.seed_to_relist(|_| false) else { panic!("as asked") };
-        assert_eq!(first_list, FirstList { cause: Cause::Reload, bodies: false, complete: true });
+        assert_eq!((unit.has_bodies(), unit.is_readable()), (false, true));
     });
 }
 
@@ -452,7 +457,7 @@ fn full_bodies_return_after_stub_cache() {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let old = bench.ran(&server, stubs()).await;
         server.change(|collection| collection.put("b"));
-        let (unit, supervisor) = bench.start(1, &server, options(), Some(old.seed_to_relist(|_| true)));
+        let (unit, supervisor) = bench.start(1, &server, options(), Some(relist(&old)));
         bench.says("1:=a101 Reload, 1:?>b103 Reload").await;
         server.change(|collection| collection.put("b"));
         bench.says("1:b103>b104 Watch").await;

@@ -114,9 +114,7 @@ impl Door {
         let extras = Extras { key: Some(DigestKey::lasting(key)), ..Extras::default() };
         let packer = Arc::new(Packer::new(Compression::None));
         let options = options::informer(&spec, extras, packer)?;
-        let (entry, namespace) = (spec.entry.clone(), spec.namespace.clone());
-        let info = Arc::new(UnitInfo { entry, resource: spec.resource.clone(), namespace });
-        Ok(Self { info, spec, options })
+        Ok(Self { info: Arc::new(spec.info()), spec, options })
     }
 
     /// Returns the changes when the second state replaces the first one, which is cached if it is given.
