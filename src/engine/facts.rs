@@ -10,7 +10,6 @@ use std::{
 };
 
 use super::{
-    options,
     plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, World, plan},
     presence::Presence,
 };
@@ -21,6 +20,7 @@ use crate::{
 };
 
 /// Facts that decide which units should run.
+#[derive(Default)]
 pub(super) struct Facts {
     pub(super) config: Arc<Config>,
     /// Types that the server serves; `None` before its first answer.
@@ -56,7 +56,7 @@ impl Facts {
         selection.owned.retain(|owned| !self.presence.is_deleted(&TypeName::of(&owned.resource)));
         self.stick_to_versions(&mut selection.owned, catalog);
         let world = World { types: &selection.owned, namespaces: &self.namespaces, refused: &self.refused };
-        let plan = plan(config, world, |entry| options::reflector(config, entry));
+        let plan = plan(config, world);
         Some(Outlook { plan, selection, depends_on_crds })
     }
 
@@ -75,6 +75,7 @@ impl Facts {
 }
 
 /// Current facts, and the plan that follows from them.
+#[derive(Default)]
 pub(super) struct Known {
     facts: Facts,
     /// Outlook on these facts; `None` until it is needed.
@@ -87,20 +88,7 @@ pub(super) struct Known {
 impl Known {
     /// Creates the facts for a configuration, without any facts about the server.
     pub(super) fn new(config: Arc<Config>) -> Self {
-        let facts = Facts {
-            config,
-            catalog: None,
-            presence: Presence::default(),
-            namespaces: KnownNamespaces::Unknown,
-            refused: BTreeMap::new(),
-            versions: BTreeMap::new(),
-        };
-        Self {
-            facts,
-            outlook: None,
-            #[cfg(any(test, feature = "testing"))]
-            plans: 0,
-        }
+        Self { facts: Facts { config, ..Facts::default() }, ..Self::default() }
     }
 
     /// Returns the outlook on the facts; `None` before the server's first answer.

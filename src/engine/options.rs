@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{plan::UnitSpec, redaction::DigestKey};
 use crate::{
-    config::{self, Config, HttpAuth, Mode, ResourceConfig},
+    config::{self, Config, HttpAuth, Mode},
     indexer::{IndexerOptions, index_func::IndexFunc},
     informer::InformerOptions,
     list_watch::{
@@ -25,8 +25,6 @@ use crate::{
     supervisor::SupervisorConfig,
 };
 
-/// Page size of client-go, and default of `[kube] page_size`: the reflector then chooses itself.
-const PAGE_SIZE_DEFAULT: u32 = 500;
 /// Annotation of `kubectl apply`: a whole copy of the applied object.
 const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
 
@@ -241,25 +239,6 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
         indexers: Vec::new(),
         warnings: Vec::new(),
         hides_values: false,
-    }
-}
-
-/// Returns the options for lists and watches of an entry's units.
-pub(super) fn reflector(config: &Config, entry: &ResourceConfig) -> ReflectorConfig {
-    ReflectorConfig { resync_period: entry.options.resync, ..auxiliary_reflector(config) }
-}
-
-/// Returns the options for lists and watches of an informer for the engine itself.
-pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
-    let kube = &config.kube;
-    ReflectorConfig {
-        streaming_lists: kube.streaming_lists,
-        page_size: Some(kube.page_size).filter(|size| *size != PAGE_SIZE_DEFAULT),
-        watch_timeout: kube.watch_timeout,
-        stall_after: kube.stall_after,
-        internal_error_retry: kube.internal_error_retry,
-        backoff: kube.backoff,
-        ..ReflectorConfig::default()
     }
 }
 

@@ -27,6 +27,9 @@ use crate::{
     scope::Namespaces,
 };
 
+/// Page size of client-go, and default of `[kube] page_size`: the reflector then chooses itself.
+const PAGE_SIZE_DEFAULT: u32 = 500;
+
 /// Resource type without its version: all versions are the same objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeName {
@@ -233,73 +236,42 @@ impl Plan {
     }
 }
 
-/// Plans all units. `reflector` returns the options for lists and watches of an entry.
-pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&ResourceConfig) -> ReflectorConfig) -> Plan {
+/// Plans all units.
+pub fn plan(config: &Config, world: World<'_>) -> Plan {
     let mut plan = Plan::default();
     let entries: BTreeMap<&str, Arc<ResourceConfig>> =
         config.resources.iter().map(|(name, resource)| (name.as_str(), Arc::new(resource.clone()))).collect();
     for Owned { entry, resource, .. } in world.types {
         let Some(options) = entries.get(entry.as_str()) else { continue };
-        let name = TypeName::of(resource);
-        let refused = world.refused.get(&name);
-        let redaction = config.redact.of(entry, resource, options.mode);
-        let whole = in_cluster(entry, resource, options, reflector(options), redaction);
-        let whole = UnitSpec { notes_who_changed: config.asks_who_changed(entry), ..whole };
-        let planned = Planned {
+        let whole = in_cluster(config, entry, resource, options);
+        let name = whole.type_name();
+        let mut planned = Planned {
             entry: entry.clone(),
             resource: resource.clone(),
             units: Vec::new(),
             waiting: None,
             unasked: BTreeSet::new(),
         };
-        let planned = match spread(options, resource) {
-            Spread::Cluster if refused.is_none() => Planned { units: vec![whole], ..planned },
-            Spread::Names(names) => {
-                Planned { units: names.iter().map(|name| in_namespace(&whole, name)).collect(), ..planned }
-            }
-            Spread::Cluster => {
+        let names = options.namespaces.names().filter(|_| resource.namespaced);
+        match (names, world.refused.get(&name)) {
+            _ if resource.namespaced && !options.namespace_selector.is_empty() => {
                 plan.needs_namespaces = true;
-                where_allowed(whole, world.namespaces, refused.unwrap_or(&Allowed::new()), planned)
+                planned.where_selected(&whole, world.namespaces);
             }
-            Spread::Selected(selector) => {
+            (Some(names), _) => planned.units = names.iter().map(|name| in_namespace(&whole, name)).collect(),
+            (None, Some(allowed)) => {
                 plan.needs_namespaces = true;
-                where_selected(&whole, world.namespaces, &selector, planned)
+                planned.where_allowed(whole, world.namespaces, allowed);
             }
-        };
+            (None, None) => planned.units.push(whole),
+        }
         plan.types.entry(name).or_default().push(planned);
     }
     plan
 }
 
-/// Distribution of a type over namespaces.
-enum Spread {
-    Cluster,
-    Names(Vec<String>),
-    Selected(LabelSelector),
-}
-
-fn spread(options: &ResourceConfig, resource: &ResourceType) -> Spread {
-    if !resource.namespaced {
-        return Spread::Cluster;
-    }
-    if !options.namespace_selector.is_empty() {
-        // Loading the configuration has refused invalid selectors.
-        return Spread::Selected(LabelSelector::parse(&options.namespace_selector).unwrap_or_default());
-    }
-    match options.namespaces.names() {
-        Some(names) => Spread::Names(names.into_iter().map(str::to_owned).collect()),
-        None => Spread::Cluster,
-    }
-}
-
 /// Returns the spec of a unit over the whole cluster; the server leaves out as much as it can.
-fn in_cluster(
-    entry: &str,
-    resource: &ResourceType,
-    options: &Arc<ResourceConfig>,
-    reflector: ReflectorConfig,
-    redaction: Redaction,
-) -> UnitSpec {
+fn in_cluster(config: &Config, entry: &str, resource: &ResourceType, options: &Arc<ResourceConfig>) -> UnitSpec {
     let pushed = options.namespaces.field_selector().filter(|_| resource.namespaced);
     let filter = (resource.namespaced && options.namespaces.needs_filter()).then(|| options.namespaces.clone());
     UnitSpec {
@@ -309,9 +281,9 @@ fn in_cluster(
         namespace_fields: pushed.unwrap_or_default(),
         filter,
         options: Arc::clone(options),
-        reflector,
-        redaction: Arc::new(redaction),
-        notes_who_changed: false,
+        reflector: reflector(config, options),
+        redaction: Arc::new(config.redact.of(entry, resource, options.mode)),
+        notes_who_changed: config.asks_who_changed(entry),
     }
 }
 
@@ -319,37 +291,59 @@ fn in_namespace(whole: &UnitSpec, namespace: &str) -> UnitSpec {
     UnitSpec { namespace: Some(namespace.to_owned()), namespace_fields: String::new(), filter: None, ..whole.clone() }
 }
 
-/// Plans one unit for each namespace whose labels match.
-fn where_selected(whole: &UnitSpec, known: &KnownNamespaces, selector: &LabelSelector, planned: Planned) -> Planned {
-    let known = match known {
-        KnownNamespaces::Unknown => return Planned { waiting: Some(WaitingReason::Namespaces), ..planned },
-        KnownNamespaces::Forbidden => return Planned { waiting: Some(WaitingReason::NamespacesForbidden), ..planned },
-        KnownNamespaces::Known(known) => known,
-    };
-    let matching = known.iter().filter(|(name, labels)| {
-        whole.options.namespaces.matches(name) && selector.matches_labels(|key| labels.get(key).map(String::as_str))
-    });
-    let units: Vec<_> = matching.map(|(name, _)| in_namespace(whole, name)).collect();
-    let waiting = units.is_empty().then_some(WaitingReason::NoNamespace);
-    Planned { units, waiting, ..planned }
+/// Returns the options for lists and watches of an entry's units.
+pub(super) fn reflector(config: &Config, entry: &ResourceConfig) -> ReflectorConfig {
+    ReflectorConfig { resync_period: entry.options.resync, ..auxiliary_reflector(config) }
 }
 
-/// Plans one unit for each namespace in which the type may be watched. If there is none, plans the whole cluster: the unit
-/// shows the refusal, and recovers by itself.
-fn where_allowed(whole: UnitSpec, known: &KnownNamespaces, allowed: &Allowed, planned: Planned) -> Planned {
-    let KnownNamespaces::Known(known) = known else { return Planned { units: vec![whole], ..planned } };
-    let (mut units, mut unasked) = (Vec::new(), BTreeSet::new());
-    for namespace in known.keys().filter(|name| whole.options.namespaces.matches(name)) {
-        match allowed.get(namespace) {
-            Some(true) => units.push(in_namespace(&whole, namespace)),
-            Some(false) => {}
-            None => drop(unasked.insert(namespace.clone())),
+/// Returns the options for lists and watches of an informer for the engine itself.
+pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
+    let kube = &config.kube;
+    ReflectorConfig {
+        streaming_lists: kube.streaming_lists,
+        page_size: Some(kube.page_size).filter(|size| *size != PAGE_SIZE_DEFAULT),
+        watch_timeout: kube.watch_timeout,
+        stall_after: kube.stall_after,
+        internal_error_retry: kube.internal_error_retry,
+        backoff: kube.backoff,
+        ..ReflectorConfig::default()
+    }
+}
+
+impl Planned {
+    /// Plans one unit for each namespace whose labels match.
+    fn where_selected(&mut self, whole: &UnitSpec, known: &KnownNamespaces) {
+        let KnownNamespaces::Known(known) = known else {
+            let is_forbidden = *known == KnownNamespaces::Forbidden;
+            self.waiting =
+                Some(if is_forbidden { WaitingReason::NamespacesForbidden } else { WaitingReason::Namespaces });
+            return;
+        };
+        // Loading the configuration has refused invalid selectors.
+        let selector = LabelSelector::parse(&whole.options.namespace_selector).unwrap_or_default();
+        let matching = known.iter().filter(|(name, labels)| {
+            whole.options.namespaces.matches(name) && selector.matches_labels(|key| labels.get(key).map(String::as_str))
+        });
+        self.units = matching.map(|(name, _)| in_namespace(whole, name)).collect();
+        self.waiting = self.units.is_empty().then_some(WaitingReason::NoNamespace);
+    }
+
+    /// Plans one unit for each namespace in which the type may be watched. If there is none, plans the whole cluster: the unit
+    /// shows the refusal, and recovers by itself.
+    fn where_allowed(&mut self, whole: UnitSpec, known: &KnownNamespaces, allowed: &Allowed) {
+        if let KnownNamespaces::Known(known) = known {
+            for namespace in known.keys().filter(|name| whole.options.namespaces.matches(name)) {
+                match allowed.get(namespace) {
+                    Some(true) => self.units.push(in_namespace(&whole, namespace)),
+                    Some(false) => {}
+                    None => drop(self.unasked.insert(namespace.clone())),
+                }
+            }
+        }
+        if self.units.is_empty() {
+            self.units.push(whole);
         }
     }
-    if units.is_empty() {
-        units.push(whole);
-    }
-    Planned { units, unasked, ..planned }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use serde::{Deserialize, Serialize};
 use tracing::{error, info, warn};
 
-use super::{conductor::Conductor, options, plan::UnitSpec, reconcile::First, state::Unit};
+use super::{conductor::Conductor, options, plan::{UnitSpec, reflector}, reconcile::First, state::Unit};
 use crate::{
     change::Cause,
     config::Config,
@@ -137,7 +137,7 @@ impl Conductor {
         let (id, journal) = (stored.id, &self.shared.journal);
         let first = description.first(stored.reached.synced);
         let mut spec = description.spec;
-        spec.reflector = options::reflector(config, config.resources.get(&spec.entry).unwrap_or(&spec.options));
+        spec.reflector = reflector(config, config.resources.get(&spec.entry).unwrap_or(&spec.options));
         let extras = self.extras(&spec.entry, &self.lock().indexes);
         // A unit with other rules is replaced after the server has answered which types it serves; its objects are read before.
         let gate =

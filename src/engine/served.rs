@@ -9,8 +9,7 @@ use super::{
     auxiliary::{self, Auxiliary, Sighting},
     conductor::{Conductor, Fatal},
     facts::Outlook,
-    options,
-    plan::TypeName,
+    plan::{TypeName, auxiliary_reflector},
     presence::Served,
     reconcile::Occasion,
     rediscovery::Need,
@@ -137,7 +136,7 @@ impl Conductor {
                         see(&conductor, &seen);
                     }
                 };
-                let reflector = options::auxiliary_reflector(&config);
+                let reflector = auxiliary_reflector(&config);
                 *slot = Some(Auxiliary::start(resource, &self.shared, reflector, tell));
             }
         };

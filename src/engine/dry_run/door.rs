@@ -85,7 +85,7 @@ impl Door {
         let types: Vec<_> = entries.iter().map(owned).collect();
         let namespaces = KnownNamespaces::Known(labels.clone());
         let world = World { types: &types, namespaces: &namespaces, refused: &BTreeMap::new() };
-        let plan = plan(config, world, |entry| options::reflector(config, entry));
+        let plan = plan(config, world);
         for planned in plan.types.into_values().flatten() {
             if let Some(spec) = planned.units.into_iter().find(|unit| unit.covers(namespace)) {
                 return Self::of(spec);
