@@ -20,7 +20,6 @@ use super::{
     handlers::{self, OwnHandler, OwnSink, Statuses},
     library::Library,
     options,
-    rediscovery::Rediscovery,
     running::RunningEngine,
     sources::KubeSources,
     state::State,
@@ -219,7 +218,7 @@ impl EngineBuilder {
             failed: watch::Sender::new(None),
             bound: false.into(),
             fault: SharedFault::default(),
-            state: Mutex::new(State::new(Arc::new(config.clone()), Rediscovery::new(config.kube.backoff))),
+            state: Mutex::new(State::new(config)),
         });
         if let Some(recovered) = recovered {
             take_up(&conductor, &recovered).await?;

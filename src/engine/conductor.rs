@@ -204,7 +204,7 @@ impl Conductor {
     fn see_units(&self) {
         let mut state = self.lock();
         let State { types, inquiries, .. } = &mut *state;
-        let mut refused = Vec::new();
+        let (mut refused, mut allowed) = (Vec::new(), Vec::new());
         for (name, kept) in types {
             for unit in &mut kept.units {
                 let (unit_state, synced) = {
@@ -214,17 +214,20 @@ impl Conductor {
                 if synced {
                     unit.first = First::Done;
                 }
-                let can_fall_back = unit.spec.is_whole_of_namespaces() && unit.supervisor.is_some();
-                let is_refused = unit_state == UnitState::Forbidden;
-                if can_fall_back && is_refused != inquiries.contains_key(name) {
-                    refused.push((name.clone(), is_refused));
+                if !unit.spec.is_whole_of_namespaces() || unit.supervisor.is_none() {
+                    continue; // single namespaces cannot take its place
+                }
+                match (inquiries.get(name), unit_state) {
+                    (None, UnitState::Forbidden) => refused.push(name.clone()),
+                    (Some(inquiry), UnitState::Watching) if !inquiry.asking => allowed.push(name.clone()),
+                    _ => {}
                 }
             }
+            kept.admit();
         }
-        state.types.values_mut().for_each(TypeState::admit);
-        for (name, refused) in refused {
-            state.note_refusal(&name, refused);
-        }
+        refused.dedup();
+        refused.iter().for_each(|name| state.refuse(name));
+        allowed.iter().for_each(|name| state.allow(name));
     }
 
     /// Starts a change of every type that is due.

@@ -110,8 +110,8 @@ impl Known {
     }
 
     /// Records the versions in which a type is watched: those of these units.
-    pub(super) fn watched<'a>(&mut self, name: &TypeName, units: impl Iterator<Item = &'a UnitSpec>) {
-        let versions: Versions = units.map(|unit| (unit.entry.clone(), unit.resource.clone())).collect();
+    pub(super) fn watched<'a>(&mut self, name: &TypeName, units: impl IntoIterator<Item = &'a UnitSpec>) {
+        let versions: Versions = units.into_iter().map(|unit| (unit.entry.clone(), unit.resource.clone())).collect();
         if self.versions.get(name).map_or(versions.is_empty(), |known| *known == versions) {
             return;
         }

@@ -176,8 +176,7 @@ impl Conductor {
         let unit = Unit { saved: true, ..self.unit(id, spec, first, options, &kept.siblings, Some(seed)) };
         kept.units.push(unit);
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
-        let units: Vec<UnitSpec> = kept.units.iter().map(|unit| unit.spec.clone()).collect();
-        state.known.watched(&name, units.iter());
+        state.note_versions(&name, None);
         Ok(count)
     }
 }

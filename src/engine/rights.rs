@@ -23,14 +23,14 @@ impl Conductor {
         let mut state = self.lock();
         let now = Instant::now();
         let mut questions = Vec::new();
-        let of_type = |name: &TypeName| plan.types.get(name).map_or(&[][..], Vec::as_slice);
         let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
         let State { inquiries, known, .. } = &mut *state;
         for (name, inquiry) in inquiries.iter_mut().filter(|(_, inquiry)| askable(inquiry)) {
-            let Some(resource) = of_type(name).first().map(|planned| planned.resource.clone()) else { continue };
+            let Some(planned @ [first, ..]) = plan.types.get(name).map(Vec::as_slice) else { continue };
+            let resource = first.resource.clone();
             let again = inquiry.again_at <= now;
             let mut namespaces: BTreeSet<String> =
-                of_type(name).iter().flat_map(|planned| planned.unasked.iter().cloned()).collect();
+                planned.iter().flat_map(|planned| planned.unasked.iter().cloned()).collect();
             if again {
                 namespaces.extend(known.refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
             }
@@ -85,52 +85,32 @@ impl Conductor {
                 info!(resource = %name, "the type is now allowed in the whole cluster");
                 state.allow(name);
             }
-            Some(allowed) => state.allow_in(name, allowed),
+            Some(answer) => {
+                let is_new = |known: &Allowed| !answer.iter().all(|(name, allowed)| known.get(name) == Some(allowed));
+                if state.known.refused.get(name).is_some_and(is_new) {
+                    state.known.refused.entry(name.clone()).or_default().extend(answer);
+                }
+                state.due(name, Occasion::Scope);
+            }
         }
-        state.due(name, Occasion::Scope);
     }
 }
 
 impl State {
-    /// Records that a type is refused in the whole cluster; everything is asked again at `again_at`.
-    pub(super) fn refuse(&mut self, name: &TypeName, again_at: Instant) {
+    /// Records that a type is refused in the whole cluster.
+    pub(super) fn refuse(&mut self, name: &TypeName) {
+        info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
+        let again_at = ask_again_at(&self.known.config);
         self.known.refused.insert(name.clone(), Allowed::new());
         self.inquiries.insert(name.clone(), Inquiry { asking: false, again_at, not_before: None });
-    }
-
-    /// Records the namespaces in which a type is allowed that is refused in the whole cluster.
-    pub(super) fn allow_in(&mut self, name: &TypeName, answer: Allowed) {
-        let Some(known) = self.known.refused.get(name) else { return };
-        if answer.iter().any(|(namespace, allowed)| known.get(namespace) != Some(allowed))
-            && let Some(known) = self.known.refused.get_mut(name)
-        {
-            known.extend(answer);
-        }
+        self.due(name, Occasion::Scope);
     }
 
     /// Records that a type is allowed in the whole cluster.
     pub(super) fn allow(&mut self, name: &TypeName) {
         self.known.refused.remove(name);
         self.inquiries.remove(name);
-    }
-}
-
-impl State {
-    /// Records whether a type is refused in the whole cluster.
-    pub(super) fn note_refusal(&mut self, name: &TypeName, refused: bool) {
-        match (self.inquiries.get(name), refused) {
-            (None, true) => {
-                info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
-                let again_at = ask_again_at(&self.known.config);
-                self.refuse(name, again_at);
-                self.due(name, Occasion::Scope);
-            }
-            (Some(inquiry), false) if !inquiry.asking && self.is_watched_as_a_whole(name) => {
-                self.allow(name);
-                self.due(name, Occasion::Scope);
-            }
-            _ => {}
-        }
+        self.due(name, Occasion::Scope);
     }
 }
 

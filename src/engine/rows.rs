@@ -83,10 +83,8 @@ impl Conductor {
             }
             _ => info!(entry, %pattern, why, "waiting for the type to be served"),
         }
-        let row = match state.waiting.get(&key) {
-            Some(row) => Arc::clone(row),
-            None => Arc::new(UnitStatus::waiting(entry, pattern.as_str())),
-        };
+        let waiting = || Arc::new(UnitStatus::waiting(entry, pattern.as_str()));
+        let row = state.waiting.get(&key).cloned().unwrap_or_else(waiting);
         row.lock().last_error = Some(why);
         rows.insert(key, row);
     }
@@ -115,10 +113,8 @@ fn row_of_type(state: &mut State, planned: &Planned, rows: &mut WaitingRows) {
     if state.told.insert(key.clone()) && *waiting != WaitingReason::Namespaces {
         warn!(entry = planned.entry, resource = %planned.resource, why, "the type is watched in no namespace");
     }
-    let row = match state.waiting.get(&key) {
-        Some(row) => Arc::clone(row),
-        None => Arc::new(UnitStatus::new(&planned.entry, &planned.resource, None)),
-    };
+    let waiting = || Arc::new(UnitStatus::new(&planned.entry, &planned.resource, None));
+    let row = state.waiting.get(&key).cloned().unwrap_or_else(waiting);
     let mut view = row.lock();
     view.state = unit_state;
     view.message = Some(why.to_owned());

@@ -114,7 +114,9 @@ impl Conductor {
                 state.rediscovery.saw_definition(name.clone(), !gone, now);
             }
             state.look_for_running(&catalog, false);
-            state.due_if_known(&name, Occasion::Discovery);
+            if state.types.contains_key(&name) {
+                state.due(&name, Occasion::Discovery);
+            }
         }
         drop(state);
         self.poke();

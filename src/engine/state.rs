@@ -7,6 +7,7 @@ use std::{
 };
 
 use actix::Addr;
+use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
@@ -17,14 +18,13 @@ use super::{
     rediscovery::Rediscovery,
 };
 use crate::{
-    backoff::Backoff,
+    backoff::{Backoff, BackoffConfig},
     config::{Config, OnRemoved},
     discovery::Catalog,
     indexer::{index_func::IndexFunc, siblings::Siblings},
     informer::{Informer, actor::UnitSupervisor},
     journal::{Move, UnitId},
     registry::WaitingRows,
-    status::UnitState,
 };
 
 /// Question to the server about the namespaces in which a type may be listed and watched.
@@ -75,12 +75,15 @@ pub(super) struct TypeState {
 }
 
 /// Everything that the conductor knows.
+#[derive(Educe)]
+#[educe(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct State {
     /// Facts for plans.
     pub(super) known: Known,
     /// Groups that did not answer at the first discovery: their types are not new.
     pub(super) unasked_at_start: BTreeSet<String>,
+    #[educe(Default = Rediscovery::new(BackoffConfig::default()))]
     pub(super) rediscovery: Rediscovery,
     /// Set while a discovery is in progress.
     pub(super) discovering: bool,
@@ -112,38 +115,15 @@ const LINGER: Duration = Duration::from_secs(3);
 
 impl State {
     /// Creates the state for a configuration, without knowledge about the server.
-    pub(super) fn new(config: Arc<Config>, rediscovery: Rediscovery) -> Self {
-        Self {
-            known: Known::new(config),
-            rediscovery,
-            unasked_at_start: BTreeSet::new(),
-            discovering: false,
-            looked: Looked::default(),
-            types: BTreeMap::new(),
-            pending: None,
-            begun: false,
-            waiting: WaitingRows::new(),
-            told: BTreeSet::new(),
-            patterns_wait: false,
-            definitions_seen: false,
-            lingering: BTreeMap::new(),
-            inquiries: BTreeMap::new(),
-            next_unit: 0,
-            indexes: BTreeMap::new(),
-        }
+    pub(super) fn new(config: Config) -> Self {
+        let rediscovery = Rediscovery::new(config.kube.backoff);
+        Self { known: Known::new(Arc::new(config)), rediscovery, ..Self::default() }
     }
 
     /// Schedules a look at a type; the most important occasion counts.
     pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
         let kept = self.types.entry(name.clone()).or_default();
         kept.due = kept.due.max(Some(occasion));
-    }
-
-    /// Schedules a look at a type, if the type is known.
-    pub(super) fn due_if_known(&mut self, name: &TypeName, occasion: Occasion) {
-        if self.types.contains_key(name) {
-            self.due(name, occasion);
-        }
     }
 
     /// Schedules a look at all types. A reload may change the version in which they are watched.
@@ -204,16 +184,19 @@ impl State {
         self.lingering.values().min().map(|since| *since + LINGER)
     }
 
+    fn units_of(&self, name: &TypeName) -> &[Unit] {
+        self.types.get(name).map_or(&[][..], |kept| &kept.units)
+    }
+
     /// Returns the units of a type for reconciliation with `desired`.
     pub(super) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
-        let Some(kept) = self.types.get(name) else { return Vec::new() };
         let is_wanted = |namespace: &str| desired.iter().any(|spec| spec.namespace.as_deref() == Some(namespace));
         let is_missing = |namespace: &str| match &self.known.namespaces {
             KnownNamespaces::Known(known) => !known.contains_key(namespace),
             KnownNamespaces::Unknown | KnownNamespaces::Forbidden => false,
         };
         let is_gone = |namespace: &str| is_missing(namespace) && !is_wanted(namespace);
-        let running = kept.units.iter().map(|unit| RunningSpec {
+        let running = self.units_of(name).iter().map(|unit| RunningSpec {
             id: unit.informer.id,
             spec: unit.spec.clone(),
             first: unit.first,
@@ -244,7 +227,7 @@ impl State {
     /// Returns the desired units of a type; `None` if the running units should continue: the type may still exist, or its
     /// entry keeps its objects.
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
-        let kept = self.types.get(name).map_or(&[][..], |kept| &kept.units);
+        let kept = self.units_of(name);
         let keeps = |unit: &Unit| {
             let entry = self.known.config.resources.get(&unit.spec.entry);
             entry.is_some_and(|entry| entry.options.on_removed == OnRemoved::Keep)
@@ -256,10 +239,9 @@ impl State {
     /// Records the versions in which a type is watched: those of `desired`, or those of the running units if they continue.
     pub(super) fn note_versions(&mut self, name: &TypeName, desired: Option<&[UnitSpec]>) {
         let running = self.types.get(name).map_or(&[][..], |kept| &kept.units).iter().map(|unit| &unit.spec);
-        if let Some(desired) = desired {
-            self.known.watched(name, desired.iter());
-        } else {
-            self.known.watched(name, running);
+        match desired {
+            Some(desired) => self.known.watched(name, desired),
+            None => self.known.watched(name, running),
         }
     }
 
@@ -282,15 +264,6 @@ impl State {
         } else {
             self.known.presence.judge(&running, served)
         };
-    }
-
-    /// Returns true if a unit over the whole cluster gets answers.
-    pub(super) fn is_watched_as_a_whole(&self, name: &TypeName) -> bool {
-        let units = self.types.get(name).map_or(&[][..], |kept| &kept.units);
-        units.iter().any(|unit| {
-            let state = unit.informer.status.lock().state;
-            unit.spec.is_whole_of_namespaces() && matches!(state, UnitState::Watching)
-        })
     }
 
     /// Returns the known facts about a type, except its units.
