@@ -15,7 +15,7 @@ use super::{
     handlers::{Delivery, OwnHandler, OwnSink, Statuses},
     library::Library,
     reconcile::Occasion,
-    reload::{keep_until_restart, needs_restart},
+    reload::keep_until_restart,
     typed::TypedLister,
 };
 use crate::{
@@ -314,8 +314,7 @@ impl Conductor {
         change(&mut changed)?;
         let mut config = changed.config()?;
         let running = Arc::clone(&self.lock().known.config);
-        let needs_restart = needs_restart(&running, &config);
-        keep_until_restart(&running, &mut config);
+        let needs_restart = keep_until_restart(&running, &mut config);
         let moves = self.with_delivery(|delivery| delivery.apply(&config))??;
         *lock(&self.library) = changed;
         self.queue_moves(moves);

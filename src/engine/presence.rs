@@ -28,15 +28,6 @@ pub struct Presence {
     deleted: BTreeSet<TypeName>,
 }
 
-/// Result for the running types.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
-    /// Types that were certainly removed.
-    pub gone: BTreeSet<TypeName>,
-    /// Types that are missing, but may exist: running units continue until another look.
-    pub doubtful: BTreeSet<TypeName>,
-}
-
 impl Presence {
     /// Records that a CRD was seen deleted.
     pub fn definition_deleted(&mut self, name: TypeName) {
@@ -55,7 +46,7 @@ impl Presence {
     }
 
     /// Compares the running types with a new answer.
-    pub fn look(&mut self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) -> Looked {
+    pub fn look(&mut self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) {
         let mut absent = BTreeMap::new();
         for name in running {
             let before = self.absent.get(name).copied();
@@ -66,15 +57,11 @@ impl Presence {
             }
         }
         self.absent = absent;
-        self.judge(running, served)
     }
 
-    /// Judges the running types by the last answer, and by the CRDs that appeared or were deleted after it.
-    pub fn judge(&self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) -> Looked {
-        let is_gone = |name: &&TypeName| self.deleted.contains(*name) || self.absent.get(*name) == Some(&ABSENT_TIMES);
-        let (gone, others): (BTreeSet<_>, BTreeSet<_>) = running.iter().partition(is_gone);
-        let doubtful = others.into_iter().filter(|name| served(name) != Served::Yes);
-        Looked { doubtful: doubtful.cloned().collect(), gone: gone.into_iter().cloned().collect() }
+    /// Returns true if a running type was certainly removed.
+    pub fn is_gone(&self, name: &TypeName) -> bool {
+        self.deleted.contains(name) || self.absent.get(name) == Some(&ABSENT_TIMES)
     }
 }
 
@@ -90,28 +77,26 @@ mod tests {
     fn check(answers: &str, expected: &str) {
         let mut presence = Presence::default();
         let mut last = Served::Yes;
-        let mut looked = Looked::default();
         for answer in answers.chars() {
-            match answer {
-                'D' => presence.definition_deleted(name()),
-                'S' => presence.definition_seen(&name()),
-                answer => {
-                    last = match answer {
-                        'y' => Served::Yes,
-                        'n' => Served::No,
-                        _ => Served::Unknown,
-                    };
-                    looked = presence.look(&[name()], |_| last);
+            last = match answer {
+                'D' => {
+                    presence.definition_deleted(name());
                     continue;
                 }
-            }
-            looked = presence.judge(&[name()], |_| last);
+                'S' => {
+                    presence.definition_seen(&name());
+                    continue;
+                }
+                'y' => Served::Yes,
+                'n' => Served::No,
+                _ => Served::Unknown,
+            };
+            presence.look(&[name()], |_| last);
         }
-        let said = match (looked.gone.len(), looked.doubtful.len()) {
-            (0, 0) => "there",
-            (0, 1) => "doubtful",
-            (1, 0) => "gone",
-            _ => "both",
+        let said = match (presence.is_gone(&name()), last) {
+            (true, _) => "gone",
+            (false, Served::Yes) => "there",
+            (false, Served::No | Served::Unknown) => "doubtful",
         };
         assert_eq!(said, expected, "{answers}");
     }

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs::File,
     io::{self, Write as _},
     path::Path,
     sync::{
@@ -11,6 +11,8 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
+
+use tempfile::NamedTempFile;
 
 use crate::{
     config::Redact,
@@ -153,24 +155,21 @@ fn kept(dir: &Path) -> io::Result<Option<Key>> {
     }
     private_dir::make(dir)?;
     let (text, key) = make();
-    let unfinished = dir.join(format!("{FILE}.{}", std::process::id()));
-    drop(fs::remove_file(&unfinished)); // left behind by a process with the same id
-    let mut file = private_dir::file().create_new(true).open(&unfinished)?;
+    let mut file = NamedTempFile::new_in(dir)?; // only this user may read it
     writeln!(file, "{text}")?;
-    file.sync_all()?;
-    // Linking, unlike renaming, fails if another process has created the key.
-    let linked = fs::hard_link(&unfinished, &path);
-    fs::remove_file(&unfinished)?;
-    File::open(dir)?.sync_all()?;
-    match linked {
-        Ok(()) => Ok(Some(key)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
-        Err(error) => Err(error),
+    file.as_file().sync_all()?;
+    match file.persist_noclobber(&path) {
+        Ok(_) => File::open(dir)?.sync_all()?,
+        Err(other) if other.error.kind() == io::ErrorKind::AlreadyExists => return Ok(None), // of another process
+        Err(failed) => return Err(failed.error),
     }
+    Ok(Some(key))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::private_dir::tests::mode;
 

@@ -70,38 +70,31 @@ fn fingerprint(paths: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Returns the options that differ and take effect only after a restart.
-pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let (a, b) = (&old.kube, &new.kube);
-    let checks = [
-        ("[cluster]", old.cluster != new.cluster),
-        ("[kube] kubeconfig", a.kubeconfig != b.kubeconfig),
-        ("[kube] context", a.context != b.context),
-        ("[kube] max_concurrent_lists", a.max_concurrent_lists != b.max_concurrent_lists),
-        ("[kube] max_frame", a.max_frame != b.max_frame),
-        ("[supervision]", old.supervision != new.supervision),
-        ("[http]", old.http != new.http),
-        ("[subscribe]", old.subscribe != new.subscribe),
-        ("[state]", old.state != new.state),
-        ("[telemetry]", old.telemetry != new.telemetry),
-        ("[log] format", old.log.format != new.log.format),
-    ];
-    checks.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+/// Resets options that cannot be applied live to their running values. Returns the names of options that differed.
+pub(super) fn keep_until_restart(running: &Config, new: &mut Config) -> Vec<&'static str> {
+    let mut kept = Vec::new();
+    keep("[cluster]", &running.cluster, &mut new.cluster, &mut kept);
+    let (old_kube, kube) = (&running.kube, &mut new.kube);
+    keep("[kube] kubeconfig", &old_kube.kubeconfig, &mut kube.kubeconfig, &mut kept);
+    keep("[kube] context", &old_kube.context, &mut kube.context, &mut kept);
+    keep("[kube] max_concurrent_lists", &old_kube.max_concurrent_lists, &mut kube.max_concurrent_lists, &mut kept);
+    keep("[kube] max_frame", &old_kube.max_frame, &mut kube.max_frame, &mut kept);
+    keep("[supervision]", &running.supervision, &mut new.supervision, &mut kept);
+    keep("[http]", &running.http, &mut new.http, &mut kept);
+    keep("[subscribe]", &running.subscribe, &mut new.subscribe, &mut kept);
+    keep("[state]", &running.state, &mut new.state, &mut kept);
+    keep("[telemetry]", &running.telemetry, &mut new.telemetry, &mut kept);
+    if running.log.format != new.log.format {
+        kept.push("[log] format"); // of the program, not of the engine
+    }
+    kept
 }
 
-/// Resets options that cannot be applied live to their running values.
-pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
-    new.cluster.clone_from(&running.cluster);
-    new.supervision.clone_from(&running.supervision);
-    new.http.clone_from(&running.http);
-    new.subscribe = running.subscribe;
-    new.state.clone_from(&running.state);
-    new.telemetry.clone_from(&running.telemetry);
-    let (kept, new) = (&running.kube, &mut new.kube);
-    new.kubeconfig.clone_from(&kept.kubeconfig);
-    new.context.clone_from(&kept.context);
-    new.max_concurrent_lists = kept.max_concurrent_lists;
-    new.max_frame = kept.max_frame;
+fn keep<T: Clone + PartialEq>(name: &'static str, running: &T, new: &mut T, kept: &mut Vec<&'static str>) {
+    if running != new {
+        new.clone_from(running);
+        kept.push(name);
+    }
 }
 
 #[cfg(test)]
@@ -175,9 +168,10 @@ mod tests {
     fn options_that_need_restart_are_named() {
         let base = Config::from_toml_str(PODS).unwrap();
         let with = |more: &str| Config::from_toml_str(&format!("{PODS}{more}")).unwrap();
-        assert!(needs_restart(&base, &with("[handlers.o]\ntype = \"stdout\"")).is_empty());
-        assert!(needs_restart(&base, &with("[kube]\npage_size = 7\nstall_after = \"1m\"")).is_empty());
-        let changed = with("[kube]\ncontext = \"other\"\n[http]\nlisten = \"\"\n[cluster]\nname = \"c\"");
-        assert_eq!(needs_restart(&base, &changed), ["[cluster]", "[kube] context", "[http]"]);
+        let needs_restart = |more: &str| keep_until_restart(&base, &mut with(more));
+        assert!(needs_restart("[handlers.o]\ntype = \"stdout\"").is_empty());
+        assert!(needs_restart("[kube]\npage_size = 7\nstall_after = \"1m\"").is_empty());
+        let changed = ("[kube]\ncontext = \"other\"\n[http]\nlisten = \"\"\n[cluster]\nname = \"c\"");
+        assert_eq!(needs_restart(changed), ["[cluster]", "[kube] context", "[http]"]);
     }
 }

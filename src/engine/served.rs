@@ -85,10 +85,10 @@ impl Conductor {
             state.unasked_at_start = groups.collect();
         }
         state.known.catalog = Some(Arc::clone(&catalog));
-        state.look_for_running(&catalog, true);
+        state.look_for_running(&catalog);
         state.all_due(if first { Occasion::Start } else { Occasion::Discovery });
         let need = Need {
-            doubtful: !state.looked.doubtful.is_empty(),
+            doubtful: state.types.keys().any(|name| state.is_doubtful(name)),
             waiting_blindly: state.patterns_wait && !state.definitions_seen,
             never_again: state.known.config.kube.rediscover == Rediscover::Never,
         };
@@ -113,7 +113,6 @@ impl Conductor {
             if (served(&catalog, &name) == Served::Yes) == *gone {
                 state.rediscovery.saw_definition(name.clone(), !gone, now);
             }
-            state.look_for_running(&catalog, false);
             if state.types.contains_key(&name) {
                 state.due(&name, Occasion::Discovery);
             }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     facts::Known,
     plan::{KnownNamespaces, NamespaceLabels, Plan, SpecDifference, TypeName, UnitSpec},
-    presence::{Looked, Served},
+    presence::Served,
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
 };
@@ -87,7 +87,6 @@ pub(super) struct State {
     pub(super) rediscovery: Rediscovery,
     /// Set while a discovery is in progress.
     pub(super) discovering: bool,
-    pub(super) looked: Looked,
     pub(super) types: BTreeMap<TypeName, TypeState>,
     /// Occasion for types that appear: the most important one since the last.
     pub(super) pending: Option<Occasion>,
@@ -201,7 +200,7 @@ impl State {
             spec: unit.spec.clone(),
             first: unit.first,
             sound: unit.supervisor.as_ref().map_or(unit.saved, Addr::connected) && !unit.stopping,
-            gone: self.looked.gone.contains(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
+            gone: self.known.presence.is_gone(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
         });
         running.collect()
     }
@@ -232,8 +231,8 @@ impl State {
             let entry = self.known.config.resources.get(&unit.spec.entry);
             entry.is_some_and(|entry| entry.options.on_removed == OnRemoved::Keep)
         };
-        let stays = self.looked.gone.contains(name) && kept.iter().any(keeps);
-        if stays || self.looked.doubtful.contains(name) { None } else { plan.desired(name) }
+        let stays = self.known.presence.is_gone(name) && kept.iter().any(keeps);
+        if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
     }
 
     /// Records the versions in which a type is watched: those of `desired`, or those of the running units if they continue.
@@ -254,16 +253,19 @@ impl State {
         }
     }
 
-    /// Compares the running types with a catalog; `is_new` is set for a new answer of the server.
-    pub(super) fn look_for_running(&mut self, catalog: &Catalog, is_new: bool) {
+    /// Compares the running types with a new answer of the server.
+    pub(super) fn look_for_running(&mut self, catalog: &Catalog) {
         let running = self.types.iter().filter(|(_, kept)| !kept.units.is_empty());
         let running: Vec<TypeName> = running.map(|(name, _)| name.clone()).collect();
-        let served = |name: &TypeName| served(catalog, name);
-        self.looked = if is_new {
-            self.known.presence.look(&running, served)
-        } else {
-            self.known.presence.judge(&running, served)
-        };
+        self.known.presence.look(&running, |name| served(catalog, name));
+    }
+
+    /// Returns true if a running type is missing, but may exist: its units continue until another look.
+    pub(super) fn is_doubtful(&self, name: &TypeName) -> bool {
+        let is_served = |catalog: &Arc<Catalog>| served(catalog, name) == Served::Yes;
+        !self.units_of(name).is_empty()
+            && !self.known.presence.is_gone(name)
+            && !self.known.catalog.as_ref().is_some_and(is_served)
     }
 
     /// Returns the known facts about a type, except its units.

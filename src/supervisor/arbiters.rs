@@ -49,7 +49,7 @@ impl Arbiters {
 
     /// Returns the next seat in turn.
     pub fn seat(&self) -> Seat {
-        let mut pool = self.lock();
+        let mut pool = lock(&self.pool);
         let index = pool.next % pool.seats.len();
         pool.next += 1;
         Seat { index, generation: pool.seats[index].generation }
@@ -62,7 +62,7 @@ impl Arbiters {
         W: FnOnce() -> Result<T, Exit> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let arbiter = self.lock().seats[seat.index].arbiter.handle();
+        let arbiter = lock(&self.pool).seats[seat.index].arbiter.handle();
         // A thread that has ended drops the closure, and `reply` with it.
         let _sent = arbiter.spawn_fn(move || {
             let done = catch_unwind(AssertUnwindSafe(work));
@@ -74,7 +74,7 @@ impl Arbiters {
     /// Replaces the hung arbiter of a seat, unless another unit has done so, and returns the new seat. The old thread cannot be
     /// ended from outside, so it is abandoned.
     pub fn replace(&self, seat: Seat) -> Seat {
-        let mut pool = self.lock();
+        let mut pool = lock(&self.pool);
         let place = &mut pool.seats[seat.index];
         if place.generation == seat.generation {
             std::mem::replace(&mut place.arbiter, Arbiter::new()).stop();
@@ -85,12 +85,8 @@ impl Arbiters {
 
     /// Asks every arbiter to end.
     pub fn stop(&self) {
-        for place in &self.lock().seats {
+        for place in &lock(&self.pool).seats {
             place.arbiter.stop();
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
-        lock(&self.pool)
     }
 }
