@@ -161,7 +161,7 @@ fn read(loaded: &Loaded, place: usize) -> Result<States, Vec<Finding>> {
 }
 
 fn run(dry_run: &DryRun, [old, new]: States) -> Result<DryReport, String> {
-    dry_run.run(old, new, Timestamp::now().as_microsecond()).map_err(|error| printable(&error.to_string()))
+    dry_run.run(old, new, Timestamp::now().as_microsecond()).map_err(|error| printable(&error))
 }
 
 /// Prints the assumptions about types that are not built in, each once.

@@ -15,11 +15,7 @@
 //! If a task panics, the state still describes the units. Units that were asked to stop are no longer sound, and the next
 //! change begins with them.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use actix::{Actor, Addr};
 use futures_util::future::join_all;
@@ -69,28 +65,23 @@ impl Conductor {
 
     /// Makes the pending moves in order; gives up at `by`, or when a unit has ended for good.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
-        let take = |kept: &mut TypeState| std::mem::take(&mut kept.moves);
-        let mut moves: VecDeque<(UnitId, Move)> = self.of_type(name, take).unwrap_or_default().into();
-        while let Some((unit, asked)) = moves.pop_front() {
-            let supervisor = self.of_type(name, |kept| {
-                kept.units.iter().find(|known| known.informer.id == unit).and_then(|known| known.supervisor.clone())
-            });
-            let Some(supervisor) = supervisor.flatten() else { continue };
-            let answer = supervisor.send(MoveReader(asked)).await;
-            if !matches!(answer, Ok(Err(_))) {
-                continue;
+        let next = |kept: &mut TypeState| {
+            let (unit, asked) = *kept.moves.first()?;
+            let unit = kept.units.iter().find(|known| known.informer.id == unit);
+            Some((unit.and_then(|unit| unit.supervisor.clone()), asked))
+        };
+        while let Some((supervisor, asked)) = self.of_type(name, next).flatten() {
+            if let Some(supervisor) = supervisor
+                && let Ok(Err(_)) = supervisor.send(MoveReader(asked)).await
+            {
+                if by.is_some_and(|by| Instant::now() >= by) {
+                    return;
+                }
+                sleep(ASK_AGAIN).await;
+            } else {
+                self.of_type(name, |kept| kept.moves.remove(0));
             }
-            moves.push_front((unit, asked));
-            if by.is_some_and(|by| Instant::now() >= by) {
-                break;
-            }
-            sleep(ASK_AGAIN).await;
         }
-        // Moves that arrived meanwhile wait behind the rest.
-        self.of_type(name, |kept| {
-            let later = std::mem::take(&mut kept.moves);
-            kept.moves = moves.into_iter().chain(later).collect();
-        });
     }
 
     async fn stop_units(&self, name: &TypeName, steps: &Steps) {

@@ -273,23 +273,35 @@ impl Conductor {
 
     /// Runs a change as a task. Whatever its result, the type is looked at again when needed.
     fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps) {
-        let conductor = Arc::clone(self);
-        actix_rt::spawn(async move {
-            let ended = AssertUnwindSafe(conductor.change(&name, steps)).catch_unwind().await;
+        let (conductor, of_type) = (Arc::clone(self), name.clone());
+        let work = async move { conductor.change(&of_type, steps).await };
+        self.spawn(work, move |conductor, ended| {
             conductor.of_type(&name, |kept| {
                 kept.busy = false;
-                let Err(panic) = ended else {
+                let Err(cause) = ended else {
                     kept.failures = None;
                     return;
                 };
                 let backoff = conductor.shared.supervision.backoff;
                 let failures = kept.failures.get_or_insert_with(|| Backoff::new(backoff));
                 let delay = failures.fail(conductor.clock.elapsed(), rand::random());
-                let cause = panicked(&*panic);
                 error!(resource = %name, %cause, ?delay, "failed to change the units of the type; retrying");
                 kept.not_before = Some(Instant::now() + delay);
                 kept.due = kept.due.max(Some(Occasion::Repair));
             });
+        });
+    }
+
+    /// Runs `work` as a task. Then `end` gets its result, or the panic, and the loop is woken.
+    pub(super) fn spawn<T>(
+        self: &Arc<Self>,
+        work: impl Future<Output = T> + 'static,
+        end: impl FnOnce(&Self, Result<T, Exit>) + 'static,
+    ) {
+        let conductor = Arc::clone(self);
+        actix_rt::spawn(async move {
+            let ended = AssertUnwindSafe(work).catch_unwind().await;
+            end(&conductor, ended.map_err(|panic| panicked(&*panic)));
             conductor.poke();
         });
     }

@@ -38,7 +38,7 @@ use crate::{
     rules::Rules,
 };
 
-pub use state::{DryState, StateError};
+pub use state::DryState;
 
 /// Name of the journal of a dry run.
 const JOURNAL: &str = "dry-run";
@@ -121,7 +121,7 @@ impl DryRun {
         mut old: Vec<DryState>,
         mut new: Vec<DryState>,
         time_micros: i64,
-    ) -> Result<DryReport, StateError> {
+    ) -> Result<DryReport, String> {
         let Assumed { catalog, types, guessed } = self.assumed([old.as_slice(), new.as_slice()]);
         for state in old.iter_mut().chain(&mut new) {
             if types.get(&state.object_type()).is_some_and(|resource| resource.namespaced) {
@@ -156,9 +156,10 @@ impl DryRun {
     fn assumed(&self, sides: [&[DryState]; 2]) -> Assumed {
         let states = || sides.into_iter().flatten();
         // A kind that has a namespace in one version has it in all.
-        let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(DryState::group_kind).collect();
+        let group_kind = |state: &DryState| (state.key.group.clone(), state.key.kind.clone());
+        let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(group_kind).collect();
         let kinds: BTreeMap<ObjectType, bool> =
-            states().map(|state| (state.object_type(), spread.contains(&state.group_kind()))).collect();
+            states().map(|state| (state.object_type(), spread.contains(&group_kind(state)))).collect();
         let entries = self.config.resources.values();
         let patterns = entries.flat_map(|entry| entry.patterns.iter().chain(&entry.exclude));
         Assumed::of(&kinds, &patterns.map(TypePattern::pattern).collect::<Vec<_>>())

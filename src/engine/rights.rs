@@ -41,14 +41,20 @@ impl Conductor {
         }
         drop(state);
         for (name, resource, namespaces, again) in questions {
-            let conductor = Arc::clone(self);
-            actix_rt::spawn(async move {
-                let mut asking = AskingRights { conductor, name, failed: true, again };
-                match asking.conductor.rights(&resource, namespaces, again).await {
-                    Ok(answer) => {
-                        asking.conductor.take_rights(&asking.name, answer);
-                        asking.failed = false;
+            let (conductor, asked) = (Arc::clone(self), resource.clone());
+            let work = async move { conductor.rights(&asked, namespaces, again).await };
+            self.spawn(work, move |conductor, answer| {
+                let mut state = conductor.lock();
+                let (again_at, pause) = (ask_again_at(&state.known.config), state.known.config.kube.backoff.max);
+                if let Some(inquiry) = state.inquiries.get_mut(&name) {
+                    inquiry.asking = false;
+                    inquiry.not_before = (!matches!(answer, Ok(Ok(_)))).then(|| Instant::now() + pause);
+                    if again {
+                        inquiry.again_at = again_at;
                     }
+                }
+                match answer.unwrap_or_else(|panic| Err(panic.to_string())) {
+                    Ok(answer) => state.take_rights(&name, answer),
                     Err(error) => warn!(%resource, %error, "cannot check the rights to watch the type"),
                 }
             });
@@ -77,26 +83,21 @@ impl Conductor {
         let answers: Vec<_> = answers.buffer_unordered(QUESTIONS).collect().await;
         answers.into_iter().collect::<Result<Allowed, String>>().map(Some)
     }
-
-    fn take_rights(&self, name: &TypeName, answer: Option<Allowed>) {
-        let mut state = self.lock();
-        match answer {
-            None => {
-                info!(resource = %name, "the type is now allowed in the whole cluster");
-                state.allow(name);
-            }
-            Some(answer) => {
-                let is_new = |known: &Allowed| !answer.iter().all(|(name, allowed)| known.get(name) == Some(allowed));
-                if state.known.refused.get(name).is_some_and(is_new) {
-                    state.known.refused.entry(name.clone()).or_default().extend(answer);
-                }
-                state.due(name, Occasion::Scope);
-            }
-        }
-    }
 }
 
 impl State {
+    fn take_rights(&mut self, name: &TypeName, answer: Option<Allowed>) {
+        let Some(answer) = answer else {
+            info!(resource = %name, "the type is now allowed in the whole cluster");
+            return self.allow(name);
+        };
+        let is_new = |known: &Allowed| !answer.iter().all(|(name, allowed)| known.get(name) == Some(allowed));
+        if self.known.refused.get(name).is_some_and(is_new) {
+            self.known.refused.entry(name.clone()).or_default().extend(answer);
+        }
+        self.due(name, Occasion::Scope);
+    }
+
     /// Records that a type is refused in the whole cluster.
     pub(super) fn refuse(&mut self, name: &TypeName) {
         info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
@@ -111,32 +112,6 @@ impl State {
         self.known.refused.remove(name);
         self.inquiries.remove(name);
         self.due(name, Occasion::Scope);
-    }
-}
-
-/// Guard of a running request about rights; dropping it marks the end.
-struct AskingRights {
-    conductor: Arc<Conductor>,
-    name: TypeName,
-    failed: bool,
-    again: bool,
-}
-
-impl Drop for AskingRights {
-    fn drop(&mut self) {
-        let mut state = self.conductor.lock();
-        let (again_at, pause) = (ask_again_at(&state.known.config), state.known.config.kube.backoff.max);
-        if let Some(inquiry) = state.inquiries.get_mut(&self.name) {
-            inquiry.asking = false;
-            if self.again {
-                inquiry.again_at = again_at;
-            }
-            if self.failed {
-                inquiry.not_before = Some(Instant::now() + pause);
-            }
-        }
-        drop(state);
-        self.conductor.poke();
     }
 }
 

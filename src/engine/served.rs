@@ -31,13 +31,12 @@ impl Conductor {
         }
         state.discovering = true;
         let conductor = Arc::clone(self);
-        actix_rt::spawn(async move {
-            let asking = AskingTypes(Arc::clone(&conductor));
-            match conductor.discover().await {
+        self.spawn(async move { conductor.discover().await }, |conductor, answer| {
+            conductor.lock().discovering = false;
+            match answer.unwrap_or_else(|panic| Err(panic.to_string())) {
                 Ok(catalog) => conductor.take_catalog(catalog),
                 Err(error) => conductor.complain_of_server(&error),
             }
-            drop(asking);
         });
     }
 
@@ -101,7 +100,7 @@ impl Conductor {
         let mut state = self.lock();
         let Some(catalog) = state.known.catalog.clone() else { return };
         let now = self.clock.elapsed();
-        for Sighting { name, gone, .. } in seen {
+        for Sighting { name, gone } in seen {
             let Some((plural, group)) = name.split_once('.') else { continue };
             let name = TypeName { group: group.to_owned(), plural: plural.to_owned() };
             if *gone {
@@ -157,20 +156,5 @@ impl Conductor {
         if !needs_namespaces {
             state.forget_namespaces();
         }
-    }
-}
-
-/// Guard of a running request for types; dropping it marks the end.
-struct AskingTypes(Arc<Conductor>);
-
-impl Drop for AskingTypes {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.discovering = false;
-        if std::thread::panicking() {
-            state.rediscovery.failed(self.0.clock.elapsed(), 0.0);
-        }
-        drop(state);
-        self.0.poke();
     }
 }

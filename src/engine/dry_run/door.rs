@@ -130,14 +130,14 @@ impl Door {
         let shown = |state: Option<&'a DryState>| state.filter(|state| self.selects(state).is_ok());
         let mut cache = Cache::new(&self.options);
         if let Some(old) = shown(old) {
-            cache.apply(self.passed("ADDED", old.value())?);
+            cache.apply(self.passed("ADDED", &old.value)?);
         }
         let events = match (shown(old), shown(new)) {
             (Some(old), Some(new)) if old.is_replaced_by(new) => {
-                vec![self.passed("DELETED", old.value())?, self.passed("ADDED", new.value())?]
+                vec![self.passed("DELETED", &old.value)?, self.passed("ADDED", &new.value)?]
             }
-            (Some(_), Some(new)) => vec![self.passed("MODIFIED", new.value())?],
-            (None, Some(new)) => vec![self.passed("ADDED", new.value())?],
+            (Some(_), Some(new)) => vec![self.passed("MODIFIED", &new.value)?],
+            (None, Some(new)) => vec![self.passed("ADDED", &new.value)?],
             (Some(old), None) => vec![self.passed("DELETED", &last_selected(old, new))?],
             (None, None) => {
                 let why = new.or(old).map(|state| self.selects(state));
@@ -158,7 +158,7 @@ impl Door {
     /// Checks whether the selectors match an object, like the server.
     fn selects(&self, state: &DryState) -> Result<(), String> {
         let scope = &self.options.scope;
-        let object = Object::from_json(state.value().to_string().as_bytes()).map_err(|error| error.to_string())?;
+        let object = Object::from_json(state.value.to_string().as_bytes()).map_err(|error| error.to_string())?;
         let labels = LabelSelector::parse(&scope.labels).map_err(|error| error.to_string())?;
         let fields = FieldSelector::parse(&scope.fields).map_err(|error| error.to_string())?;
         let option = match (labels.matches(&object), fields.matches(&object)) {
@@ -202,9 +202,9 @@ impl Door {
 /// Returns the object that a server reports for a deletion, or for an object that a selector no longer matches: the last
 /// state that was sent, with the version of the change.
 fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
-    let mut last = old.value().clone();
+    let mut last = old.value.clone();
     if let Some(new) = new {
-        last["metadata"]["resourceVersion"] = new.value()["metadata"]["resourceVersion"].clone();
+        last["metadata"]["resourceVersion"] = new.value["metadata"]["resourceVersion"].clone();
     }
     last
 }

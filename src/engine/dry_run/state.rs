@@ -10,30 +10,11 @@ use crate::discovery::ObjectType;
 const NAMESPACE_DEFAULT: &str = "default";
 const VERSION: &str = "resourceVersion";
 
-/// Error in the state of an object.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// Missing or empty member.
-    #[error("expected a Kubernetes object with {0}")]
-    Missing(&'static str),
-    /// Member that is not text: YAML reads `no` as false.
-    #[error("expected {member} to be text, found {found}")]
-    NotText {
-        /// Path of the member.
-        member: &'static str,
-        /// Value of the member.
-        found: Value,
-    },
-    /// Object with two states on one side.
-    #[error("{0} is listed twice")]
-    Twice(String),
-}
-
 /// One state of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DryState {
-    value: Value,
-    key: Key,
+    pub(super) value: Value,
+    pub(super) key: Key,
 }
 
 /// Identity of an object in all versions of its type.
@@ -58,11 +39,12 @@ impl DryState {
     ///
     /// # Errors
     /// Fails if `apiVersion`, `kind` or `metadata.name` is missing, or if one of them or the namespace is not text.
-    pub fn new(value: Value) -> Result<Self, StateError> {
-        let no_text = |member, found: &Value| StateError::NotText { member, found: found.clone() };
-        let text = |pointer: &str, member| match value.pointer(pointer) {
+    pub fn new(value: Value) -> Result<Self, String> {
+        // YAML reads `no` as false.
+        let no_text = |member: &str, found: &Value| format!("expected {member} to be text, found {found}");
+        let text = |pointer: &str, member: &str| match value.pointer(pointer) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
-            None | Some(Value::String(_)) => Err(StateError::Missing(member)),
+            None | Some(Value::String(_)) => Err(format!("expected a Kubernetes object with {member}")),
             Some(other) => Err(no_text(member, other)),
         };
         let api_version = text("/apiVersion", "`apiVersion`")?;
@@ -80,11 +62,6 @@ impl DryState {
         ObjectType::new(self.value["apiVersion"].as_str().unwrap_or_default(), &self.key.kind)
     }
 
-    /// Returns the group and kind, which all versions of the type have in common.
-    pub(super) fn group_kind(&self) -> (&str, &str) {
-        (&self.key.group, &self.key.kind)
-    }
-
     pub(super) fn has_namespace(&self) -> bool {
         !self.key.namespace.is_empty()
     }
@@ -100,10 +77,6 @@ impl DryState {
     /// Returns true if the name now belongs to another object: both states have a uid, and the uids differ.
     pub(super) fn is_replaced_by(&self, other: &Self) -> bool {
         matches!((self.field("uid"), other.field("uid")), (Some(uid), Some(another)) if uid != another)
-    }
-
-    pub(super) fn value(&self) -> &Value {
-        &self.value
     }
 
     /// Returns the labels.
@@ -141,17 +114,16 @@ impl Pair {
     ///
     /// # Errors
     /// Fails if one side has an object twice.
-    pub(super) fn all(old: Vec<DryState>, new: Vec<DryState>) -> Result<Vec<Self>, StateError> {
+    pub(super) fn all(old: Vec<DryState>, new: Vec<DryState>) -> Result<Vec<Self>, String> {
         let mut pairs: BTreeMap<Key, Self> = BTreeMap::new();
-        let sides = [(false, old), (true, new)];
-        for (is_new, state) in
-            sides.into_iter().flat_map(|(is_new, states)| states.into_iter().map(move |it| (is_new, it)))
-        {
-            let key = state.key.clone();
-            let pair = pairs.entry(key.clone()).or_insert_with(|| Self { key, old: None, new: None });
-            let side = if is_new { &mut pair.new } else { &mut pair.old };
-            if side.replace(state).is_some() {
-                return Err(StateError::Twice(pair.key.to_string()));
+        for (is_new, states) in [(false, old), (true, new)] {
+            for state in states {
+                let key = state.key.clone();
+                let pair = pairs.entry(key.clone()).or_insert_with(|| Self { key, old: None, new: None });
+                let side = if is_new { &mut pair.new } else { &mut pair.old };
+                if side.replace(state).is_some() {
+                    return Err(format!("{} is listed twice", pair.key));
+                }
             }
         }
         Ok(pairs.into_values().collect())
@@ -255,7 +227,7 @@ mod tests {
             pairs.iter().map(|pair| (&*pair.key.name, pair.old.is_some(), pair.new.is_some())).collect();
         assert_eq!(sides, [("a", true, true), ("b", true, false), ("c", false, true)]);
         let error = Pair::all(vec![named("apps/v1", "a"), named("apps/v1", "a")], vec![]).unwrap_err();
-        assert_eq!(error.to_string(), "Deployment a is listed twice");
+        assert_eq!(error, "Deployment a is listed twice");
     }
 
     #[test]
@@ -267,7 +239,7 @@ mod tests {
             (json!({ "apiVersion": "v1", "kind": "Pod", "metadata": [] }), "`metadata.name`"),
         ] {
             assert_eq!(
-                DryState::new(value).unwrap_err().to_string(),
+                DryState::new(value).unwrap_err(),
                 format!("expected a Kubernetes object with {missing}")
             );
         }
@@ -280,9 +252,9 @@ mod tests {
         {
             let value = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name } });
             let expected = format!("expected `metadata.name` to be text, found {found}");
-            assert_eq!(DryState::new(value).unwrap_err().to_string(), expected);
+            assert_eq!(DryState::new(value).unwrap_err(), expected);
         }
         let error = DryState::new(json!({ "apiVersion": 1, "kind": "Pod", "metadata": { "name": "a" } })).unwrap_err();
-        assert_eq!(error.to_string(), "expected `apiVersion` to be text, found 1");
+        assert_eq!(error, "expected `apiVersion` to be text, found 1");
     }
 }

@@ -77,7 +77,7 @@ fn missing_namespace_still_pairs_states() {
     let (bare, named) = (placed("Pending", Value::Null), placed("Running", json!("default")));
     check(&config, std::slice::from_ref(&bare), std::slice::from_ref(&named), &["updated"]);
     let error = dry_run(&config).run(states(&[bare, named]), Vec::new(), 0).unwrap_err();
-    assert_eq!(error.to_string(), "Pod default/web is listed twice");
+    assert_eq!(error, "Pod default/web is listed twice");
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
     assert_eq!(report(&config, &[], &[node]).objects[0].object, "Node n1", "it lives in none");
     let custom =
