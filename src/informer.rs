@@ -75,8 +75,6 @@ pub struct InformerOptions {
     pub indexers: Vec<IndexFunc>,
     /// Warnings for readers of the whole type about filtered or cut data, sent as `Warning: 299`.
     pub warnings: Vec<String>,
-    /// Set if reads show only metadata because values are redacted.
-    pub hides_values: bool,
 }
 
 /// Start of a unit: the cache of the units that it replaces, readable at once.
@@ -447,7 +445,6 @@ pub(crate) mod testing {
             indexer: IndexerOptions::default(),
             indexers: Vec::new(),
             warnings: Vec::new(),
-            hides_values: false,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     lister::Lister,
     mutex::lock,
     object::ResourceType,
+    redact::is_secrets,
     status::{ReloadCounts, Timings, UnitState, UnitStatus, UnitView},
 };
 
@@ -57,7 +58,7 @@ impl WatchedType {
 
     /// Returns true if reads return only metadata because values are confidential.
     pub fn hides_values(&self) -> bool {
-        self.units.iter().any(|unit| unit.options.hides_values)
+        is_secrets(&self.resource)
     }
 
     /// Returns true if the cache keeps bodies, so not with `cache = "none"`.

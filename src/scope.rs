@@ -1,6 +1,6 @@
 //! Namespaces of an entry, from its option `namespaces`.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
@@ -43,9 +43,7 @@ pub enum NamespacesError {
 
 /// One glob, without its `!`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pattern {
-    glob: Glob,
-}
+struct Pattern(Glob);
 
 impl Pattern {
     fn parse(text: &str) -> Result<Self, NamespacesError> {
@@ -56,14 +54,14 @@ impl Pattern {
         if bare.is_empty() || !bare.chars().all(allowed) || literal && !bare.chars().all(named) {
             return Err(NamespacesError::Malformed(text.to_owned()));
         }
-        let glob = Glob::new(bare);
-        let glob =
-            glob.map_err(|error| NamespacesError::Glob { pattern: text.to_owned(), why: error.kind().to_string() })?;
-        Ok(Self { glob })
+        let invalid = |error: globset::Error| {
+            NamespacesError::Glob { pattern: text.to_owned(), why: error.kind().to_string() }
+        };
+        Glob::new(bare).map(Self).map_err(invalid)
     }
 
     fn text(&self) -> &str {
-        self.glob.glob()
+        self.0.glob()
     }
 
     fn is_literal(&self) -> bool {
@@ -83,7 +81,7 @@ impl Pattern {
     }
 
     fn matches(&self, name: &str) -> bool {
-        self.glob.compile_matcher().is_match(name)
+        self.0.compile_matcher().is_match(name)
     }
 
     /// Returns true if it certainly matches every name that `other` matches.
@@ -155,19 +153,15 @@ impl Namespaces {
             return None;
         }
         let names = self.includes.iter().map(Pattern::text);
-        let mut names: Vec<&str> = names.filter(|name| !self.hidden.is_match(name)).collect();
-        names.sort_unstable();
-        names.dedup();
-        Some(names)
+        let names: BTreeSet<&str> = names.filter(|name| !self.hidden.is_match(name)).collect();
+        Some(names.into_iter().collect())
     }
 
     /// Returns a field selector for a list of all namespaces: `metadata.namespace!=a,metadata.namespace!=b`. It is set
     /// if all namespaces except literal names are included; otherwise `None`.
     pub fn field_selector(&self) -> Option<String> {
         let pushed = self.includes_all() && !self.excludes.is_empty() && self.excludes.iter().all(Pattern::is_literal);
-        let mut names: Vec<&str> = self.excludes.iter().map(Pattern::text).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<&str> = self.excludes.iter().map(Pattern::text).collect();
         let term = |name: &&str| format!("metadata.namespace!={name}");
         pushed.then(|| names.iter().map(term).collect::<Vec<_>>().join(","))
     }
@@ -185,7 +179,7 @@ impl Namespaces {
         let mut compiled = |text: &String| if text.starts_with('!') { excludes.next() } else { includes.next() };
         let places = self.patterns.iter().enumerate().filter_map(|(place, text)| Some((place, compiled(text)?)));
         let is_idle = |(_, pattern): &(usize, &Pattern)| {
-            let matcher = pattern.glob.compile_matcher();
+            let matcher = pattern.0.compile_matcher();
             !names.iter().any(|name| matcher.is_match(name.as_ref()))
         };
         places.filter(is_idle).map(|(place, pattern)| (place, pattern.text(), pattern.is_literal())).collect()
@@ -252,7 +246,7 @@ impl fmt::Display for Namespaces {
 fn set(patterns: &[Pattern]) -> Result<GlobSet, NamespacesError> {
     let mut builder = GlobSetBuilder::new();
     for pattern in patterns {
-        builder.add(pattern.glob.clone());
+        builder.add(pattern.0.clone());
     }
     builder.build().map_err(|error| NamespacesError::Glob {
         pattern: patterns.iter().map(Pattern::text).collect::<Vec<_>>().join(", "),

@@ -126,20 +126,15 @@ pub(super) struct Extras {
 pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> Result<InformerOptions, String> {
     let UnitSpec { resource, options: entry, .. } = spec;
     let gate = gate(spec, &extras)?;
-    let indexers = entry.index.iter().map(|index| IndexFunc::parse(index)).collect::<Result<Vec<_>, _>>();
-    let mut indexers = indexers.map_err(|error| error.to_string())?;
-    indexers.extend(extras.indexes);
-    let hides_values = is_secrets(resource);
+    let indexers = entry.index.iter().map(|index| IndexFunc::parse(index).map_err(|error| error.to_string()));
+    let indexers = indexers.chain(extras.indexes.into_iter().map(Ok)).collect::<Result<_, String>>()?;
     let mut drop = entry.options.drop.clone();
     if !spec.redaction.rules.is_empty() && !drop.iter().any(|path| path == LAST_APPLIED) {
         drop.push(LAST_APPLIED.to_owned()); // kubectl also keeps values there that must be redacted
     }
-    let paths = drop.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
-    let paths = paths.map_err(|error| error.to_string())?;
-    let ignored = entry.options.ignore_changes.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
-    let ignored = ignored.map_err(|error| error.to_string())?;
+    let ignored = paths(&entry.options.ignore_changes)?;
     let metadata_only = spec.redaction.metadata_only || entry.mode == Mode::Metadata;
-    let plan = ScanPlan::new(&paths, None).heeding_opt_out();
+    let plan = ScanPlan::new(&paths(&drop)?, None).heeding_opt_out();
     Ok(InformerOptions {
         reflector: spec.reflector,
         scope: Scope {
@@ -166,8 +161,11 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
         },
         indexers,
         warnings: warnings(spec, &drop, metadata_only),
-        hides_values,
     })
+}
+
+fn paths(paths: &[String]) -> Result<Vec<FieldPath>, String> {
+    paths.iter().map(|path| FieldPath::parse(path).map_err(|error| error.to_string())).collect()
 }
 
 /// Returns the gate of a unit, which filters and changes arriving objects. Values are redacted first.
@@ -238,7 +236,6 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
         indexer: IndexerOptions::default(),
         indexers: Vec::new(),
         warnings: Vec::new(),
-        hides_values: false,
     }
 }
 

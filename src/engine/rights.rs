@@ -22,7 +22,6 @@ impl Conductor {
     pub(super) fn ask_for_rights(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         let now = Instant::now();
-        let mut questions = Vec::new();
         let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
         let State { inquiries, known, .. } = &mut *state;
         for (name, inquiry) in inquiries.iter_mut().filter(|(_, inquiry)| askable(inquiry)) {
@@ -34,14 +33,11 @@ impl Conductor {
             if again {
                 namespaces.extend(known.refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
             }
-            if again || !namespaces.is_empty() {
-                inquiry.asking = true;
-                questions.push((name.clone(), resource, namespaces, again));
+            if !again && namespaces.is_empty() {
+                continue;
             }
-        }
-        drop(state);
-        for (name, resource, namespaces, again) in questions {
-            let (conductor, asked) = (Arc::clone(self), resource.clone());
+            inquiry.asking = true;
+            let (conductor, name, asked) = (Arc::clone(self), name.clone(), resource.clone());
             let work = async move { conductor.rights(&asked, namespaces, again).await };
             self.spawn(work, move |conductor, answer| {
                 let mut state = conductor.lock();

@@ -178,7 +178,6 @@ fn unit(streaming_lists: StreamingLists, seed: Option<Seed>) -> Informer {
         indexer: IndexerOptions::default(),
         indexers: Vec::new(),
         warnings: Vec::new(),
-        hides_values: false,
     };
     let resource = ResourceType {
         group: String::new(),
