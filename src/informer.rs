@@ -149,17 +149,6 @@ pub struct Informer {
     epoch: Mutex<u64>,
 }
 
-/// Reason why the actors of a unit could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// No client for the unit.
-    #[error("cannot create a client: {0}")]
-    Source(String),
-    /// Another start is in progress, or is newer than this one.
-    #[error("another start is in progress")]
-    Overtaken,
-}
-
 impl Informer {
     /// Creates an informer whose cache contains the objects of `seed`, or nothing. `siblings` are the units of its type.
     pub fn new(
@@ -312,12 +301,14 @@ impl Informer {
 
     /// Starts the three actors on the current arbiter.
     ///
-    /// The indexer is taken from its slot. If a hung actor still holds it, it is replaced. After an error, the indexer is in its
-    /// slot.
-    pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, LaunchError> {
-        let source = shared.sources.source(self).map_err(LaunchError::Source)?;
+    /// The indexer is taken from its slot. If a hung actor still holds it, it is replaced.
+    ///
+    /// # Errors
+    /// Fails without a client, and while another or a newer start is in progress. The indexer is then in its slot.
+    pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, String> {
+        let source = shared.sources.source(self).map_err(|error| format!("cannot create a client: {error}"))?;
         let source = Scoped::wrap(source, &self.options.gate);
-        let mut lease = self.lease(epoch, &shared.journal).ok_or(LaunchError::Overtaken)?;
+        let mut lease = self.lease(epoch, &shared.journal).ok_or("another start is in progress")?;
 
         let Meta { synced, resume_version, .. } = lease.indexer().store().meta().clone();
         let start = match synced {

@@ -24,22 +24,8 @@ pub struct Namespaces {
 
 /// Error in a list of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NamespacesError {
-    /// The name is not valid for a namespace.
-    #[error(
-        "unexpected namespace {0:?}, expected a name of lower-case letters, digits and \"-\", a glob such as \
-         \"team-*\", or either of them after \"!\""
-    )]
-    Malformed(String),
-    /// A bracket or brace is not closed.
-    #[error("invalid glob {pattern:?}: {why}")]
-    Glob {
-        /// The pattern as written.
-        pattern: String,
-        /// The error.
-        why: String,
-    },
-}
+#[error("{0}")]
+pub struct NamespacesError(String);
 
 /// One glob, without its `!`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +38,12 @@ impl Pattern {
         let allowed = |c: char| named(c) || META.contains(&c) || matches!(c, ',' | '!' | '^');
         let literal = !bare.contains(META);
         if bare.is_empty() || !bare.chars().all(allowed) || literal && !bare.chars().all(named) {
-            return Err(NamespacesError::Malformed(text.to_owned()));
+            return Err(NamespacesError(format!(
+                "unexpected namespace {text:?}, expected a name of lower-case letters, digits and \"-\", a glob such as \
+                 \"team-*\", or either of them after \"!\""
+            )));
         }
-        let invalid = |error: globset::Error| {
-            NamespacesError::Glob { pattern: text.to_owned(), why: error.kind().to_string() }
-        };
-        Glob::new(bare).map(Self).map_err(invalid)
+        Glob::new(bare).map(Self).map_err(|error| invalid(text, &error))
     }
 
     fn text(&self) -> &str {
@@ -248,10 +234,12 @@ fn set(patterns: &[Pattern]) -> Result<GlobSet, NamespacesError> {
     for pattern in patterns {
         builder.add(pattern.0.clone());
     }
-    builder.build().map_err(|error| NamespacesError::Glob {
-        pattern: patterns.iter().map(Pattern::text).collect::<Vec<_>>().join(", "),
-        why: error.kind().to_string(),
-    })
+    let text = || patterns.iter().map(Pattern::text).collect::<Vec<_>>().join(", ");
+    builder.build().map_err(|error| invalid(&text(), &error))
+}
+
+fn invalid(pattern: &str, error: &globset::Error) -> NamespacesError {
+    NamespacesError(format!("invalid glob {pattern:?}: {}", error.kind()))
 }
 
 #[cfg(test)]

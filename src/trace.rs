@@ -8,8 +8,6 @@
 
 use std::fmt;
 
-use thiserror::Error;
-
 #[cfg(feature = "otlp")]
 mod otlp;
 #[cfg(not(feature = "otlp"))]
@@ -19,28 +17,15 @@ mod otlp;
 pub use otlp::Exporter;
 pub(crate) use otlp::{Span, is_on};
 
-/// Destination of spans.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// An `http` or `https` URL of an OpenTelemetry collector that speaks OTLP over gRPC.
-    pub endpoint: String,
-    /// Name of the cluster, an attribute of each span.
-    pub cluster: Option<String>,
-}
-
-/// Failure to start sending spans.
-#[derive(Debug, Error)]
-#[error("failed to start sending spans to {endpoint}: {reason}")]
-pub struct StartError {
-    endpoint: String,
-    reason: String,
-}
-
-/// Starts to record spans of all engines in this process, and sends them in the background. At most 2,048 spans wait;
-/// more are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`,
+/// Starts to record spans of all engines in this process, and sends them in the background to `endpoint`: an `http` or
+/// `https` URL of an OpenTelemetry collector that speaks OTLP over gRPC. The name of the `cluster` is an attribute of each
+/// span. At most 2,048 spans wait; more are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`,
 /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
-pub fn start(options: &Options) -> Result<Exporter, StartError> {
-    otlp::start(options).map_err(|reason| StartError { endpoint: options.endpoint.clone(), reason })
+///
+/// # Errors
+/// Returns a sentence for people if the exporter cannot be created.
+pub fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, String> {
+    otlp::start(endpoint, cluster).map_err(|reason| format!("failed to start sending spans to {endpoint}: {reason}"))
 }
 
 /// Trace context of a span, as defined by the W3C. It displays as the value of the header `traceparent`.

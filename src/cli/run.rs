@@ -63,11 +63,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     terminal::start(&config.log);
     report::warnings(&warnings);
     hint_at_silence(&config);
-    let telemetry = config.telemetry.spans_to().map(|endpoint| {
-        let (endpoint, cluster) = (endpoint.to_owned(), config.cluster.name.clone());
-        trace::start(&trace::Options { endpoint, cluster })
-    });
-    let telemetry = telemetry.transpose()?;
+    let telemetry = config.telemetry.spans_to().map(|endpoint| trace::start(endpoint, config.cluster.name.as_deref()));
+    let telemetry = telemetry.transpose().map_err(anyhow::Error::msg)?;
     let started = |engine: &RunningEngine| {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, kube, engine.handle()));

@@ -182,14 +182,7 @@ impl EngineBuilder {
             let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
             ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub), &server, limits)
         };
-        let servers = match listen(&config, state) {
-            Ok(servers) => servers,
-            Err(error) => {
-                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops it.
-                delivery.stop(FAILED_START_TIMEOUT, &registry).await;
-                return Err(error);
-            }
-        };
+        let servers = listen(&config, state);
 
         let sources = KubeSources { access: access.clone(), limits: options::limits(&config.kube) };
         let list_permits = Arc::new(Semaphore::new(config.kube.max_concurrent_lists as usize));
@@ -220,26 +213,26 @@ impl EngineBuilder {
             fault: SharedFault::default(),
             state: Mutex::new(State::new(config)),
         });
-        if let Some(recovered) = recovered {
-            take_up(&conductor, &recovered).await?;
-        }
+        let restored = servers.and_then(|servers| match &recovered {
+            Some(recovered) => conductor.restore(recovered).map(|()| servers).map_err(EngineError::State),
+            None => Ok(servers),
+        });
+        let servers = match restored {
+            Ok(servers) => servers,
+            Err(error) => {
+                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops it.
+                let delivery = lock(&conductor.delivery).take().expect("only a stop takes it");
+                delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
+                conductor.shared.arbiters.stop();
+                return Err(error);
+            }
+        };
         conductor.show_all_waiting();
         hub.open();
         let conducting = conductor.start();
         let handle = EngineHandle { conductor, cluster: cluster.into(), statuses };
         Ok(RunningEngine { handle, servers, hub, conducting })
     }
-}
-
-/// Restores the state of an earlier run. If that fails, stops everything that was started.
-async fn take_up(conductor: &Arc<Conductor>, recovered: &Recovered) -> Result<(), EngineError> {
-    let Err(error) = conductor.restore(recovered) else { return Ok(()) };
-    let delivery = lock(&conductor.delivery).take();
-    if let Some(delivery) = delivery {
-        delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
-    }
-    conductor.shared.arbiters.stop();
-    Err(EngineError::State(error.to_string()))
 }
 
 /// Opens the stored journal if there is a state directory, or else a journal in memory.

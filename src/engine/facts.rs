@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, World, plan},
+    plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, plan},
     presence::Presence,
 };
 use crate::{
@@ -55,8 +55,7 @@ impl Facts {
         let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
         selection.owned.retain(|owned| !self.presence.is_deleted(&TypeName::of(&owned.resource)));
         self.stick_to_versions(&mut selection.owned, catalog);
-        let world = World { types: &selection.owned, namespaces: &self.namespaces, refused: &self.refused };
-        let plan = plan(config, world);
+        let plan = plan(config, &selection.owned, &self.namespaces, &self.refused);
         Some(Outlook { plan, selection, depends_on_crds })
     }
 

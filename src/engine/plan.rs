@@ -178,17 +178,6 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 /// listed and watched there. Namespaces with unknown rights are missing.
 pub type Allowed = BTreeMap<String, bool>;
 
-/// State of the cluster to which the configuration is applied.
-#[derive(Clone, Copy, Debug)]
-pub struct World<'a> {
-    /// Types of each entry.
-    pub types: &'a [Owned],
-    /// Namespaces of the cluster.
-    pub namespaces: &'a KnownNamespaces,
-    /// Types that are refused in the whole cluster.
-    pub refused: &'a BTreeMap<TypeName, Allowed>,
-}
-
 /// Reason why a type has no unit, or not all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingReason {
@@ -236,12 +225,17 @@ impl Plan {
     }
 }
 
-/// Plans all units.
-pub fn plan(config: &Config, world: World<'_>) -> Plan {
+/// Plans the units for the types of each entry. `refused` are the types that are refused in the whole cluster.
+pub fn plan(
+    config: &Config,
+    types: &[Owned],
+    namespaces: &KnownNamespaces,
+    refused: &BTreeMap<TypeName, Allowed>,
+) -> Plan {
     let mut plan = Plan::default();
     let entries: BTreeMap<&str, Arc<ResourceConfig>> =
         config.resources.iter().map(|(name, resource)| (name.as_str(), Arc::new(resource.clone()))).collect();
-    for Owned { entry, resource, .. } in world.types {
+    for Owned { entry, resource, .. } in types {
         let Some(options) = entries.get(entry.as_str()) else { continue };
         let whole = in_cluster(config, entry, resource, options);
         let name = whole.type_name();
@@ -253,15 +247,15 @@ pub fn plan(config: &Config, world: World<'_>) -> Plan {
             unasked: BTreeSet::new(),
         };
         let names = options.namespaces.names().filter(|_| resource.namespaced);
-        match (names, world.refused.get(&name)) {
+        match (names, refused.get(&name)) {
             _ if resource.namespaced && !options.namespace_selector.is_empty() => {
                 plan.needs_namespaces = true;
-                planned.where_selected(&whole, world.namespaces);
+                planned.where_selected(&whole, namespaces);
             }
             (Some(names), _) => planned.units = names.iter().map(|name| in_namespace(&whole, name)).collect(),
             (None, Some(allowed)) => {
                 plan.needs_namespaces = true;
-                planned.where_allowed(whole, world.namespaces, allowed);
+                planned.where_allowed(whole, namespaces, allowed);
             }
             (None, None) => planned.units.push(whole),
         }

@@ -70,17 +70,12 @@ pub(super) fn describe(
     }
 }
 
-/// Reason why a unit cannot be restored.
-enum RestoreError {
-    /// The state cannot be read at all.
-    Store(StoreError),
-    /// The description of the unit is invalid.
-    Unit(String),
-}
-
 impl Conductor {
     /// Restores the units of an earlier run, before anything runs. Reads all objects: blocks.
-    pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Fails if the objects cannot be read.
+    pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), String> {
         let journal = &self.shared.journal;
         let known: BTreeSet<String> = recovered.readers.iter().map(|reader| reader.name.clone()).collect();
         let config = Arc::clone(&self.lock().known.config);
@@ -102,14 +97,8 @@ impl Conductor {
         let (units, mut objects) = (described.len(), 0);
         for (stored, description) in described {
             let counts = description.complete && !replaced.contains(&stored.id.0);
-            match self.restore_unit(stored, description, counts, &config, &known) {
-                Ok(restored) => objects += restored,
-                Err(RestoreError::Store(error)) => return Err(error),
-                Err(RestoreError::Unit(error)) => {
-                    error!(unit = stored.id.0, %error, "cannot restore a unit in the state: listing its objects again");
-                    self.router.remove_unit(stored.id);
-                }
-            }
+            let restored = self.restore_unit(stored, description, counts, &config, &known);
+            objects += restored.map_err(|error| error.to_string())?;
         }
         for name in journal.dormant_readers() {
             warn!(handler = name, "the handler is no longer configured: its undelivered events are dropped");
@@ -133,17 +122,23 @@ impl Conductor {
         counts: bool,
         config: &Config,
         known: &BTreeSet<String>,
-    ) -> Result<usize, RestoreError> {
+    ) -> Result<usize, StoreError> {
         let (id, journal) = (stored.id, &self.shared.journal);
         let first = description.first(stored.reached.synced);
         let mut spec = description.spec;
         spec.reflector = reflector(config, config.resources.get(&spec.entry).unwrap_or(&spec.options));
         let extras = self.extras(&spec.entry, &self.lock().indexes);
         // A unit with other rules is replaced after the server has answered which types it serves; its objects are read before.
-        let gate =
-            options::gate_of_today(config, &spec.entry, &spec, extras.key.as_ref()).map_err(RestoreError::Unit)?;
-        let (options, unit_options) =
-            self.unit_options(id, &spec, extras, stored.terms.late).map_err(RestoreError::Unit)?;
+        let gate = options::gate_of_today(config, &spec.entry, &spec, extras.key.as_ref());
+        let options = self.unit_options(id, &spec, extras, stored.terms.late);
+        let (gate, (options, unit_options)) = match gate.and_then(|gate| Ok((gate, options?))) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                error!(unit = id.0, %error, "cannot restore a unit in the state: listing its objects again");
+                self.router.remove_unit(id);
+                return Ok(0);
+            }
+        };
         let terms = (stored.terms, stored.retired);
         let moves = self.router.restore_unit(id, spec.info(), unit_options, terms, known);
         if stored.retired.is_some() {
@@ -154,7 +149,7 @@ impl Conductor {
             return Ok(0);
         }
         let mut objects = Vec::new();
-        journal.objects(id, &mut |object| objects.extend(gate.pass_cached(object))).map_err(RestoreError::Store)?;
+        journal.objects(id, &mut |object| objects.extend(gate.pass_cached(object)))?;
         let count = objects.len();
         let seed = match first {
             First::Done => Seed::Resume {

@@ -90,7 +90,7 @@ impl UnitSupervisor {
             self.seat = self.shared.arbiters.replace(self.seat);
         }
         let (informer, shared) = (Arc::clone(&self.informer), self.shared.clone());
-        let launch = move || informer.launch(generation.0, &shared).map_err(|error| Exit::Failed(error.to_string()));
+        let launch = move || informer.launch(generation.0, &shared).map_err(Exit::Failed);
         let booted = self.shared.arbiters.run(self.seat, launch);
         ctx.spawn(booted.into_actor(self).map(move |booted, supervisor, ctx| match booted {
             // The start was blocked until it was given up. Actors that it started end with their thread.

@@ -35,10 +35,11 @@ fn globs_match_whole_names_and_exclusion_wins() {
 fn impossible_namespace_patterns_are_refused() {
     for pattern in ["", "!", "Team", "team_a", "a/b", "team a", "!!a", "a,b", "ä*", "a\\*"] {
         let error = Namespaces::parse(&[pattern]).unwrap_err();
-        assert_eq!(error, NamespacesError::Malformed(pattern.to_owned()));
+        assert!(error.0.starts_with(&format!("unexpected namespace {pattern:?}, ")), "{error}");
     }
     for pattern in ["[a", "{a,b", "!{a"] {
-        assert!(matches!(Namespaces::parse(&[pattern]), Err(NamespacesError::Glob { .. })), "{pattern}");
+        let error = Namespaces::parse(&[pattern]).unwrap_err();
+        assert!(error.0.starts_with("invalid glob "), "{error}");
     }
     for patterns in [&["a", "!a"][..], &["a", "b", "!*"], &["!*"], &["team-*", "!team-*"], &["team-a*", "!team-*"]] {
         assert!(parse(patterns).is_nothing(), "{patterns:?}");

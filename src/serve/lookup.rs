@@ -8,6 +8,7 @@ use crate::{
     journal::UnitId,
     lister::Lister,
     object::ResourceType,
+    redact::is_secrets,
     registry::{Registry, WatchedType},
 };
 
@@ -43,7 +44,7 @@ impl Served {
 
     /// Returns true if reads show only metadata because values are redacted.
     pub(super) fn hides_values(&self) -> bool {
-        self.units().iter().any(|unit| unit.options.hides_values)
+        is_secrets(&self.resource)
     }
 
     /// Returns true if only metadata is kept, for any reason.

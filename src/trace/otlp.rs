@@ -24,7 +24,7 @@ use opentelemetry_sdk::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Options, SpanUnit, TraceContext};
+use super::{SpanUnit, TraceContext};
 use crate::{failures::Failures, mutex::lock};
 
 /// Number of remembered batches.
@@ -48,22 +48,22 @@ pub struct Exporter {
     runtime: Arc<Runtime>,
 }
 
-pub(super) fn start(options: &Options) -> Result<Exporter, String> {
+pub(super) fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, String> {
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("otlp").enable_all().build();
     let runtime = Arc::new(runtime.map_err(|error| error.to_string())?);
     let entered = runtime.enter();
-    let builder = SpanExporter::builder().with_tonic().with_endpoint(&options.endpoint);
-    let exporter = if options.endpoint.starts_with("https:") {
+    let builder = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
+    let exporter = if endpoint.starts_with("https:") {
         builder.with_tls_config(ClientTlsConfig::new().with_enabled_roots())
     } else {
         builder
     };
     let exporter = Arc::new(exporter.build().map_err(|error| error.to_string())?);
     drop(entered);
-    let endpoint = options.endpoint.clone();
+    let endpoint = endpoint.to_owned();
     let logged = Logged { exporter, runtime: Arc::clone(&runtime), endpoint, failures: Mutex::default(), epoch: now() };
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    let cluster = options.cluster.clone().map(|cluster| KeyValue::new("k8s.cluster.name", cluster));
+    let cluster = cluster.map(|cluster| KeyValue::new("k8s.cluster.name", cluster.to_owned()));
     let from_environment = Resource::builder().build();
     let mut resource = Resource::builder().with_attributes([version].into_iter().chain(cluster));
     let service = opentelemetry::Key::from_static_str("service.name");

@@ -17,7 +17,7 @@ use crate::{
     discovery::{Catalog, Owned, WantedEntry, identity, select},
     engine::{
         options::{self, Extras},
-        plan::{KnownNamespaces, NamespaceLabels, UnitSpec, World, plan},
+        plan::{KnownNamespaces, NamespaceLabels, UnitSpec, plan},
         redaction::DigestKey,
     },
     indexer::{Indexer, store::EvmapStore},
@@ -83,9 +83,7 @@ impl Door {
         let entries = owners(config, catalog, resource)?;
         let owned = |entry: &String| Owned { entry: entry.clone(), pattern: 0, resource: resource.clone() };
         let types: Vec<_> = entries.iter().map(owned).collect();
-        let namespaces = KnownNamespaces::Known(labels.clone());
-        let world = World { types: &types, namespaces: &namespaces, refused: &BTreeMap::new() };
-        let plan = plan(config, world);
+        let plan = plan(config, &types, &KnownNamespaces::Known(labels.clone()), &BTreeMap::new());
         for planned in plan.types.into_values().flatten() {
             if let Some(spec) = planned.units.into_iter().find(|unit| unit.covers(namespace)) {
                 return Self::of(spec);

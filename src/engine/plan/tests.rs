@@ -29,8 +29,7 @@ fn planned(
 ) -> (Planned, bool) {
     let config = Config::from_toml_str(&format!("[resources.a]\nmatch = [\"pods\"]\n{options}")).unwrap();
     let types = [Owned { entry: "a".into(), pattern: 0, resource }];
-    let world = World { types: &types, namespaces, refused };
-    let mut plan = plan(&config, world);
+    let mut plan = plan(&config, &types, namespaces, refused);
     let mut planned = plan.types.pop_first().unwrap().1;
     assert_eq!(planned.len(), 1);
     (planned.pop().unwrap(), plan.needs_namespaces)
@@ -117,8 +116,7 @@ fn unknown_namespaces_make_nothing_desired() {
     let config = Config::from_toml_str("[resources.a]\nmatch = [\"pods\"]\nnamespace_selector = \"a=b\"").unwrap();
     let types = [Owned { entry: "a".into(), pattern: 0, resource: resource("pods", true) }];
     let refused = BTreeMap::new();
-    let world = World { types: &types, namespaces: &KnownNamespaces::Unknown, refused: &refused };
-    let plan = plan(&config, world);
+    let plan = plan(&config, &types, &KnownNamespaces::Unknown, &refused);
     assert_eq!(plan.desired(&TypeName::of(&resource("pods", true))), None);
     assert_eq!(plan.desired(&TypeName::of(&resource("nodes", false))), Some(Vec::new()));
 }
@@ -129,8 +127,7 @@ fn two_entries_share_type_in_disjoint_namespaces() {
     let config = Config::from_toml_str(config).unwrap();
     let owned = |entry: &str| Owned { entry: entry.into(), pattern: 0, resource: resource("pods", true) };
     let (types, refused) = ([owned("a"), owned("b")], BTreeMap::new());
-    let world = World { types: &types, namespaces: &KnownNamespaces::Unknown, refused: &refused };
-    let plan = plan(&config, world);
+    let plan = plan(&config, &types, &KnownNamespaces::Unknown, &refused);
     let desired = plan.desired(&TypeName::of(&resource("pods", true))).unwrap();
     let said: Vec<_> = desired.iter().map(|unit| (unit.entry.as_str(), unit.namespace.as_deref().unwrap())).collect();
     assert_eq!(said, [("a", "a"), ("b", "b")]);
