@@ -4,7 +4,6 @@
 //! [`Informer::launch`] starts the three actors on the current arbiter, which resume from the content of the cache.
 
 pub mod actor;
-pub(crate) mod messages;
 mod running;
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,7 @@ use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{
-    Compression, QueueOrder, Recreated, schema,
-    text::Text,
-};
+use super::{Compression, QueueOrder, Recreated, schema, text::Text};
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
     scope::Namespaces,

@@ -12,7 +12,10 @@ use tokio::task::JoinHandle;
 use super::{options, plan::KnownNamespaces};
 use crate::{
     change::Change,
-    informer::{Informer, Shared, actor::UnitSupervisor, messages::StopUnit},
+    informer::{
+        Informer, Shared,
+        actor::{StopUnit, UnitSupervisor},
+    },
     journal::{ChangeSet, Interest, Journal, ReaderOptions, ReaderStart, UnitId, UnitInterest},
     object::ResourceType,
     reflector::ReflectorConfig,
@@ -85,9 +88,8 @@ impl Auxiliary {
         }
         let objects = self.informer.objects();
         let owned = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key.into_owned(), value.into_owned());
-        let known = objects
-            .iter()
-            .map(|object| (object.name().to_owned(), object.labels().into_iter().map(owned).collect()));
+        let known =
+            objects.iter().map(|object| (object.name().to_owned(), object.labels().into_iter().map(owned).collect()));
         KnownNamespaces::Known(known.collect())
     }
 

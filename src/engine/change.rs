@@ -35,7 +35,10 @@ use crate::{
     change::{Cause, Change, Reached},
     delivery::table::UnitOptions,
     indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings, store::Meta},
-    informer::{Informer, InformerOptions, Seed, actor::UnitSupervisor, messages::StopUnit},
+    informer::{
+        Informer, InformerOptions, Seed,
+        actor::{StopUnit, UnitSupervisor},
+    },
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::scoped::Gate,
     mutex::lock,

@@ -116,12 +116,7 @@ impl DryRun {
     ///
     /// # Errors
     /// Fails if `old` or `new` contains an object twice.
-    pub fn run(
-        &self,
-        mut old: Vec<DryState>,
-        mut new: Vec<DryState>,
-        time_micros: i64,
-    ) -> Result<DryReport, String> {
+    pub fn run(&self, mut old: Vec<DryState>, mut new: Vec<DryState>, time_micros: i64) -> Result<DryReport, String> {
         let Assumed { catalog, types, guessed } = self.assumed([old.as_slice(), new.as_slice()]);
         for state in old.iter_mut().chain(&mut new) {
             if types.get(&state.object_type()).is_some_and(|resource| resource.namespaced) {

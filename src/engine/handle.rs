@@ -34,7 +34,7 @@ use crate::{
 };
 #[cfg(any(test, feature = "testing"))]
 use crate::{
-    informer::messages::Sabotage,
+    informer::actor::Sabotage,
     supervisor::fault::{Fault, Harm, Moment},
 };
 

@@ -12,7 +12,13 @@ use std::{collections::BTreeSet, sync::Arc};
 use serde::{Deserialize, Serialize};
 use tracing::{error, info, warn};
 
-use super::{conductor::Conductor, options, plan::{UnitSpec, reflector}, reconcile::First, state::Unit};
+use super::{
+    conductor::Conductor,
+    options,
+    plan::{UnitSpec, reflector},
+    reconcile::First,
+    state::Unit,
+};
 use crate::{
     change::Cause,
     config::Config,
@@ -109,7 +115,13 @@ impl Conductor {
         self.show(&state);
         drop(state);
         if units > 0 {
-            info!(units, objects, clean = recovered.clean, journal = journal.id(), "restored the state of the last run");
+            info!(
+                units,
+                objects,
+                clean = recovered.clean,
+                journal = journal.id(),
+                "restored the state of the last run"
+            );
         }
         Ok(())
     }

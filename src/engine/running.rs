@@ -15,7 +15,7 @@ use super::{
     handle::EngineHandle,
 };
 use crate::{
-    informer::messages::StopUnit,
+    informer::actor::StopUnit,
     mutex::lock,
     serve::HttpServer,
     subscribe::{

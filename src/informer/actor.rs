@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, SpawnHandle, WrapFuture as _};
+use actix::{
+    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, ResponseFuture,
+    SpawnHandle, WrapFuture as _,
+};
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
 
@@ -13,12 +16,26 @@ use super::{
     Informer, Shared,
     running::{Actors, Running, STAGES, report_abandoned},
 };
-use crate::supervisor::{
-    ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
-    arbiters::Seat,
-    child::{Heartbeat, exit_of},
-    fault::Fault,
+use crate::{
+    indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader},
+    supervisor::{
+        ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
+        arbiters::Seat,
+        child::{Heartbeat, exit_of},
+        fault::Fault,
+    },
 };
+
+/// Injects a fault into one actor of the unit; actors are counted from 0 in the order of the data.
+#[cfg(any(test, feature = "testing"))]
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Sabotage(pub ActorIndex, pub Fault);
+
+/// Stops the unit: the reflector, then the queue after its items are applied, then the indexer. Answers when all have ended.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct StopUnit;
 
 /// Supervisor of one [`Informer`].
 pub(crate) struct UnitSupervisor {
@@ -28,10 +45,10 @@ pub(crate) struct UnitSupervisor {
     core: Supervisor,
     clock: Instant,
     timer: Option<SpawnHandle>,
-    pub(super) running: Option<Running>,
-    pub(super) stop_waiters: Vec<oneshot::Sender<()>>,
+    running: Option<Running>,
+    stop_waiters: Vec<oneshot::Sender<()>>,
     /// Faults for actors that are not up yet, in a test.
-    pub(super) faults: [Fault; 3],
+    faults: [Fault; 3],
 }
 
 impl UnitSupervisor {
@@ -51,7 +68,7 @@ impl UnitSupervisor {
     }
 
     /// Passes an input to the core, and carries out its decision.
-    pub(super) fn step(&mut self, input: SupervisorInput, ctx: &mut Context<Self>) {
+    fn step(&mut self, input: SupervisorInput, ctx: &mut Context<Self>) {
         let verdict = self.core.step(input, self.clock.elapsed(), rand::random());
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
@@ -131,7 +148,7 @@ impl UnitSupervisor {
 
     /// Injects faults into the actors of this generation once they are up. A cache that catches up with the journal counts
     /// events before that.
-    pub(super) fn strike(&mut self) {
+    fn strike(&mut self) {
         let mut faults = std::mem::take(&mut self.faults);
         if let Some(running) = self.running(self.core.generation()) {
             running.harm(&mut faults);
@@ -175,6 +192,23 @@ impl UnitSupervisor {
             info!(resource = %self.informer.resource, attempt, ?delay, %cause, "unit restarts");
         }
     }
+
+    /// Forwards a message to the indexer, if it is running.
+    fn ask_indexer<M, T, E>(&self, message: M, not_running: E) -> ResponseFuture<Result<T, E>>
+    where
+        M: Message<Result = Result<T, E>> + Send + 'static,
+        IndexerActor: Handler<M>,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let indexer = self.running.as_ref().map(|running| running.indexer.clone());
+        Box::pin(async move {
+            match indexer {
+                Some(indexer) => indexer.send(message).await.unwrap_or(Err(not_running)),
+                None => Err(not_running),
+            }
+        })
+    }
 }
 
 impl Actor for UnitSupervisor {
@@ -182,5 +216,42 @@ impl Actor for UnitSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         self.step(SupervisorInput::Start, ctx);
+    }
+}
+
+impl Handler<StopUnit> for UnitSupervisor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, StopUnit: StopUnit, ctx: &mut Self::Context) -> Self::Result {
+        let (waiter, stopped) = oneshot::channel();
+        self.stop_waiters.push(waiter);
+        self.step(SupervisorInput::Stop, ctx);
+        Box::pin(async move { drop(stopped.await) })
+    }
+}
+
+impl Handler<AddIndexers> for UnitSupervisor {
+    type Result = ResponseFuture<Result<(), AddIndexersError>>;
+
+    fn handle(&mut self, indexers: AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
+        self.ask_indexer(indexers, AddIndexersError::NotRunning)
+    }
+}
+
+impl Handler<MoveReader> for UnitSupervisor {
+    type Result = ResponseFuture<Result<(), MoveError>>;
+
+    fn handle(&mut self, asked: MoveReader, _ctx: &mut Self::Context) -> Self::Result {
+        self.ask_indexer(asked, MoveError::NotRunning)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Handler<Sabotage> for UnitSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Sabotage(actor, fault): Sabotage, _ctx: &mut Self::Context) {
+        self.faults[actor] = fault;
+        self.strike();
     }
 }

@@ -16,10 +16,7 @@ use crate::{
         actor::{MoveError, MoveReader},
         retirement,
     },
-    informer::{
-        actor::UnitSupervisor,
-        messages::{Sabotage, StopUnit},
-    },
+    informer::actor::{Sabotage, StopUnit, UnitSupervisor},
     journal::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, ReaderStart as From, Record,
         Sequence, UnitInterest,
@@ -734,7 +731,12 @@ fn retired_dictionary_is_repacked_at_rest_without_events() {
         packer.learn(100);
         let objects = (0..600).map(|number| packing::object(100, number)).collect();
         let (store_version, resume_version) = ("101".into(), "101".into());
-        let unit = bench.make(0, &server, options, Some(Seed::Resume { objects, store_version, resume_version, saved: false }));
+        let unit = bench.make(
+            0,
+            &server,
+            options,
+            Some(Seed::Resume { objects, store_version, resume_version, saved: false }),
+        );
         let mut others = Vec::new();
         for family in [200, 300, 400, 500] {
             packer.learn(family);

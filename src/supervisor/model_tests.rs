@@ -124,11 +124,13 @@ impl World<'_> {
     fn check_left(&self, abandoned: &[ActorIndex]) {
         let alive: Vec<_> = (0..ACTORS).filter(|at| self.actors[*at].alive).collect();
         assert_eq!(abandoned, alive);
-        let overdue = |at: Option<Duration>, limit: u64| {
-            at.is_some_and(|at| at + Duration::from_secs(limit) <= self.now)
-        };
+        let overdue =
+            |at: Option<Duration>, limit: u64| at.is_some_and(|at| at + Duration::from_secs(limit) <= self.now);
         for actor in alive.iter().map(|at| &self.actors[*at]) {
-            assert!(overdue(actor.pinged_at, 30) || overdue(actor.asked_to_stop, 10), "left behind too soon: {actor:?}");
+            assert!(
+                overdue(actor.pinged_at, 30) || overdue(actor.asked_to_stop, 10),
+                "left behind too soon: {actor:?}"
+            );
         }
         if !abandoned.is_empty() {
             self.hit("abandoned");

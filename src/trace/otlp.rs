@@ -203,7 +203,8 @@ impl Span {
     /// Records a failed attempt.
     pub(crate) fn attempt_failed(&mut self, attempt: u32, error: &str) {
         if let Some(span) = &mut self.0 {
-            let attributes = vec![KeyValue::new("attempt", i64::from(attempt)), KeyValue::new("error", error.to_owned())];
+            let attributes =
+                vec![KeyValue::new("attempt", i64::from(attempt)), KeyValue::new("error", error.to_owned())];
             span.add_event("attempt failed", attributes);
         }
     }

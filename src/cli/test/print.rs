@@ -103,7 +103,8 @@ pub(super) fn objects_json(report: &DryReport) -> String {
         for (handler, outcome) in &object.handlers {
             let event = |line: &String| serde_json::from_str::<Value>(line).unwrap_or_else(|_| line.as_str().into());
             let sent: Vec<_> = outcome.sent.iter().map(event).collect();
-            let line = json!({ "object": object.object, "handler": handler, "sent": sent, "notSent": outcome.not_sent });
+            let line =
+                json!({ "object": object.object, "handler": handler, "sent": sent, "notSent": outcome.not_sent });
             put(&mut out, format_args!("{line}\n"));
         }
     }
@@ -117,9 +118,7 @@ fn reasons(outcome: &DryOutcome) -> Vec<String> {
         1 => Some(format!("{OK}sent{OK:#}")),
         several => Some(format!("{OK}sent{OK:#}, {several} events")),
     };
-    sent.into_iter()
-        .chain(outcome.not_sent.iter().map(|why| format!("not sent: {}", printable(why))))
-        .collect()
+    sent.into_iter().chain(outcome.not_sent.iter().map(|why| format!("not sent: {}", printable(why)))).collect()
 }
 
 /// Makes control characters of an event visible, except tabs.

@@ -238,10 +238,7 @@ mod tests {
             (json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "" } }), "`metadata.name`"),
             (json!({ "apiVersion": "v1", "kind": "Pod", "metadata": [] }), "`metadata.name`"),
         ] {
-            assert_eq!(
-                DryState::new(value).unwrap_err(),
-                format!("expected a Kubernetes object with {missing}")
-            );
+            assert_eq!(DryState::new(value).unwrap_err(), format!("expected a Kubernetes object with {missing}"));
         }
     }
 
