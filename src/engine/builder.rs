@@ -206,7 +206,6 @@ impl EngineBuilder {
             auxiliaries: Mutex::new(Auxiliaries::default()),
             clock: Instant::now(),
             poked: Notify::new(),
-            rest: Mutex::default(),
             looks: 0.into(),
             failed: watch::Sender::new(None),
             bound: false.into(),

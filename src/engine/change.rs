@@ -25,11 +25,11 @@ use tracing::{error, info, warn};
 
 use super::{
     conductor::Conductor,
-    options::{self, Extras},
+    options,
     plan::{TypeName, UnitSpec},
     reconcile::{First, From, Steps, UnitStart, distribute, successor},
     restore::describe,
-    state::{TypeState, Unit},
+    state::{State, TypeState, Unit},
 };
 use crate::{
     change::{Cause, Change, Reached},
@@ -107,10 +107,8 @@ impl Conductor {
     /// leave behind.
     fn replace_units(&self, name: &TypeName, steps: &Steps) -> Vec<Ended> {
         let mut state = self.lock();
-        let extras = |entry: &str| self.extras(entry, &state.indexes);
-        let extras: Vec<Extras> = steps.start.iter().map(|start| extras(&start.spec.entry)).collect();
-        let mut next_unit = state.next_unit;
-        let Some(kept) = state.types.get_mut(name) else { return Vec::new() };
+        let State { types, next_unit, .. } = &mut *state;
+        let Some(kept) = types.get_mut(name) else { return Vec::new() };
         let (old, mut units): (Vec<Unit>, Vec<Unit>) =
             kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
         let cached: Vec<_> = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
@@ -118,11 +116,11 @@ impl Conductor {
             old.iter().zip(&cached).map(|(unit, (_, objects))| moved(unit, objects, &steps.start)).collect();
         let (seeds, retired) = distribute(cached, &steps.start, |object: &Object| object.namespace());
 
-        for ((start, objects), extras) in steps.start.iter().zip(seeds).zip(extras) {
-            let id = UnitId(next_unit);
-            next_unit += 1;
+        for (start, objects) in steps.start.iter().zip(seeds) {
+            let id = UnitId(*next_unit);
+            *next_unit += 1;
             let before = old.iter().find(|old| start.from.takes(old.informer.id)).map(|old| old.spec.entry.as_str());
-            match self.make_unit(id, start, before, seed(start, objects, &old), kept, extras) {
+            match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
                 Ok((unit, strangers)) => {
                     if before == Some(start.spec.entry.as_str()) {
                         kept.inherit_moves(&start.from, id);
@@ -142,7 +140,6 @@ impl Conductor {
         }
         kept.units = units;
         kept.settled = true;
-        state.next_unit = next_unit;
         self.show(&state);
         drop(state);
         let ended = old.into_iter().zip(retired).zip(moved).filter_map(|((unit, (_, left)), moved)| {
@@ -245,11 +242,10 @@ impl Conductor {
         before: Option<&str>,
         seed: Option<Seed>,
         kept: &TypeState,
-        extras: Extras,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
         let spec = &start.spec;
         let late = matches!(start.from, From::Nothing { late: true });
-        let (options, unit_options) = self.unit_options(id, spec, extras, late)?;
+        let (options, unit_options) = self.unit_options(id, spec, late)?;
         let strangers = if let Some(before) = before.filter(|before| *before != spec.entry) {
             self.router.add_successor(id, spec.info(), unit_options, before)
         } else {
@@ -272,11 +268,10 @@ impl Conductor {
         &self,
         id: UnitId,
         spec: &UnitSpec,
-        extras: Extras,
         late: bool,
     ) -> Result<(InformerOptions, UnitOptions), String> {
         let packer = self.shared.journal.packer(id, spec.options.options.compression);
-        let options = options::informer(spec, extras, packer)?;
+        let options = options::informer(spec, lock(&self.library).extras(&spec.entry), packer)?;
         let (resync_period, cached) = (spec.options.options.resync, options.indexer.keep.is_whole());
         Ok((options, UnitOptions { late, resync_period, cached }))
     }

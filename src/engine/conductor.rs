@@ -14,7 +14,6 @@
 
 use std::{
     any::Any,
-    collections::BTreeMap,
     convert::Infallible,
     panic::AssertUnwindSafe,
     sync::{
@@ -37,7 +36,6 @@ use super::{
     handlers::Delivery,
     library::Library,
     memory::{self, Rest},
-    options::Extras,
     plan::{Plan, TypeName},
     reconcile::{First, Occasion, Steps, reconcile},
     state::{State, TypeState},
@@ -45,7 +43,6 @@ use super::{
 use crate::{
     backoff::Backoff,
     delivery::router::Router,
-    indexer::index_func::IndexFunc,
     informer::Shared,
     journal::{Move, UnitId},
     list_watch::kube::ClusterAccess,
@@ -75,7 +72,6 @@ pub(super) struct Conductor {
     pub(super) auxiliaries: Mutex<Auxiliaries>,
     pub(super) clock: Instant,
     pub(super) poked: Notify,
-    pub(super) rest: Mutex<Rest>,
     /// Number of times that the loop has looked at everything.
     pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<Fatal>>,
@@ -115,9 +111,12 @@ impl Conductor {
     }
 
     async fn run(self: &Arc<Self>) -> Infallible {
-        let mut tending = interval(TEND_EVERY);
+        let (mut tending, mut rest) = (interval(TEND_EVERY), Rest::default());
         loop {
             self.look();
+            if rest.is_due(self.clock.elapsed(), LOOK, self.shared.journal.released().0) {
+                drop(tokio::task::spawn_blocking(memory::give_back));
+            }
             let next = self.next_look();
             while tokio::select! {
                 () = self.poked.notified() => false,
@@ -151,13 +150,6 @@ impl Conductor {
         self.lock().types.get_mut(name).map(act)
     }
 
-    /// Returns what the program adds to an entry.
-    pub(super) fn extras(&self, entry: &str, added: &BTreeMap<String, Vec<IndexFunc>>) -> Extras {
-        let mut extras = lock(&self.library).extras(entry);
-        extras.indexes.extend(added.get(entry).into_iter().flatten().cloned());
-        extras
-    }
-
     fn next_look(&self) -> Instant {
         let state = self.lock();
         let asks = state.rediscovery.next().filter(|_| !state.discovering).map(|at| self.clock + at);
@@ -173,7 +165,6 @@ impl Conductor {
         self.see_namespaces();
         self.see_units();
         self.ask_for_types();
-        self.give_back_memory();
         self.looks.fetch_add(1, Ordering::Relaxed);
         let Some(outlook) = self.lock().known.outlook() else { return };
         self.keep_auxiliaries(&outlook);
@@ -181,13 +172,6 @@ impl Conductor {
         self.show_waiting(&outlook);
         self.reconcile_all(&outlook.plan);
         self.finish_first_discovery(&outlook.plan);
-    }
-
-    fn give_back_memory(&self) {
-        let changes = self.shared.journal.released().0;
-        if lock(&self.rest).is_due(self.clock.elapsed(), LOOK, changes) {
-            drop(tokio::task::spawn_blocking(memory::give_back));
-        }
     }
 
     fn see_namespaces(&self) {

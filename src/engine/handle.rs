@@ -255,10 +255,10 @@ impl EngineHandle {
     /// Fails if a type has an index with one of the names, or if its unit is restarting. Types before it keep the indexes.
     pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
         let supervisors: Vec<_> = {
-            let mut state = self.conductor.lock();
-            let units = state.units();
-            state.indexes.entry(entry.to_owned()).or_default().extend(indexers.iter().cloned());
-            units.into_iter().filter(|unit| unit.spec.entry == entry).map(|unit| unit.supervisor).collect()
+            let state = self.conductor.lock(); // no unit starts meanwhile
+            let mut library = lock(&self.conductor.library);
+            library.indexes.entry(entry.to_owned()).or_default().extend(indexers.iter().cloned());
+            state.units().into_iter().filter(|unit| unit.spec.entry == entry).map(|unit| unit.supervisor).collect()
         };
         for supervisor in supervisors {
             let supervisor = supervisor.ok_or(AddIndexersError::NotRunning)?;

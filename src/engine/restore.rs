@@ -28,6 +28,7 @@ use crate::{
         Journal, UnitId,
         store::{Recovered, StoreError, StoredUnit},
     },
+    mutex::lock,
 };
 
 /// Stored description of a unit, from which a later run recreates it.
@@ -139,10 +140,10 @@ impl Conductor {
         let first = description.first(stored.reached.synced);
         let mut spec = description.spec;
         spec.reflector = reflector(config, config.resources.get(&spec.entry).unwrap_or(&spec.options));
-        let extras = self.extras(&spec.entry, &self.lock().indexes);
+        let key = lock(&self.library).key.clone();
         // A unit with other rules is replaced after the server has answered which types it serves; its objects are read before.
-        let gate = options::gate_of_today(config, &spec.entry, &spec, extras.key.as_ref());
-        let options = self.unit_options(id, &spec, extras, stored.terms.late);
+        let gate = options::gate_of_today(config, &spec.entry, &spec, key.as_ref());
+        let options = self.unit_options(id, &spec, stored.terms.late);
         let (gate, (options, unit_options)) = match gate.and_then(|gate| Ok((gate, options?))) {
             Ok(prepared) => prepared,
             Err(error) => {

@@ -21,7 +21,7 @@ use crate::{
     backoff::{Backoff, BackoffConfig},
     config::{Config, OnRemoved},
     discovery::Catalog,
-    indexer::{index_func::IndexFunc, siblings::Siblings},
+    indexer::siblings::Siblings,
     informer::{Informer, actor::UnitSupervisor},
     journal::{Move, UnitId},
     registry::WaitingRows,
@@ -105,8 +105,6 @@ pub(super) struct State {
     /// Questions about types that are refused in the whole cluster.
     pub(super) inquiries: BTreeMap<TypeName, Inquiry>,
     pub(super) next_unit: u32,
-    /// Indexes added at run time, by entry.
-    pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
 }
 
 /// Time for which a deleted namespace is kept.

@@ -20,7 +20,7 @@ use crate::{
     indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader},
     supervisor::{
         ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
-        arbiters::Seat,
+        arbiters::{Arbiters, Seat},
         child::{Heartbeat, exit_of},
         fault::Fault,
     },
@@ -104,11 +104,11 @@ impl UnitSupervisor {
     fn boot(&mut self, generation: Generation, abandoned: &[ActorIndex], ctx: &mut Context<Self>) {
         if !abandoned.is_empty() {
             report_abandoned(&self.informer.resource, abandoned);
-            self.seat = self.shared.arbiters.replace(self.seat);
+            self.seat = self.shared.arbiters.replace(&self.seat);
         }
         let (informer, shared) = (Arc::clone(&self.informer), self.shared.clone());
         let launch = move || informer.launch(generation.0, &shared).map_err(Exit::Failed);
-        let booted = self.shared.arbiters.run(self.seat, launch);
+        let booted = Arbiters::run(&self.seat, launch);
         ctx.spawn(booted.into_actor(self).map(move |booted, supervisor, ctx| match booted {
             // The start was blocked until it was given up. Actors that it started end with their thread.
             _ if generation != supervisor.core.generation() => {}
@@ -119,7 +119,7 @@ impl UnitSupervisor {
 
     fn failed_to_boot(&mut self, generation: Generation, exit: &Exit, ctx: &mut Context<Self>) {
         if *exit == Exit::ArbiterGone {
-            self.seat = self.shared.arbiters.replace(self.seat);
+            self.seat = self.shared.arbiters.replace(&self.seat);
         }
         for actor in 0..STAGES.len() {
             self.exited(generation, actor, exit.clone(), ctx);

@@ -5,7 +5,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use actix::Arbiter;
@@ -22,49 +22,41 @@ pub struct Arbiters {
 
 #[derive(Debug)]
 struct Pool {
-    seats: Vec<Seated>,
+    arbiters: Vec<Arc<Arbiter>>,
     next: usize,
 }
 
-#[derive(Debug)]
-struct Seated {
-    arbiter: Arbiter,
-    /// Number of earlier arbiters at this position.
-    generation: u64,
-}
-
-/// Reference to an arbiter of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Arbiter of the pool, and its position there.
+#[derive(Clone, Debug)]
 pub struct Seat {
     index: usize,
-    generation: u64,
+    arbiter: Arc<Arbiter>,
 }
 
 impl Arbiters {
     /// Starts `count` arbiters, at least one. Call it inside an actix `System`.
     pub fn new(count: usize) -> Self {
-        let seats = (0..count.max(1)).map(|_| Seated { arbiter: Arbiter::new(), generation: 0 }).collect();
-        Self { pool: Mutex::new(Pool { seats, next: 0 }) }
+        let arbiters = (0..count.max(1)).map(|_| Arc::new(Arbiter::new())).collect();
+        Self { pool: Mutex::new(Pool { arbiters, next: 0 }) }
     }
 
     /// Returns the next seat in turn.
     pub fn seat(&self) -> Seat {
         let mut pool = lock(&self.pool);
-        let index = pool.next % pool.seats.len();
+        let index = pool.next % pool.arbiters.len();
         pool.next += 1;
-        Seat { index, generation: pool.seats[index].generation }
+        Seat { index, arbiter: Arc::clone(&pool.arbiters[index]) }
     }
 
     /// Runs `work` on the thread of the seat. The future fails if `work` fails or panics, or if the thread has ended.
-    pub fn run<T, W>(&self, seat: Seat, work: W) -> impl Future<Output = Result<T, Exit>> + use<T, W>
+    pub fn run<T, W>(seat: &Seat, work: W) -> impl Future<Output = Result<T, Exit>> + use<T, W>
     where
         T: Send + 'static,
         W: FnOnce() -> Result<T, Exit> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let arbiter = lock(&self.pool).seats[seat.index].arbiter.handle();
         // A thread that has ended drops the closure, and `reply` with it.
-        let _sent = arbiter.spawn_fn(move || {
+        let _sent = seat.arbiter.spawn_fn(move || {
             let done = catch_unwind(AssertUnwindSafe(work));
             drop(reply.send(done.unwrap_or_else(|panic| Err(Exit::Panicked(panic_text(panic.as_ref()))))));
         });
@@ -73,20 +65,20 @@ impl Arbiters {
 
     /// Replaces the hung arbiter of a seat, unless another unit has done so, and returns the new seat. The old thread cannot be
     /// ended from outside, so it is abandoned.
-    pub fn replace(&self, seat: Seat) -> Seat {
+    pub fn replace(&self, Seat { index, arbiter }: &Seat) -> Seat {
         let mut pool = lock(&self.pool);
-        let place = &mut pool.seats[seat.index];
-        if place.generation == seat.generation {
-            std::mem::replace(&mut place.arbiter, Arbiter::new()).stop();
-            place.generation += 1;
+        let present = &mut pool.arbiters[*index];
+        if Arc::ptr_eq(present, arbiter) {
+            arbiter.stop();
+            *present = Arc::new(Arbiter::new());
         }
-        Seat { index: seat.index, generation: place.generation }
+        Seat { index: *index, arbiter: Arc::clone(present) }
     }
 
     /// Asks every arbiter to end.
     pub fn stop(&self) {
-        for place in &lock(&self.pool).seats {
-            place.arbiter.stop();
+        for arbiter in &lock(&self.pool).arbiters {
+            arbiter.stop();
         }
     }
 }
