@@ -188,7 +188,7 @@ impl<R: ReadStore> Lister<R> {
         self.snapshot(|query| query.meta().clone())
     }
 
-    fn decode<T: DeserializeOwned>(&self, object: &Object) -> Result<T, ReadError> {
+    pub(crate) fn decode<T: DeserializeOwned>(&self, object: &Object) -> Result<T, ReadError> {
         object.decode().map_err(|source| ReadError::Undecodable {
             resource: self.resource.qualified_name(),
             key: object.key().to_string(),

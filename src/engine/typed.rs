@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     lister::{Lister, ReadError, Selector},
-    object::{KeyRef, Object},
+    object::KeyRef,
 };
 
 /// Returns the spelling of a type in `match` of a configuration: `pods`, `deployments.v1.apps`.
@@ -49,13 +49,7 @@ impl<K: Typed + DeserializeOwned> TypedLister<K> {
     /// # Errors
     /// Fails if there is no such index, or if an object is not of the type.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<K>, ReadError> {
-        let objects = self.lister.by_index(index, value)?;
-        let undecodable = |object: &Object, source| ReadError::Undecodable {
-            resource: self.lister.resource().to_string(),
-            key: object.key().to_string(),
-            source,
-        };
-        objects.iter().map(|object| object.decode().map_err(|source| undecodable(object, source))).collect()
+        self.lister.by_index(index, value)?.iter().map(|object| self.lister.decode(object)).collect()
     }
 
     /// Returns the lister of undecoded objects.
