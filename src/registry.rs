@@ -21,6 +21,7 @@ use crate::{
     lister::Lister,
     mutex::lock,
     object::ResourceType,
+    redact::is_secrets,
     status::{ReloadCounts, Timings, UnitState, UnitStatus, UnitView},
 };
 
@@ -53,6 +54,16 @@ impl WatchedType {
             }
         }
         warnings
+    }
+
+    /// Returns true if reads return only metadata because values are confidential.
+    pub fn hides_values(&self) -> bool {
+        is_secrets(&self.resource)
+    }
+
+    /// Returns true if the cache keeps bodies, so not with `cache = "none"`.
+    pub fn keeps_bodies(&self) -> bool {
+        self.units.iter().all(|unit| unit.options.indexer.keep.is_whole())
     }
 
     /// Returns true if reads can be answered: each unit has synced, or has taken over the cache of a previous unit.

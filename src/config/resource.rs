@@ -6,7 +6,10 @@ use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Compression, QueueOrder, Recreated, schema, text::Text};
+use super::{
+    Compression, QueueOrder, Recreated, schema,
+    text::{self, Text},
+};
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
     scope::Namespaces,
@@ -31,7 +34,7 @@ pub struct ResourceConfig {
     /// Namespaces whose objects are shown: names, and globs of whole names; `!` before one excludes and wins. For instance
     /// `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those namespaces. Cluster-scoped types are
     /// always shown. Default: all.
-    #[serde(default)]
+    #[serde(default, with = "text::namespaces")]
     #[schemars(schema_with = "schema::namespaces")]
     pub namespaces: Namespaces,
     /// Label selector on Namespace objects, for instance "team=payments". Of `namespaces`, only those that match are shown;

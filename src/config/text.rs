@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{Commit, FileFsync, Permissions, TypePattern};
 pub(crate) use crate::text::{Format, Optional, Text, Textual, parse_duration, print_duration};
@@ -15,6 +15,19 @@ use crate::{
     scope::Namespaces,
     text::{Printed, parse_size},
 };
+
+/// `#[serde(with)]` for [`Namespaces`].
+pub(crate) mod namespaces {
+    use super::{Deserialize, Deserializer, Namespaces, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Namespaces, serializer: S) -> Result<S::Ok, S::Error> {
+        value.patterns().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespaces, D::Error> {
+        Namespaces::parse(&Vec::<String>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
 
 impl Printed for Rate {
     fn print(&self) -> String {
