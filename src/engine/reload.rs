@@ -171,7 +171,7 @@ mod tests {
         let needs_restart = |more: &str| keep_until_restart(&base, &mut with(more));
         assert!(needs_restart("[handlers.o]\ntype = \"stdout\"").is_empty());
         assert!(needs_restart("[kube]\npage_size = 7\nstall_after = \"1m\"").is_empty());
-        let changed = ("[kube]\ncontext = \"other\"\n[http]\nlisten = \"\"\n[cluster]\nname = \"c\"");
+        let changed = "[kube]\ncontext = \"other\"\n[http]\nlisten = \"\"\n[cluster]\nname = \"c\"";
         assert_eq!(needs_restart(changed), ["[cluster]", "[kube] context", "[http]"]);
     }
 }

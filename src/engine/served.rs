@@ -19,6 +19,7 @@ use crate::{
     config::Rediscover,
     discovery::{self, Catalog},
     mutex::lock,
+    object::ResourceType,
 };
 
 impl Conductor {
@@ -126,7 +127,7 @@ impl Conductor {
             let state = self.lock();
             (Arc::clone(&state.known.config), state.known.catalog.clone().unwrap_or_default())
         };
-        let keep = |slot: &mut Option<Auxiliary>, wanted, resource, see: fn(&Self, &[Sighting])| {
+        let keep = |slot: &mut Option<Auxiliary>, wanted: bool, resource: ResourceType, see: fn(&Self, &[Sighting])| {
             if !wanted {
                 slot.take().into_iter().for_each(|idle| drop(actix_rt::spawn(idle.stop())));
             } else if slot.is_none() {
