@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tracing::error;
 
 use crate::{
-    change::{Cause, Change, Reached},
+    change::{Change, Reached},
     delta_fifo::{DeltaFifo, QueueOrder, actor::DeltaFifoActor, messages::Consumer},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions,
@@ -89,7 +89,7 @@ pub enum Seed {
         resume_version: ResourceVersion,
         /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is as
         /// new as the objects. If a list has to be compared before the first answer of the server, the differences have the
-        /// cause [`Cause::Downtime`].
+        /// cause [`Downtime`](crate::change::Cause::Downtime).
         saved: bool,
     },
     /// Other data is fetched, or no version allows resuming: the first list is compared with the objects.
@@ -218,8 +218,8 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Sets the cause [`Cause::Downtime`] for all changes made before the server's first answer, even if a watch brings
-    /// them. Call it before the actors start.
+    /// Sets the cause [`Downtime`](crate::change::Cause::Downtime) for all changes made before the server's first answer, even
+    /// if a watch brings them. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
     }

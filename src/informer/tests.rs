@@ -11,6 +11,7 @@ use actix::{Actor as _, System};
 
 use super::{testing::options, *};
 use crate::{
+    change::Cause,
     indexer::{
         Retirement,
         actor::{MoveError, MoveReader},
