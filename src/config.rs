@@ -47,7 +47,6 @@ use serde_json::{Map, Value};
 
 pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
-pub use exec::ExecSink;
 pub use external::External;
 pub use format::FormatSettings;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
@@ -72,6 +71,7 @@ pub use crate::{
     delta_fifo::QueueOrder,
     handler::{
         client_tls::ClientTls,
+        exec::ExecOptions as ExecSink,
         file::{FileCompression as Compress, FileFsync, FileOptions as FileSink, Permissions, Rotate},
         kafka::KafkaSasl as Sasl,
         nats::{ExpectLast, JetStreamOptions as NatsJetStream, NatsAuth},

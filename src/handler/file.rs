@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{Handler, HandlerError, left_behind::is_left_behind};
+use super::{Handler, HandlerError, replaced::is_replaced};
 use crate::{
     cloud_event::Formatter,
     notification::Notification,
@@ -241,7 +241,7 @@ const REPLACED: &str = "this thread hung and was replaced";
 
 impl Handler for FileHandler {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
-        if is_left_behind() {
+        if is_replaced() {
             return Err(HandlerError::Failed(REPLACED.to_owned()));
         }
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -314,7 +314,7 @@ impl Open {
             }
             Err(error) => {
                 // A replaced thread must not truncate the file, as its replacement may have written to it.
-                self.torn = self.regular && (is_left_behind() || self.file.set_len(self.len).is_err());
+                self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
                 Err(error)
             }
         }
@@ -349,7 +349,7 @@ fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut head[..have])?;
     if head[..have] == EVENT_START[..have] {
-        if is_left_behind() {
+        if is_replaced() {
             return Err(io::Error::other(REPLACED)); // the incomplete line is being written by the replacement
         }
         tracing::warn!(path = %path.display(), bytes = len - start, "cut off half an event that a crash had left");

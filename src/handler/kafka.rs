@@ -24,8 +24,6 @@ mod failure;
 pub mod message;
 mod options;
 #[cfg(feature = "kafka")]
-mod publish;
-#[cfg(feature = "kafka")]
 mod sent;
 pub mod template;
 #[cfg(test)]

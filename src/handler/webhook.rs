@@ -151,14 +151,7 @@ impl Webhook {
         let (parts, body) = answer.into_parts();
         let text = response::printable(&beginning(body).await, TOLD_BYTES);
         let answer = Answer { status: parts.status, headers: &parts.headers, text: &text };
-        let verdict = response::verdict(&answer, &self.options.reject, SystemTime::from(Timestamp::now()));
-        verdict.map_err(|error| match error {
-            HandlerError::Failed(said) => HandlerError::Failed(at(said)),
-            HandlerError::Busy { reason, retry_after } => HandlerError::Busy { reason: at(reason), retry_after },
-            HandlerError::TooLarge(said) => HandlerError::TooLarge(at(said)),
-            HandlerError::Rejected(said) => HandlerError::Rejected(at(said)),
-            HandlerError::Closed(said) => HandlerError::Closed(at(said)),
-        })
+        response::verdict(&answer, &self.options.reject, SystemTime::from(Timestamp::now()), at)
     }
 
     fn request(&self, message: Message, target: &Target, credentials: &Credentials) -> Request<Full<Bytes>> {

@@ -18,17 +18,14 @@ use crate::private_dir;
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
 const ZSTD_LEVEL: i32 = 3;
 
-/// Thread that compresses and removes rotated files.
-pub(super) struct Rotated {
-    /// Sends the path of the current file. One waiting message is enough, as it stands for all others.
-    current: Option<Sender<PathBuf>>,
-    thread: Option<JoinHandle<()>>,
-}
+/// Thread that compresses and removes rotated files, if there is such work; and the queue of the paths of current files.
+/// One waiting path is enough, as it stands for all others.
+pub(super) struct Rotated(Option<(Sender<PathBuf>, JoinHandle<()>)>);
 
 impl Rotated {
-    /// Makes the handle. It starts its thread only if there is work.
+    /// Starts the thread, if files are rotated.
     pub(super) fn new(pattern: &str, rotate: Option<&Rotate>) -> Self {
-        let Some(&Rotate { keep, compress, .. }) = rotate else { return Self { current: None, thread: None } };
+        let Some(&Rotate { keep, compress, .. }) = rotate else { return Self(None) };
         let (current, tidy) = bounded::<PathBuf>(16);
         let pattern = pattern.to_owned();
         let work = move || {
@@ -38,18 +35,16 @@ impl Rotated {
                 }
             }
         };
-        match std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work) {
-            Ok(thread) => Self { current: Some(current), thread: Some(thread) },
-            Err(error) => {
-                tracing::error!(%error, "failed to start the thread that compresses and removes rotated files");
-                Self { current: None, thread: None }
-            }
-        }
+        let thread = std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work);
+        let failed = |error: &io::Error| {
+            tracing::error!(%error, "failed to start the thread that compresses and removes rotated files");
+        };
+        Self(thread.inspect_err(failed).ok().map(|thread| (current, thread)))
     }
 
     /// Requests work on all files except `current`.
     pub(super) fn look(&self, current: &Path) {
-        if let Some(sender) = &self.current {
+        if let Some((sender, _)) = &self.0 {
             // If the channel is full, the waiting message also covers this file.
             drop(sender.try_send(current.to_owned()));
         }
@@ -57,8 +52,8 @@ impl Rotated {
 
     /// Waits for the running work.
     pub(super) fn close(&mut self) {
-        self.current = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some((sender, thread)) = self.0.take() {
+            drop(sender); // ends the thread
             drop(thread.join());
         }
     }
@@ -144,14 +139,8 @@ fn is_rotated_suffix(text: &str) -> bool {
         Some((time, counter)) => (time, counter),
         None => (text.strip_suffix('Z').unwrap_or(""), ""),
     };
-    let shape = |at: usize, byte: u8| match at {
-        8 => byte == b'T',
-        15 => byte == b'.',
-        _ => byte.is_ascii_digit(),
-    };
-    time.len() == 22
-        && time.bytes().enumerate().all(|(at, byte)| shape(at, byte))
-        && counter.bytes().all(|byte| byte.is_ascii_digit())
+    let shape = time.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
+    shape.eq(*b"00000000T000000.000000") && counter.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Replaces a file with its compressed form, with the same modification time. A crash leaves the file and a `.part`.

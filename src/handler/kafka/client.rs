@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     KafkaOptions,
-    failure::Failure,
+    failure::code_of,
     message::Message,
     sent::{Answer, Report},
 };
@@ -90,7 +90,7 @@ impl Client {
         record.key = Some(message.key.as_str());
         record.payload = message.value();
         if let Err((error, record)) = self.producer().send(record) {
-            drop(record.delivery_opaque.send(Err(Failure::of(&error))));
+            drop(record.delivery_opaque.send(Err(code_of(&error))));
         }
         report
     }
@@ -113,11 +113,22 @@ impl Client {
         }
     }
 
-    /// Returns a watch for later errors.
-    pub(super) fn watch(&self) -> Watch {
-        let mut trouble = self.trouble.subscribe();
-        let stops = trouble.borrow_and_update().stops;
-        Watch { trouble, stops }
+    /// Returns the number of errors so far that stopped all progress.
+    pub(super) fn stops(&self) -> u64 {
+        self.trouble.borrow().stops
+    }
+
+    /// Waits until nothing makes progress, after this number of such errors. Returns the reason.
+    pub(super) async fn stopped(&self, stops: u64) -> String {
+        match self.trouble.subscribe().wait_for(|trouble| trouble.stops != stops).await {
+            Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
+            Err(_) => "the client has ended".to_owned(),
+        }
+    }
+
+    /// Returns the last error.
+    pub(super) fn last_error(&self) -> Option<Arc<str>> {
+        self.trouble.borrow().last.clone()
     }
 
     /// Returns true if a new client is needed.
@@ -138,28 +149,6 @@ impl Drop for Client {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(producer))),
             Err(_) => drop(producer),
         }
-    }
-}
-
-/// Watch for errors.
-pub(super) struct Watch {
-    trouble: watch::Receiver<Trouble>,
-    stops: u64,
-}
-
-impl Watch {
-    /// Waits until nothing makes progress, and returns the reason.
-    pub(super) async fn stopped(&mut self) -> String {
-        let stops = self.stops;
-        match self.trouble.wait_for(|trouble| trouble.stops != stops).await {
-            Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
-            Err(_) => "the client has ended".to_owned(),
-        }
-    }
-
-    /// Returns the last error.
-    pub(super) fn last(&self) -> Option<Arc<str>> {
-        self.trouble.borrow().last.clone()
     }
 }
 
@@ -208,7 +197,7 @@ impl ClientContext for Reporter {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.note(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail), reason);
+        self.note(code_of(&error), reason);
     }
 }
 
@@ -216,7 +205,7 @@ impl ProducerContext for Reporter {
     type DeliveryOpaque = Box<oneshot::Sender<Answer>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, report: Self::DeliveryOpaque) {
-        let answer = result.as_ref().map(drop).map_err(|(error, _)| Failure::of(error));
+        let answer = result.as_ref().map(drop).map_err(|(error, _)| code_of(error));
         if answer.is_ok() && self.is_troubled.swap(false, Ordering::AcqRel) {
             self.trouble.send_modify(|trouble| trouble.last = None);
         }
@@ -235,7 +224,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
     for (key, value) in [
         ("bootstrap.servers", options.brokers.join(",").as_str()),
         ("client.id", "deltabus"),
-        ("acks", options.acks.as_str()),
+        ("acks", options.acks.as_ref()),
         ("enable.idempotence", if options.idempotent { "true" } else { "false" }),
         ("compression.type", options.compression.as_ref()),
         ("message.timeout.ms", "0"),
@@ -268,7 +257,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
     config.set("security.protocol", protocol);
     if let Some(sasl) = &options.sasl {
         let password = sasl.password.read().map_err(|error| HandlerError::Failed(format!("`sasl`: {error}")))?;
-        config.set("sasl.mechanism", sasl.mechanism.as_str());
+        config.set("sasl.mechanism", sasl.mechanism.as_ref());
         config.set("sasl.username", &sasl.username).set("sasl.password", password.expose_secret());
     }
     if let Some(tls) = &options.tls {

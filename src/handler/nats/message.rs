@@ -47,8 +47,6 @@ pub(super) struct Message {
     pub(super) id: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
-    /// Maximum size of headers and payload in transit, in bytes.
-    pub(super) len: usize,
     /// Time at which the engine received the change, in nanoseconds since the Unix epoch. The message cannot have been
     /// stored much earlier.
     pub(super) time_nanos: i128,
@@ -60,12 +58,14 @@ impl Writer {
     /// Makes the message of an event.
     ///
     /// # Errors
-    /// `Rejected` if the subject would be longer than servers accept, and errors of encoding the event.
+    /// `Rejected` if the subject would be longer than servers accept. `TooLarge` if headers and payload may have more
+    /// than `max` bytes in transit. Errors of encoding the event.
     pub(super) fn message(
         &self,
         event: &Event,
         trace: Option<TraceContext>,
         form: Form,
+        max: usize,
     ) -> Result<Message, HandlerError> {
         let subject = self.template.subject(&self.cluster, event);
         let id = header_value(&cloud_event::id(event));
@@ -95,11 +95,15 @@ impl Writer {
         if let Some(stream) = &self.stream {
             add(NATS_EXPECTED_STREAM, stream.clone());
         }
+        len += payload.len();
+        if len > max {
+            let problem = format!("the message to {subject} has {len} bytes: the limit is {max}");
+            return Err(HandlerError::TooLarge(problem));
+        }
         Ok(Message {
             subject: subject.into(),
             id,
             headers,
-            len: len + payload.len(),
             payload: payload.into(),
             time_nanos: i128::from(event.record.time_micros) * 1000,
             is_new: matches!(event.record.change, Change::Added { .. }),
