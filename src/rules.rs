@@ -39,7 +39,7 @@ mod when;
 use std::fmt;
 
 pub(crate) use self::limits::cpu_time;
-use self::{changed::Changed, subject::Subject, when::When};
+use self::{subject::Subject, when::When};
 pub use self::{
     condition::Condition,
     limits::{PatternLimits, RuleLimits},
@@ -128,7 +128,6 @@ enum Failure {
 #[derive(Debug)]
 pub struct Rules {
     options: RulesOptions,
-    changed: Changed,
     when: Option<When>,
 }
 
@@ -153,12 +152,7 @@ impl Rules {
             .as_deref()
             .map(|text| When::compile(text, &options.cluster, &VARIABLES, options.limits))
             .transpose()?;
-        Ok(Self { changed: Changed::new(options.changed.clone()), when, options })
-    }
-
-    /// Returns the options of the rules.
-    pub fn options(&self) -> &RulesOptions {
-        &self.options
+        Ok(Self { when, options })
     }
 
     /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of
@@ -169,7 +163,7 @@ impl Rules {
 
     /// Returns true if there are no rules, so that every change matches.
     pub fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.when.is_none()
+        self.options.changed.is_empty() && self.when.is_none()
     }
 
     /// Judges a change of `object`. `old` is the previous object of an update, if it is known; it is ignored for other
@@ -198,10 +192,11 @@ impl Rules {
 
     fn has_changed(&self, before: Before<'_>, object: &Subject<'_>, old: &Subject<'_>) -> Result<bool, String> {
         match before {
-            _ if self.changed.is_empty() => Ok(true),
+            _ if self.options.changed.is_empty() => Ok(true),
             Before::Nothing | Before::Unknown => Ok(true),
             Before::Same => Ok(false),
-            Before::State(_) => self.changed.differs(old.json(), object.json()).map_err(|error| error.to_string()),
+            Before::State(_) => changed::differs(&self.options.changed, old.json(), object.json())
+                .map_err(|error| error.to_string()),
         }
     }
 

@@ -11,7 +11,7 @@ use regex::{Regex, RegexBuilder};
 use super::{
     MATCHES, RuleError,
     limits::{PatternLimits, RuleLimits},
-    reads::{children, text},
+    reads::children,
 };
 
 /// Type names to which `type(x)` may be compared.
@@ -129,17 +129,16 @@ impl<'a> Check<'a> {
         match &expression.expr {
             Expr::Ident(name) => self.name(expression, name),
             Expr::Struct(made) => Err(self.error(expression, format!("unknown type `{}`", made.type_name))),
-            Expr::Comprehension(_) if self.depth == self.limits.nested => {
-                let max = self.limits.nested;
-                let problem = format!("macros are nested too deeply, expected {max} in one another at most");
-                Err(self.error(expression, problem))
-            }
-            Expr::Comprehension(_) if self.chained == self.limits.chained => {
-                let max = self.limits.chained;
-                let problem = format!("too many macros use the results of others, expected {max} at most");
-                Err(self.error(expression, problem))
-            }
             Expr::Comprehension(all) => {
+                let RuleLimits { nested, chained, .. } = self.limits;
+                if self.depth == *nested {
+                    let problem = format!("macros are nested too deeply, expected {nested} in one another at most");
+                    return Err(self.error(expression, problem));
+                }
+                if self.chained == *chained {
+                    let problem = format!("too many macros use the results of others, expected {chained} at most");
+                    return Err(self.error(expression, problem));
+                }
                 self.chained += 1;
                 self.visit(&all.iter_range)?;
                 self.visit(&all.accu_init)?;
@@ -276,7 +275,6 @@ impl<'a> Check<'a> {
             Expr::Literal(_) => "a number",
             Expr::List(_) => "a list",
             Expr::Map(_) => "a map",
-            Expr::Select(_) if is_text(expression) => "a string",
             Expr::Ident(name) if name == "object" || name == "old" => "an object",
             Expr::Ident(name) if name == "changes" => "a list",
             Expr::Ident(name) if name == "type" || name == "cluster" => "a string",
@@ -314,34 +312,6 @@ impl<'a> Check<'a> {
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         RuleError { line: before.matches('\n').count() + 1, column, problem }
     }
-}
-
-/// Returns true if this is a member that is a string in every object.
-fn is_text(expression: &IdedExpr) -> bool {
-    matches!(
-        path(expression).as_deref(),
-        Some(
-            ["object" | "old", "kind" | "apiVersion"]
-                | [
-                    "object" | "old",
-                    "metadata",
-                    "name" | "namespace" | "uid" | "resourceVersion" | "creationTimestamp"
-                ]
-        )
-    )
-}
-
-/// Splits `root.a["b"]` into its names.
-fn path(expression: &IdedExpr) -> Option<Vec<&str>> {
-    let (operand, name) = match &expression.expr {
-        Expr::Ident(name) => return Some(vec![name]),
-        Expr::Select(select) if !select.test => (&*select.operand, select.field.as_str()),
-        Expr::Call(call) if call.func_name == operators::INDEX => (call.args.first()?, text(call.args.last()?)?),
-        _ => return None,
-    };
-    let mut path = path(operand)?;
-    path.push(name);
-    Some(path)
 }
 
 /// Returns the first name of `a.b.c`.
