@@ -12,7 +12,7 @@ mod format;
 mod shared;
 pub mod template;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, fmt::temporal::DateTimePrinter};
 
 use crate::{
     change::{Cause, Change},
@@ -333,19 +333,9 @@ fn escape(out: &mut Vec<u8>, text: &str) {
 
 /// Writes a time as RFC 3339 in UTC with microseconds.
 fn write_time(out: &mut Vec<u8>, micros: i64) {
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
     let time = Timestamp::from_microsecond(micros).unwrap_or_default();
-    let time = jiff::tz::Offset::UTC.to_datetime(time);
-    let part = |value: i8| u64::try_from(value).unwrap_or_default();
-    write_digits(out, u64::try_from(time.year()).unwrap_or_default(), 4);
-    for (separator, value) in
-        [(b'-', time.month()), (b'-', time.day()), (b'T', time.hour()), (b':', time.minute()), (b':', time.second())]
-    {
-        out.push(separator);
-        write_digits(out, part(value), 2);
-    }
-    out.push(b'.');
-    write_digits(out, u64::try_from(time.subsec_nanosecond() / 1000).unwrap_or_default(), 6);
-    out.push(b'Z');
+    PRINTER.print_timestamp(&time, out).expect("writing into memory succeeds");
 }
 
 /// Writes a number with leading zeros; if it has more than `width` digits, only the last ones.

@@ -13,7 +13,7 @@ mod engine;
 mod error;
 mod exec;
 mod external;
-pub(crate) mod format;
+mod format;
 mod handler;
 mod http;
 pub(crate) mod kafka;
@@ -48,7 +48,6 @@ use serde_json::{Map, Value};
 pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
 pub use external::External;
-pub use format::FormatSettings;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
@@ -66,6 +65,7 @@ use crate::discovery::WantedEntry;
 /// Options that a stage uses without conversion.
 pub use crate::{
     backoff::BackoffConfig as Backoff,
+    cloud_event::DataFormat as FormatSettings,
     delivery::attempts::RetryPolicy as Retry,
     delivery::schedule::DeliveryOrder,
     delta_fifo::QueueOrder,

@@ -21,8 +21,8 @@ use crate::supervisor::{
 };
 use crate::{
     change::Cause,
-    cloud_event::{Encoder, Formatter, SharedBodies},
-    config::{self, Config, HandlerDefaults, format::event_format},
+    cloud_event::{Encoder, Formatter, SharedBodies, template::Template},
+    config::{self, Config, HandlerDefaults},
     delivery::{
         core::CoreOptions,
         handlers::{self, Handlers, Leftover, Remove},
@@ -601,7 +601,14 @@ pub(super) fn formatter(
     format: config::FormatSettings,
     template: Option<&str>,
 ) -> Result<Formatter, String> {
-    Ok(Formatter::new(encoder.clone(), event_format(format, template)?))
+    match (format, template) {
+        (config::FormatSettings::Template, None) => Err("missing template".to_owned()),
+        (config::FormatSettings::Template, Some(text)) => {
+            let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
+            Ok(Formatter::of_template(encoder.clone(), template))
+        }
+        (format, _) => Ok(Formatter::new(encoder.clone(), format)),
+    }
 }
 
 /// Returns the changes that a handler gets before its rules are applied.
