@@ -133,7 +133,7 @@ impl DigestKey {
 }
 
 fn read(secret: &SecretRef) -> Result<Key, String> {
-    let text = secret.read().map_err(|error| error.to_string())?;
+    let text = secret.read()?;
     Key::new(text.expose_secret().as_bytes()).map_err(|error| error.to_string())
 }
 

@@ -5,7 +5,7 @@
 mod log_in;
 mod rights;
 
-use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, updated};
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};

@@ -53,7 +53,7 @@ impl Auth {
     }
 
     fn credentials(&self) -> Result<Credentials, String> {
-        let secret = self.secret().read().map_err(|error| error.to_string())?;
+        let secret = self.secret().read()?;
         let secret = secret.expose_secret();
         let (authorization, keys) = match self {
             Self::Bearer(_) => (Some(format!("Bearer {secret}")), Vec::new()),

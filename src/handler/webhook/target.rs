@@ -61,7 +61,7 @@ impl Target {
 /// # Errors
 /// Fails if the secret is missing, or the text is not a valid target URL. The error does not contain a secret.
 pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
-    let text = source.read().map_err(|error| error.to_string())?;
+    let text = source.read()?;
     let text = text.expose_secret();
     // The text before an `@` may be a password, so it is not repeated.
     let authority = text.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
@@ -84,7 +84,7 @@ pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
 /// # Errors
 /// Fails if the secret is missing, or not a valid header value. The error does not contain the text.
 pub fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
-    let text = source.read().map_err(|error| error.to_string())?;
+    let text = source.read()?;
     let mut value = HeaderValue::from_str(text.expose_secret())
         .map_err(|_| "has characters that no header can carry: expected printable ASCII".to_owned())?;
     value.set_sensitive(source.is_secret());
