@@ -2,8 +2,7 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    error::Error as StdError,
-    io,
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -23,7 +22,7 @@ use async_nats::{
 use tokio::sync::watch;
 
 use super::{NatsOptions, auth};
-use crate::handler::HandlerError;
+use crate::{client_error::causes, handler::HandlerError};
 
 /// Time that an attempt waits for the connection, and timeout of one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
@@ -249,25 +248,13 @@ fn not_connected(servers: &str, error: &ConnectError) -> HandlerError {
             format!("NATS at {servers} refused the credentials: check `auth`, and the server's users")
         }
         ConnectErrorKind::Authentication => format!("failed to authenticate with NATS at {servers}: {error}"),
-        _ if error.kind() == ConnectErrorKind::Tls || is_tls(error) => {
+        // A failed handshake is reported as an I/O error.
+        kind if kind == ConnectErrorKind::Tls || causes(error).any(<dyn Error>::is::<rustls::Error>) => {
             format!("failed to agree on TLS with NATS at {servers}: {error}; check `tls`")
         }
         _ => format!("failed to connect to NATS at {servers}: {error}"),
     };
     HandlerError::Failed(text)
-}
-
-/// Returns true for a failed handshake, which is reported as an I/O error.
-fn is_tls(error: &ConnectError) -> bool {
-    let mut cause: Option<&(dyn StdError + 'static)> = error.source();
-    while let Some(error) = cause {
-        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if within.and_then(|within| within.downcast_ref::<rustls::Error>()).is_some() || error.is::<rustls::Error>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 #[cfg(test)]
