@@ -9,7 +9,6 @@
 mod binary;
 pub mod error;
 mod format;
-mod shared;
 pub mod template;
 
 use jiff::{Timestamp, fmt::temporal::DateTimePrinter};
@@ -24,7 +23,6 @@ use crate::{
 pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
 pub use error::FormatError;
 pub use format::{DataFormat, Formatter, MessageBody};
-pub use shared::SharedBodies;
 
 /// Parts of an event that are sent. An event that is too large for a sink is retried in a smaller form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,25 +175,14 @@ fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut V
 
 /// Writes the API path of the object, or of the collection for `synced`.
 fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
-    let resource = &unit.resource;
+    let (resource, object) = (&unit.resource, record.object());
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
-    for part in [root, &resource.group, slash(unit), &resource.version] {
-        text(out, part);
-    }
-    let object = record.object();
     let namespace = object.map_or(unit.namespace.as_deref().unwrap_or(""), |object| object.namespace());
-    if !namespace.is_empty() {
-        for part in ["/namespaces/", namespace] {
-            text(out, part);
-        }
-    }
-    for part in ["/", &resource.plural] {
+    let of_namespace = if namespace.is_empty() { ["", ""] } else { ["/namespaces/", namespace] };
+    let of_object = object.map_or(["", ""], |object| ["/", object.name()]);
+    let of_type = [root, &resource.group, slash(unit), &resource.version];
+    for part in of_type.into_iter().chain(of_namespace).chain(["/", &resource.plural]).chain(of_object) {
         text(out, part);
-    }
-    if let Some(object) = object {
-        for part in ["/", object.name()] {
-            text(out, part);
-        }
     }
 }
 

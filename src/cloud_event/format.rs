@@ -5,15 +5,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use strum::IntoStaticStr;
 
 use super::{
-    ContentMode, DATA_CONTENT_TYPE, Encoder, Form, SharedBodies, data_len,
+    ContentMode, DATA_CONTENT_TYPE, Encoder, Form, data_len,
     error::{FormatError, decoded},
-    shared::Key,
     template::Template,
     write_changed_by, write_data, write_json,
 };
@@ -73,7 +71,6 @@ pub struct Formatter {
     format: DataFormat,
     /// Template of the text, for [`DataFormat::Template`].
     template: Option<Arc<Template>>,
-    shared: SharedBodies,
 }
 
 /// The body of a message.
@@ -94,18 +91,12 @@ impl From<Encoder> for Formatter {
 impl Formatter {
     /// Makes a formatter. [`Formatter::of_template`] makes that of [`DataFormat::Template`].
     pub fn new(encoder: Encoder, format: DataFormat) -> Self {
-        Self { encoder, format, template: None, shared: SharedBodies::default() }
+        Self { encoder, format, template: None }
     }
 
     /// Makes a formatter that sends only the output of a template.
     pub fn of_template(encoder: Encoder, template: Template) -> Self {
         Self { template: Some(Arc::new(template)), ..Self::new(encoder, DataFormat::Template) }
-    }
-
-    /// Shares computed bodies with all formatters that have the same `shared`.
-    #[must_use]
-    pub fn sharing(self, shared: SharedBodies) -> Self {
-        Self { shared, ..self }
     }
 
     /// Returns the encoder of the attributes.
@@ -223,41 +214,26 @@ impl Formatter {
         Ok(match (self.format, event.record.old()) {
             (DataFormat::CloudEvents, _) => Data::Members(form),
             (DataFormat::Ref, _) => Data::Members(Form::Reference),
-            (DataFormat::Diff, Some(old)) if form == Form::Whole => {
-                self.computed(event, object, DATA_CONTENT_TYPE, || diff(old, object, form).map(Some))?
-            }
             (DataFormat::Diff, Some(old)) => Data::Made(DATA_CONTENT_TYPE, diff(old, object, form)?),
-            (DataFormat::Diff, None) if nothing_new => no_diff(object),
+            (DataFormat::Diff, None) if nothing_new => Data::Made(DATA_CONTENT_TYPE, listed(b"[]", object)),
             (DataFormat::Diff, None) => Data::Changed(object),
             (_, _) if form == Form::WithoutOld => return Err(FormatError::NoSmaller(self.format.into())),
-            (DataFormat::Patch, Some(old)) => self.computed(event, object, JSON_PATCH, || {
-                Ok(Some(json(&json_patch(&decoded(old)?, &decoded(object)?))))
-            })?,
-            (DataFormat::MergePatch, Some(old)) => self.computed(event, object, MERGE_PATCH, || {
-                Ok(merge_patch(&decoded(old)?, &decoded(object)?).map(|patch| json(&patch)))
-            })?,
-            (DataFormat::Patch, None) if nothing_new => made(JSON_PATCH, b"[]"),
-            (DataFormat::MergePatch, None) if nothing_new => made(MERGE_PATCH, b"{}"),
-            (DataFormat::Patch | DataFormat::MergePatch, None) if is_gone => made(DATA_CONTENT_TYPE, b"null"),
+            (DataFormat::Patch, Some(old)) => {
+                Data::Made(JSON_PATCH, json(&json_patch(&decoded(old)?, &decoded(object)?)))
+            }
+            (DataFormat::MergePatch, Some(old)) => match merge_patch(&decoded(old)?, &decoded(object)?) {
+                Some(patch) => Data::Made(MERGE_PATCH, json(&patch)),
+                None => Data::Object(object),
+            },
+            (DataFormat::Patch, None) if nothing_new => Data::Made(JSON_PATCH, b"[]".to_vec()),
+            (DataFormat::MergePatch, None) if nothing_new => Data::Made(MERGE_PATCH, b"{}".to_vec()),
+            (DataFormat::Patch | DataFormat::MergePatch, None) if is_gone => {
+                Data::Made(DATA_CONTENT_TYPE, b"null".to_vec())
+            }
             (DataFormat::Object | DataFormat::Patch | DataFormat::MergePatch | DataFormat::Template, _) => {
                 Data::Object(object)
             }
         })
-    }
-
-    /// Returns the computed data of an update; the object if there is none.
-    fn computed<'a>(
-        &self,
-        event: &Event,
-        object: &'a Object,
-        content_type: &'static str,
-        compute: impl FnOnce() -> Result<Option<Bytes>, FormatError>,
-    ) -> Result<Data<'a>, FormatError> {
-        let made = match Key::of(self.format.into(), &event.record) {
-            Some(key) => self.shared.get(key, compute)?,
-            None => compute()?,
-        };
-        Ok(made.map_or(Data::Object(object), |json| Data::Made(content_type, json)))
     }
 }
 
@@ -268,7 +244,8 @@ enum Data<'a> {
     /// The object, and who changed it.
     Changed(&'a Object),
     Object(&'a Object),
-    Made(&'static str, Bytes),
+    /// Data of another content type.
+    Made(&'static str, Vec<u8>),
 }
 
 impl Data<'_> {
@@ -298,12 +275,8 @@ impl Data<'_> {
     }
 }
 
-fn made(content_type: &'static str, json: &'static [u8]) -> Data<'static> {
-    Data::Made(content_type, Bytes::from_static(json))
-}
-
-/// Returns the list of changes, and who made the last one. Leaves out the old values in a smaller form.
-fn diff(old: &Object, new: &Object, form: Form) -> Result<Bytes, FormatError> {
+/// Returns the list of changes. Leaves out the old values in a smaller form.
+fn diff(old: &Object, new: &Object, form: Form) -> Result<Vec<u8>, FormatError> {
     let (old_value, new_value) = (decoded(old)?, decoded(new)?);
     let mut changes = differences(&old_value, &new_value);
     if form != Form::Whole {
@@ -314,19 +287,15 @@ fn diff(old: &Object, new: &Object, form: Form) -> Result<Bytes, FormatError> {
     Ok(listed(&json(&changes), new))
 }
 
-/// Returns an empty list of changes, and who changed the object.
-fn no_diff(object: &Object) -> Data<'static> {
-    Data::Made(DATA_CONTENT_TYPE, listed(b"[]", object))
-}
-
-fn listed(changes: &[u8], object: &Object) -> Bytes {
+/// Returns a list of changes, and who made the last one.
+fn listed(changes: &[u8], object: &Object) -> Vec<u8> {
     let mut out = br#"{"changes":"#.to_vec();
     out.extend_from_slice(changes);
     write_changed_by(&mut out, object);
     out.push(b'}');
-    out.into()
+    out
 }
 
-fn json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("parsed JSON can be encoded").into()
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("parsed JSON can be encoded")
 }

@@ -21,7 +21,7 @@ use crate::supervisor::{
 };
 use crate::{
     change::Cause,
-    cloud_event::{Encoder, Formatter, SharedBodies, template::Template},
+    cloud_event::{Encoder, Formatter, template::Template},
     config::{self, Config, HandlerDefaults},
     delivery::{
         core::CoreOptions,
@@ -406,7 +406,6 @@ pub(super) fn start(
     let maker = Maker {
         cluster: cluster.to_owned(),
         encoder: Encoder::new(cluster, journal.id()),
-        bodies: SharedBodies::default(),
         allow_exec,
         hung_after: supervision.hung_after,
     };
@@ -434,8 +433,6 @@ struct Maker {
     /// Name of the cluster.
     cluster: String,
     encoder: Encoder,
-    /// Bodies that handlers of the same format compute once.
-    bodies: SharedBodies,
     /// Set if handlers may run programs.
     allow_exec: bool,
     hung_after: Duration,
@@ -518,8 +515,7 @@ impl Maker {
     /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
     fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
         let formatter = || {
-            let made = formatter(&self.encoder, plan.options.format, plan.template.as_deref());
-            made.map(|formatter| formatter.sharing(self.bodies.clone())).map_err(io::Error::other)
+            formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other)
         };
         let open = match &plan.sink {
             config::SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
