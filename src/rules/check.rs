@@ -16,39 +16,12 @@ use super::{
 
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
-/// Names of functions to suggest for a misspelt one.
-const FUNCTIONS: [&str; 25] = [
-    "startsWith",
-    "endsWith",
-    "contains",
-    MATCHES,
-    "size",
-    "has",
-    "exists",
-    "exists_one",
-    "all",
-    "filter",
-    "map",
-    "int",
-    "uint",
-    "double",
-    "string",
-    "bool",
-    "timestamp",
-    "duration",
-    "type",
-    "lowerAscii",
-    "upperAscii",
-    "split",
-    "indexOf",
-    "join",
-    "trim",
-];
-
 /// CEL functions whose result can be large, even for short arguments.
 const UNBOUNDED: [&str; 2] = ["range", "replace"];
 /// Functions that combine all elements of a list. For a list made by a macro, the result has no bound.
 const JOINING: [&str; 3] = ["join", "format", "flatten"];
+/// Further functions to suggest for a misspelt one.
+const TEXTUAL: [&str; 6] = ["string", "lowerAscii", "upperAscii", "split", "join", "trim"];
 /// Functions allowed within `map`. None of them returns a text, so the size of the result is bounded.
 const SMALL: [&str; 19] = [
     MATCHES,
@@ -187,7 +160,7 @@ impl<'a> Check<'a> {
         if self.is_variable(name) || TYPES.contains(&name) {
             return Ok(());
         }
-        let meant = nearest(name, self.variables).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        let meant = nearest(name, self.variables.iter()).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
         Err(self.error(at, format!("unknown variable `{name}`, expected one of {}{meant}", self.variables.join(", "))))
     }
 
@@ -232,7 +205,7 @@ impl<'a> Check<'a> {
                     let problem = format!("`{name}` is not written like this, expected {MACRO_USE}");
                     return Err(self.error(at, problem));
                 }
-                let meant = nearest(&name, &FUNCTIONS).map(|meant| format!("; did you mean `{meant}`?"));
+                let meant = nearest(&name, SMALL.iter().chain(&TEXTUAL).chain(&MACROS)).map(|meant| format!("; did you mean `{meant}`?"));
                 Err(self.error(at, format!("unknown function `{name}`{}", meant.unwrap_or_default())))
             }
             _ => Ok(is_qualified),
@@ -323,7 +296,7 @@ fn root(expression: &IdedExpr) -> Option<&str> {
     }
 }
 
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a &'a str>) -> Option<&'a str> {
     let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    known.iter().min_by_key(distance).filter(|other| distance(other) <= 2).copied()
+    known.min_by_key(distance).filter(|other| distance(other) <= 2).copied()
 }

@@ -42,7 +42,6 @@ const METADATA_WAIT: Duration = Duration::from_secs(3);
 /// another thread.
 pub(super) struct Client {
     producer: Option<ThreadedProducer<Reporter>>,
-    trouble: Arc<watch::Sender<Trouble>>,
     /// Topics that did not exist at the last write.
     missing: Mutex<BTreeSet<String>>,
 }
@@ -64,19 +63,18 @@ impl Client {
     /// # Errors
     /// Fails if an option is invalid.
     pub(super) fn new(options: &KafkaOptions) -> Result<Self, HandlerError> {
-        let trouble = Arc::new(watch::Sender::new(Trouble::default()));
-        let reporter = Reporter {
-            brokers: options.brokers.join(", "),
-            trouble: Arc::clone(&trouble),
-            is_troubled: AtomicBool::new(false),
-        };
+        let reporter = Reporter { brokers: options.brokers.join(", "), ..Reporter::default() };
         let failed = |error: KafkaError| HandlerError::Failed(format!("failed to create the Kafka client: {error}"));
         let producer = ThreadedProducer::from_config_and_context(&config(options)?, reporter).map_err(failed)?;
-        Ok(Self { producer: Some(producer), trouble, missing: Mutex::default() })
+        Ok(Self { producer: Some(producer), missing: Mutex::default() })
     }
 
     fn producer(&self) -> &ThreadedProducer<Reporter> {
         self.producer.as_ref().expect("set until the client is dropped")
+    }
+
+    fn trouble(&self) -> &watch::Sender<Trouble> {
+        &self.producer().context().trouble
     }
 
     /// Queues a message after all others of its partition. Returns the receiver of its answer. An error of the client
@@ -115,12 +113,12 @@ impl Client {
 
     /// Returns the number of errors so far that stopped all progress.
     pub(super) fn stops(&self) -> u64 {
-        self.trouble.borrow().stops
+        self.trouble().borrow().stops
     }
 
     /// Waits until nothing makes progress, after this number of such errors. Returns the reason.
     pub(super) async fn stopped(&self, stops: u64) -> String {
-        match self.trouble.subscribe().wait_for(|trouble| trouble.stops != stops).await {
+        match self.trouble().subscribe().wait_for(|trouble| trouble.stops != stops).await {
             Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
             Err(_) => "the client has ended".to_owned(),
         }
@@ -128,12 +126,12 @@ impl Client {
 
     /// Returns the last error.
     pub(super) fn last_error(&self) -> Option<Arc<str>> {
-        self.trouble.borrow().last.clone()
+        self.trouble().borrow().last.clone()
     }
 
     /// Returns true if a new client is needed.
     pub(super) fn is_over(&self) -> bool {
-        self.trouble.borrow().is_over
+        self.trouble().borrow().is_over
     }
 
     /// Drops messages that are not sent or not acknowledged. If they are not stored yet, they probably never will be.
@@ -153,9 +151,10 @@ impl Drop for Client {
 }
 
 /// Receiver of the client's reports.
+#[derive(Default)]
 struct Reporter {
     brokers: String,
-    trouble: Arc<watch::Sender<Trouble>>,
+    trouble: watch::Sender<Trouble>,
     /// Set if there is a last error; checked for each message.
     is_troubled: AtomicBool,
 }
@@ -279,13 +278,8 @@ mod tests {
 
     #[test]
     fn first_cause_outlives_later_connection_errors() {
-        let trouble = Arc::new(watch::Sender::new(Trouble::default()));
-        let reporter = Reporter {
-            brokers: "b:9092".to_owned(),
-            trouble: Arc::clone(&trouble),
-            is_troubled: AtomicBool::new(false),
-        };
-        let last = || trouble.borrow().last.clone().unwrap();
+        let reporter = Reporter { brokers: "b:9092".to_owned(), ..Reporter::default() };
+        let last = || reporter.trouble.borrow().last.clone().unwrap();
         reporter.note(RDKafkaErrorCode::BrokerTransportFailure, "refused");
         assert_eq!(&*last(), "failed to reach Kafka at b:9092: refused");
         reporter.note(RDKafkaErrorCode::SSL, "unknown authority");

@@ -21,7 +21,6 @@ use crate::{
 
 /// The handler of type `kafka`. It connects with the first batch. Unreachable brokers are an ordinary failed attempt.
 pub struct KafkaHandler {
-    options: KafkaOptions,
     writer: KafkaMessageWriter,
     client: Mutex<Option<Arc<Client>>>,
     sent: Sent,
@@ -30,9 +29,8 @@ pub struct KafkaHandler {
 impl KafkaHandler {
     /// Makes the handler; it does not connect yet.
     pub fn new(options: KafkaOptions, formatter: impl Into<Formatter>) -> Self {
-        let KafkaOptions { cluster, topic, key, mode, .. } = options.clone();
-        let writer = KafkaMessageWriter { formatter: formatter.into(), cluster, topic, key, mode };
-        Self { options, writer, client: Mutex::new(None), sent: Sent::default() }
+        let writer = KafkaMessageWriter { options, formatter: formatter.into() };
+        Self { writer, client: Mutex::new(None), sent: Sent::default() }
     }
 
     /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. Otherwise unsent
@@ -47,7 +45,7 @@ impl KafkaHandler {
         if let Some(before) = client.take() {
             before.give_up();
         }
-        Ok(Arc::clone(client.insert(Arc::new(Client::new(&self.options)?))))
+        Ok(Arc::clone(client.insert(Arc::new(Client::new(&self.writer.options)?))))
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
@@ -55,8 +53,9 @@ impl KafkaHandler {
         client.look_again().await;
         let stops = client.stops();
         let attempt = StoreAttempt { handler: self, client: &client, batch, form, states: Vec::new() };
+        let KafkaOptions { timeout: allowed, brokers, .. } = &self.writer.options;
         // Ends before the timeout of the whole attempt, because this error has more details.
-        let patience = self.options.timeout.mul_f64(0.9);
+        let patience = allowed.mul_f64(0.9);
         let stored = timeout(patience, async {
             tokio::select! {
                 biased;
@@ -65,7 +64,7 @@ impl KafkaHandler {
             }
         });
         stored.await.unwrap_or_else(|_| {
-            let brokers = self.options.brokers.join(", ");
+            let brokers = brokers.join(", ");
             let why = client.last_error().map(|last| format!(": {last}")).unwrap_or_default();
             let problem = format!("Kafka at {brokers} has not acknowledged everything within {patience:?}{why}");
             Err(HandlerError::Failed(problem))
@@ -140,7 +139,7 @@ impl StoreAttempt<'_> {
     }
 
     fn meaning(&self, code: RDKafkaErrorCode, index: usize) -> HandlerError {
-        let KafkaMessageWriter { topic, cluster, .. } = &self.handler.writer;
+        let KafkaOptions { topic, cluster, .. } = &self.handler.writer.options;
         let topic = topic.topic(cluster, &self.batch.events()[index]);
         let meaning = meaning(code, &topic);
         if is_unknown_topic(code) {

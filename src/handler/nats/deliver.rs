@@ -22,7 +22,7 @@ use super::{
     ExpectLast, NatsOptions,
     link::{ANSWER_WAIT, Link, Watch},
     message::{Message, Writer},
-    stored::{Memory, Stored},
+    stored::Memory,
     stream,
 };
 use crate::{
@@ -36,7 +36,6 @@ const CONFLICTS_MAX: u32 = 8;
 
 /// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
 pub struct NatsHandler {
-    options: NatsOptions,
     writer: Writer,
     memory: Memory,
     /// The connection. It is never replaced: unsent messages of an old connection could overtake those of a new one.
@@ -48,28 +47,23 @@ pub struct NatsHandler {
 impl NatsHandler {
     /// Makes the handler; it does not connect yet.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Self {
-        let writer = Writer {
-            formatter: formatter.into(),
-            cluster: options.cluster.clone(),
-            template: options.subject.clone(),
-            mode: options.mode,
-            stream: options.jetstream.as_ref().map(|jetstream| jetstream.stream.clone()),
-        };
-        Self { options, writer, memory: Memory::default(), link: OnceCell::new(), stream: Mutex::default() }
+        let writer = Writer { options, formatter: formatter.into() };
+        Self { writer, memory: Memory::default(), link: OnceCell::new(), stream: Mutex::default() }
     }
 
     /// Returns the stream, if there is one. It is checked once, and again after each failure.
     async fn stream(&self, link: &Link) -> Result<Option<Arc<Stream>>, HandlerError> {
-        let Some(options) = &self.options.jetstream else { return Ok(None) };
+        let NatsOptions { jetstream, subject, .. } = &self.writer.options;
+        let Some(options) = jetstream else { return Ok(None) };
         let mut known = self.stream.lock().await;
         if known.is_none() {
-            *known = Some(Arc::new(stream::open(&link.context, options, self.options.subject.wildcard()).await?));
+            *known = Some(Arc::new(stream::open(&link.context, options, subject.wildcard()).await?));
         }
         Ok(known.clone())
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
-        let link = self.link.get_or_try_init(|| Link::connect(&self.options)).await?;
+        let link = self.link.get_or_try_init(|| Link::connect(&self.writer.options)).await?;
         let watch = link.ready().await?;
         let mut connection = watch.clone();
         let sending = async {
@@ -165,15 +159,15 @@ impl SendAttempt<'_> {
         mut watch: Watch,
     ) -> Result<(), HandlerError> {
         let (memory, subject) = (&self.handler.memory, message.subject.clone());
-        let options = self.handler.options.jetstream.as_ref();
+        let options = self.handler.writer.options.jetstream.as_ref();
         let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
         let supposed = || memory.last(&subject).or(message.is_new.then_some(0));
         let mut expected = if is_conditional { supposed() } else { None };
         for _ in 0..CONFLICTS_MAX {
             if is_conditional && expected.is_none() {
-                match memory.look(stream, &message).await? {
-                    Stored::This => return Ok(()),
-                    Stored::Other(last) => expected = Some(last),
+                expected = memory.look(stream, &message).await?;
+                if expected.is_none() {
+                    return Ok(());
                 }
             }
             let published = self.publish(message, expected, &mut watch).await;

@@ -8,7 +8,7 @@ use async_nats::{
 };
 use bytes::Bytes;
 
-use super::subject::{SUBJECT_LEN_MAX, SubjectTemplate};
+use super::{NatsOptions, subject::SUBJECT_LEN_MAX};
 use crate::{
     change::Change,
     cloud_event::{self, Attribute, ContentMode, Form, Formatter, MessageBody, header_value},
@@ -31,12 +31,8 @@ static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
 /// Writer of messages.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
+    pub(super) options: NatsOptions,
     pub(super) formatter: Formatter,
-    pub(super) cluster: String,
-    pub(super) template: SubjectTemplate,
-    pub(super) mode: ContentMode,
-    /// Stream that must store the message.
-    pub(super) stream: Option<String>,
 }
 
 /// Message of one event.
@@ -67,7 +63,8 @@ impl Writer {
         form: Form,
         max: usize,
     ) -> Result<Message, HandlerError> {
-        let subject = self.template.subject(&self.cluster, event);
+        let NatsOptions { subject, cluster, mode, jetstream, .. } = &self.options;
+        let subject = subject.subject(cluster, event);
         let id = header_value(&cloud_event::id(event));
         if subject.len() > SUBJECT_LEN_MAX {
             let len = subject.len();
@@ -80,20 +77,19 @@ impl Writer {
             len += name_text.len() + value.len() + ": \r\n".len();
             headers.insert(name, HeaderValue::from(value));
         };
-        if self.mode == ContentMode::Binary {
-            let encoder = self.formatter.encoder();
-            encoder.each_attribute(event, |attribute, value| {
+        if *mode == ContentMode::Binary {
+            self.formatter.encoder().each_attribute(event, |attribute, value| {
                 add(ATTRIBUTES[attribute as usize].clone(), header_value(value));
             });
         }
-        let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
+        let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, *mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id.clone());
         if let Some(trace) = trace {
             add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
         }
-        if let Some(stream) = &self.stream {
-            add(NATS_EXPECTED_STREAM, stream.clone());
+        if let Some(jetstream) = jetstream {
+            add(NATS_EXPECTED_STREAM, jetstream.stream.clone());
         }
         len += payload.len();
         if len > max {

@@ -41,14 +41,6 @@ impl Default for Memory {
     }
 }
 
-/// Stored state of a subject.
-pub(super) enum Stored {
-    /// The event is stored.
-    This,
-    /// The event is not stored; the last sequence of the subject, 0 if it is empty.
-    Other(u64),
-}
-
 impl Memory {
     /// Returns the last sequence of a subject, if it is remembered; 0 means a subject without messages.
     pub(super) fn last(&self, subject: &str) -> Option<u64> {
@@ -73,21 +65,22 @@ impl Memory {
         lasts.remove(&key);
     }
 
-    /// Checks if a message is stored, as the last message of its subject or earlier.
-    pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Stored, HandlerError> {
+    /// Checks if a message is stored, as the last message of its subject or earlier. Returns `None` if it is; otherwise
+    /// the last sequence of its subject, 0 if there is none.
+    pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Option<u64>, HandlerError> {
         let subject = sought.subject.as_str();
         let last = match stream.get_last_raw_message_by_subject(subject).await {
             Ok(last) => last,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Stored::Other(0)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Some(0)),
             Err(error) => return Err(failed(&format!("look at the last message of {subject}"), &error)),
         };
         let is_this = is_message(&last.headers, &sought.id);
         let is_older = last.time.unix_timestamp_nanos() + CLOCK_SKEW_NANOS < sought.time_nanos;
         if is_this || (!is_older && self.search(stream, sought).await?) {
-            return Ok(Stored::This);
+            return Ok(None);
         }
         self.remember(subject, last.sequence);
-        Ok(Stored::Other(last.sequence))
+        Ok(Some(last.sequence))
     }
 
     /// Searches the messages of the subject that were stored since the event happened.
