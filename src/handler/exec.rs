@@ -102,7 +102,7 @@ impl Exec {
     async fn run(&self, lines: Vec<u8>, events: usize) -> Result<(), HandlerError> {
         let failed = |what: &str, error: io::Error| HandlerError::Failed(format!("{what} {}: {error}", self.program()));
         let mut child = self.start(events).map_err(|error| failed("cannot run", error))?;
-        let group = Group::of(&child);
+        let mut group = Group::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
@@ -116,7 +116,7 @@ impl Exec {
                 Either::Right(((), wait)) => wait.await,
             };
             if status.is_ok() {
-                group.has_ended();
+                group.forget();
             }
             status
         };
@@ -194,10 +194,7 @@ impl Group {
         Self(group)
     }
 
-    fn has_ended(mut self) {
-        self.forget();
-    }
-
+    /// Records that the run has ended.
     fn forget(&mut self) -> Option<Pid> {
         let group = self.0.take()?;
         lock(&GROUPS).remove(&group.as_raw_nonzero().get());

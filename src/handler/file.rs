@@ -150,23 +150,19 @@ impl FileHandler {
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             return Ok(()); // opening a pipe waits for its reader
         }
-        match Open::at(path.clone(), options.permissions.0) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    Kind::PermissionDenied
-                        | Kind::NotADirectory
-                        | Kind::IsADirectory
-                        | Kind::AlreadyExists
-                        | Kind::ReadOnlyFilesystem
-                        | Kind::InvalidFilename
-                        | Kind::InvalidInput
-                ) =>
-            {
-                Err(io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display())))
-            }
-            Ok(_) | Err(_) => Ok(()),
-        }
+        let Err(error) = Open::at(path.clone(), options.permissions.0) else { return Ok(()) };
+        let is_permanent = matches!(
+            error.kind(),
+            Kind::PermissionDenied
+                | Kind::NotADirectory
+                | Kind::IsADirectory
+                | Kind::AlreadyExists
+                | Kind::ReadOnlyFilesystem
+                | Kind::InvalidFilename
+                | Kind::InvalidInput
+        );
+        let described = || io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display()));
+        if is_permanent { Err(described()) } else { Ok(()) }
     }
 
     fn with_clock(
@@ -226,10 +222,8 @@ impl FileHandler {
 
     /// Syncs and closes the current file.
     fn finish(&mut self) -> Result<(), HandlerError> {
-        if let Some(open) = &mut self.open
-            && self.options.fsync != FileFsync::Never
-        {
-            open.sync().map_err(|error| failed("sync", &open.path, &error))?;
+        if self.options.fsync != FileFsync::Never {
+            self.tick()?;
         }
         self.open = None;
         Ok(())
