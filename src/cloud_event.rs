@@ -336,7 +336,7 @@ fn write_digits(out: &mut Vec<u8>, mut number: u64, width: usize) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -348,7 +348,7 @@ mod tests {
         object::{Identity, ResourceType},
     };
 
-    pub(super) fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
+    pub(crate) fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
         let resource = ResourceType {
             group: group.into(),
             version: "v1".into(),
@@ -359,7 +359,7 @@ mod tests {
         Arc::new(UnitInfo { entry: "x".into(), resource, namespace: None })
     }
 
-    pub(super) fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
+    pub(crate) fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
         let time_micros = 1_795_243_203_123_456;
         Event {
             unit,

@@ -26,8 +26,6 @@ mod options;
 #[cfg(feature = "kafka")]
 mod sent;
 pub mod template;
-#[cfg(test)]
-mod testing;
 
 #[cfg(feature = "kafka")]
 pub use deliver::KafkaHandler;

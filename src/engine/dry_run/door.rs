@@ -103,7 +103,7 @@ impl Door {
     }
 
     fn of(spec: UnitSpec) -> Result<Self, WhyNot> {
-        let key = Key::new(KEY).map_err(|error| WhyNot::Refused(error.to_string()))?;
+        let key = Key::new(KEY).map_err(WhyNot::Refused)?;
         let extras = Extras { key: Some(DigestKey::lasting(key)), ..Extras::default() };
         let packer = Arc::new(Packer::new(Compression::None));
         let options = options::informer(&spec, extras, packer).map_err(WhyNot::Refused)?;

@@ -117,13 +117,15 @@ mod tests {
     use super::super::{
         Acks, KafkaCompression,
         template::{KeyTemplate, TopicTemplate},
-        testing::{event, synced, unit},
     };
     use super::*;
     use crate::{
         change::Cause,
-        cloud_event::Encoder,
-        journal::testing::{added, deleted, pod, updated},
+        cloud_event::{
+            Encoder,
+            tests::{event, unit},
+        },
+        journal::testing::{added, deleted, pod, synced, updated},
     };
 
     fn writer(cluster: &str, topic: &str, mode: ContentMode) -> KafkaMessageWriter {

@@ -81,11 +81,11 @@ fn is_open(state: &mut State) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::testing::{event, unit},
-        *,
+    use super::*;
+    use crate::{
+        cloud_event::tests::{event, unit},
+        journal::testing::added,
     };
-    use crate::journal::testing::added;
 
     fn numbered(number: u64) -> Event {
         let mut event = event(unit("", "pods", "Pod"), added("web", &format!("u{number}"), 1));

@@ -110,9 +110,11 @@ impl KeyTemplate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{event, synced, unit};
     use super::*;
-    use crate::journal::testing::{added, deleted};
+    use crate::{
+        cloud_event::tests::{event, unit},
+        journal::testing::{added, deleted, synced},
+    };
 
     fn topic(text: &str, cluster: &str, group: &str) -> String {
         TopicTemplate::parse(text).unwrap().topic(cluster, &event(unit(group, "pods", "Pod"), added("web", "u1", 1)))

@@ -65,7 +65,6 @@ impl NatsHandler {
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
         let link = self.link.get_or_try_init(|| Link::connect(&self.writer.options)).await?;
         let watch = link.ready().await?;
-        let mut connection = watch.clone();
         let sending = async {
             let stream = self.stream(link).await?;
             let max = stream.as_deref().map_or(usize::MAX, stream::message_max).min(link.client.max_payload());
@@ -74,7 +73,7 @@ impl NatsHandler {
         };
         tokio::select! {
             biased;
-            broken = connection.broken() => Err(broken),
+            broken = watch.broken() => Err(broken),
             sent = sending => sent,
         }
     }
@@ -120,7 +119,7 @@ impl SendAttempt<'_> {
         let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
         let sent: Result<(), HandlerError> = match stream {
             Some(stream) => {
-                let store = |(event, message)| self.store(stream, event, message, watch.clone());
+                let store = |(event, message)| self.store(stream, event, message, watch);
                 join_all(events.iter().zip(messages).map(store)).await.into_iter().collect()
             }
             None => self.send_only(messages).await,
@@ -156,7 +155,7 @@ impl SendAttempt<'_> {
         stream: &Stream,
         event: &Event,
         mut message: Message,
-        mut watch: Watch,
+        watch: &Watch,
     ) -> Result<(), HandlerError> {
         let (memory, subject) = (&self.handler.memory, message.subject.clone());
         let options = self.handler.writer.options.jetstream.as_ref();
@@ -170,7 +169,7 @@ impl SendAttempt<'_> {
                     return Ok(());
                 }
             }
-            let published = self.publish(message, expected, &mut watch).await;
+            let published = self.publish(message, expected, watch).await;
             match &published {
                 // The sequence of a duplicate is its stored position, which may not be the last one.
                 Ok(Some(ack)) if is_conditional && !ack.duplicate => memory.remember(&subject, ack.sequence),
@@ -194,7 +193,7 @@ impl SendAttempt<'_> {
         &self,
         message: Message,
         expected: Option<u64>,
-        watch: &mut Watch,
+        watch: &Watch,
     ) -> Result<Option<PublishAck>, HandlerError> {
         let Message { subject, mut headers, payload, .. } = message;
         if let Some(expected) = expected {

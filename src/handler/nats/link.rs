@@ -205,7 +205,6 @@ impl Link {
 }
 
 /// Watch on the connection, from a moment on.
-#[derive(Clone)]
 pub(super) struct Watch {
     state: watch::Receiver<State>,
     drops: u64,
@@ -216,10 +215,9 @@ pub(super) struct Watch {
 impl Watch {
     /// Waits until no more acknowledgements will arrive: the connection is lost, or a right is missing that every
     /// message needs.
-    pub(super) async fn broken(&mut self) -> HandlerError {
-        let (drops, bars) = (self.drops, self.bars);
-        match self.state.wait_for(|state| state.drops != drops || state.bars != bars).await {
-            Ok(state) if state.bars != bars => {
+    pub(super) async fn broken(&self) -> HandlerError {
+        match self.state.clone().wait_for(|state| state.drops != self.drops || state.bars != self.bars).await {
+            Ok(state) if state.bars != self.bars => {
                 let barred = state.barred.as_deref().unwrap_or_default();
                 HandlerError::Failed(format!("NATS refused: {barred}; give the user this right"))
             }
@@ -228,10 +226,9 @@ impl Watch {
     }
 
     /// Waits until a message to a subject is refused.
-    pub(super) async fn refused(&mut self, subject: &str) {
-        let seen = self.refusals;
-        let is_refused = |state: &State| state.refused_after(seen).any(|refused| refused == subject);
-        if self.state.wait_for(is_refused).await.is_err() {
+    pub(super) async fn refused(&self, subject: &str) {
+        let is_refused = |state: &State| state.refused_after(self.refusals).any(|refused| refused == subject);
+        if self.state.clone().wait_for(is_refused).await.is_err() {
             std::future::pending::<()>().await; // the link was dropped, and so is the caller
         }
     }
