@@ -37,11 +37,11 @@ mod when;
 mod when;
 
 pub(crate) use self::limits::cpu_time;
-use self::{subject::Subject, when::When};
 pub use self::{
     condition::Condition,
     limits::{PatternLimits, RuleLimits},
 };
+use self::{subject::Subject, when::When};
 use crate::{
     journal::{ChangeKind, Judgement, ReaderFilter, Record},
     object::{FieldPath, Object, difference::paths_between},
@@ -177,8 +177,9 @@ impl Rules {
             _ if self.options.changed.is_empty() => Ok(true),
             Before::Nothing | Before::Unknown => Ok(true),
             Before::Same => Ok(false),
-            Before::State(_) => changed::differs(&self.options.changed, old.json(), object.json())
-                .map_err(|error| error.to_string()),
+            Before::State(_) => {
+                changed::differs(&self.options.changed, old.json(), object.json()).map_err(|error| error.to_string())
+            }
         }
     }
 

@@ -514,9 +514,8 @@ impl Maker {
 
     /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
     fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
-        let formatter = || {
-            formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other)
-        };
+        let formatter =
+            || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);
         let open = match &plan.sink {
             config::SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
             config::SinkConfig::Stdout => {

@@ -75,7 +75,8 @@ impl NameTemplate {
             let Some((name, after)) = behind.split_once('}') else {
                 return Err(format!("has no \"}}\" after \"{{{behind}\""));
             };
-            let Some(placeholder) = name.parse::<Placeholder>().ok().filter(|placeholder| known.contains(placeholder)) else {
+            let Some(placeholder) = name.parse::<Placeholder>().ok().filter(|placeholder| known.contains(placeholder))
+            else {
                 let known: Vec<_> = known.iter().map(|known| format!("{{{}}}", <&str>::from(known))).collect();
                 return Err(format!("has the unknown placeholder {{{name}}}: expected one of {}", known.join(" ")));
             };

@@ -88,7 +88,7 @@ impl Client {
         record.key = Some(message.key.as_str());
         record.payload = message.value();
         if let Err((error, record)) = self.producer().send(record) {
-            drop(record.delivery_opaque.send(Err(code_of(&error))));
+            let _is_awaited = record.delivery_opaque.send(Err(code_of(&error)));
         }
         report
     }
@@ -208,7 +208,7 @@ impl ProducerContext for Reporter {
         if answer.is_ok() && self.is_troubled.swap(false, Ordering::AcqRel) {
             self.trouble.send_modify(|trouble| trouble.last = None);
         }
-        drop(report.send(answer)); // the receiver was dropped if the attempt no longer needs it
+        let _is_awaited = report.send(answer); // the receiver was dropped if the attempt no longer needs it
     }
 }
 

@@ -105,8 +105,8 @@ impl StoreAttempt<'_> {
     async fn store_all(mut self) -> Result<(), HandlerError> {
         let (mut failed, mut message) = (None, Message::default());
         for index in 0..self.batch.events().len() {
-            let begun = self.begin(index, &mut message).map_err(|error| drop(failed.get_or_insert(error)));
-            self.states.push(begun.ok());
+            let begun = self.begin(index, &mut message);
+            self.states.push(begun.map_err(|error| failed = failed.take().or(Some(error))).ok());
         }
         for index in 0..self.states.len() {
             let Some(State::Sent(report)) = &mut self.states[index] else { continue };

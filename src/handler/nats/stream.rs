@@ -27,9 +27,8 @@ pub(super) async fn open(
                     return failed(format!("stream {name} does not exist: create it, or set create = true"));
                 }
                 let created = context.create_stream(wanted(options, wildcard)).await;
-                let created = created.map_err(|error| {
-                    HandlerError::Failed(format!("failed to create the stream {name}: {error}"))
-                })?;
+                let created = created
+                    .map_err(|error| HandlerError::Failed(format!("failed to create the stream {name}: {error}")))?;
                 tracing::info!(stream = %name, "created the stream");
                 created
             }
