@@ -9,10 +9,9 @@
 mod binary;
 pub mod error;
 mod format;
-mod shared;
 pub mod template;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, fmt::temporal::DateTimePrinter};
 
 use crate::{
     change::{Cause, Change},
@@ -24,7 +23,6 @@ use crate::{
 pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
 pub use error::FormatError;
 pub use format::{DataFormat, Formatter, MessageBody};
-pub use shared::SharedBodies;
 
 /// Parts of an event that are sent. An event that is too large for a sink is retried in a smaller form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,25 +175,14 @@ fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut V
 
 /// Writes the API path of the object, or of the collection for `synced`.
 fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
-    let resource = &unit.resource;
+    let (resource, object) = (&unit.resource, record.object());
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
-    for part in [root, &resource.group, slash(unit), &resource.version] {
-        text(out, part);
-    }
-    let object = record.object();
     let namespace = object.map_or(unit.namespace.as_deref().unwrap_or(""), |object| object.namespace());
-    if !namespace.is_empty() {
-        for part in ["/namespaces/", namespace] {
-            text(out, part);
-        }
-    }
-    for part in ["/", &resource.plural] {
+    let of_namespace = if namespace.is_empty() { ["", ""] } else { ["/namespaces/", namespace] };
+    let of_object = object.map_or(["", ""], |object| ["/", object.name()]);
+    let of_type = [root, &resource.group, slash(unit), &resource.version];
+    for part in of_type.into_iter().chain(of_namespace).chain(["/", &resource.plural]).chain(of_object) {
         text(out, part);
-    }
-    if let Some(object) = object {
-        for part in ["/", object.name()] {
-            text(out, part);
-        }
     }
 }
 
@@ -333,19 +320,9 @@ fn escape(out: &mut Vec<u8>, text: &str) {
 
 /// Writes a time as RFC 3339 in UTC with microseconds.
 fn write_time(out: &mut Vec<u8>, micros: i64) {
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
     let time = Timestamp::from_microsecond(micros).unwrap_or_default();
-    let time = jiff::tz::Offset::UTC.to_datetime(time);
-    let part = |value: i8| u64::try_from(value).unwrap_or_default();
-    write_digits(out, u64::try_from(time.year()).unwrap_or_default(), 4);
-    for (separator, value) in
-        [(b'-', time.month()), (b'-', time.day()), (b'T', time.hour()), (b':', time.minute()), (b':', time.second())]
-    {
-        out.push(separator);
-        write_digits(out, part(value), 2);
-    }
-    out.push(b'.');
-    write_digits(out, u64::try_from(time.subsec_nanosecond() / 1000).unwrap_or_default(), 6);
-    out.push(b'Z');
+    PRINTER.print_timestamp(&time, out).expect("writing into memory succeeds");
 }
 
 /// Writes a number with leading zeros; if it has more than `width` digits, only the last ones.
@@ -359,7 +336,7 @@ fn write_digits(out: &mut Vec<u8>, mut number: u64, width: usize) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -371,7 +348,7 @@ mod tests {
         object::{Identity, ResourceType},
     };
 
-    pub(super) fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
+    pub(crate) fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
         let resource = ResourceType {
             group: group.into(),
             version: "v1".into(),
@@ -382,7 +359,7 @@ mod tests {
         Arc::new(UnitInfo { entry: "x".into(), resource, namespace: None })
     }
 
-    pub(super) fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
+    pub(crate) fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
         let time_micros = 1_795_243_203_123_456;
         Event {
             unit,

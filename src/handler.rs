@@ -7,9 +7,10 @@ pub mod client_tls;
 pub mod exec;
 pub mod file;
 pub mod kafka;
-pub(crate) mod left_behind;
 pub mod nats;
+pub(crate) mod replaced;
 pub mod stdout;
+mod template;
 pub mod webhook;
 
 use std::time::Duration;

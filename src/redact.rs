@@ -33,18 +33,16 @@ const MARK: &str = "hmac-sha256:";
 #[derive(Clone)]
 pub struct Key(Arc<[u8]>);
 
-/// Error: the key is too short to be secure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a key of at least 16 bytes, found {0}")]
-pub struct KeyTooShort(pub usize);
-
 impl Key {
-    /// Minimum length of a key, in bytes.
-    pub const LEN_MIN: usize = 16;
-
     /// Makes a key.
-    pub fn new(bytes: &[u8]) -> Result<Self, KeyTooShort> {
-        if bytes.len() < Self::LEN_MIN { Err(KeyTooShort(bytes.len())) } else { Ok(Self(bytes.into())) }
+    ///
+    /// # Errors
+    /// Fails if the key is too short to be secure.
+    pub fn new(bytes: &[u8]) -> Result<Self, String> {
+        match bytes.len() {
+            len @ ..16 => Err(format!("expected a key of at least 16 bytes, found {len}")),
+            _ => Ok(Self(bytes.into())),
+        }
     }
 
     /// Returns a value that identifies this key without revealing it.

@@ -36,14 +36,12 @@ mod when;
 #[path = "rules/none.rs"]
 mod when;
 
-use std::fmt;
-
 pub(crate) use self::limits::cpu_time;
-use self::{changed::Changed, subject::Subject, when::When};
 pub use self::{
     condition::Condition,
     limits::{PatternLimits, RuleLimits},
 };
+use self::{subject::Subject, when::When};
 use crate::{
     journal::{ChangeKind, Judgement, ReaderFilter, Record},
     object::{FieldPath, Object, difference::paths_between},
@@ -87,30 +85,14 @@ pub struct RuleError {
 pub enum RuleVerdict {
     /// The handler receives the change.
     Match,
-    /// The handler does not receive the change.
-    NoMatch(MismatchReason),
+    /// None of the paths in `changed` differs. The handler does not receive the change; [`Rules::explain`] has details.
+    NotChanged,
+    /// The expression in `when` is false.
+    NotTrue,
     /// The expression could not be evaluated, with this error. This counts as no match.
     Error(String),
     /// The evaluation has exceeded this limit. This counts as no match.
     Exceeded(String),
-}
-
-/// Reason why a change does not match. [`Rules::explain`] has details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MismatchReason {
-    /// None of the paths in `changed` differs.
-    Changed,
-    /// The expression in `when` is false.
-    When,
-}
-
-impl fmt::Display for MismatchReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Changed => "`changed`: none of the paths differs",
-            Self::When => "`when` is false",
-        })
-    }
 }
 
 /// Failure of an evaluation.
@@ -128,7 +110,6 @@ enum Failure {
 #[derive(Debug)]
 pub struct Rules {
     options: RulesOptions,
-    changed: Changed,
     when: Option<When>,
 }
 
@@ -153,12 +134,7 @@ impl Rules {
             .as_deref()
             .map(|text| When::compile(text, &options.cluster, &VARIABLES, options.limits))
             .transpose()?;
-        Ok(Self { changed: Changed::new(options.changed.clone()), when, options })
-    }
-
-    /// Returns the options of the rules.
-    pub fn options(&self) -> &RulesOptions {
-        &self.options
+        Ok(Self { when, options })
     }
 
     /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of
@@ -169,7 +145,7 @@ impl Rules {
 
     /// Returns true if there are no rules, so that every change matches.
     pub fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.when.is_none()
+        self.options.changed.is_empty() && self.when.is_none()
     }
 
     /// Judges a change of `object`. `old` is the previous object of an update, if it is known; it is ignored for other
@@ -185,12 +161,12 @@ impl Rules {
         let (subject, old) = (Subject::new(object), Subject::before(before, object));
         match self.has_changed(before, &subject, &old) {
             Ok(true) => {}
-            Ok(false) => return RuleVerdict::NoMatch(MismatchReason::Changed),
+            Ok(false) => return RuleVerdict::NotChanged,
             Err(error) => return RuleVerdict::Error(format!("`changed`: {error}")),
         }
         match self.when.as_ref().map(|when| when.is_true(kind, before, &subject, &old)) {
             None | Some(Ok(true)) => RuleVerdict::Match,
-            Some(Ok(false)) => RuleVerdict::NoMatch(MismatchReason::When),
+            Some(Ok(false)) => RuleVerdict::NotTrue,
             Some(Err(Failure::Exceeded(limit))) => RuleVerdict::Exceeded(format!("`when`: {limit}")),
             Some(Err(Failure::Other(error))) => RuleVerdict::Error(format!("`when`: {error}")),
         }
@@ -198,10 +174,12 @@ impl Rules {
 
     fn has_changed(&self, before: Before<'_>, object: &Subject<'_>, old: &Subject<'_>) -> Result<bool, String> {
         match before {
-            _ if self.changed.is_empty() => Ok(true),
+            _ if self.options.changed.is_empty() => Ok(true),
             Before::Nothing | Before::Unknown => Ok(true),
             Before::Same => Ok(false),
-            Before::State(_) => self.changed.differs(old.json(), object.json()).map_err(|error| error.to_string()),
+            Before::State(_) => {
+                changed::differs(&self.options.changed, old.json(), object.json()).map_err(|error| error.to_string())
+            }
         }
     }
 
@@ -211,12 +189,12 @@ impl Rules {
         match self.judge(kind, old, object) {
             RuleVerdict::Match => None,
             RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Some(error),
-            RuleVerdict::NoMatch(MismatchReason::When) => {
+            RuleVerdict::NotTrue => {
                 let when = self.options.when.as_deref().unwrap_or_default();
                 let lines: Vec<_> = when.trim().lines().map(str::trim).collect();
-                Some(format!("{}: {}", MismatchReason::When, lines.join(" ")))
+                Some(format!("`when` is false: {}", lines.join(" ")))
             }
-            RuleVerdict::NoMatch(MismatchReason::Changed) => {
+            RuleVerdict::NotChanged => {
                 let mut changes = match old.filter(|_| kind == ChangeKind::Updated) {
                     Some(old) => paths_between(&old.json(), &object.json()),
                     None => Vec::new(),
@@ -242,7 +220,7 @@ impl ReaderFilter for Rules {
         let old = record.old();
         match self.judge(ChangeKind::of(&record.change), old, object) {
             RuleVerdict::Match => Judgement::Wanted,
-            RuleVerdict::NoMatch(_) => Judgement::Refused,
+            RuleVerdict::NotChanged | RuleVerdict::NotTrue => Judgement::Refused,
             RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Judgement::Failed(error),
         }
     }

@@ -1,7 +1,7 @@
 //! References to secrets: an environment variable, or a file that may change. The configuration never contains the
 //! secret itself.
 
-use std::{convert::Infallible, env, fmt, io, path::Path, path::PathBuf, str::FromStr};
+use std::{convert::Infallible, env, fmt, path::Path, path::PathBuf, str::FromStr};
 
 use schemars::{JsonSchema, Schema};
 pub use secrecy::{ExposeSecret, SecretString};
@@ -21,44 +21,26 @@ pub enum SecretRef {
     File(PathBuf),
 }
 
-/// Reason why a secret cannot be read. It names the location, and never contains the content.
-#[derive(Debug, thiserror::Error)]
-pub enum SecretError {
-    /// The variable is not set.
-    #[error("the environment variable {0} is not set: set it, or name another one")]
-    Unset(String),
-    /// The file cannot be read.
-    #[error("cannot read {path}: {error}", path = .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Error of the system.
-        error: io::Error,
-    },
-    /// The variable or file contains only line ends.
-    #[error("{0} is empty: expected a secret")]
-    Empty(String),
-    /// The variable or file is not UTF-8.
-    #[error("{0} is not UTF-8 text")]
-    NotText(String),
-}
-
 impl SecretRef {
     /// Reads the secret, without trailing line ends. Blocks if it reads a file.
-    pub fn read(&self) -> Result<SecretString, SecretError> {
+    ///
+    /// # Errors
+    /// Fails if the secret is missing, empty or not UTF-8. The error names the location, and never contains the content.
+    pub fn read(&self) -> Result<SecretString, String> {
         let (bytes, place) = match self {
             Self::Env(name) => {
-                let value = env::var_os(name).ok_or_else(|| SecretError::Unset(name.clone()))?;
-                (value.into_encoded_bytes(), format!("the environment variable {name}"))
+                let place = format!("the environment variable {name}");
+                let unset = || format!("{place} is not set: set it, or name another one");
+                (env::var_os(name).ok_or_else(unset)?.into_encoded_bytes(), place)
             }
             Self::File(path) => {
-                let unreadable = |error| SecretError::Unreadable { path: path.clone(), error };
-                (regular_file::read(path).map_err(unreadable)?, path.display().to_string())
+                let place = path.display().to_string();
+                (regular_file::read(path).map_err(|error| format!("cannot read {place}: {error}"))?, place)
             }
         };
-        let text = String::from_utf8(bytes).map_err(|_| SecretError::NotText(place.clone()))?;
+        let text = String::from_utf8(bytes).map_err(|_| format!("{place} is not UTF-8 text"))?;
         match text.trim_end_matches(['\n', '\r']) {
-            "" => Err(SecretError::Empty(place)),
+            "" => Err(format!("{place} is empty: expected a secret")),
             text => Ok(SecretString::from(text)),
         }
     }
@@ -106,8 +88,8 @@ pub enum PlainOrSecret {
 }
 
 impl PlainOrSecret {
-    /// Returns the text, or reads the secret. Blocks if it reads a file.
-    pub fn read(&self) -> Result<SecretString, SecretError> {
+    /// Returns the text, or reads the secret, see [`SecretRef::read`].
+    pub fn read(&self) -> Result<SecretString, String> {
         match self {
             Self::Plain(text) => Ok(SecretString::from(text.as_str())),
             Self::Secret(secret) => secret.read(),
@@ -188,13 +170,13 @@ mod tests {
         };
         assert_eq!(read(b" s3cret \r\n\n").unwrap(), " s3cret ");
         let place = file.display().to_string();
-        assert_eq!(read(b"\n").unwrap_err().to_string(), format!("{place} is empty: expected a secret"));
-        assert_eq!(read(b"\xff").unwrap_err().to_string(), format!("{place} is not UTF-8 text"));
+        assert_eq!(read(b"\n").unwrap_err(), format!("{place} is empty: expected a secret"));
+        assert_eq!(read(b"\xff").unwrap_err(), format!("{place} is not UTF-8 text"));
     }
 
     #[test]
     fn missing_secret_is_reported_by_location() {
-        let error = |secret: SecretRef| secret.read().unwrap_err().to_string();
+        let error = |secret: SecretRef| secret.read().unwrap_err();
         assert_eq!(
             error(SecretRef::File("/nowhere/token".into())),
             "cannot read /nowhere/token: No such file or directory (os error 2)"

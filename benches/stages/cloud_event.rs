@@ -45,14 +45,14 @@ pub(crate) fn benches(criterion: &mut Criterion) {
         });
     });
     let template = Template::compile("{{ object.metadata.name }}: {{ changes | tojson }}").expect("a template");
-    for (name, format) in [
-        ("object", DataFormat::Object),
-        ("patch", DataFormat::Patch),
-        ("merge_patch", DataFormat::MergePatch),
-        ("diff", DataFormat::Diff),
-        ("template", DataFormat::Template(Arc::new(template))),
+    let of = |format| Formatter::new(encoder.clone(), format);
+    for (name, formatter) in [
+        ("object", of(DataFormat::Object)),
+        ("patch", of(DataFormat::Patch)),
+        ("merge_patch", of(DataFormat::MergePatch)),
+        ("diff", of(DataFormat::Diff)),
+        ("template", Formatter::of_template(encoder.clone(), template)),
     ] {
-        let formatter = Formatter::new(encoder.clone(), format);
         group.bench_function(format!("update_6k_as_{name}"), |bencher| {
             bencher.iter(|| {
                 event.record.sequence.0 += 1; // a new event, so that nothing computed before is reused

@@ -98,7 +98,7 @@ impl EngineArgs {
                 .filter(|http| http.auth == HttpAuth::Token)
                 .and_then(|http| http.tokens().max_by_key(|(_, _, scope)| *scope).map(|(_, secret, _)| secret.clone())),
         };
-        let read = secret.map(|secret| secret.read()).transpose();
+        let read = secret.map(|secret| secret.read()).transpose().map_err(anyhow::Error::msg);
         read.with_context(|| format!("cannot read the engine's token; pass it with --token-file or {TOKEN_VARIABLE}"))
     }
 

@@ -5,13 +5,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use serde::{Serialize, de::IgnoredAny};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use strum::IntoStaticStr;
 
 use super::{
-    ContentMode, DATA_CONTENT_TYPE, Encoder, Form, SharedBodies, data_len,
+    ContentMode, DATA_CONTENT_TYPE, Encoder, Form, data_len,
     error::{FormatError, decoded},
-    shared::Key,
     template::Template,
     write_changed_by, write_data, write_json,
 };
@@ -33,37 +33,44 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// Approximate size of an event's attributes in JSON, in bytes.
 const ATTRIBUTES_LEN: usize = 768;
 
-/// Content of an event's data. `docs/formats.md` shows each format.
-///
-/// `synced` has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
-#[derive(Clone, Debug, Default)]
+/// Data of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "FormatSettings")]
+#[strum(serialize_all = "snake_case")]
 pub enum DataFormat {
-    /// `{"object":…,"old":…}`.
+    /// Object, and its previous state for an update.
     #[default]
+    #[serde(rename = "cloudevents")]
+    #[strum(serialize = "cloudevents")]
     CloudEvents,
-    /// The object.
+    /// Object itself.
     Object,
-    /// JSON Patch of an update, from the previous object to the new one. The object itself if no previous object
-    /// is known; `null` if it was deleted.
+    /// JSON Patch (RFC 6902) of each update.
     Patch,
-    /// JSON Merge Patch, otherwise like [`DataFormat::Patch`]. If a member has become `null`, no such patch exists, and
-    /// the object is sent.
+    /// JSON Merge Patch (RFC 7386) of each update.
     MergePatch,
-    /// List of changes: `{"changes":[{"path":…,"old":…,"new":…}]}` for an update, otherwise `{"object":…}`. Both have `changed_by` if
-    /// it is known who changed the object.
+    /// Changed paths of each update, with the old and the new value.
     Diff,
-    /// `{}`: only the attributes, as a reference.
-    Reference,
-    /// Rendered template, without attributes.
-    Template(Arc<Template>),
+    /// No data: the attributes identify the object.
+    Ref,
+    /// Output of `template`, instead of a `CloudEvent`.
+    Template,
 }
 
-/// Encoder for a handler's format. An [`Encoder`] alone writes [`DataFormat::CloudEvents`].
+/// Encoder for a handler's format. An [`Encoder`] alone writes [`DataFormat::CloudEvents`]. `docs/formats.md` shows each
+/// format.
+///
+/// - `synced` has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
+/// - A patch of an update without a known previous object is the object itself; that of a deletion is `null`.
+/// - If a member has become `null`, no merge patch exists, and the object is sent.
+/// - [`DataFormat::Diff`] has `changed_by` if it is known who changed the object.
 #[derive(Clone, Debug)]
 pub struct Formatter {
     encoder: Encoder,
     format: DataFormat,
-    shared: SharedBodies,
+    /// Template of the text, for [`DataFormat::Template`].
+    template: Option<Arc<Template>>,
 }
 
 /// The body of a message.
@@ -82,15 +89,14 @@ impl From<Encoder> for Formatter {
 }
 
 impl Formatter {
-    /// Makes a formatter.
+    /// Makes a formatter. [`Formatter::of_template`] makes that of [`DataFormat::Template`].
     pub fn new(encoder: Encoder, format: DataFormat) -> Self {
-        Self { encoder, format, shared: SharedBodies::default() }
+        Self { encoder, format, template: None }
     }
 
-    /// Shares computed bodies with all formatters that have the same `shared`.
-    #[must_use]
-    pub fn sharing(self, shared: SharedBodies) -> Self {
-        Self { shared, ..self }
+    /// Makes a formatter that sends only the output of a template.
+    pub fn of_template(encoder: Encoder, template: Template) -> Self {
+        Self { template: Some(Arc::new(template)), ..Self::new(encoder, DataFormat::Template) }
     }
 
     /// Returns the encoder of the attributes.
@@ -100,12 +106,12 @@ impl Formatter {
 
     /// Returns true if only the output of the user's template is sent.
     pub fn is_template(&self) -> bool {
-        matches!(self.format, DataFormat::Template(_))
+        self.template.is_some()
     }
 
     /// Appends an event and a line break: a `CloudEvents` JSON object on one line, or the output of the template.
     pub fn line(&self, out: &mut Vec<u8>, event: &Event) -> Result<(), FormatError> {
-        if let DataFormat::Template(template) = &self.format {
+        if let Some(template) = &self.template {
             let text = template.render(&self.encoder, event)?;
             out.extend_from_slice(text.trim_end_matches(['\r', '\n']).as_bytes());
         } else {
@@ -131,7 +137,7 @@ impl Formatter {
         form: Form,
         mode: ContentMode,
     ) -> Result<&'static str, FormatError> {
-        if let DataFormat::Template(template) = &self.format {
+        if let Some(template) = &self.template {
             let text = self.text(template, event, form)?;
             let is_json = serde_json::from_str::<IgnoredAny>(&text).is_ok();
             out.extend_from_slice(text.as_bytes());
@@ -160,7 +166,7 @@ impl Formatter {
             if i > 0 {
                 bytes.push(b',');
             }
-            if let DataFormat::Template(template) = &self.format {
+            if let Some(template) = &self.template {
                 let text = self.text(template, event, form)?;
                 serde_json::from_str::<IgnoredAny>(&text).map_err(FormatError::NoJson)?;
                 bytes.extend_from_slice(text.as_bytes());
@@ -174,9 +180,9 @@ impl Formatter {
     }
 
     /// Returns the approximate size of an event's data in bytes. It is not too low for the formats `object` and `ref`.
-    pub fn len_about(&self, event: &Event, form: Form) -> usize {
+    fn len_about(&self, event: &Event, form: Form) -> usize {
         match self.format {
-            DataFormat::Reference => data_len(event, Form::Reference),
+            DataFormat::Ref => data_len(event, Form::Reference),
             DataFormat::Object => data_len(event, form.max(Form::WithoutOld)),
             _ => data_len(event, form),
         }
@@ -205,59 +211,29 @@ impl Formatter {
         };
         let is_gone = matches!(change, Change::Deleted { .. } | Change::Removed { .. });
         let nothing_new = matches!(change, Change::Unchanged { .. });
-        Ok(match (&self.format, event.record.old()) {
+        Ok(match (self.format, event.record.old()) {
             (DataFormat::CloudEvents, _) => Data::Members(form),
-            (DataFormat::Reference, _) => Data::Members(Form::Reference),
-            (DataFormat::Diff, Some(old)) if form == Form::Whole => {
-                self.computed(event, object, DATA_CONTENT_TYPE, || diff(old, object, form).map(Some))?
-            }
+            (DataFormat::Ref, _) => Data::Members(Form::Reference),
             (DataFormat::Diff, Some(old)) => Data::Made(DATA_CONTENT_TYPE, diff(old, object, form)?),
-            (DataFormat::Diff, None) if nothing_new => no_diff(object),
+            (DataFormat::Diff, None) if nothing_new => Data::Made(DATA_CONTENT_TYPE, listed(b"[]", object)),
             (DataFormat::Diff, None) => Data::Changed(object),
-            (_, _) if form == Form::WithoutOld => return Err(FormatError::NoSmaller(self.format.name())),
-            (DataFormat::Patch, Some(old)) => self.computed(event, object, JSON_PATCH, || {
-                Ok(Some(json(&json_patch(&decoded(old)?, &decoded(object)?))))
-            })?,
-            (DataFormat::MergePatch, Some(old)) => self.computed(event, object, MERGE_PATCH, || {
-                Ok(merge_patch(&decoded(old)?, &decoded(object)?).map(|patch| json(&patch)))
-            })?,
-            (DataFormat::Patch, None) if nothing_new => made(JSON_PATCH, b"[]"),
-            (DataFormat::MergePatch, None) if nothing_new => made(MERGE_PATCH, b"{}"),
-            (DataFormat::Patch | DataFormat::MergePatch, None) if is_gone => made(DATA_CONTENT_TYPE, b"null"),
-            (DataFormat::Object | DataFormat::Patch | DataFormat::MergePatch | DataFormat::Template(_), _) => {
+            (_, _) if form == Form::WithoutOld => return Err(FormatError::NoSmaller(self.format.into())),
+            (DataFormat::Patch, Some(old)) => {
+                Data::Made(JSON_PATCH, json(&json_patch(&decoded(old)?, &decoded(object)?)))
+            }
+            (DataFormat::MergePatch, Some(old)) => match merge_patch(&decoded(old)?, &decoded(object)?) {
+                Some(patch) => Data::Made(MERGE_PATCH, json(&patch)),
+                None => Data::Object(object),
+            },
+            (DataFormat::Patch, None) if nothing_new => Data::Made(JSON_PATCH, b"[]".to_vec()),
+            (DataFormat::MergePatch, None) if nothing_new => Data::Made(MERGE_PATCH, b"{}".to_vec()),
+            (DataFormat::Patch | DataFormat::MergePatch, None) if is_gone => {
+                Data::Made(DATA_CONTENT_TYPE, b"null".to_vec())
+            }
+            (DataFormat::Object | DataFormat::Patch | DataFormat::MergePatch | DataFormat::Template, _) => {
                 Data::Object(object)
             }
         })
-    }
-
-    /// Returns the computed data of an update; the object if there is none.
-    fn computed<'a>(
-        &self,
-        event: &Event,
-        object: &'a Object,
-        content_type: &'static str,
-        compute: impl FnOnce() -> Result<Option<Bytes>, FormatError>,
-    ) -> Result<Data<'a>, FormatError> {
-        let made = match Key::of(self.format.name(), &event.record) {
-            Some(key) => self.shared.get(key, compute)?,
-            None => compute()?,
-        };
-        Ok(made.map_or(Data::Object(object), |json| Data::Made(content_type, json)))
-    }
-}
-
-impl DataFormat {
-    /// Returns its name in a configuration.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::CloudEvents => "cloudevents",
-            Self::Object => "object",
-            Self::Patch => "patch",
-            Self::MergePatch => "merge_patch",
-            Self::Diff => "diff",
-            Self::Reference => "ref",
-            Self::Template(_) => "template",
-        }
     }
 }
 
@@ -268,7 +244,8 @@ enum Data<'a> {
     /// The object, and who changed it.
     Changed(&'a Object),
     Object(&'a Object),
-    Made(&'static str, Bytes),
+    /// Data of another content type.
+    Made(&'static str, Vec<u8>),
 }
 
 impl Data<'_> {
@@ -298,12 +275,8 @@ impl Data<'_> {
     }
 }
 
-fn made(content_type: &'static str, json: &'static [u8]) -> Data<'static> {
-    Data::Made(content_type, Bytes::from_static(json))
-}
-
-/// Returns the list of changes, and who made the last one. Leaves out the old values in a smaller form.
-fn diff(old: &Object, new: &Object, form: Form) -> Result<Bytes, FormatError> {
+/// Returns the list of changes. Leaves out the old values in a smaller form.
+fn diff(old: &Object, new: &Object, form: Form) -> Result<Vec<u8>, FormatError> {
     let (old_value, new_value) = (decoded(old)?, decoded(new)?);
     let mut changes = differences(&old_value, &new_value);
     if form != Form::Whole {
@@ -314,19 +287,15 @@ fn diff(old: &Object, new: &Object, form: Form) -> Result<Bytes, FormatError> {
     Ok(listed(&json(&changes), new))
 }
 
-/// Returns an empty list of changes, and who changed the object.
-fn no_diff(object: &Object) -> Data<'static> {
-    Data::Made(DATA_CONTENT_TYPE, listed(b"[]", object))
-}
-
-fn listed(changes: &[u8], object: &Object) -> Bytes {
+/// Returns a list of changes, and who made the last one.
+fn listed(changes: &[u8], object: &Object) -> Vec<u8> {
     let mut out = br#"{"changes":"#.to_vec();
     out.extend_from_slice(changes);
     write_changed_by(&mut out, object);
     out.push(b'}');
-    out.into()
+    out
 }
 
-fn json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("parsed JSON can be encoded").into()
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("parsed JSON can be encoded")
 }

@@ -69,10 +69,7 @@ impl Template {
     pub fn render(&self, encoder: &Encoder, event: &Event) -> Result<String, FormatError> {
         let record = &event.record;
         let needs = |name: &str| self.names.contains(name);
-        let decode = |wanted: bool, object: Option<&Object>| match (wanted, object) {
-            (true, Some(object)) => decoded(object).map(Some),
-            _ => Ok(None),
-        };
+        let decode = |wanted: bool, object: Option<&Object>| object.filter(|_| wanted).map(decoded).transpose();
         let object = decode(needs("object") || needs("changes"), record.object())?;
         let old = decode(needs("old") || needs("changes"), record.old())?;
         let changes = match (&old, &object) {

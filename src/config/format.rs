@@ -1,44 +1,18 @@
 //! `format` and `template` of `[handlers.<name>]`: the form in which a handler sends events.
 
-use std::sync::Arc;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::de::IgnoredAny;
 
 use super::{
-    EventType, HandlerConfig, SinkConfig,
+    EventType, FormatSettings, HandlerConfig, SinkConfig,
     error::{quoted, suggestion},
 };
 use crate::{
     cloud_event::{
-        self,
         error::{TemplateError, TemplateErrorKind},
         template::{Template, VARIABLES},
     },
     journal::ChangeKind,
 };
-
-/// Data of an event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FormatSettings {
-    /// Object, and its previous state for an update.
-    #[default]
-    #[serde(rename = "cloudevents")]
-    CloudEvents,
-    /// Object itself.
-    Object,
-    /// JSON Patch (RFC 6902) of each update.
-    Patch,
-    /// JSON Merge Patch (RFC 7386) of each update.
-    MergePatch,
-    /// Changed paths of each update, with the old and the new value.
-    Diff,
-    /// No data: the attributes identify the object.
-    Ref,
-    /// Output of `template`, instead of a `CloudEvent`.
-    Template,
-}
 
 impl HandlerConfig {
     /// Checks `format` and `template`. Tries a template with made-up objects that contain everything it asks for, once for
@@ -92,26 +66,6 @@ impl HandlerConfig {
             warnings.push(message.to_owned());
         }
     }
-}
-
-/// Returns the format of the data of events.
-///
-/// # Errors
-/// Fails if a template is missing or cannot be compiled.
-pub(crate) fn event_format(format: FormatSettings, template: Option<&str>) -> Result<cloud_event::DataFormat, String> {
-    Ok(match (format, template) {
-        (FormatSettings::CloudEvents, _) => cloud_event::DataFormat::CloudEvents,
-        (FormatSettings::Object, _) => cloud_event::DataFormat::Object,
-        (FormatSettings::Patch, _) => cloud_event::DataFormat::Patch,
-        (FormatSettings::MergePatch, _) => cloud_event::DataFormat::MergePatch,
-        (FormatSettings::Diff, _) => cloud_event::DataFormat::Diff,
-        (FormatSettings::Ref, _) => cloud_event::DataFormat::Reference,
-        (FormatSettings::Template, None) => return Err("missing template".to_owned()),
-        (FormatSettings::Template, Some(text)) => {
-            let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
-            cloud_event::DataFormat::Template(Arc::new(template))
-        }
-    })
 }
 
 impl EventType {

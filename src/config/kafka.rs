@@ -121,7 +121,7 @@ impl KafkaSink {
             problems.push(problem(&["type"], advice));
         }
         if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
-            problems.push(problem(&["sasl", "password"], error.to_string()));
+            problems.push(problem(&["sasl", "password"], error));
         }
         let tls = self.tls.as_ref().and_then(|tls| TlsOptions::from(tls).check().err());
         problems.extend(tls.map(|(key, error)| problem(&["tls", key], error)));

@@ -325,7 +325,7 @@ impl Checker<'_> {
                 (wrong, is_used_here.then(|| kafka.unready()), kafka.oddities())
             }
             SinkConfig::Nats(nats) => (nats.options("").err(), is_used_here.then(|| nats.unready()), nats.oddities()),
-            SinkConfig::Exec(exec) => (exec.options(name, "").err(), None, Vec::new()),
+            SinkConfig::Exec(exec) => (exec.check().err(), None, Vec::new()),
             SinkConfig::Stdout | SinkConfig::File(_) | SinkConfig::Blackhole => return,
         };
         let wrong = [wrong, unready].into_iter().flatten().flatten().collect();

@@ -28,7 +28,7 @@ use super::attempts::AttemptOutcome;
 use crate::supervisor::fault::Harm;
 use crate::{
     failures::Failures,
-    handler::{AsyncHandler, Form, Handler, HandlerError, left_behind},
+    handler::{AsyncHandler, Form, Handler, HandlerError, replaced},
     mutex::lock,
     notification::Notification,
     supervisor::{child::panic_text, fault::SharedFault},
@@ -330,7 +330,7 @@ struct Blocking {
 
 impl Blocking {
     fn work(mut self, queue: &crossbeam_channel::Receiver<Job>) {
-        left_behind::set(Arc::clone(&self.left_behind));
+        replaced::set(Arc::clone(&self.left_behind));
         let thread = thread::current(); // named after the handler
         let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
         let (mut flushes, started) = (Failures::default(), Instant::now());

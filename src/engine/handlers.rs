@@ -21,8 +21,8 @@ use crate::supervisor::{
 };
 use crate::{
     change::Cause,
-    cloud_event::{Encoder, Formatter, SharedBodies},
-    config::{self, Config, HandlerDefaults, format::event_format},
+    cloud_event::{Encoder, Formatter, template::Template},
+    config::{self, Config, HandlerDefaults},
     delivery::{
         core::CoreOptions,
         handlers::{self, Handlers, Leftover, Remove},
@@ -406,7 +406,6 @@ pub(super) fn start(
     let maker = Maker {
         cluster: cluster.to_owned(),
         encoder: Encoder::new(cluster, journal.id()),
-        bodies: SharedBodies::default(),
         allow_exec,
         hung_after: supervision.hung_after,
     };
@@ -434,8 +433,6 @@ struct Maker {
     /// Name of the cluster.
     cluster: String,
     encoder: Encoder,
-    /// Bodies that handlers of the same format compute once.
-    bodies: SharedBodies,
     /// Set if handlers may run programs.
     allow_exec: bool,
     hung_after: Duration,
@@ -517,10 +514,8 @@ impl Maker {
 
     /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
     fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
-        let formatter = || {
-            let made = formatter(&self.encoder, plan.options.format, plan.template.as_deref());
-            made.map(|formatter| formatter.sharing(self.bodies.clone())).map_err(io::Error::other)
-        };
+        let formatter =
+            || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);
         let open = match &plan.sink {
             config::SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
             config::SinkConfig::Stdout => {
@@ -601,7 +596,14 @@ pub(super) fn formatter(
     format: config::FormatSettings,
     template: Option<&str>,
 ) -> Result<Formatter, String> {
-    Ok(Formatter::new(encoder.clone(), event_format(format, template)?))
+    match (format, template) {
+        (config::FormatSettings::Template, None) => Err("missing template".to_owned()),
+        (config::FormatSettings::Template, Some(text)) => {
+            let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
+            Ok(Formatter::of_template(encoder.clone(), template))
+        }
+        (format, _) => Ok(Formatter::new(encoder.clone(), format)),
+    }
 }
 
 /// Returns the changes that a handler gets before its rules are applied.

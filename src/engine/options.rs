@@ -87,10 +87,7 @@ fn access(http: &config::Http) -> ListenerAccess {
     // The secret is read for every request: it is in a small file, or in memory.
     let tokens = http.tokens().filter(|_| http.auth == HttpAuth::Token).map(|(name, secret, scope)| {
         let secret = secret.clone();
-        Token::new(name, scope, move || {
-            let token = secret.read().map_err(|error| error.to_string())?;
-            Ok(token.expose_secret().to_owned())
-        })
+        Token::new(name, scope, move || Ok(secret.read()?.expose_secret().to_owned()))
     });
     ListenerAccess { tokens: tokens.collect(), allowed_hosts: AllowedHosts::new(http.allowed_hosts.iter().cloned()) }
 }

@@ -135,8 +135,8 @@ impl DigestKey {
 }
 
 fn read(secret: &SecretRef) -> Result<Key, String> {
-    let text = secret.read().map_err(|error| error.to_string())?;
-    Key::new(text.expose_secret().as_bytes()).map_err(|error| error.to_string())
+    let text = secret.read()?;
+    Key::new(text.expose_secret().as_bytes())
 }
 
 /// Creates a random key, as text and ready for use.

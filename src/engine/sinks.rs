@@ -32,8 +32,8 @@ pub(super) fn nats(sink: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsy
 
 /// Creates a handler of this name that runs a program, for the cluster of this name.
 pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
-    let options = sink.options(name, cluster).map_err(|problems| refused(&problems))?;
-    let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(options, formatter));
+    sink.check().map_err(|problems| refused(&problems))?;
+    let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(sink.clone(), name, cluster, formatter));
     Ok(Arc::new(move || Ok(Arc::clone(&exec))))
 }
 

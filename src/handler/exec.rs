@@ -10,13 +10,16 @@ use std::{
     io,
     num::NonZero,
     os::unix::process::ExitStatusExt as _,
+    pin::pin,
     process::{ExitStatus, Stdio},
     sync::Mutex,
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 use rustix::process::{Pid, Signal, kill_process_group};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
@@ -40,15 +43,15 @@ pub const ALL_VARIABLES: &str = "*";
 const OUTPUT_TIME: Duration = Duration::from_secs(1);
 
 /// Options of a handler of type `exec`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub struct ExecOptions {
-    /// Name of the handler: `DELTABUS_HANDLER` in the program's environment.
-    pub name: String,
-    /// Name of the cluster: `DELTABUS_CLUSTER`.
-    pub cluster: String,
-    /// The program and its arguments. A program without a slash is searched in `PATH`. No shell is involved.
+    /// Program and its arguments, without a shell. A program without a slash is searched in PATH. Required.
+    #[schemars(length(min = 1))]
     pub command: Vec<String>,
-    /// Further environment variables that the program inherits; [`ALL_VARIABLES`] means all.
+    /// Names of further environment variables that the program gets from the engine; "*" means all. PATH, HOME, LANG and TZ
+    /// are always passed.
+    #[serde(default)]
     pub env: Vec<String>,
 }
 
@@ -60,13 +63,17 @@ pub struct ExecOptions {
 #[derive(Debug)]
 pub struct Exec {
     options: ExecOptions,
+    /// Name of the handler: `DELTABUS_HANDLER` in the program's environment.
+    name: String,
+    /// Name of the cluster: `DELTABUS_CLUSTER`.
+    cluster: String,
     formatter: Formatter,
 }
 
 impl Exec {
-    /// Makes a handler. The program first runs with the first delivery.
-    pub fn new(options: ExecOptions, formatter: impl Into<Formatter>) -> Self {
-        Self { options, formatter: formatter.into() }
+    /// Makes a handler of this name, for the cluster of this name. The program first runs with the first delivery.
+    pub fn new(options: ExecOptions, name: &str, cluster: &str, formatter: impl Into<Formatter>) -> Self {
+        Self { options, name: name.to_owned(), cluster: cluster.to_owned(), formatter: formatter.into() }
     }
 
     fn program(&self) -> &str {
@@ -82,8 +89,8 @@ impl Exec {
             .args(self.options.command.get(1..).unwrap_or_default())
             .env_clear()
             .envs(env::vars_os().filter(|(name, _)| is_passed(name)))
-            .env("DELTABUS_HANDLER", &self.options.name)
-            .env("DELTABUS_CLUSTER", &self.options.cluster)
+            .env("DELTABUS_HANDLER", &self.name)
+            .env("DELTABUS_CLUSTER", &self.cluster)
             .env("DELTABUS_EVENTS", events.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -95,7 +102,7 @@ impl Exec {
     async fn run(&self, lines: Vec<u8>, events: usize) -> Result<(), HandlerError> {
         let failed = |what: &str, error: io::Error| HandlerError::Failed(format!("{what} {}: {error}", self.program()));
         let mut child = self.start(events).map_err(|error| failed("cannot run", error))?;
-        let group = Group::of(&child);
+        let mut group = Group::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
@@ -104,32 +111,22 @@ impl Exec {
             }
         };
         let work = async {
-            tokio::pin!(feed);
-            tokio::select! {
-                status = child.wait() => return status, // the program has ended, even if a child keeps the pipe open
-                () = &mut feed => {}
+            let status = match select(pin!(child.wait()), pin!(feed)).await {
+                Either::Left((status, _)) => status, // the program has ended, even if a child keeps the pipe open
+                Either::Right(((), wait)) => wait.await,
+            };
+            if status.is_ok() {
+                group.forget();
             }
-            child.wait().await
+            status
         };
         let output = async { tokio::join!(read(stdout), read(stderr)) };
-        tokio::pin!(output);
-        let mut said = None;
-        let status = {
-            tokio::pin!(work);
-            loop {
-                tokio::select! {
-                    status = &mut work => break status,
-                    both = &mut output, if said.is_none() => said = Some(both),
-                }
-            }
+        let (status, (stdout, stderr)) = match select(pin!(work), pin!(output)).await {
+            Either::Left((status, output)) => (status, timeout(OUTPUT_TIME, output).await.unwrap_or_default()),
+            Either::Right((output, work)) => (work.await, output),
         };
         let status = status.map_err(|error| failed("cannot wait for", error))?;
-        group.has_ended();
-        let (stdout, stderr) = match said {
-            Some(both) => both,
-            None => timeout(OUTPUT_TIME, output).await.unwrap_or_default(),
-        };
-        let handler = &self.options.name;
+        let handler = &self.name;
         if !stdout.is_empty() {
             tracing::info!(handler, "{}", stdout);
         }
@@ -141,20 +138,15 @@ impl Exec {
 
     /// Returns the result of a run.
     fn verdict(&self, status: ExitStatus, stderr: &str) -> Result<(), HandlerError> {
-        let told = match stderr.char_indices().nth_back(TOLD_BYTES) {
-            Some((at, _)) => &stderr[at..],
-            None => stderr,
+        let ended = match (status.code(), status.signal()) {
+            (Some(0), _) => return Ok(()),
+            (Some(code), _) => format!("ended with status {code}"),
+            (None, signal) => format!("was killed by signal {}", signal.unwrap_or_default()),
         };
+        let told = &stderr[stderr.ceil_char_boundary(stderr.len().saturating_sub(TOLD_BYTES))..];
         let separator = if told.is_empty() { "" } else { ": " };
-        let say = |end: String| format!("{} {end}{separator}{told}", self.program());
-        match (status.code(), status.signal()) {
-            (Some(0), _) => Ok(()),
-            (Some(REJECTED), _) => Err(HandlerError::Rejected(say(format!("ended with status {REJECTED}")))),
-            (Some(code), _) => Err(HandlerError::Failed(say(format!("ended with status {code}")))),
-            (None, signal) => {
-                Err(HandlerError::Failed(say(format!("was killed by signal {}", signal.unwrap_or_default()))))
-            }
-        }
+        let text = format!("{} {ended}{separator}{told}", self.program());
+        Err(if status.code() == Some(REJECTED) { HandlerError::Rejected(text) } else { HandlerError::Failed(text) })
     }
 }
 
@@ -202,10 +194,7 @@ impl Group {
         Self(group)
     }
 
-    fn has_ended(mut self) {
-        self.forget();
-    }
-
+    /// Records that the run has ended.
     fn forget(&mut self) -> Option<Pid> {
         let group = self.0.take()?;
         lock(&GROUPS).remove(&group.as_raw_nonzero().get());
@@ -257,8 +246,7 @@ mod tests {
 
     fn exec(command: &[&str]) -> Exec {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let options = ExecOptions { name: "script".to_owned(), cluster: "test".to_owned(), command, env: Vec::new() };
-        Exec::new(options, Encoder::new("test", "0"))
+        Exec::new(ExecOptions { command, env: Vec::new() }, "script", "test", Encoder::new("test", "0"))
     }
 
     fn shell(script: &str) -> Exec {

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{Handler, HandlerError, left_behind::is_left_behind};
+use super::{Handler, HandlerError, replaced::is_replaced};
 use crate::{
     cloud_event::Formatter,
     notification::Notification,
@@ -150,23 +150,19 @@ impl FileHandler {
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             return Ok(()); // opening a pipe waits for its reader
         }
-        match Open::at(path.clone(), options.permissions.0) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    Kind::PermissionDenied
-                        | Kind::NotADirectory
-                        | Kind::IsADirectory
-                        | Kind::AlreadyExists
-                        | Kind::ReadOnlyFilesystem
-                        | Kind::InvalidFilename
-                        | Kind::InvalidInput
-                ) =>
-            {
-                Err(io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display())))
-            }
-            Ok(_) | Err(_) => Ok(()),
-        }
+        let Err(error) = Open::at(path.clone(), options.permissions.0) else { return Ok(()) };
+        let is_permanent = matches!(
+            error.kind(),
+            Kind::PermissionDenied
+                | Kind::NotADirectory
+                | Kind::IsADirectory
+                | Kind::AlreadyExists
+                | Kind::ReadOnlyFilesystem
+                | Kind::InvalidFilename
+                | Kind::InvalidInput
+        );
+        let described = || io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display()));
+        if is_permanent { Err(described()) } else { Ok(()) }
     }
 
     fn with_clock(
@@ -226,10 +222,8 @@ impl FileHandler {
 
     /// Syncs and closes the current file.
     fn finish(&mut self) -> Result<(), HandlerError> {
-        if let Some(open) = &mut self.open
-            && self.options.fsync != FileFsync::Never
-        {
-            open.sync().map_err(|error| failed("sync", &open.path, &error))?;
+        if self.options.fsync != FileFsync::Never {
+            self.tick()?;
         }
         self.open = None;
         Ok(())
@@ -241,7 +235,7 @@ const REPLACED: &str = "this thread hung and was replaced";
 
 impl Handler for FileHandler {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
-        if is_left_behind() {
+        if is_replaced() {
             return Err(HandlerError::Failed(REPLACED.to_owned()));
         }
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -314,7 +308,7 @@ impl Open {
             }
             Err(error) => {
                 // A replaced thread must not truncate the file, as its replacement may have written to it.
-                self.torn = self.regular && (is_left_behind() || self.file.set_len(self.len).is_err());
+                self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
                 Err(error)
             }
         }
@@ -349,7 +343,7 @@ fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut head[..have])?;
     if head[..have] == EVENT_START[..have] {
-        if is_left_behind() {
+        if is_replaced() {
             return Err(io::Error::other(REPLACED)); // the incomplete line is being written by the replacement
         }
         tracing::warn!(path = %path.display(), bytes = len - start, "cut off half an event that a crash had left");

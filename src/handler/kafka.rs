@@ -24,12 +24,8 @@ mod failure;
 pub mod message;
 mod options;
 #[cfg(feature = "kafka")]
-mod publish;
-#[cfg(feature = "kafka")]
 mod sent;
 pub mod template;
-#[cfg(test)]
-mod testing;
 
 #[cfg(feature = "kafka")]
 pub use deliver::KafkaHandler;

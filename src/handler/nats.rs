@@ -33,14 +33,10 @@ mod auth;
 #[cfg(feature = "nats")]
 mod deliver;
 #[cfg(feature = "nats")]
-mod last;
-#[cfg(feature = "nats")]
 mod link;
 #[cfg(feature = "nats")]
 mod message;
 mod options;
-#[cfg(feature = "nats")]
-mod publish;
 #[cfg(feature = "nats")]
 mod stored;
 #[cfg(feature = "nats")]

@@ -74,9 +74,7 @@ impl Stdout {
     pub fn to(out: Box<dyn Write + Send>, look: Look, formatter: impl Into<Formatter>) -> Self {
         Self { out, look, formatter: formatter.into(), buffer: Vec::new(), torn: false }
     }
-}
 
-impl Stdout {
     /// Writes the buffer, and sets `torn` if it fails within a line, for example because the disk is full.
     fn write(&mut self) -> io::Result<()> {
         let mut rest = &self.buffer[..];

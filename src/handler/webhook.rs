@@ -92,9 +92,27 @@ type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 pub struct Webhook {
     options: WebhookOptions,
     formatter: Formatter,
-    target: Fresh<Target>,
-    client: Fresh<Client>,
-    credentials: Option<Fresh<Credentials>>,
+    current: Fresh<Current>,
+}
+
+/// Everything that depends on files and secrets. It is made again as a whole, with new connections.
+struct Current {
+    target: Target,
+    client: Client,
+    credentials: Credentials,
+}
+
+impl Current {
+    fn read(options: &WebhookOptions) -> Result<Self, String> {
+        let credentials = options.auth.as_ref().map(Auth::credentials).transpose()?.unwrap_or_default();
+        let target = Target::read(options)?;
+        let tls = match target.url.scheme_str() {
+            Some("https") => options.tls.config().map_err(|(_, error)| error)?,
+            _ => tls::nobody(),
+        };
+        let server_name = options.tls.server_name.clone().and_then(|name| ServerName::try_from(name).ok());
+        Ok(Self { target, client: connect(tls, server_name), credentials })
+    }
 }
 
 /// Request to send.
@@ -122,43 +140,32 @@ impl Webhook {
                     .to_owned(),
             );
         }
-        let credentials = options.auth.clone().map(Auth::keep_fresh).transpose()?;
-        let tls = options.tls.clone();
-        let target = Target::keep_fresh(&options)?;
-        // A secret URL may change from http to https.
-        let client = if options.url.is_secret() || target.get().url.scheme_str() == Some("https") {
-            Fresh::new(tls.files(), move || client(&tls).map_err(|(_, error)| error))?
-        } else {
-            let plain = connect(tls::nobody(), None);
-            Fresh::new(Vec::new(), move || Ok(plain.clone()))?
-        };
-        Ok(Self { options, formatter: formatter.into(), target, client, credentials })
+        let secrets = [&options.url].into_iter().chain(options.headers.iter().map(|(_, value)| value));
+        let secrets = secrets.filter_map(PlainOrSecret::file);
+        let secrets = secrets.chain(options.auth.as_ref().and_then(|auth| auth.secret().file())).map(ToOwned::to_owned);
+        let files = secrets.chain(options.tls.files()).collect();
+        let read = options.clone();
+        let current = Fresh::new(files, move || Current::read(&read))?;
+        Ok(Self { options, formatter: formatter.into(), current })
     }
 
     async fn send(&self, mut message: Message, trace: Option<TraceContext>) -> Result<(), HandlerError> {
         if let Some(trace) = trace {
             message.headers.insert(TraceContext::HEADER, attribute(&trace.to_string()));
         }
-        let credentials = self.credentials.as_ref().map(Fresh::get).unwrap_or_default();
-        let target = self.target.get();
+        let current = self.current.get();
+        let Current { target, client, credentials } = &*current;
         let at = |said: String| format!("{}: {}", target.place, credentials.hide(&hide(&target.hidden, &said)));
         let failed = |said: String| HandlerError::Failed(at(said));
-        let request = self.request(message, &target, &credentials);
-        let answer = match timeout(self.options.timeout, self.client.get().request(request)).await {
+        let request = self.request(message, target, credentials);
+        let answer = match timeout(self.options.timeout, client.request(request)).await {
             Ok(answer) => answer.map_err(|error| failed(describe(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {:?}", self.options.timeout))),
         };
         let (parts, body) = answer.into_parts();
         let text = response::printable(&beginning(body).await, TOLD_BYTES);
         let answer = Answer { status: parts.status, headers: &parts.headers, text: &text };
-        let verdict = response::verdict(&answer, &self.options.reject, SystemTime::from(Timestamp::now()));
-        verdict.map_err(|error| match error {
-            HandlerError::Failed(said) => HandlerError::Failed(at(said)),
-            HandlerError::Busy { reason, retry_after } => HandlerError::Busy { reason: at(reason), retry_after },
-            HandlerError::TooLarge(said) => HandlerError::TooLarge(at(said)),
-            HandlerError::Rejected(said) => HandlerError::Rejected(at(said)),
-            HandlerError::Closed(said) => HandlerError::Closed(at(said)),
-        })
+        response::verdict(&answer, &self.options.reject, SystemTime::from(Timestamp::now()), at)
     }
 
     fn request(&self, message: Message, target: &Target, credentials: &Credentials) -> Request<Full<Bytes>> {
@@ -237,11 +244,6 @@ async fn beginning(mut body: Incoming) -> Vec<u8> {
 /// Makes the header value of an attribute.
 fn attribute(value: &str) -> HeaderValue {
     HeaderValue::try_from(header_value(value)).expect("percent-encoded text is a valid header value")
-}
-
-fn client(options: &TlsOptions) -> Result<Client, (&'static str, String)> {
-    let server_name = options.server_name.clone().and_then(|name| ServerName::try_from(name).ok());
-    Ok(connect(options.config()?, server_name))
 }
 
 fn connect(tls: rustls::ClientConfig, server_name: Option<ServerName<'static>>) -> Client {

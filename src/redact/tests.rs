@@ -123,7 +123,7 @@ fn fingerprint_distinguishes_keys_only_with_digests() {
 #[test]
 fn debug_output_hides_keys_and_short_keys_fail() {
     assert_eq!(format!("{:?}", key()), "Key(***)");
-    assert_eq!(Key::new(b"short").unwrap_err().to_string(), "expected a key of at least 16 bytes, found 5");
+    assert_eq!(Key::new(b"short").unwrap_err(), "expected a key of at least 16 bytes, found 5");
 }
 
 /// Returns rules for paths, each with its condition, or `""`.

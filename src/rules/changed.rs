@@ -5,12 +5,6 @@ use crate::object::{
     scan::{JsonCursor, ScanError},
 };
 
-/// Paths, of which at least one must differ.
-#[derive(Debug)]
-pub(super) struct Changed {
-    paths: Vec<FieldPath>,
-}
-
 /// Value found along a path.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
@@ -24,29 +18,19 @@ enum Piece<'a> {
     Value(&'a [u8]),
 }
 
-impl Changed {
-    pub(super) fn new(paths: Vec<FieldPath>) -> Self {
-        Self { paths }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.paths.is_empty()
-    }
-
-    /// Returns true if the values at one of the paths differ. The formatting of the JSON is ignored. The order of
-    /// elements matched by `[*]` is not.
-    pub(super) fn differs(&self, old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
-        for path in &self.paths {
-            let (mut before, mut after) = (Vec::new(), Vec::new());
-            follow(&mut JsonCursor::new(old), path.steps(), &mut before)?;
-            follow(&mut JsonCursor::new(new), path.steps(), &mut after)?;
-            let same = |(one, other): (&Piece<'_>, &Piece<'_>)| one == other || one.is_same_value(other);
-            if before.len() != after.len() || !before.iter().zip(&after).all(same) {
-                return Ok(true);
-            }
+/// Returns true if the values at one of the paths differ. The formatting of the JSON is ignored. The order of elements
+/// matched by `[*]` is not.
+pub(super) fn differs(paths: &[FieldPath], old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
+    for path in paths {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        follow(&mut JsonCursor::new(old), path.steps(), &mut before)?;
+        follow(&mut JsonCursor::new(new), path.steps(), &mut after)?;
+        let same = |(one, other): (&Piece<'_>, &Piece<'_>)| one == other || one.is_same_value(other);
+        if before.len() != after.len() || !before.iter().zip(&after).all(same) {
+            return Ok(true);
         }
-        Ok(false)
     }
+    Ok(false)
 }
 
 impl Piece<'_> {
@@ -109,9 +93,9 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, old: &str, new: &str, expected: bool) {
-        let changed = Changed::new(vec![FieldPath::parse(path).expect(path)]);
-        assert_eq!(changed.differs(old.as_bytes(), new.as_bytes()), Ok(expected), "{path}: {old} {new}");
-        assert_eq!(changed.differs(new.as_bytes(), old.as_bytes()), Ok(expected), "{path}: {new} {old}");
+        let paths = [FieldPath::parse(path).expect(path)];
+        assert_eq!(differs(&paths, old.as_bytes(), new.as_bytes()), Ok(expected), "{path}: {old} {new}");
+        assert_eq!(differs(&paths, new.as_bytes(), old.as_bytes()), Ok(expected), "{path}: {new} {old}");
     }
 
     #[test]
@@ -152,7 +136,7 @@ mod tests {
 
     #[test]
     fn malformed_json_is_error() {
-        let changed = Changed::new(vec![FieldPath::parse("spec.a").expect("a path")]);
-        assert!(changed.differs(b"{\"spec\":{\"a\"", b"{}").is_err());
+        let paths = [FieldPath::parse("spec.a").expect("a path")];
+        assert!(differs(&paths, b"{\"spec\":{\"a\"", b"{}").is_err());
     }
 }

@@ -11,44 +11,17 @@ use regex::{Regex, RegexBuilder};
 use super::{
     MATCHES, RuleError,
     limits::{PatternLimits, RuleLimits},
-    reads::{children, text},
+    reads::children,
 };
 
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
-/// Names of functions to suggest for a misspelt one.
-const FUNCTIONS: [&str; 25] = [
-    "startsWith",
-    "endsWith",
-    "contains",
-    MATCHES,
-    "size",
-    "has",
-    "exists",
-    "exists_one",
-    "all",
-    "filter",
-    "map",
-    "int",
-    "uint",
-    "double",
-    "string",
-    "bool",
-    "timestamp",
-    "duration",
-    "type",
-    "lowerAscii",
-    "upperAscii",
-    "split",
-    "indexOf",
-    "join",
-    "trim",
-];
-
 /// CEL functions whose result can be large, even for short arguments.
 const UNBOUNDED: [&str; 2] = ["range", "replace"];
 /// Functions that combine all elements of a list. For a list made by a macro, the result has no bound.
 const JOINING: [&str; 3] = ["join", "format", "flatten"];
+/// Further functions to suggest for a misspelt one.
+const TEXTUAL: [&str; 6] = ["string", "lowerAscii", "upperAscii", "split", "join", "trim"];
 /// Functions allowed within `map`. None of them returns a text, so the size of the result is bounded.
 const SMALL: [&str; 19] = [
     MATCHES,
@@ -90,7 +63,6 @@ pub(super) fn check(
         limits,
         bound: Vec::new(),
         made: Vec::new(),
-        depth: 0,
         chained: 0,
         collects: 0,
         patterns: None,
@@ -114,8 +86,6 @@ struct Check<'a> {
     bound: Vec<&'a str>,
     /// Names of the results of enclosing macros.
     made: Vec<&'a str>,
-    /// Nesting depth in macros.
-    depth: usize,
     /// Nesting depth in macros, including macros in the range of another one.
     chained: usize,
     /// Nesting depth in elements of lists made by macros.
@@ -128,23 +98,21 @@ impl<'a> Check<'a> {
     fn visit(&mut self, expression: &'a IdedExpr) -> Result<(), RuleError> {
         match &expression.expr {
             Expr::Ident(name) => self.name(expression, name),
-            Expr::Struct(made) => Err(self.error(expression, format!("unknown type `{}`", made.type_name))),
-            Expr::Comprehension(_) if self.depth == self.limits.nested => {
-                let max = self.limits.nested;
-                let problem = format!("macros are nested too deeply, expected {max} in one another at most");
-                Err(self.error(expression, problem))
-            }
-            Expr::Comprehension(_) if self.chained == self.limits.chained => {
-                let max = self.limits.chained;
-                let problem = format!("too many macros use the results of others, expected {max} at most");
-                Err(self.error(expression, problem))
-            }
+            Expr::Struct(made) => self.refuse(expression, format!("unknown type `{}`", made.type_name)),
             Expr::Comprehension(all) => {
+                let RuleLimits { nested, chained, .. } = *self.limits;
+                if self.made.len() == nested {
+                    let expected = format!("expected {nested} in one another at most");
+                    return self.refuse(expression, format!("macros are nested too deeply, {expected}"));
+                }
+                if self.chained == chained {
+                    let expected = format!("expected {chained} at most");
+                    return self.refuse(expression, format!("too many macros use the results of others, {expected}"));
+                }
                 self.chained += 1;
                 self.visit(&all.iter_range)?;
                 self.visit(&all.accu_init)?;
                 let before = self.bound.len();
-                self.depth += 1;
                 self.made.push(&all.accu_var);
                 self.bound.extend([all.iter_var.as_str(), all.accu_var.as_str()]);
                 self.bound.extend(all.iter_var2.as_deref());
@@ -153,18 +121,15 @@ impl<'a> Check<'a> {
                 }
                 self.bound.truncate(before);
                 self.made.pop();
-                self.depth -= 1;
                 self.chained -= 1;
                 Ok(())
             }
-            Expr::Call(call) if call.func_name == operators::ADD && self.depth > 0 => {
+            Expr::Call(call) if call.func_name == operators::ADD && !self.made.is_empty() => {
                 // `map` and `filter` consist of it
                 let is_own = matches!(&call.args[..], [IdedExpr { expr: Expr::Ident(name), .. }, _]
                     if self.made.contains(&name.as_str()));
                 if !is_own {
-                    return Err(
-                        self.error(expression, "`+` is not offered within a macro: its result has no bound".to_owned())
-                    );
+                    return self.refuse(expression, "`+` is not offered within a macro: its result has no bound");
                 }
                 self.collects += 1;
                 call.args.iter().try_for_each(|part| self.visit(part))?;
@@ -188,8 +153,8 @@ impl<'a> Check<'a> {
         if self.is_variable(name) || TYPES.contains(&name) {
             return Ok(());
         }
-        let meant = nearest(name, self.variables).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-        Err(self.error(at, format!("unknown variable `{name}`, expected one of {}{meant}", self.variables.join(", "))))
+        let (expected, meant) = (self.variables.join(", "), suggestion(name, self.variables));
+        self.refuse(at, format!("unknown variable `{name}`, expected one of {expected}{meant}"))
     }
 
     /// Checks that the function exists. Returns true if its target is part of its name, like `math` in `math.abs(x)`.
@@ -205,16 +170,16 @@ impl<'a> Check<'a> {
             return self.pattern(at, call).map(|()| false);
         }
         if UNBOUNDED.contains(&name) {
-            return Err(self.error(at, format!("`{name}` is not offered: its result has no bound")));
+            return self.refuse(at, format!("`{name}` is not offered: its result has no bound"));
         }
-        let parts = || call.target.as_deref().into_iter().chain(&call.args);
-        if JOINING.contains(&name) && (self.depth > 0 || parts().any(has_macro)) {
-            let problem = format!("`{name}` is not offered within a macro or for its result: that has no bound");
-            return Err(self.error(at, problem));
+        let mut parts = call.target.as_deref().into_iter().chain(&call.args);
+        if JOINING.contains(&name) && (!self.made.is_empty() || parts.any(has_macro)) {
+            let where_not = "within a macro or for its result: that has no bound";
+            return self.refuse(at, format!("`{name}` is not offered {where_not}"));
         }
         if self.collects > 0 && !SMALL.contains(&name) {
-            let problem = format!("`{name}` is not offered within `map`, expected one of {}", SMALL.join(", "));
-            return Err(self.error(at, problem));
+            let expected = SMALL.join(", ");
+            return self.refuse(at, format!("`{name}` is not offered within `map`, expected one of {expected}"));
         }
         // called without arguments, an existing function reports another error than an unknown one
         let target = match &call.target {
@@ -230,11 +195,10 @@ impl<'a> Check<'a> {
                 let target = root.filter(|_| is_qualified);
                 let name = target.map_or_else(|| name.to_owned(), |target| format!("{target}.{name}"));
                 if MACROS.contains(&name.as_str()) {
-                    let problem = format!("`{name}` is not written like this, expected {MACRO_USE}");
-                    return Err(self.error(at, problem));
+                    return self.refuse(at, format!("`{name}` is not written like this, expected {MACRO_USE}"));
                 }
-                let meant = nearest(&name, &FUNCTIONS).map(|meant| format!("; did you mean `{meant}`?"));
-                Err(self.error(at, format!("unknown function `{name}`{}", meant.unwrap_or_default())))
+                let meant = suggestion(&name, &[&SMALL[..], &TEXTUAL, &MACROS].concat());
+                self.refuse(at, format!("unknown function `{name}`{meant}"))
             }
             _ => Ok(is_qualified),
         }
@@ -243,12 +207,11 @@ impl<'a> Check<'a> {
     fn pattern(&mut self, at: &IdedExpr, call: &CallExpr) -> Result<(), RuleError> {
         let expected = if call.target.is_some() { 1 } else { 2 };
         let last = call.args.last().filter(|_| call.args.len() == expected);
-        let Some(pattern) = last else { return Err(self.error(at, "`matches` takes a text and a pattern".to_owned())) };
+        let Some(pattern) = last else { return self.refuse(at, "`matches` takes a text and a pattern") };
         let patterns = self.patterns.get_or_insert_default();
         let Expr::Literal(LiteralValue::String(text)) = &pattern.expr else {
             let is_allowed = self.limits.patterns.is_none();
-            let refused = || self.error(at, "`matches` takes only a literal pattern here".to_owned());
-            return is_allowed.then_some(()).ok_or_else(refused);
+            return if is_allowed { Ok(()) } else { self.refuse(at, "`matches` takes only a literal pattern here") };
         };
         let text = text.inner();
         if patterns.contains_key(text) {
@@ -257,12 +220,14 @@ impl<'a> Check<'a> {
         let mut builder = RegexBuilder::new(text);
         if let Some(PatternLimits { count, bytes }) = self.limits.patterns {
             if patterns.len() == count {
-                return Err(self.error(at, format!("too many patterns, expected {count} at most")));
+                return self.refuse(at, format!("too many patterns, expected {count} at most"));
             }
             builder.size_limit(bytes);
         }
-        let compiled = builder.build().map_err(|error| self.error(at, format!("`matches`: {error}")))?;
-        self.patterns.get_or_insert_default().insert(text.to_owned(), compiled);
+        match builder.build() {
+            Ok(compiled) => patterns.insert(text.to_owned(), compiled),
+            Err(error) => return self.refuse(at, format!("`matches`: {error}")),
+        };
         Ok(())
     }
 
@@ -276,7 +241,6 @@ impl<'a> Check<'a> {
             Expr::Literal(_) => "a number",
             Expr::List(_) => "a list",
             Expr::Map(_) => "a map",
-            Expr::Select(_) if is_text(expression) => "a string",
             Expr::Ident(name) if name == "object" || name == "old" => "an object",
             Expr::Ident(name) if name == "changes" => "a list",
             Expr::Ident(name) if name == "type" || name == "cluster" => "a string",
@@ -304,44 +268,17 @@ impl<'a> Check<'a> {
             },
             _ => return Ok(()),
         };
-        Err(self.error(expression, format!("this is {is}, expected something that is true or false")))
+        self.refuse(expression, format!("this is {is}, expected something that is true or false"))
     }
 
-    fn error(&self, at: &IdedExpr, problem: String) -> RuleError {
+    /// Returns an error at an expression.
+    fn refuse<T>(&self, at: &IdedExpr, problem: impl Into<String>) -> Result<T, RuleError> {
         let info = self.program.source_info();
         let offset = info.offset_for(at.id).map_or(0, |(start, _)| start as usize);
         let before: String = info.source.chars().take(offset).collect();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        RuleError { line: before.matches('\n').count() + 1, column, problem }
+        Err(RuleError { line: before.matches('\n').count() + 1, column, problem: problem.into() })
     }
-}
-
-/// Returns true if this is a member that is a string in every object.
-fn is_text(expression: &IdedExpr) -> bool {
-    matches!(
-        path(expression).as_deref(),
-        Some(
-            ["object" | "old", "kind" | "apiVersion"]
-                | [
-                    "object" | "old",
-                    "metadata",
-                    "name" | "namespace" | "uid" | "resourceVersion" | "creationTimestamp"
-                ]
-        )
-    )
-}
-
-/// Splits `root.a["b"]` into its names.
-fn path(expression: &IdedExpr) -> Option<Vec<&str>> {
-    let (operand, name) = match &expression.expr {
-        Expr::Ident(name) => return Some(vec![name]),
-        Expr::Select(select) if !select.test => (&*select.operand, select.field.as_str()),
-        Expr::Call(call) if call.func_name == operators::INDEX => (call.args.first()?, text(call.args.last()?)?),
-        _ => return None,
-    };
-    let mut path = path(operand)?;
-    path.push(name);
-    Some(path)
 }
 
 /// Returns the first name of `a.b.c`.
@@ -353,7 +290,9 @@ fn root(expression: &IdedExpr) -> Option<&str> {
     }
 }
 
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+/// Returns the end of a message, with the known name that was probably meant.
+fn suggestion(name: &str, known: &[&str]) -> String {
     let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    known.iter().min_by_key(distance).filter(|other| distance(other) <= 2).copied()
+    let meant = known.iter().min_by_key(distance).filter(|other| distance(other) <= 2);
+    meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
 }

@@ -12,39 +12,19 @@ use cel::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     /// Set if the whole value is read, regardless of the other fields.
-    whole: bool,
-    /// Members that are read, with the part of each.
-    members: Vec<(Box<str>, Part)>,
+    pub(super) whole: bool,
+    /// Members of which more than the key is read, with the part of each.
+    pub(super) members: Vec<(Box<str>, Part)>,
     /// Set if the keys of all members are read.
-    keys: bool,
+    pub(super) keys: bool,
     /// Part of each element that is read; with it, the number of elements is read too.
-    elements: Option<Box<Part>>,
+    pub(super) elements: Option<Box<Part>>,
 }
 
 impl Part {
-    /// Returns true if the whole value is read.
-    pub(super) fn is_whole(&self) -> bool {
-        self.whole
-    }
-
-    /// Returns the number of members of which more than the key is read.
-    pub(super) fn members(&self) -> usize {
-        self.members.len()
-    }
-
     /// Returns the part of a member that is read; `None` if at most its key is read.
     pub(super) fn member(&self, key: &[u8]) -> Option<&Self> {
         self.members.iter().find(|(name, _)| name.as_bytes() == key).map(|(_, part)| part)
-    }
-
-    /// Returns true if the keys of all members are read.
-    pub(super) fn has_keys(&self) -> bool {
-        self.keys
-    }
-
-    /// Returns the part of each element that is read; `None` if not even the number of elements is read.
-    pub(super) fn elements(&self) -> Option<&Self> {
-        self.elements.as_deref()
     }
 
     /// Collects the names that lead to each part, through objects only.
@@ -59,8 +39,8 @@ impl Part {
         }
     }
 
-    fn at(&mut self, path: &[Step<'_>]) -> &mut Self {
-        let Some((step, rest)) = path.split_first() else { return self };
+    fn at(&mut self, place: &[Step<'_>]) -> &mut Self {
+        let Some((step, rest)) = place.split_first() else { return self };
         let below = match *step {
             Step::Element => &mut **self.elements.get_or_insert_default(),
             Step::Member(name) => {
@@ -88,7 +68,8 @@ impl Reads {
     pub(super) fn of(expression: &IdedExpr) -> Self {
         let mut reader = Reader::default();
         reader.used(expression);
-        reader.reads
+        let [object, old] = VARIABLES.map(|name| reader.variables.member(name.as_bytes()).cloned().unwrap_or_default());
+        Self { object, old }
     }
 
     /// Returns that both are read as a whole.
@@ -99,18 +80,8 @@ impl Reads {
     }
 }
 
-/// Location of a value, or of one of several values with the same reads.
-#[derive(Clone, Debug)]
-struct Place<'a> {
-    root: Root,
-    path: Vec<Step<'a>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Root {
-    Object,
-    Old,
-}
+/// Variables whose parts are followed.
+const VARIABLES: [&str; 2] = ["object", "old"];
 
 #[derive(Clone, Copy, Debug)]
 enum Step<'a> {
@@ -120,17 +91,14 @@ enum Step<'a> {
     Element,
 }
 
-impl<'a> Place<'a> {
-    fn then(mut self, step: Step<'a>) -> Self {
-        self.path.push(step);
-        self
-    }
-}
+/// Location of a value, or of one of several values with the same reads. The first step is the variable.
+type Place<'a> = Vec<Step<'a>>;
 
 /// Follows values from the variables to their uses. A value whose use is not understood is read as a whole.
 #[derive(Default)]
 struct Reader<'a> {
-    reads: Reads,
+    /// Reads of all variables: each is a member.
+    variables: Part,
     /// Names bound by enclosing macros, and their locations; `None` for a value that was already recorded when it was
     /// computed.
     bound: Vec<(&'a str, Option<Place<'a>>)>,
@@ -140,28 +108,20 @@ impl<'a> Reader<'a> {
     /// Records the reads of an expression whose value may be used in any way.
     fn used(&mut self, expression: &'a IdedExpr) {
         if let Some(place) = self.place(expression) {
-            self.part(&place).whole = true;
+            self.variables.at(&place).whole = true;
             return;
         }
         match &expression.expr {
             Expr::Select(select) if select.test => match self.place(&select.operand) {
-                Some(place) => {
-                    self.part(&place.then(Step::Member(&select.field)));
+                Some(mut place) => {
+                    place.push(Step::Member(&select.field));
+                    self.variables.at(&place);
                 }
                 None => self.used(&select.operand),
             },
             Expr::Call(call) => self.call(expression, call),
-            Expr::Comprehension(all) => {
-                let element = if all.iter_var2.is_some() {
-                    self.used(&all.iter_range);
-                    None
-                } else {
-                    self.gone_over(&all.iter_range)
-                };
-                self.used(&all.accu_init);
-                self.within(all, element, &[&all.loop_cond, &all.loop_step, &all.result]);
-            }
-            _ => self.children_used(expression),
+            Expr::Comprehension(all) => self.macro_used(all),
+            _ => children(expression).into_iter().for_each(|child| self.used(child)),
         }
     }
 
@@ -173,7 +133,7 @@ impl<'a> Reader<'a> {
             (operators::IN, None, [sought, range]) => {
                 self.used(sought);
                 let Some(place) = self.place(range) else { return self.used(range) };
-                let part = self.part(&place);
+                let part = self.variables.at(&place);
                 match text(sought) {
                     Some(key) => {
                         part.at(&[Step::Member(key)]);
@@ -182,90 +142,67 @@ impl<'a> Reader<'a> {
                 }
                 part.at(&[Step::Element]).whole = true;
             }
-            _ => self.children_used(expression),
+            _ => children(expression).into_iter().for_each(|child| self.used(child)),
         }
     }
 
-    fn children_used(&mut self, expression: &'a IdedExpr) {
-        for child in children(expression) {
-            self.used(child);
-        }
-    }
-
-    /// Records that a value is iterated or counted; returns the location of its elements.
-    fn gone_over(&mut self, range: &'a IdedExpr) -> Option<Place<'a>> {
-        let place = self.place(range);
-        if place.is_none() {
-            self.used(range);
-        }
-        place.map(|place| self.each(&place))
-    }
-
-    /// Records that the elements or keys of a value are read one by one; returns the location of the elements.
-    fn each(&mut self, range: &Place<'a>) -> Place<'a> {
-        let part = self.part(range);
-        part.keys = true;
-        part.at(&[Step::Element]);
-        range.clone().then(Step::Element)
-    }
-
-    /// Records the reads of a macro's inner expressions.
-    fn within(&mut self, all: &'a ComprehensionExpr, element: Option<Place<'a>>, inner: &[&'a IdedExpr]) {
+    /// Records the reads of a macro.
+    fn macro_used(&mut self, all: &'a ComprehensionExpr) {
+        let element = if all.iter_var2.is_some() {
+            self.used(&all.iter_range);
+            None
+        } else {
+            self.gone_over(&all.iter_range)
+        };
+        self.used(&all.accu_init);
         let outside = self.bound.len();
         self.bound.extend(all.iter_var2.as_deref().map(|name| (name, None)));
         self.bound.extend([(all.accu_var.as_str(), None), (all.iter_var.as_str(), element)]);
-        for inner in inner {
+        for inner in [&all.loop_cond, &all.loop_step, &all.result] {
             self.used(inner);
         }
         self.bound.truncate(outside);
     }
 
+    /// Records that a value is iterated or counted: its elements or keys are read one by one. Returns the location of the
+    /// elements.
+    fn gone_over(&mut self, range: &'a IdedExpr) -> Option<Place<'a>> {
+        let Some(mut place) = self.place(range) else {
+            self.used(range);
+            return None;
+        };
+        self.variables.at(&place).keys = true;
+        place.push(Step::Element);
+        self.variables.at(&place);
+        Some(place)
+    }
+
     /// Returns the location of an expression's value; `None` if it is not a part of a variable.
-    fn place(&mut self, expression: &'a IdedExpr) -> Option<Place<'a>> {
-        match &expression.expr {
-            Expr::Ident(name) => self.named(name),
-            Expr::Select(select) if !select.test => {
-                Some(self.place(&select.operand)?.then(Step::Member(&select.field)))
-            }
+    fn place(&self, expression: &'a IdedExpr) -> Option<Place<'a>> {
+        let (operand, step) = match &expression.expr {
+            Expr::Ident(name) => return self.named(name),
+            Expr::Select(select) if !select.test => (&*select.operand, Step::Member(&select.field)),
             Expr::Call(call) if call.func_name == operators::INDEX => {
                 let [operand, index] = call.args.as_slice() else { return None };
-                let step = match &index.expr {
-                    Expr::Literal(LiteralValue::Int(_) | LiteralValue::UInt(_)) => Step::Element,
-                    _ => Step::Member(text(index)?),
-                };
-                Some(self.place(operand)?.then(step))
+                match &index.expr {
+                    Expr::Literal(LiteralValue::Int(_) | LiteralValue::UInt(_)) => (operand, Step::Element),
+                    _ => (operand, Step::Member(text(index)?)),
+                }
             }
-            // a filtered list has the location of the list; a filtered object has only keys, and all keys are read
-            Expr::Comprehension(all) => {
-                let condition = filter_condition(all)?;
-                let range = self.place(&all.iter_range)?;
-                let element = self.each(&range);
-                self.within(all, Some(element), &[condition]);
-                Some(range)
-            }
-            _ => None,
-        }
+            _ => return None,
+        };
+        let mut place = self.place(operand)?;
+        place.push(step);
+        Some(place)
     }
 
     /// Returns the location that a name stands for: in the innermost macro that binds it, or as a variable.
-    fn named(&self, name: &str) -> Option<Place<'a>> {
+    fn named(&self, name: &'a str) -> Option<Place<'a>> {
         if let Some((_, bound)) = self.bound.iter().rev().find(|(bound, _)| *bound == name) {
             return bound.clone();
         }
-        let root = match name.trim_start_matches('.') {
-            "object" => Root::Object,
-            "old" => Root::Old,
-            _ => return None,
-        };
-        Some(Place { root, path: Vec::new() })
-    }
-
-    fn part(&mut self, place: &Place<'_>) -> &mut Part {
-        let root = match place.root {
-            Root::Object => &mut self.reads.object,
-            Root::Old => &mut self.reads.old,
-        };
-        root.at(&place.path)
+        let name = name.trim_start_matches('.');
+        VARIABLES.contains(&name).then(|| vec![Step::Member(name)])
     }
 }
 
@@ -273,36 +210,6 @@ impl<'a> Reader<'a> {
 pub(super) fn text(expression: &IdedExpr) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
-        _ => None,
-    }
-}
-
-/// Returns the condition of a `filter` macro.
-fn filter_condition(all: &ComprehensionExpr) -> Option<&IdedExpr> {
-    let is = |expression: &IdedExpr, name: &str| matches!(&expression.expr, Expr::Ident(it) if it == name);
-    let is_made = |expression: &IdedExpr| is(expression, &all.accu_var);
-    let [condition, longer, same] = arguments(&all.loop_step, operators::CONDITIONAL)? else { return None };
-    let [made, more] = arguments(longer, operators::ADD)? else { return None };
-    let [one] = list(more)? else { return None };
-    let is_filter = list(&all.accu_init)?.is_empty()
-        && matches!(all.loop_cond.expr, Expr::Literal(_))
-        && [made, same, &all.result].into_iter().all(is_made)
-        && is(one, &all.iter_var)
-        && all.iter_var != all.accu_var
-        && all.iter_var2.is_none();
-    is_filter.then_some(condition)
-}
-
-fn arguments<'a>(expression: &'a IdedExpr, function: &str) -> Option<&'a [IdedExpr]> {
-    match &expression.expr {
-        Expr::Call(call) if call.func_name == function && call.target.is_none() => Some(&call.args),
-        _ => None,
-    }
-}
-
-fn list(expression: &IdedExpr) -> Option<&[IdedExpr]> {
-    match &expression.expr {
-        Expr::List(list) if list.optional_indices.is_empty() => Some(&list.elements),
         _ => None,
     }
 }
@@ -338,7 +245,7 @@ mod tests {
         let members = part.members.iter().map(|(name, part)| format!("{name}{}", show(part)));
         let members: Vec<_> = part.keys.then(|| "*".to_owned()).into_iter().chain(members).collect();
         let members = if members.is_empty() { String::new() } else { format!("{{{}}}", members.join(", ")) };
-        let elements = part.elements().map(|element| format!("[{}]", show(element))).unwrap_or_default();
+        let elements = part.elements.as_ref().map(|element| format!("[{}]", show(element))).unwrap_or_default();
         format!("{}{members}{elements}", if part.whole { "!" } else { "" })
     }
 
@@ -388,12 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn filter_results_are_tracked() {
-        check("object.a.filter(c, c.x == 1).size() > 0", "{a{*}[{x!}]}", "");
-        check("object.a.filter(c, c.x == 1).filter(d, d.y).exists(c, c.z == 1)", "{a{*}[{x!, y!, z!}]}", "");
-        check("object.a.filter(c, c.x == 1)[0].y == 1", "{a{*}[{x!, y!}]}", "");
-        check("object.a.filter(c, c.x == 1) == []", "{a!{*}[{x!}]}", "");
-        check("object.a.filter(c, c.x == 1).map(c, c).size() == 1", "{a{*}[!{x!}]}", "");
+    fn filtered_list_is_read_as_a_whole() {
+        check("object.a.filter(c, c.x == 1).size() > 0", "{a{*}[!{x!}]}", "");
+        check("object.a.filter(c, c.x == 1)[0].y == 1", "{a{*}[!{x!}]}", "");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) fn decode<'v>(json: &'v [u8], part: &Part) -> Result<Any<'v>, ScanErr
 
 /// Decodes the next value; `None` means the whole value. The cursor limits the recursion depth.
 fn value<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Any<'v>, ScanError> {
-    let part = part.filter(|part| !part.is_whole());
+    let part = part.filter(|part| !part.whole);
     Ok(match cursor.peek()? {
         b'{' => Box::new(CelMap::from(members(cursor, part)?)),
         b'[' => Box::new(CelList::from(elements(cursor, part)?)),
@@ -31,8 +31,8 @@ fn value<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Any<'v>
 }
 
 fn members<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<HashMap<CelMapKey<'v>, Any<'v>>, ScanError> {
-    let mut members = HashMap::with_capacity(part.map_or(0, Part::members));
-    if part.is_some_and(|part| part.members() == 0 && !part.has_keys()) {
+    let mut members = HashMap::with_capacity(part.map_or(0, |part| part.members.len()));
+    if part.is_some_and(|part| part.members.is_empty() && !part.keys) {
         cursor.skip_value()?;
         return Ok(members);
     }
@@ -40,15 +40,14 @@ fn members<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<HashM
     let mut first = true;
     while let Some(member) = cursor.next_member(&mut first)? {
         let below = match part {
+            Some(part) => part.member(&member.key.bytes()?),
             None => None,
-            Some(part) => Some((part.member(&member.key.bytes()?), part.has_keys())),
         };
-        let value: Any<'v> = match below {
-            None => value(cursor, None)?,
-            Some((Some(below), _)) => value(cursor, Some(below))?,
-            Some((None, has_keys)) => {
+        let value: Any<'v> = match (part, below) {
+            (None, _) | (Some(_), Some(_)) => value(cursor, below)?,
+            (Some(part), None) => {
                 cursor.skip_value()?;
-                if !has_keys {
+                if !part.keys {
                     continue;
                 }
                 Box::new(CelNull)
@@ -61,12 +60,13 @@ fn members<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<HashM
 
 fn elements<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Vec<Any<'v>>, ScanError> {
     let mut elements = Vec::new();
-    if part.is_some_and(|part| part.elements().is_none()) {
+    let below = part.and_then(|part| part.elements.as_deref());
+    if part.is_some() && below.is_none() {
         cursor.skip_value()?;
         return Ok(elements);
     }
     cursor.enter(b'[', "an array")?;
-    let (below, mut first) = (part.and_then(Part::elements), true);
+    let mut first = true;
     while cursor.next_element(&mut first)?.is_some() {
         elements.push(value(cursor, below)?);
     }

@@ -263,19 +263,16 @@ impl<'d, 'o> Scope<'d, 'o> {
         }
     }
 
-    fn changes(&self) -> Option<CowVal<'_, '_>> {
-        let changes = || match self.before {
-            Before::State(_) => paths_between(self.old.json(), self.object.json()),
-            _ => Vec::new(),
-        };
-        if matches!(self.before, Before::Unknown) {
-            return self.miss();
-        }
+    fn changes(&self) -> CowVal<'_, '_> {
         let list = self.changes.get_or_init(|| {
-            let paths = changes().into_iter().map(|path| Box::new(CelString::from(path)) as Any<'d>);
+            let paths = match self.before {
+                Before::State(_) => paths_between(self.old.json(), self.object.json()),
+                _ => Vec::new(),
+            };
+            let paths = paths.into_iter().map(|path| Box::new(CelString::from(path)) as Any<'d>);
             Box::new(CelList::from(paths.collect::<Vec<_>>()))
         });
-        Some(CowVal::Borrowed(&**list))
+        CowVal::Borrowed(&**list)
     }
 
     /// Returns who changed the object; unknown parts are empty texts.
@@ -317,7 +314,8 @@ impl VariableResolver for Scope<'_, '_> {
             "object" => Some(self.document(&self.object_value, self.object, &self.when.reads.object)),
             "old" => self.old(),
             "type" => Some(CowVal::owned(CelString::from(self.kind.as_str()))),
-            "changes" => self.changes(),
+            "changes" if matches!(self.before, Before::Unknown) => self.miss(),
+            "changes" => Some(self.changes()),
             "changed_by" => Some(self.changed_by()),
             "cluster" => Some(CowVal::owned(CelString::from(&*self.when.cluster))),
             qualified => self.identity(qualified),

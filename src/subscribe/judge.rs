@@ -87,7 +87,7 @@ pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
         };
         match verdict {
             RuleVerdict::Match => judged.wanted.push(candidate),
-            RuleVerdict::NoMatch(_) | RuleVerdict::Error(_) => {}
+            RuleVerdict::NotChanged | RuleVerdict::NotTrue | RuleVerdict::Error(_) => {}
             RuleVerdict::Exceeded(limit) => {
                 judged.exceeded = Some(limit);
                 return judged;

@@ -5,7 +5,7 @@
 mod log_in;
 mod rights;
 
-use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, updated};
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
@@ -127,10 +127,12 @@ async fn format_is_payload_with_its_content_type() {
     let name = "format_is_payload_with_its_content_type";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let template = TextTemplate::compile("{{ type }} {{ object.metadata.name }}").unwrap();
-    for (format, sequence) in
-        [(DataFormat::Patch, 1), (DataFormat::MergePatch, 2), (DataFormat::Template(Arc::new(template)), 3)]
-    {
-        let formatter = Formatter::new(Encoder::new("prod.eu", "9f2c"), format);
+    let encoder = || Encoder::new("prod.eu", "9f2c");
+    for (formatter, sequence) in [
+        (Formatter::new(encoder(), DataFormat::Patch), 1),
+        (Formatter::new(encoder(), DataFormat::MergePatch), 2),
+        (Formatter::of_template(encoder(), template), 3),
+    ] {
         let handler = NatsHandler::new(server.options(), formatter);
         deliver(&handler, &[updated("a", sequence)]).await.unwrap();
     }

@@ -41,7 +41,7 @@ fn shortest_kafka_handler_has_documented_defaults() {
 #[test]
 fn kafka_options_are_parsed_as_written() {
     for mechanism in [SaslMechanism::Plain, SaslMechanism::ScramSha256, SaslMechanism::ScramSha512] {
-        let name = mechanism.as_str();
+        let name = mechanism.as_ref();
         let sasl = format!("sasl = {{ mechanism = {name:?}, username = \"u\", password = {{ env = \"P\" }} }}");
         let options = load(&format!("{BROKERS}{sasl}")).unwrap().options("", Duration::ZERO, false).unwrap();
         let password = SecretRef::Env("P".to_owned());
@@ -52,7 +52,7 @@ fn kafka_options_are_parsed_as_written() {
     }
     for name in ["all", "1", "0"] {
         let kafka = load(&format!("{BROKERS}idempotent = false\nacks = {name:?}")).unwrap();
-        assert_eq!((kafka.acks.as_str(), kafka.idempotent), (name, false));
+        assert_eq!((kafka.acks.as_ref(), kafka.idempotent), (name, false));
     }
     let tls = load(&format!("{BROKERS}tls = {{ cert_file = \"/c\", key_file = \"/k\" }}")).unwrap();
     let tls = tls.options("", Duration::ZERO, true).unwrap();

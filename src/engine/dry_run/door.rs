@@ -108,7 +108,7 @@ impl Door {
     }
 
     fn of(spec: UnitSpec) -> Result<Self, String> {
-        let key = Key::new(KEY).map_err(|error| error.to_string())?;
+        let key = Key::new(KEY)?;
         let extras = Extras { key: Some(DigestKey::lasting(key)), ..Extras::default() };
         let packer = Arc::new(Packer::new(Compression::None));
         let options = options::informer(&spec, extras, packer)?;

@@ -17,18 +17,17 @@ use crate::private_dir;
 /// Suffix of a file rotated by size; sorts by time.
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
 const ZSTD_LEVEL: i32 = 3;
+/// Suffix of a file whose compression has not ended.
+const HALF: &str = ".zst.part";
 
-/// Thread that compresses and removes rotated files.
-pub(super) struct Rotated {
-    /// Sends the path of the current file. One waiting message is enough, as it stands for all others.
-    current: Option<Sender<PathBuf>>,
-    thread: Option<JoinHandle<()>>,
-}
+/// Thread that compresses and removes rotated files, if there is such work; and the queue of the paths of current files.
+/// One waiting path is enough, as it stands for all others.
+pub(super) struct Rotated(Option<(Sender<PathBuf>, JoinHandle<()>)>);
 
 impl Rotated {
-    /// Makes the handle. It starts its thread only if there is work.
+    /// Starts the thread, if files are rotated.
     pub(super) fn new(pattern: &str, rotate: Option<&Rotate>) -> Self {
-        let Some(&Rotate { keep, compress, .. }) = rotate else { return Self { current: None, thread: None } };
+        let Some(&Rotate { keep, compress, .. }) = rotate else { return Self(None) };
         let (current, tidy) = bounded::<PathBuf>(16);
         let pattern = pattern.to_owned();
         let work = move || {
@@ -38,18 +37,16 @@ impl Rotated {
                 }
             }
         };
-        match std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work) {
-            Ok(thread) => Self { current: Some(current), thread: Some(thread) },
-            Err(error) => {
-                tracing::error!(%error, "failed to start the thread that compresses and removes rotated files");
-                Self { current: None, thread: None }
-            }
-        }
+        let thread = std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work);
+        let failed = |error: &io::Error| {
+            tracing::error!(%error, "failed to start the thread that compresses and removes rotated files");
+        };
+        Self(thread.inspect_err(failed).ok().map(|thread| (current, thread)))
     }
 
     /// Requests work on all files except `current`.
     pub(super) fn look(&self, current: &Path) {
-        if let Some(sender) = &self.current {
+        if let Some((sender, _)) = &self.0 {
             // If the channel is full, the waiting message also covers this file.
             drop(sender.try_send(current.to_owned()));
         }
@@ -57,8 +54,8 @@ impl Rotated {
 
     /// Waits for the running work.
     pub(super) fn close(&mut self) {
-        self.current = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some((sender, thread)) = self.0.take() {
+            drop(sender); // ends the thread
             drop(thread.join());
         }
     }
@@ -68,14 +65,10 @@ impl Rotated {
 pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
     let suffix = strtime::format(SUFFIX, &now.to_zoned(TimeZone::UTC)).map_err(io::Error::other)?;
     let name = |attempt: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{suffix}"));
-        if attempt > 0 {
-            name.push(format!(".{attempt}"));
-        }
-        PathBuf::from(name)
+        let counter = if attempt > 0 { format!(".{attempt}") } else { String::new() };
+        with_suffix(path, &format!(".{suffix}{counter}"))
     };
-    let taken = |name: &PathBuf| name.exists() || with_zst(name).exists();
+    let taken = |name: &PathBuf| name.exists() || with_suffix(name, ".zst").exists();
     let free = (0..u32::MAX).map(name).find(|name| !taken(name)).ok_or_else(|| io::Error::other("no free name"))?;
     fs::rename(path, free)
 }
@@ -90,10 +83,15 @@ fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompress
         if path == current || path.file_name() == current.file_name() || !entry.file_type()?.is_file() {
             continue;
         }
-        match Kind::of(&path, pattern, current) {
-            Kind::Foreign => {}
-            Kind::HalfCompressed => fs::remove_file(&path)?,
-            Kind::Written => files.push((entry.metadata()?.modified()?, path)),
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let uncompressed = name.strip_suffix(HALF).or(name.strip_suffix(".zst")).unwrap_or(name);
+        if !is_ours(uncompressed, pattern, current) {
+            continue;
+        }
+        if name.ends_with(HALF) {
+            fs::remove_file(&path)?;
+        } else {
+            files.push((entry.metadata()?.modified()?, path));
         }
     }
     files.sort();
@@ -109,29 +107,13 @@ fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompress
     Ok(())
 }
 
-enum Kind {
-    Foreign,
-    HalfCompressed,
-    Written,
-}
-
-impl Kind {
-    /// Returns the kind of a file. A file belongs to this handler if its name matches the pattern and has our suffixes.
-    fn of(path: &Path, pattern: &str, current: &Path) -> Self {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Self::Foreign };
-        let (name, half) = match name.strip_suffix(".zst.part") {
-            Some(name) => (name, true),
-            None => (name.strip_suffix(".zst").unwrap_or(name), false),
-        };
-        let pattern_name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
-        let current_name = current.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let made = |name: &str| name == current_name || made_by(pattern_name, name);
-        let cuts = name.match_indices('.').map(|(at, _)| (&name[..at], &name[at + 1..]));
-        if !made(name) && !cuts.into_iter().any(|(base, suffix)| is_rotated_suffix(suffix) && made(base)) {
-            return Self::Foreign;
-        }
-        if half { Self::HalfCompressed } else { Self::Written }
-    }
+/// Returns true if a file belongs to this handler: its name matches the pattern, with or without our suffix.
+fn is_ours(name: &str, pattern: &str, current: &Path) -> bool {
+    let pattern_name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
+    let current_name = current.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let made = |name: &str| name == current_name || made_by(pattern_name, name);
+    let mut cuts = name.match_indices('.').map(|(at, _)| (&name[..at], &name[at + 1..]));
+    made(name) || cuts.any(|(base, suffix)| is_rotated_suffix(suffix) && made(base))
 }
 
 fn made_by(pattern: &str, name: &str) -> bool {
@@ -144,21 +126,13 @@ fn is_rotated_suffix(text: &str) -> bool {
         Some((time, counter)) => (time, counter),
         None => (text.strip_suffix('Z').unwrap_or(""), ""),
     };
-    let shape = |at: usize, byte: u8| match at {
-        8 => byte == b'T',
-        15 => byte == b'.',
-        _ => byte.is_ascii_digit(),
-    };
-    time.len() == 22
-        && time.bytes().enumerate().all(|(at, byte)| shape(at, byte))
-        && counter.bytes().all(|byte| byte.is_ascii_digit())
+    let shape = time.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
+    shape.eq(*b"00000000T000000.000000") && counter.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Replaces a file with its compressed form, with the same modification time. A crash leaves the file and a `.part`.
 fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
-    let target = with_zst(path);
-    let mut part = target.as_os_str().to_owned();
-    part.push(".part");
+    let (target, part) = (with_suffix(path, ".zst"), with_suffix(path, HALF));
     let file = File::open(path)?;
     let permissions = file.metadata()?.permissions();
     let out = private_dir::file().create(true).truncate(true).open(&part)?;
@@ -170,8 +144,8 @@ fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-fn with_zst(path: &Path) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".zst");
+    name.push(suffix);
     PathBuf::from(name)
 }

@@ -224,7 +224,7 @@ fn abandoned_thread_leaves_successor_file_untouched() {
         let path = path.clone();
         move || {
             let mut handler = handler(returned.clone());
-            crate::handler::left_behind::set(std::sync::Arc::new(true.into()));
+            crate::handler::replaced::set(std::sync::Arc::new(true.into()));
             // its replacement is in the middle of a line
             fs::write(&path, EVENT_START).unwrap();
             let refused = handler.deliver(&batch(1, 1)).unwrap_err().to_string();

@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     KafkaOptions,
-    failure::Failure,
+    failure::code_of,
     message::Message,
     sent::{Answer, Report},
 };
@@ -42,7 +42,6 @@ const METADATA_WAIT: Duration = Duration::from_secs(3);
 /// another thread.
 pub(super) struct Client {
     producer: Option<ThreadedProducer<Reporter>>,
-    trouble: Arc<watch::Sender<Trouble>>,
     /// Topics that did not exist at the last write.
     missing: Mutex<BTreeSet<String>>,
 }
@@ -64,19 +63,18 @@ impl Client {
     /// # Errors
     /// Fails if an option is invalid.
     pub(super) fn new(options: &KafkaOptions) -> Result<Self, HandlerError> {
-        let trouble = Arc::new(watch::Sender::new(Trouble::default()));
-        let reporter = Reporter {
-            brokers: options.brokers.join(", "),
-            trouble: Arc::clone(&trouble),
-            is_troubled: AtomicBool::new(false),
-        };
+        let reporter = Reporter { brokers: options.brokers.join(", "), ..Reporter::default() };
         let failed = |error: KafkaError| HandlerError::Failed(format!("failed to create the Kafka client: {error}"));
         let producer = ThreadedProducer::from_config_and_context(&config(options)?, reporter).map_err(failed)?;
-        Ok(Self { producer: Some(producer), trouble, missing: Mutex::default() })
+        Ok(Self { producer: Some(producer), missing: Mutex::default() })
     }
 
     fn producer(&self) -> &ThreadedProducer<Reporter> {
         self.producer.as_ref().expect("set until the client is dropped")
+    }
+
+    fn trouble(&self) -> &watch::Sender<Trouble> {
+        &self.producer().context().trouble
     }
 
     /// Queues a message after all others of its partition. Returns the receiver of its answer. An error of the client
@@ -90,7 +88,7 @@ impl Client {
         record.key = Some(message.key.as_str());
         record.payload = message.value();
         if let Err((error, record)) = self.producer().send(record) {
-            drop(record.delivery_opaque.send(Err(Failure::of(&error))));
+            let _is_awaited = record.delivery_opaque.send(Err(code_of(&error)));
         }
         report
     }
@@ -113,16 +111,27 @@ impl Client {
         }
     }
 
-    /// Returns a watch for later errors.
-    pub(super) fn watch(&self) -> Watch {
-        let mut trouble = self.trouble.subscribe();
-        let stops = trouble.borrow_and_update().stops;
-        Watch { trouble, stops }
+    /// Returns the number of errors so far that stopped all progress.
+    pub(super) fn stops(&self) -> u64 {
+        self.trouble().borrow().stops
+    }
+
+    /// Waits until nothing makes progress, after this number of such errors. Returns the reason.
+    pub(super) async fn stopped(&self, stops: u64) -> String {
+        match self.trouble().subscribe().wait_for(|trouble| trouble.stops != stops).await {
+            Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
+            Err(_) => "the client has ended".to_owned(),
+        }
+    }
+
+    /// Returns the last error.
+    pub(super) fn last_error(&self) -> Option<Arc<str>> {
+        self.trouble().borrow().last.clone()
     }
 
     /// Returns true if a new client is needed.
     pub(super) fn is_over(&self) -> bool {
-        self.trouble.borrow().is_over
+        self.trouble().borrow().is_over
     }
 
     /// Drops messages that are not sent or not acknowledged. If they are not stored yet, they probably never will be.
@@ -141,32 +150,11 @@ impl Drop for Client {
     }
 }
 
-/// Watch for errors.
-pub(super) struct Watch {
-    trouble: watch::Receiver<Trouble>,
-    stops: u64,
-}
-
-impl Watch {
-    /// Waits until nothing makes progress, and returns the reason.
-    pub(super) async fn stopped(&mut self) -> String {
-        let stops = self.stops;
-        match self.trouble.wait_for(|trouble| trouble.stops != stops).await {
-            Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
-            Err(_) => "the client has ended".to_owned(),
-        }
-    }
-
-    /// Returns the last error.
-    pub(super) fn last(&self) -> Option<Arc<str>> {
-        self.trouble.borrow().last.clone()
-    }
-}
-
 /// Receiver of the client's reports.
+#[derive(Default)]
 struct Reporter {
     brokers: String,
-    trouble: Arc<watch::Sender<Trouble>>,
+    trouble: watch::Sender<Trouble>,
     /// Set if there is a last error; checked for each message.
     is_troubled: AtomicBool,
 }
@@ -208,7 +196,7 @@ impl ClientContext for Reporter {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.note(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail), reason);
+        self.note(code_of(&error), reason);
     }
 }
 
@@ -216,11 +204,11 @@ impl ProducerContext for Reporter {
     type DeliveryOpaque = Box<oneshot::Sender<Answer>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, report: Self::DeliveryOpaque) {
-        let answer = result.as_ref().map(drop).map_err(|(error, _)| Failure::of(error));
+        let answer = result.as_ref().map(drop).map_err(|(error, _)| code_of(error));
         if answer.is_ok() && self.is_troubled.swap(false, Ordering::AcqRel) {
             self.trouble.send_modify(|trouble| trouble.last = None);
         }
-        drop(report.send(answer)); // the receiver was dropped if the attempt no longer needs it
+        let _is_awaited = report.send(answer); // the receiver was dropped if the attempt no longer needs it
     }
 }
 
@@ -235,7 +223,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
     for (key, value) in [
         ("bootstrap.servers", options.brokers.join(",").as_str()),
         ("client.id", "deltabus"),
-        ("acks", options.acks.as_str()),
+        ("acks", options.acks.as_ref()),
         ("enable.idempotence", if options.idempotent { "true" } else { "false" }),
         ("compression.type", options.compression.as_ref()),
         ("message.timeout.ms", "0"),
@@ -268,7 +256,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
     config.set("security.protocol", protocol);
     if let Some(sasl) = &options.sasl {
         let password = sasl.password.read().map_err(|error| HandlerError::Failed(format!("`sasl`: {error}")))?;
-        config.set("sasl.mechanism", sasl.mechanism.as_str());
+        config.set("sasl.mechanism", sasl.mechanism.as_ref());
         config.set("sasl.username", &sasl.username).set("sasl.password", password.expose_secret());
     }
     if let Some(tls) = &options.tls {
@@ -290,13 +278,8 @@ mod tests {
 
     #[test]
     fn first_cause_outlives_later_connection_errors() {
-        let trouble = Arc::new(watch::Sender::new(Trouble::default()));
-        let reporter = Reporter {
-            brokers: "b:9092".to_owned(),
-            trouble: Arc::clone(&trouble),
-            is_troubled: AtomicBool::new(false),
-        };
-        let last = || trouble.borrow().last.clone().unwrap();
+        let reporter = Reporter { brokers: "b:9092".to_owned(), ..Reporter::default() };
+        let last = || reporter.trouble.borrow().last.clone().unwrap();
         reporter.note(RDKafkaErrorCode::BrokerTransportFailure, "refused");
         assert_eq!(&*last(), "failed to reach Kafka at b:9092: refused");
         reporter.note(RDKafkaErrorCode::SSL, "unknown authority");

@@ -1,16 +1,17 @@
-//! The handler: it receives batches and acknowledges them.
+//! The handler: it receives batches, stores their messages and acknowledges them.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem::take, sync::Arc};
 
 use futures_util::future::BoxFuture;
+use rdkafka::types::RDKafkaErrorCode;
 use tokio::{sync::Mutex, time::timeout};
 
 use super::{
     KafkaOptions,
-    client::{Client, Watch},
-    message::KafkaMessageWriter,
-    publish::Publisher,
-    sent::Sent,
+    client::Client,
+    failure::{DROPPED, is_unknown_topic, meaning},
+    message::{KafkaMessageWriter, Message},
+    sent::{Sent, State},
 };
 use crate::{
     cloud_event::Formatter,
@@ -20,7 +21,6 @@ use crate::{
 
 /// The handler of type `kafka`. It connects with the first batch. Unreachable brokers are an ordinary failed attempt.
 pub struct KafkaHandler {
-    options: KafkaOptions,
     writer: KafkaMessageWriter,
     client: Mutex<Option<Arc<Client>>>,
     sent: Sent,
@@ -29,9 +29,8 @@ pub struct KafkaHandler {
 impl KafkaHandler {
     /// Makes the handler; it does not connect yet.
     pub fn new(options: KafkaOptions, formatter: impl Into<Formatter>) -> Self {
-        let KafkaOptions { cluster, topic, key, mode, .. } = options.clone();
-        let writer = KafkaMessageWriter { formatter: formatter.into(), cluster, topic, key, mode };
-        Self { options, writer, client: Mutex::new(None), sent: Sent::default() }
+        let writer = KafkaMessageWriter { options, formatter: formatter.into() };
+        Self { writer, client: Mutex::new(None), sent: Sent::default() }
     }
 
     /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. Otherwise unsent
@@ -46,32 +45,30 @@ impl KafkaHandler {
         if let Some(before) = client.take() {
             before.give_up();
         }
-        let made = Arc::new(Client::new(&self.options)?);
-        *client = Some(Arc::clone(&made));
-        Ok(made)
+        Ok(Arc::clone(client.insert(Arc::new(Client::new(&self.writer.options)?))))
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
         let client = self.client().await?;
         client.look_again().await;
-        let mut watch = client.watch();
-        let publisher = Publisher::new(&client, &self.writer, &self.sent, batch, form);
+        let stops = client.stops();
+        let attempt = StoreAttempt { handler: self, client: &client, batch, form, states: Vec::new() };
+        let KafkaOptions { timeout: allowed, brokers, .. } = &self.writer.options;
         // Ends before the timeout of the whole attempt, because this error has more details.
-        let patience = self.options.timeout.mul_f64(0.9);
+        let patience = allowed.mul_f64(0.9);
         let stored = timeout(patience, async {
             tokio::select! {
                 biased;
-                stored = publisher.store_all() => stored,
-                trouble = watch.stopped() => Err(HandlerError::Failed(trouble)),
+                stored = attempt.store_all() => stored,
+                trouble = client.stopped(stops) => Err(HandlerError::Failed(trouble)),
             }
         });
-        stored.await.unwrap_or_else(|_| Err(self.silence(patience, &watch)))
-    }
-
-    fn silence(&self, patience: Duration, watch: &Watch) -> HandlerError {
-        let brokers = self.options.brokers.join(", ");
-        let why = watch.last().map(|last| format!(": {last}")).unwrap_or_default();
-        HandlerError::Failed(format!("Kafka at {brokers} has not acknowledged everything within {patience:?}{why}"))
+        stored.await.unwrap_or_else(|_| {
+            let brokers = brokers.join(", ");
+            let why = client.last_error().map(|last| format!(": {last}")).unwrap_or_default();
+            let problem = format!("Kafka at {brokers} has not acknowledged everything within {patience:?}{why}");
+            Err(HandlerError::Failed(problem))
+        })
     }
 }
 
@@ -89,5 +86,75 @@ impl AsyncHandler for KafkaHandler {
             }
             Ok(())
         })
+    }
+}
+
+/// One attempt to store the messages of a batch. If it fails or is dropped early, the state of each message is kept for
+/// the next attempt.
+struct StoreAttempt<'a> {
+    handler: &'a KafkaHandler,
+    client: &'a Client,
+    batch: &'a Notification,
+    form: Form,
+    /// State of each message that was begun, in the order of the events; `None` if it has failed.
+    states: Vec<Option<State>>,
+}
+
+impl StoreAttempt<'_> {
+    /// Stores all messages concurrently. Continues after a failure, and returns the first one.
+    async fn store_all(mut self) -> Result<(), HandlerError> {
+        let (mut failed, mut message) = (None, Message::default());
+        for index in 0..self.batch.events().len() {
+            let begun = self.begin(index, &mut message);
+            self.states.push(begun.map_err(|error| failed = failed.take().or(Some(error))).ok());
+        }
+        for index in 0..self.states.len() {
+            let Some(State::Sent(report)) = &mut self.states[index] else { continue };
+            let answer = report.await.unwrap_or(Err(DROPPED));
+            self.states[index] = answer.is_ok().then_some(State::Stored);
+            if let (Err(code), None) = (answer, &failed) {
+                failed = Some(self.meaning(code, index));
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                self.states.clear(); // the batch is delivered
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a message, unless an earlier attempt has sent it.
+    fn begin(&self, index: usize, message: &mut Message) -> Result<State, HandlerError> {
+        let event = &self.batch.events()[index];
+        if let Some(state) = self.handler.sent.take(event, self.form) {
+            return Ok(state);
+        }
+        self.handler.writer.write(event, self.form, message)?;
+        if let Some(trace) = self.batch.trace() {
+            message.trace(trace);
+        }
+        Ok(State::Sent(self.client.send(message)))
+    }
+
+    fn meaning(&self, code: RDKafkaErrorCode, index: usize) -> HandlerError {
+        let KafkaOptions { topic, cluster, .. } = &self.handler.writer.options;
+        let topic = topic.topic(cluster, &self.batch.events()[index]);
+        let meaning = meaning(code, &topic);
+        if is_unknown_topic(code) {
+            self.client.miss(topic);
+        }
+        meaning
+    }
+}
+
+impl Drop for StoreAttempt<'_> {
+    fn drop(&mut self) {
+        for (event, state) in self.batch.events().iter().zip(take(&mut self.states)) {
+            if let Some(state) = state {
+                self.handler.sent.keep(event, self.form, state);
+            }
+        }
     }
 }

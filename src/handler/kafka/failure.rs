@@ -1,63 +1,48 @@
-//! Reasons why a message is not stored, and the reactions.
+//! Codes of messages that are not stored, and the reactions.
 
 use rdkafka::{error::KafkaError, types::RDKafkaErrorCode};
 
 use crate::handler::HandlerError;
 
-/// Reason why a message is not stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// Error of the client or the broker.
-    Told(RDKafkaErrorCode),
-    /// The client was closed, and its messages were dropped.
-    Dropped,
+/// Code of a message that was dropped because its client was closed.
+pub(super) const DROPPED: RDKafkaErrorCode = RDKafkaErrorCode::PurgeQueue;
+
+/// Returns the code of an error of the client.
+pub(super) fn code_of(error: &KafkaError) -> RDKafkaErrorCode {
+    error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)
 }
 
-impl Failure {
-    /// Converts an error of the client.
-    pub(super) fn of(error: &KafkaError) -> Self {
-        Self::Told(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
-    }
+/// Returns true if the client does not know the topic, so that it has to ask for it again.
+pub(super) fn is_unknown_topic(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
+    matches!(code, UnknownTopic | UnknownTopicOrPartition | UnknownPartition)
+}
 
-    /// Returns true if the client does not know the topic, so that it has to ask for it again.
-    pub(super) fn is_unknown_topic(&self) -> bool {
-        use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
-        matches!(self, Self::Told(UnknownTopic | UnknownTopicOrPartition | UnknownPartition))
-    }
-
-    /// Returns the handler error for a message to a topic.
-    pub(super) fn meaning(&self, topic: &str) -> HandlerError {
-        use RDKafkaErrorCode::{
-            ClusterAuthorizationFailed, InvalidMessageSize, InvalidRecord, InvalidTopic, MessageSizeTooLarge,
-            PurgeInflight, PurgeQueue, TopicAuthorizationFailed,
-        };
-        let code = match self {
-            Self::Dropped | Self::Told(PurgeQueue | PurgeInflight) => {
-                return HandlerError::Failed(format!(
-                    "the message to {topic} was dropped because its client was closed"
-                ));
-            }
-            Self::Told(code) => code,
-        };
-        match code {
-            _ if self.is_unknown_topic() => HandlerError::Failed(format!(
-                "topic {topic} does not exist: create it, or set auto.create.topics.enable on the brokers"
-            )),
-            MessageSizeTooLarge | InvalidMessageSize => HandlerError::TooLarge(format!(
-                "the message to {topic} is larger than Kafka accepts: see `max.message.bytes` of the topic"
-            )),
-            InvalidRecord | InvalidTopic => {
-                HandlerError::Rejected(format!("Kafka refused a message to {topic}: {code}"))
-            }
-            TopicAuthorizationFailed => HandlerError::Failed(format!(
-                "Kafka refused a message to {topic}: {code}; give the user the right Write on the topic"
-            )),
-            ClusterAuthorizationFailed => HandlerError::Failed(format!(
-                "Kafka refused a message to {topic}: {code}; give the user the right IdempotentWrite on the cluster, or set \
-                 idempotent = false"
-            )),
-            _ => HandlerError::Failed(format!("Kafka did not store a message to {topic}: {code}")),
+/// Returns the handler error for a message to a topic.
+pub(super) fn meaning(code: RDKafkaErrorCode, topic: &str) -> HandlerError {
+    use RDKafkaErrorCode::{
+        ClusterAuthorizationFailed, InvalidMessageSize, InvalidRecord, InvalidTopic, MessageSizeTooLarge,
+        PurgeInflight, PurgeQueue, TopicAuthorizationFailed,
+    };
+    let refused = format!("Kafka refused a message to {topic}: {code}");
+    match code {
+        PurgeQueue | PurgeInflight => {
+            HandlerError::Failed(format!("the message to {topic} was dropped because its client was closed"))
         }
+        _ if is_unknown_topic(code) => HandlerError::Failed(format!(
+            "topic {topic} does not exist: create it, or set auto.create.topics.enable on the brokers"
+        )),
+        MessageSizeTooLarge | InvalidMessageSize => HandlerError::TooLarge(format!(
+            "the message to {topic} is larger than Kafka accepts: see `max.message.bytes` of the topic"
+        )),
+        InvalidRecord | InvalidTopic => HandlerError::Rejected(refused),
+        TopicAuthorizationFailed => {
+            HandlerError::Failed(format!("{refused}; give the user the right Write on the topic"))
+        }
+        ClusterAuthorizationFailed => HandlerError::Failed(format!(
+            "{refused}; give the user the right IdempotentWrite on the cluster, or set idempotent = false"
+        )),
+        _ => HandlerError::Failed(format!("Kafka did not store a message to {topic}: {code}")),
     }
 }
 
@@ -81,10 +66,9 @@ mod tests {
             (MessageSizeTooLarge, "TooLarge", "larger than Kafka accepts"),
             (InvalidRecord, "Rejected", "refused a message to t"),
         ] {
-            let meaning = Failure::of(&KafkaError::MessageProduction(code)).meaning("t");
+            let meaning = meaning(code_of(&KafkaError::MessageProduction(code)), "t");
             assert!(format!("{meaning:?}").starts_with(kind), "{meaning:?}");
             assert!(meaning.to_string().contains(text), "{meaning}");
         }
-        assert!(matches!(Failure::Dropped.meaning("t"), HandlerError::Failed(_)));
     }
 }

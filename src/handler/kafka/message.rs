@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::template::{KeyTemplate, TOPIC_LEN_MAX, TopicTemplate};
+use super::{KafkaOptions, template::TOPIC_LEN_MAX};
 use crate::{
     change::Change,
     cloud_event::{self, ContentMode, Form, Formatter},
@@ -16,16 +16,10 @@ const CONTENT_TYPE: &str = "content-type";
 /// Writer of messages.
 #[derive(Clone, Debug)]
 pub struct KafkaMessageWriter {
+    /// Options of the handler.
+    pub options: KafkaOptions,
     /// Formatter of events.
     pub formatter: Formatter,
-    /// Name of the cluster, for `{cluster}`.
-    pub cluster: String,
-    /// Topic of a message.
-    pub topic: TopicTemplate,
-    /// Key of a message.
-    pub key: KeyTemplate,
-    /// Content mode of a message.
-    pub mode: ContentMode,
 }
 
 /// Message of one event.
@@ -87,24 +81,24 @@ impl KafkaMessageWriter {
     /// `Rejected` if the topic would be longer than Kafka allows, or the event cannot be encoded in this format.
     /// `TooLarge` if the format has no smaller form.
     pub fn write(&self, event: &Event, form: Form, message: &mut Message) -> Result<(), HandlerError> {
+        let KafkaOptions { cluster, mode, .. } = &self.options;
         let Message { topic, key, headers, body, is_tombstone } = message;
-        self.topic.write(topic, &self.cluster, event);
+        self.options.topic.write(topic, cluster, event);
         if topic.len() > TOPIC_LEN_MAX {
             let (id, len) = (cloud_event::id(event), topic.len());
             let problem = format!("the topic of {id} has {len} letters: the limit is {TOPIC_LEN_MAX}");
             return Err(HandlerError::Rejected(problem));
         }
-        self.key.write(key, &self.cluster, event);
+        self.options.key.write(key, cluster, event);
         *is_tombstone = matches!(event.record.change, Change::Deleted { .. } | Change::Removed { .. });
         headers.clear();
-        if *is_tombstone || self.mode == ContentMode::Binary {
-            self.formatter
-                .encoder()
-                .each_attribute(event, |attribute, value| headers.add(attribute.kafka_header(), value));
+        if *is_tombstone || *mode == ContentMode::Binary {
+            let encoder = self.formatter.encoder();
+            encoder.each_attribute(event, |attribute, value| headers.add(attribute.kafka_header(), value));
         }
         body.clear();
         if !*is_tombstone {
-            let content_type = match self.formatter.write_body(body, event, form, self.mode)? {
+            let content_type = match self.formatter.write_body(body, event, form, *mode)? {
                 "application/cloudevents+json" => "application/cloudevents+json; charset=UTF-8",
                 other => other,
             };
@@ -116,26 +110,44 @@ impl KafkaMessageWriter {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, time::Duration};
 
     use serde_json::Value;
 
-    use super::super::testing::{event, synced, unit};
+    use super::super::{
+        Acks, KafkaCompression,
+        template::{KeyTemplate, TopicTemplate},
+    };
     use super::*;
     use crate::{
         change::Cause,
-        cloud_event::Encoder,
-        journal::testing::{added, deleted, pod, updated},
+        cloud_event::{
+            Encoder,
+            tests::{event, unit},
+        },
+        journal::testing::{added, deleted, pod, synced, updated},
     };
 
-    fn message(mode: ContentMode, change: Change, form: Form) -> Message {
-        let writer = KafkaMessageWriter {
-            formatter: Encoder::new("prod", "9f2c").into(),
-            cluster: "prod".to_owned(),
-            topic: TopicTemplate::parse("k8s.{resource}").unwrap(),
+    fn writer(cluster: &str, topic: &str, mode: ContentMode) -> KafkaMessageWriter {
+        let options = KafkaOptions {
+            brokers: Vec::new(),
+            topic: TopicTemplate::parse(topic).unwrap(),
             key: KeyTemplate::parse("{uid}").unwrap(),
+            cluster: cluster.to_owned(),
             mode,
+            compression: KafkaCompression::None,
+            acks: Acks::All,
+            idempotent: true,
+            sasl: None,
+            tls: None,
+            timeout: Duration::ZERO,
+            total_order: false,
         };
+        KafkaMessageWriter { options, formatter: Encoder::new("prod", "9f2c").into() }
+    }
+
+    fn message(mode: ContentMode, change: Change, form: Form) -> Message {
+        let writer = writer("prod", "k8s.{resource}", mode);
         let mut message = Message::default();
         // The previous content leaves no trace.
         for change in [updated("before", "v", 8, 9), deleted("before", "v", 9), change] {
@@ -199,13 +211,7 @@ mod tests {
 
     #[test]
     fn invalid_topic_is_given_up() {
-        let writer = KafkaMessageWriter {
-            formatter: Encoder::new("prod", "9f2c").into(),
-            cluster: "ö".repeat(60),
-            topic: TopicTemplate::parse("{cluster}").unwrap(),
-            key: KeyTemplate::parse("{uid}").unwrap(),
-            mode: ContentMode::Binary,
-        };
+        let writer = writer(&"ö".repeat(60), "{cluster}", ContentMode::Binary);
         let event = event(unit("", "pods", "Pod"), added("web", "u", 1));
         let made = writer.write(&event, Form::Whole, &mut Message::default());
         assert!(matches!(made, Err(HandlerError::Rejected(text)) if text.contains("u.1 has 360 letters")));

@@ -57,29 +57,21 @@ pub enum KafkaCompression {
 }
 
 /// Replicas that must have a message before it is acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AsRefStr)]
 pub enum Acks {
     /// All in-sync replicas.
     #[default]
     #[serde(rename = "all")]
+    #[strum(serialize = "all")]
     All,
     /// Only the partition's leader. Messages are lost if the leader is lost.
     #[serde(rename = "1")]
+    #[strum(serialize = "1")]
     Leader,
     /// No acknowledgement. Messages are lost with the connection.
     #[serde(rename = "0")]
+    #[strum(serialize = "0")]
     None,
-}
-
-impl Acks {
-    /// Returns its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Leader => "1",
-            Self::None => "0",
-        }
-    }
 }
 
 /// Credentials of a Kafka handler.
@@ -95,26 +87,18 @@ pub struct KafkaSasl {
 }
 
 /// Mechanism that proves a user's password to a broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AsRefStr)]
 pub enum SaslMechanism {
     /// The password is sent.
     #[serde(rename = "PLAIN")]
+    #[strum(serialize = "PLAIN")]
     Plain,
     /// SCRAM with SHA-256; the password is not sent.
     #[serde(rename = "SCRAM-SHA-256")]
+    #[strum(serialize = "SCRAM-SHA-256")]
     ScramSha256,
     /// SCRAM with SHA-512; the password is not sent.
     #[serde(rename = "SCRAM-SHA-512")]
+    #[strum(serialize = "SCRAM-SHA-512")]
     ScramSha512,
-}
-
-impl SaslMechanism {
-    /// Returns its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Plain => "PLAIN",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-            Self::ScramSha512 => "SCRAM-SHA-512",
-        }
-    }
 }

@@ -5,49 +5,37 @@
 
 use std::fmt::Write as _;
 
-use crate::{change::Change, notification::Event};
+use crate::{
+    change::Change,
+    handler::template::{NameEncoding, NameTemplate, Placeholder},
+    notification::Event,
+};
 
 /// Maximum length of a topic name.
 pub const TOPIC_LEN_MAX: usize = 249;
 
-/// Value of a placeholder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placeholder {
-    Cluster,
-    Group,
-    Resource,
-    Namespace,
-    Kind,
-    Name,
-    Uid,
-}
+const OF_TOPICS: [Placeholder; 4] =
+    [Placeholder::Cluster, Placeholder::Group, Placeholder::Resource, Placeholder::Namespace];
 
-/// Number of placeholders that a topic may have; a key may have all.
-const OF_TOPICS: usize = 4;
-
-const PLACEHOLDERS: [(&str, Placeholder); 7] = [
-    ("cluster", Placeholder::Cluster),
-    ("group", Placeholder::Group),
-    ("resource", Placeholder::Resource),
-    ("namespace", Placeholder::Namespace),
-    ("kind", Placeholder::Kind),
-    ("name", Placeholder::Name),
-    ("uid", Placeholder::Uid),
+const OF_KEYS: [Placeholder; 7] = [
+    Placeholder::Cluster,
+    Placeholder::Group,
+    Placeholder::Resource,
+    Placeholder::Namespace,
+    Placeholder::Kind,
+    Placeholder::Name,
+    Placeholder::Uid,
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
-    Text(String),
-    Value(Placeholder),
-}
+const ENCODING: NameEncoding = NameEncoding { escape: '_', plain: ".-" };
 
 /// A valid template of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicTemplate(Vec<Part>);
+pub struct TopicTemplate(NameTemplate);
 
 /// A valid template of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyTemplate(Vec<Part>);
+pub struct KeyTemplate(NameTemplate);
 
 impl TopicTemplate {
     /// Parses a template.
@@ -55,18 +43,13 @@ impl TopicTemplate {
     /// # Errors
     /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let parts = parse(text, &PLACEHOLDERS[..OF_TOPICS])?;
-        for part in &parts {
-            let Part::Text(text) = part else { continue };
-            if let Some(letter) = text.chars().find(|letter| !is_plain(*letter) && *letter != '_') {
-                let expected = "expected letters, digits, \".\", \"_\" and \"-\"";
-                return Err(format!("has {letter:?} in \"{text}\": {expected}"));
-            }
-        }
+        let template = NameTemplate::parse(text, &OF_TOPICS)?;
+        let is_allowed = |letter| ENCODING.is_plain(letter) || letter == '_';
+        template.check_text(is_allowed, "letters, digits, \".\", \"_\" and \"-\"")?;
         if matches!(text, "." | "..") {
             return Err(format!("is {text:?}, which is not a valid topic name: expected another name"));
         }
-        Ok(Self(parts))
+        Ok(Self(template))
     }
 
     /// Returns the topic of an event. It may be longer than [`TOPIC_LEN_MAX`].
@@ -79,27 +62,7 @@ impl TopicTemplate {
     /// Writes the topic of an event to `topic`, replacing its content.
     pub(super) fn write(&self, topic: &mut String, cluster: &str, event: &Event) {
         topic.clear();
-        fill(&self.0, topic, |out, placeholder| match (placeholder, value(placeholder, cluster, event)) {
-            // The empty group is written as `core`, so a group named `core` is encoded.
-            (Placeholder::Group, "core") => out.push_str("_63ore"),
-            (Placeholder::Group, "") => out.push_str("core"),
-            (_, "") => out.push('_'),
-            (_, value) => encode(out, value),
-        });
-    }
-}
-
-/// Writes a value with only the characters that a topic may have.
-fn encode(out: &mut String, value: &str) {
-    if value.bytes().all(|byte| is_plain(char::from(byte))) {
-        return out.push_str(value);
-    }
-    for byte in value.bytes() {
-        if is_plain(char::from(byte)) {
-            out.push(char::from(byte));
-        } else {
-            write!(out, "_{byte:02X}").expect("writing to a string succeeds");
-        }
+        self.0.fill(topic, |out, placeholder| ENCODING.write(out, placeholder, placeholder.value(cluster, event)));
     }
 }
 
@@ -109,17 +72,16 @@ impl KeyTemplate {
     /// # Errors
     /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        parse(text, &PLACEHOLDERS).map(Self)
+        NameTemplate::parse(text, &OF_KEYS).map(Self)
     }
 
     /// Returns true if each object of a topic has its own key. Otherwise a tombstone of one object would delete another
     /// one.
     pub fn is_per_object(&self, topic: &TopicTemplate) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource, Uid};
-        let has = |parts: &[Part], wanted| parts.contains(&Part::Value(wanted));
-        let either = |wanted| has(&self.0, wanted) || has(&topic.0, wanted);
-        has(&self.0, Uid)
-            || (has(&self.0, Name) && either(Namespace) && either(Group) && (either(Resource) || has(&self.0, Kind)))
+        let either = |wanted| self.0.has(wanted) || topic.0.has(wanted);
+        self.0.has(Uid)
+            || (self.0.has(Name) && either(Namespace) && either(Group) && (either(Resource) || self.0.has(Kind)))
     }
 
     /// Writes the key of an event to `key`, replacing its content; it is never empty. For an event without an object,
@@ -131,10 +93,10 @@ impl KeyTemplate {
             return write!(key, "{}/{}/{}.synced", resource.group, resource.version, resource.plural)
                 .expect("writing to a string succeeds");
         }
-        fill(&self.0, key, |out, placeholder| match value(placeholder, cluster, event) {
+        self.0.fill(key, |out, placeholder| match placeholder.value(cluster, event) {
             "" if placeholder == Placeholder::Uid => {
                 // Same form as in ids, because objects of some aggregated APIs have no uid.
-                let [namespace, name] = [Placeholder::Namespace, Placeholder::Name].map(|of| value(of, cluster, event));
+                let [namespace, name] = [Placeholder::Namespace, Placeholder::Name].map(|of| of.value(cluster, event));
                 write!(out, "{}/{}/{namespace}/{name}", resource.group, resource.plural)
                     .expect("writing to a string succeeds");
             }
@@ -146,60 +108,13 @@ impl KeyTemplate {
     }
 }
 
-fn is_plain(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-')
-}
-
-fn parse(text: &str, known: &[(&str, Placeholder)]) -> Result<Vec<Part>, String> {
-    if text.is_empty() {
-        return Err("is empty: expected text or a placeholder".to_owned());
-    }
-    let (mut parts, mut rest) = (Vec::new(), text);
-    while let Some((before, behind)) = rest.split_once('{') {
-        let Some((name, after)) = behind.split_once('}') else {
-            return Err(format!("has no \"}}\" after \"{{{behind}\""));
-        };
-        let Some((_, placeholder)) = known.iter().find(|(known, _)| *known == name) else {
-            let known: Vec<_> = known.iter().map(|(name, _)| format!("{{{name}}}")).collect();
-            return Err(format!("has the unknown placeholder {{{name}}}: expected one of {}", known.join(" ")));
-        };
-        parts.extend((!before.is_empty()).then(|| Part::Text(before.to_owned())));
-        parts.push(Part::Value(*placeholder));
-        rest = after;
-    }
-    parts.extend((!rest.is_empty()).then(|| Part::Text(rest.to_owned())));
-    Ok(parts)
-}
-
-fn fill(parts: &[Part], out: &mut String, write: impl Fn(&mut String, Placeholder)) {
-    for part in parts {
-        match part {
-            Part::Text(text) => out.push_str(text),
-            Part::Value(placeholder) => write(out, *placeholder),
-        }
-    }
-}
-
-fn value<'a>(placeholder: Placeholder, cluster: &'a str, event: &'a Event) -> &'a str {
-    let (resource, object) = (&event.unit.resource, event.record.object());
-    match placeholder {
-        Placeholder::Cluster => cluster,
-        Placeholder::Group => &resource.group,
-        Placeholder::Resource => &resource.plural,
-        Placeholder::Kind => &resource.kind,
-        Placeholder::Namespace => {
-            object.map_or(event.unit.namespace.as_deref().unwrap_or_default(), |object| object.namespace())
-        }
-        Placeholder::Name => object.map_or("", |object| object.name()),
-        Placeholder::Uid => object.map_or("", |object| object.uid()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{event, synced, unit};
     use super::*;
-    use crate::journal::testing::{added, deleted};
+    use crate::{
+        cloud_event::tests::{event, unit},
+        journal::testing::{added, deleted, synced},
+    };
 
     fn topic(text: &str, cluster: &str, group: &str) -> String {
         TopicTemplate::parse(text).unwrap().topic(cluster, &event(unit(group, "pods", "Pod"), added("web", "u1", 1)))

@@ -15,9 +15,7 @@ pub(super) async fn answer(auth: NatsAuth, nonce: Vec<u8>) -> Result<Auth, AuthE
 }
 
 fn prove(auth: &NatsAuth, nonce: &[u8]) -> Result<Auth, String> {
-    let read = |secret: &SecretRef| {
-        secret.read().map(|secret| secret.expose_secret().to_owned()).map_err(|error| error.to_string())
-    };
+    let read = |secret: &SecretRef| secret.read().map(|secret| secret.expose_secret().to_owned());
     let mut proof = Auth::new();
     match auth {
         NatsAuth::None => {}

@@ -1,19 +1,27 @@
-//! Delivery of batches.
+//! Delivery of batches. The messages of a batch are sent concurrently, because each belongs to another object.
+//!
+//! The next message of an object is in a later batch, which starts when this one is acknowledged. So, even after a lost
+//! connection, messages of an object are stored in order.
 
-use std::sync::Arc;
+use std::{error::Error as _, fmt::Display, sync::Arc};
 
 use async_nats::{
-    Subject,
-    jetstream::{ErrorCode, context::GetStreamErrorKind, stream::Stream},
+    HeaderValue, Subject,
+    header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+    jetstream::{
+        self, ErrorCode,
+        context::{PublishError, PublishErrorKind},
+        publish::PublishAck,
+        stream::Stream,
+    },
 };
-use futures_util::future::BoxFuture;
-use tokio::sync::Mutex;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::{Mutex, OnceCell};
 
 use super::{
-    JetStreamOptions, NatsOptions,
-    link::{Link, Watch},
+    ExpectLast, NatsOptions,
+    link::{ANSWER_WAIT, Link, Watch},
     message::{Message, Writer},
-    publish::Publisher,
     stored::Memory,
     stream,
 };
@@ -21,183 +29,53 @@ use crate::{
     cloud_event::Formatter,
     handler::{AsyncHandler, Form, HandlerError},
     notification::{Event, Notification},
-    trace::TraceContext,
 };
 
-/// Maximum size of a message's headers, except for objects with very long names.
-const HEADERS_LEN: usize = 8 << 10;
+/// Maximum number of repetitions because another writer was faster.
+const CONFLICTS_MAX: u32 = 8;
 
 /// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
 pub struct NatsHandler {
-    options: NatsOptions,
     writer: Writer,
     memory: Memory,
-    link: Mutex<Option<Arc<Link>>>,
-    /// The stream after it was checked, and its maximum message size.
-    stream: Mutex<Option<(Stream<()>, Option<usize>)>>,
+    /// The connection. It is never replaced: unsent messages of an old connection could overtake those of a new one.
+    link: OnceCell<Link>,
+    /// The stream after it was checked.
+    stream: Mutex<Option<Arc<Stream>>>,
 }
 
 impl NatsHandler {
     /// Makes the handler; it does not connect yet.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Self {
-        let writer = Writer {
-            formatter: formatter.into(),
-            cluster: options.cluster.clone(),
-            template: options.subject.clone(),
-            mode: options.mode,
-            stream: options.jetstream.as_ref().map(|jetstream| jetstream.stream.clone()),
-        };
-        Self { options, writer, memory: Memory::new(), link: Mutex::new(None), stream: Mutex::new(None) }
+        let writer = Writer { options, formatter: formatter.into() };
+        Self { writer, memory: Memory::default(), link: OnceCell::new(), stream: Mutex::default() }
     }
 
-    /// Returns the handler's connection. It is never replaced: unsent messages of an old connection could overtake
-    /// those of a new one.
-    async fn link(&self) -> Result<Arc<Link>, HandlerError> {
-        let mut link = self.link.lock().await;
-        if let Some(link) = &*link {
-            return Ok(Arc::clone(link));
-        }
-        let made = Arc::new(Link::connect(&self.options).await?);
-        *link = Some(Arc::clone(&made));
-        Ok(made)
-    }
-
-    /// Returns the stream. It is checked once, and again after each failure.
-    async fn stream(&self, link: &Link, options: &JetStreamOptions) -> Result<(Stream<()>, usize), HandlerError> {
+    /// Returns the stream, if there is one. It is checked once, and again after each failure.
+    async fn stream(&self, link: &Link) -> Result<Option<Arc<Stream>>, HandlerError> {
+        let NatsOptions { jetstream, subject, .. } = &self.writer.options;
+        let Some(options) = jetstream else { return Ok(None) };
         let mut known = self.stream.lock().await;
         if known.is_none() {
-            let max = self.look_at_stream(link, options).await?;
-            let stream = link.context.get_stream_no_info(&options.stream).await;
-            let stream = stream.map_err(|error| HandlerError::Failed(format!("stream {}: {error}", options.stream)))?;
-            *known = Some((stream, max));
+            *known = Some(Arc::new(stream::open(&link.context, options, subject.wildcard()).await?));
         }
-        let (stream, max) = known.as_ref().expect("it was just set");
-        Ok((stream.clone(), max.unwrap_or(usize::MAX)))
-    }
-
-    /// Creates or checks the stream; returns its maximum message size, if it has its own limit.
-    async fn look_at_stream(&self, link: &Link, options: &JetStreamOptions) -> Result<Option<usize>, HandlerError> {
-        let name = &options.stream;
-        let wildcard = self.options.subject.wildcard();
-        let config = match link.context.get_stream(name).await {
-            Ok(found) => found.cached_info().config.clone(),
-            Err(error) => match error.kind() {
-                GetStreamErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                    if !options.create {
-                        let advice = "create it, or set create = true";
-                        return Err(HandlerError::Failed(format!("stream {name} does not exist: {advice}")));
-                    }
-                    let made = link.context.create_stream(stream::wanted(options, &wildcard)).await;
-                    let made = made.map_err(|error| {
-                        HandlerError::Failed(format!("failed to create the stream {name}: {error}"))
-                    })?;
-                    tracing::info!(stream = %name, "created the stream");
-                    made.cached_info().config.clone()
-                }
-                GetStreamErrorKind::JetStream(answer)
-                    if matches!(
-                        answer.error_code(),
-                        ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
-                    ) =>
-                {
-                    let advice = "enable it, or remove [handlers.*.jetstream]";
-                    return Err(HandlerError::Failed(format!("JetStream is not enabled for this account: {advice}")));
-                }
-                _ => {
-                    let advice = "check that JetStream is enabled, and that the user may read streams";
-                    return Err(HandlerError::Failed(format!("failed to read stream {name}: {error}; {advice}")));
-                }
-            },
-        };
-        let harmless = stream::check(&config, options, &wildcard).map_err(HandlerError::Failed)?;
-        for difference in harmless {
-            tracing::warn!(stream = %name, difference, "the stream differs from the configuration, but can be used");
-        }
-        Ok(usize::try_from(config.max_message_size).ok().filter(|max| *max > 0))
+        Ok(known.clone())
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
-        let link = self.link().await?;
+        let link = self.link.get_or_try_init(|| Link::connect(&self.writer.options)).await?;
         let watch = link.ready().await?;
-        let mut connection = watch.clone();
         let sending = async {
-            match &self.options.jetstream {
-                Some(options) => {
-                    let (stream, max) = self.stream(&link, options).await?;
-                    let max = max.min(link.client.max_payload());
-                    self.check_large(batch, form, max)?;
-                    let make = |index: usize| self.message(&batch.events()[index], batch.trace(), form, max);
-                    let (expect_last, memory, link) = (options.expect_last, &self.memory, &*link);
-                    let publisher = Publisher { expect_last, memory, link, stream: &stream, make: &make };
-                    publisher.store_all(batch.events().len(), &watch).await
-                }
-                None => self.send_only(&link, batch, form, &watch).await,
-            }
+            let stream = self.stream(link).await?;
+            let max = stream.as_deref().map_or(usize::MAX, stream::message_max).min(link.client.max_payload());
+            let attempt = SendAttempt { handler: self, link, batch, form, max };
+            attempt.send(stream.as_deref(), &watch).await
         };
         tokio::select! {
             biased;
-            broken = connection.broken() => Err(broken),
+            broken = watch.broken() => Err(broken),
             sent = sending => sent,
         }
-    }
-
-    /// Sends without a stream. `Ok` means that the server has read the message; it may have no subscriber.
-    async fn send_only(
-        &self,
-        link: &Link,
-        batch: &Notification,
-        form: Form,
-        watch: &Watch,
-    ) -> Result<(), HandlerError> {
-        let max = link.client.max_payload();
-        let messages = batch.events().iter().map(|event| self.message(event, batch.trace(), form, max));
-        let messages = messages.collect::<Result<Vec<_>, _>>()?;
-        let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
-        for Message { subject, headers, payload, .. } in messages {
-            let sent = link.client.publish_with_headers(subject, headers, payload).await;
-            sent.map_err(|error| HandlerError::Failed(format!("failed to send: {error}")))?;
-        }
-        link.round_trip().await?;
-        // Refusals arrive before this answer.
-        let refused = watch.all_refused();
-        let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
-        if !subjects.iter().all(|subject| is_refused(&subject)) {
-            link.note_taken();
-        }
-        match subjects.iter().find(is_refused) {
-            Some(subject) => Err(link.refusal(subject)),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the message of an event.
-    ///
-    /// # Errors
-    /// `TooLarge`, and errors of the writer.
-    fn message(
-        &self,
-        event: &Event,
-        trace: Option<TraceContext>,
-        form: Form,
-        max: usize,
-    ) -> Result<Message, HandlerError> {
-        let message = self.writer.message(event, trace, form)?;
-        if message.len > max {
-            let (subject, len) = (message.subject, message.len);
-            let problem = format!("the message to {subject} has {len} bytes: the limit is {max}");
-            return Err(HandlerError::TooLarge(problem));
-        }
-        Ok(message)
-    }
-
-    /// Checks for messages that are too large before any message is sent, so that a retry sends nothing twice.
-    fn check_large(&self, batch: &Notification, form: Form, max: usize) -> Result<(), HandlerError> {
-        for event in batch.events() {
-            if self.writer.formatter.len_about(event, form).saturating_add(HEADERS_LEN) > max {
-                self.message(event, batch.trace(), form, max)?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -214,9 +92,159 @@ impl AsyncHandler for NatsHandler {
 
     fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(async {
-            let Some(link) = self.link.lock().await.take() else { return Ok(()) };
+            let Some(link) = self.link.get() else { return Ok(()) };
             let closed = link.client.drain().await;
             closed.map_err(|error| HandlerError::Failed(format!("failed to close the connection to NATS: {error}")))
         })
     }
+}
+
+/// One attempt to deliver a batch.
+struct SendAttempt<'a> {
+    handler: &'a NatsHandler,
+    link: &'a Link,
+    batch: &'a Notification,
+    form: Form,
+    /// Maximum size of a message.
+    max: usize,
+}
+
+impl SendAttempt<'_> {
+    /// Sends all messages. Continues after a failure, and returns the first one. A message that the server refuses has
+    /// precedence over other failures. A message that is too large is found before any message is sent, so that a retry
+    /// sends nothing twice.
+    async fn send(&self, stream: Option<&Stream>, watch: &Watch) -> Result<(), HandlerError> {
+        let events = self.batch.events();
+        let messages = events.iter().map(|event| self.message(event)).collect::<Result<Vec<_>, _>>()?;
+        let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
+        let sent: Result<(), HandlerError> = match stream {
+            Some(stream) => {
+                let store = |(event, message)| self.store(stream, event, message, watch);
+                join_all(events.iter().zip(messages).map(store)).await.into_iter().collect()
+            }
+            None => self.send_only(messages).await,
+        };
+        // By now the server has accepted or refused each message.
+        let refused = watch.all_refused();
+        let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
+        if sent.is_ok() && !subjects.iter().all(|subject| is_refused(&subject)) {
+            self.link.note_taken();
+        }
+        match subjects.iter().find(is_refused) {
+            Some(subject) => Err(self.link.refusal(subject)),
+            None => sent,
+        }
+    }
+
+    fn message(&self, event: &Event) -> Result<Message, HandlerError> {
+        self.handler.writer.message(event, self.batch.trace(), self.form, self.max)
+    }
+
+    /// Sends without a stream. `Ok` means that the server has read the messages; they may have no subscriber.
+    async fn send_only(&self, messages: Vec<Message>) -> Result<(), HandlerError> {
+        for Message { subject, headers, payload, .. } in messages {
+            let sent = self.link.client.publish_with_headers(subject, headers, payload).await;
+            sent.map_err(|error| HandlerError::Failed(format!("failed to send: {error}")))?;
+        }
+        self.link.round_trip().await // refusals arrive before this answer
+    }
+
+    /// Stores one message, if the last sequence of its subject is the expected one.
+    async fn store(
+        &self,
+        stream: &Stream,
+        event: &Event,
+        mut message: Message,
+        watch: &Watch,
+    ) -> Result<(), HandlerError> {
+        let (memory, subject) = (&self.handler.memory, message.subject.clone());
+        let options = self.handler.writer.options.jetstream.as_ref();
+        let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
+        let supposed = || memory.last(&subject).or(message.is_new.then_some(0));
+        let mut expected = if is_conditional { supposed() } else { None };
+        for _ in 0..CONFLICTS_MAX {
+            if is_conditional && expected.is_none() {
+                expected = memory.look(stream, &message).await?;
+                if expected.is_none() {
+                    return Ok(());
+                }
+            }
+            let published = self.publish(message, expected, watch).await;
+            match &published {
+                // The sequence of a duplicate is its stored position, which may not be the last one.
+                Ok(Some(ack)) if is_conditional && !ack.duplicate => memory.remember(&subject, ack.sequence),
+                Ok(Some(_)) if !is_conditional => {}
+                _ => memory.forget(&subject),
+            }
+            if published?.is_some() {
+                self.link.note_taken();
+                return Ok(());
+            }
+            expected = None;
+            message = self.message(event)?;
+        }
+        let problem =
+            format!("{subject} received other messages {CONFLICTS_MAX} times meanwhile: check for another writer");
+        Err(HandlerError::Failed(problem))
+    }
+
+    /// Sends a message and waits for its acknowledgement; `None` if the last sequence of its subject differs.
+    async fn publish(
+        &self,
+        message: Message,
+        expected: Option<u64>,
+        watch: &Watch,
+    ) -> Result<Option<PublishAck>, HandlerError> {
+        let Message { subject, mut headers, payload, .. } = message;
+        if let Some(expected) = expected {
+            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
+        }
+        let sent = self.link.context.publish_with_headers(subject.clone(), headers, payload).await;
+        let sent = sent.map_err(|error| not_stored(&subject, &error))?;
+        let acknowledged = tokio::select! {
+            biased;
+            acknowledged = sent.into_future() => acknowledged,
+            () = watch.refused(&subject) => return Err(self.link.refusal(&subject)),
+        };
+        match acknowledged {
+            Ok(ack) => Ok(Some(ack)),
+            Err(error) if expected.is_some() && is_conflict(&error) => Ok(None),
+            Err(error) => Err(not_stored(&subject, &error)),
+        }
+    }
+}
+
+/// Returns the server's reason, if it gave one.
+fn reason(error: &PublishError) -> Option<&jetstream::Error> {
+    error.source().and_then(|source| source.downcast_ref())
+}
+
+fn is_conflict(error: &PublishError) -> bool {
+    let code = reason(error).map(jetstream::Error::error_code);
+    matches!(code, Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT))
+}
+
+fn not_stored(subject: &Subject, error: &PublishError) -> HandlerError {
+    let text = match (error.kind(), reason(error)) {
+        (PublishErrorKind::MaxPayloadExceeded, _) => return too_large(subject, error),
+        (_, Some(reason)) => match reason.error_code() {
+            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => {
+                return too_large(subject, reason);
+            }
+            ErrorCode::STREAM_NOT_MATCH => {
+                format!("another stream than the configured one takes {subject}: change `stream` or `subject`")
+            }
+            _ => format!("NATS did not store the message to {subject}: {reason}"),
+        },
+        (PublishErrorKind::StreamNotFound, _) => {
+            format!("no stream takes {subject}: check that the stream exists and has this subject")
+        }
+        (PublishErrorKind::TimedOut, _) => format!("no acknowledgement for {subject} within {ANSWER_WAIT:?}"),
+        _ => format!("failed to send the message to {subject}: {error}"),
+    };
+    HandlerError::Failed(text)
+}
+
+fn too_large(subject: &Subject, error: &dyn Display) -> HandlerError {
+    HandlerError::TooLarge(format!("the message to {subject} is too large: {error}"))
 }

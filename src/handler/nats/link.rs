@@ -2,8 +2,7 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    error::Error as StdError,
-    io,
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -23,7 +22,7 @@ use async_nats::{
 use tokio::sync::watch;
 
 use super::{NatsOptions, auth};
-use crate::handler::HandlerError;
+use crate::{client_error::causes, handler::HandlerError};
 
 /// Time that an attempt waits for the connection, and timeout of one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
@@ -206,7 +205,6 @@ impl Link {
 }
 
 /// Watch on the connection, from a moment on.
-#[derive(Clone)]
 pub(super) struct Watch {
     state: watch::Receiver<State>,
     drops: u64,
@@ -217,10 +215,9 @@ pub(super) struct Watch {
 impl Watch {
     /// Waits until no more acknowledgements will arrive: the connection is lost, or a right is missing that every
     /// message needs.
-    pub(super) async fn broken(&mut self) -> HandlerError {
-        let (drops, bars) = (self.drops, self.bars);
-        match self.state.wait_for(|state| state.drops != drops || state.bars != bars).await {
-            Ok(state) if state.bars != bars => {
+    pub(super) async fn broken(&self) -> HandlerError {
+        match self.state.clone().wait_for(|state| state.drops != self.drops || state.bars != self.bars).await {
+            Ok(state) if state.bars != self.bars => {
                 let barred = state.barred.as_deref().unwrap_or_default();
                 HandlerError::Failed(format!("NATS refused: {barred}; give the user this right"))
             }
@@ -229,10 +226,9 @@ impl Watch {
     }
 
     /// Waits until a message to a subject is refused.
-    pub(super) async fn refused(&mut self, subject: &str) {
-        let seen = self.refusals;
-        let is_refused = |state: &State| state.refused_after(seen).any(|refused| refused == subject);
-        if self.state.wait_for(is_refused).await.is_err() {
+    pub(super) async fn refused(&self, subject: &str) {
+        let is_refused = |state: &State| state.refused_after(self.refusals).any(|refused| refused == subject);
+        if self.state.clone().wait_for(is_refused).await.is_err() {
             std::future::pending::<()>().await; // the link was dropped, and so is the caller
         }
     }
@@ -249,25 +245,13 @@ fn not_connected(servers: &str, error: &ConnectError) -> HandlerError {
             format!("NATS at {servers} refused the credentials: check `auth`, and the server's users")
         }
         ConnectErrorKind::Authentication => format!("failed to authenticate with NATS at {servers}: {error}"),
-        _ if error.kind() == ConnectErrorKind::Tls || is_tls(error) => {
+        // A failed handshake is reported as an I/O error.
+        kind if kind == ConnectErrorKind::Tls || causes(error).any(<dyn Error>::is::<rustls::Error>) => {
             format!("failed to agree on TLS with NATS at {servers}: {error}; check `tls`")
         }
         _ => format!("failed to connect to NATS at {servers}: {error}"),
     };
     HandlerError::Failed(text)
-}
-
-/// Returns true for a failed handshake, which is reported as an I/O error.
-fn is_tls(error: &ConnectError) -> bool {
-    let mut cause: Option<&(dyn StdError + 'static)> = error.source();
-    while let Some(error) = cause {
-        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if within.and_then(|within| within.downcast_ref::<rustls::Error>()).is_some() || error.is::<rustls::Error>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use async_nats::{
 };
 use bytes::Bytes;
 
-use super::subject::{SUBJECT_LEN_MAX, SubjectTemplate};
+use super::{NatsOptions, subject::SUBJECT_LEN_MAX};
 use crate::{
     change::Change,
     cloud_event::{self, Attribute, ContentMode, Form, Formatter, MessageBody, header_value},
@@ -31,12 +31,8 @@ static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
 /// Writer of messages.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
+    pub(super) options: NatsOptions,
     pub(super) formatter: Formatter,
-    pub(super) cluster: String,
-    pub(super) template: SubjectTemplate,
-    pub(super) mode: ContentMode,
-    /// Stream that must store the message.
-    pub(super) stream: Option<String>,
 }
 
 /// Message of one event.
@@ -47,8 +43,6 @@ pub(super) struct Message {
     pub(super) id: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
-    /// Maximum size of headers and payload in transit, in bytes.
-    pub(super) len: usize,
     /// Time at which the engine received the change, in nanoseconds since the Unix epoch. The message cannot have been
     /// stored much earlier.
     pub(super) time_nanos: i128,
@@ -60,14 +54,17 @@ impl Writer {
     /// Makes the message of an event.
     ///
     /// # Errors
-    /// `Rejected` if the subject would be longer than servers accept, and errors of encoding the event.
+    /// `Rejected` if the subject would be longer than servers accept. `TooLarge` if headers and payload may have more
+    /// than `max` bytes in transit. Errors of encoding the event.
     pub(super) fn message(
         &self,
         event: &Event,
         trace: Option<TraceContext>,
         form: Form,
+        max: usize,
     ) -> Result<Message, HandlerError> {
-        let subject = self.template.subject(&self.cluster, event);
+        let NatsOptions { subject, cluster, mode, jetstream, .. } = &self.options;
+        let subject = subject.subject(cluster, event);
         let id = header_value(&cloud_event::id(event));
         if subject.len() > SUBJECT_LEN_MAX {
             let len = subject.len();
@@ -80,26 +77,29 @@ impl Writer {
             len += name_text.len() + value.len() + ": \r\n".len();
             headers.insert(name, HeaderValue::from(value));
         };
-        if self.mode == ContentMode::Binary {
-            let encoder = self.formatter.encoder();
-            encoder.each_attribute(event, |attribute, value| {
+        if *mode == ContentMode::Binary {
+            self.formatter.encoder().each_attribute(event, |attribute, value| {
                 add(ATTRIBUTES[attribute as usize].clone(), header_value(value));
             });
         }
-        let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
+        let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, *mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id.clone());
         if let Some(trace) = trace {
             add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
         }
-        if let Some(stream) = &self.stream {
-            add(NATS_EXPECTED_STREAM, stream.clone());
+        if let Some(jetstream) = jetstream {
+            add(NATS_EXPECTED_STREAM, jetstream.stream.clone());
+        }
+        len += payload.len();
+        if len > max {
+            let problem = format!("the message to {subject} has {len} bytes: the limit is {max}");
+            return Err(HandlerError::TooLarge(problem));
         }
         Ok(Message {
             subject: subject.into(),
             id,
             headers,
-            len: len + payload.len(),
             payload: payload.into(),
             time_nanos: i128::from(event.record.time_micros) * 1000,
             is_new: matches!(event.record.change, Change::Added { .. }),

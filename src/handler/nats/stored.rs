@@ -1,9 +1,9 @@
 //! Stored messages: the last sequence of a subject, and a search for an event.
 
-use std::sync::Mutex;
+use std::{collections::HashMap, hash::BuildHasher as _, sync::Mutex};
 
 use async_nats::{
-    HeaderMap, Subject,
+    HeaderMap,
     datetime::from_nanos,
     header::NATS_MESSAGE_ID,
     jetstream::{
@@ -11,10 +11,11 @@ use async_nats::{
         stream::{LastRawMessageErrorKind, Stream},
     },
 };
+use foldhash::fast::RandomState;
 use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
 
-use super::{last::Lasts, link::ANSWER_WAIT, message::Message};
+use super::{link::ANSWER_WAIT, message::Message};
 use crate::{handler::HandlerError, mutex::lock};
 
 /// Maximum difference between the clocks of engine and servers.
@@ -28,70 +29,62 @@ const SEARCH_BATCH: usize = 500;
 
 /// State of a stream that is kept between batches.
 pub(super) struct Memory {
-    lasts: Mutex<Lasts>,
+    /// Last sequences by the hash of their subject. Two subjects with the same hash share one. The server then refuses a
+    /// message with the wrong sequence, and the caller checks the stored messages.
+    lasts: Mutex<HashMap<u64, u64, RandomState>>,
     searches: Semaphore,
 }
 
-/// The event to search for.
-pub(super) struct Sought {
-    subject: Subject,
-    id: String,
-    time_nanos: i128,
-}
-
-/// Stored state of a subject.
-pub(super) enum Stored {
-    /// The event is stored.
-    This,
-    /// The event is not stored; the last sequence of the subject, 0 if it is empty.
-    Other(u64),
-}
-
-impl Sought {
-    pub(super) fn of(message: &Message) -> Self {
-        Self { subject: message.subject.clone(), id: message.id.clone(), time_nanos: message.time_nanos }
+impl Default for Memory {
+    fn default() -> Self {
+        Self { lasts: Mutex::default(), searches: Semaphore::new(SEARCHES_MAX) }
     }
 }
 
 impl Memory {
-    pub(super) fn new() -> Self {
-        Self { lasts: Mutex::new(Lasts::new(LASTS_MAX)), searches: Semaphore::new(SEARCHES_MAX) }
-    }
-
-    /// Returns the last sequence of a subject, if it is remembered.
+    /// Returns the last sequence of a subject, if it is remembered; 0 means a subject without messages.
     pub(super) fn last(&self, subject: &str) -> Option<u64> {
-        lock(&self.lasts).get(subject)
+        let lasts = lock(&self.lasts);
+        lasts.get(&lasts.hasher().hash_one(subject)).copied()
     }
 
-    /// Remembers the last sequence of a subject.
+    /// Remembers the last sequence of a subject. A full memory is cleared: then each subject costs one request.
     pub(super) fn remember(&self, subject: &str, sequence: u64) {
-        lock(&self.lasts).insert(subject, sequence);
+        let mut lasts = lock(&self.lasts);
+        if lasts.len() >= LASTS_MAX {
+            lasts.clear();
+        }
+        let key = lasts.hasher().hash_one(subject);
+        lasts.insert(key, sequence);
     }
 
     /// Forgets a subject whose last sequence is not known any more.
     pub(super) fn forget(&self, subject: &str) {
-        lock(&self.lasts).forget(subject);
+        let mut lasts = lock(&self.lasts);
+        let key = lasts.hasher().hash_one(subject);
+        lasts.remove(&key);
     }
 
-    /// Checks if an event is stored, as the last message of its subject or earlier.
-    pub(super) async fn look(&self, stream: &Stream<()>, sought: Sought) -> Result<Stored, HandlerError> {
+    /// Checks if a message is stored, as the last message of its subject or earlier. Returns `None` if it is; otherwise
+    /// the last sequence of its subject, 0 if there is none.
+    pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Option<u64>, HandlerError> {
         let subject = sought.subject.as_str();
         let last = match stream.get_last_raw_message_by_subject(subject).await {
             Ok(last) => last,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Stored::Other(0)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Some(0)),
             Err(error) => return Err(failed(&format!("look at the last message of {subject}"), &error)),
         };
         let is_this = is_message(&last.headers, &sought.id);
         let is_older = last.time.unix_timestamp_nanos() + CLOCK_SKEW_NANOS < sought.time_nanos;
-        if is_this || (!is_older && self.search(stream, &sought).await?) {
-            return Ok(Stored::This);
+        if is_this || (!is_older && self.search(stream, sought).await?) {
+            return Ok(None);
         }
         self.remember(subject, last.sequence);
-        Ok(Stored::Other(last.sequence))
+        Ok(Some(last.sequence))
     }
 
     /// Searches the messages of the subject that were stored since the event happened.
-    async fn search(&self, stream: &Stream<()>, sought: &Sought) -> Result<bool, HandlerError> {
+    async fn search(&self, stream: &Stream, sought: &Message) -> Result<bool, HandlerError> {
         let _permit = self.searches.acquire().await;
         let what = format!("search {} for an earlier delivery", sought.subject);
         let start_time = from_nanos(sought.time_nanos - CLOCK_SKEW_NANOS).map_err(|error| failed(&what, &*error))?;
@@ -133,4 +126,25 @@ fn is_message(headers: &HeaderMap, id: &str) -> bool {
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> HandlerError {
     HandlerError::Failed(format!("failed to {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_memory_is_bounded_and_newest_sequence_wins() {
+        let memory = Memory::default();
+        for (subject, sequence) in [("a", 1), ("b", 2), ("a", 3)] {
+            memory.remember(subject, sequence);
+        }
+        assert_eq!((memory.last("a"), memory.last("b")), (Some(3), Some(2)));
+        memory.forget("a");
+        assert_eq!(memory.last("a"), None);
+        for i in 0..LASTS_MAX as u64 {
+            memory.remember(&format!("other-{i}"), i);
+        }
+        assert_eq!((memory.last("b"), memory.last("other-9")), (None, None));
+        assert!(lock(&memory.lasts).len() <= LASTS_MAX);
+    }
 }

@@ -2,12 +2,66 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
+use async_nats::jetstream::{
+    Context, ErrorCode,
+    context::GetStreamErrorKind,
+    stream::{Config, RetentionPolicy, StorageType, Stream},
+};
 
 use super::{ExpectLast, JetStreamOptions, wildcard};
+use crate::handler::HandlerError;
+
+/// Creates the stream, or checks the existing one. `wildcard` are the subjects of the handler.
+pub(super) async fn open(
+    context: &Context,
+    options: &JetStreamOptions,
+    wildcard: &str,
+) -> Result<Stream, HandlerError> {
+    let name = &options.stream;
+    let failed = |problem: String| Err(HandlerError::Failed(problem));
+    let stream = match context.get_stream(name).await {
+        Ok(found) => found,
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                if !options.create {
+                    return failed(format!("stream {name} does not exist: create it, or set create = true"));
+                }
+                let created = context.create_stream(wanted(options, wildcard)).await;
+                let created = created
+                    .map_err(|error| HandlerError::Failed(format!("failed to create the stream {name}: {error}")))?;
+                tracing::info!(stream = %name, "created the stream");
+                created
+            }
+            GetStreamErrorKind::JetStream(answer)
+                if matches!(
+                    answer.error_code(),
+                    ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
+                ) =>
+            {
+                let advice = "enable it, or remove [handlers.*.jetstream]";
+                return failed(format!("JetStream is not enabled for this account: {advice}"));
+            }
+            _ => {
+                let advice = "check that JetStream is enabled, and that the user may read streams";
+                return failed(format!("failed to read stream {name}: {error}; {advice}"));
+            }
+        },
+    };
+    let harmless = check(&stream.cached_info().config, options, wildcard)
+        .map_err(|problem| HandlerError::Failed(format!("stream {name} {problem}")))?;
+    for difference in harmless {
+        tracing::warn!(stream = %name, difference, "the stream differs from the configuration, but can be used");
+    }
+    Ok(stream)
+}
+
+/// Returns the maximum message size of a stream.
+pub(super) fn message_max(stream: &Stream) -> usize {
+    usize::try_from(stream.cached_info().config.max_message_size).ok().filter(|max| *max > 0).unwrap_or(usize::MAX)
+}
 
 /// Returns the configuration of the stream to create.
-pub(super) fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
+fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
     let subjects = if options.subjects.is_empty() { vec![wildcard.to_owned()] } else { options.subjects.clone() };
     Config {
         name: options.stream.clone(),
@@ -23,12 +77,12 @@ pub(super) fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
 ///
 /// # Errors
 /// Returns a harmful difference: the field, both values, and the remedy.
-pub(super) fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Vec<String>, String> {
+fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Vec<String>, String> {
+    usable(found, options)?;
     let mut harmless = Vec::new();
-    usable(found, options).map_err(|problem| format!("stream {} {problem}", found.name))?;
-    subjects(found, options, wildcard, &mut harmless)?;
+    harmless.extend(subjects(found, options, wildcard)?);
     if options.create {
-        as_asked(found, options, &mut harmless)?;
+        harmless.extend(as_asked(found, options)?);
     }
     if options.expect_last == ExpectLast::PerSubject && found.max_messages_per_subject > 0 {
         harmless.push(format!(
@@ -44,40 +98,33 @@ pub(super) fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) 
 
 /// Checks for settings with which no message can be stored reliably.
 fn usable(found: &Config, options: &JetStreamOptions) -> Result<(), String> {
-    if found.mirror.is_some() {
-        return Err("has `mirror`: nothing can be published to it; name the stream that it mirrors".to_owned());
+    let is_conditional = options.expect_last == ExpectLast::PerSubject;
+    let retention = format!("retention: {:?}", found.retention);
+    let settings = [
+        (found.mirror.is_some(), "mirror", "nothing can be published to it; name the stream that it mirrors"),
+        (found.sealed, "sealed: true", "nothing can be published to it; name another stream"),
+        (found.no_ack, "no_ack: true", "stored messages are not acknowledged; set it to false"),
+        (
+            is_conditional && found.retention != RetentionPolicy::Limits,
+            retention.as_str(),
+            "with expect_last = \"per-subject\" what is stored must stay to be looked up; use a stream of retention \
+             limits, or expect_last = \"off\"",
+        ),
+        (
+            is_conditional && found.subject_transform.is_some(),
+            "subject_transform",
+            "with expect_last = \"per-subject\" messages must be found under the subject they were sent to; remove \
+             it, or set expect_last = \"off\"",
+        ),
+    ];
+    match settings.iter().find(|(is_set, ..)| *is_set) {
+        Some((_, setting, problem)) => Err(format!("has `{setting}`: {problem}")),
+        None => Ok(()),
     }
-    if found.sealed {
-        return Err("has `sealed: true`: nothing can be published to it; name another stream".to_owned());
-    }
-    if found.no_ack {
-        return Err("has `no_ack: true`: stored messages are not acknowledged; set it to false".to_owned());
-    }
-    if options.expect_last == ExpectLast::PerSubject {
-        if found.retention != RetentionPolicy::Limits {
-            return Err(format!(
-                "has `retention: {:?}`: with expect_last = \"per-subject\" what is stored must stay to be looked up; \
-                 use a stream of retention limits, or expect_last = \"off\"",
-                found.retention
-            ));
-        }
-        if found.subject_transform.is_some() {
-            return Err(
-                "has `subject_transform`: with expect_last = \"per-subject\" messages must be found under the \
-                        subject they were sent to; remove it, or set expect_last = \"off\""
-                    .to_owned(),
-            );
-        }
-    }
-    Ok(())
 }
 
-fn subjects(
-    found: &Config,
-    options: &JetStreamOptions,
-    wildcard: &str,
-    harmless: &mut Vec<String>,
-) -> Result<(), String> {
+/// Checks the subjects; returns a harmless difference.
+fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Option<String>, String> {
     let missing: Vec<_> = std::iter::once(wildcard)
         .chain(options.subjects.iter().map(String::as_str))
         .filter(|wanted| !found.subjects.iter().any(|there| wildcard::covers(there, wanted)))
@@ -85,53 +132,51 @@ fn subjects(
     let reaches = |wanted: &&str| found.subjects.iter().any(|there| wildcard::overlap(there, wanted));
     if let Some(wanted) = missing.iter().find(|wanted| !reaches(wanted)) {
         return Err(format!(
-            "stream {} has `subjects: {:?}`, none of which takes {wanted}: add it to the stream, or change `subject`",
-            found.name, found.subjects
+            "has `subjects: {:?}`, none of which takes {wanted}: add it to the stream, or change `subject`",
+            found.subjects
         ));
     }
-    if !missing.is_empty() {
-        harmless.push(format!("subjects: {:?} cover only a part of {missing:?}", found.subjects));
-    }
-    Ok(())
+    Ok((!missing.is_empty()).then(|| format!("subjects: {:?} cover only a part of {missing:?}", found.subjects)))
 }
 
-/// Compares with the stream that would have been created.
-fn as_asked(found: &Config, options: &JetStreamOptions, harmless: &mut Vec<String>) -> Result<(), String> {
-    let name = &found.name;
+/// Compares with the stream that would have been created. Returns the harmless differences.
+fn as_asked(found: &Config, options: &JetStreamOptions) -> Result<Vec<String>, String> {
     // Zero keeps messages for ever.
     let for_ever = |age: Duration| if age.is_zero() { Duration::MAX } else { age };
-    if for_ever(found.max_age) < for_ever(options.max_age) {
-        return Err(format!(
-            "stream {name} has `max_age: {:?}`, which is less than {:?}: messages would go too early; change the \
-             stream or `max_age`",
-            found.max_age, options.max_age
-        ));
-    }
-    if found.duplicate_window < options.duplicate_window && options.expect_last == ExpectLast::Off {
-        return Err(format!(
-            "stream {name} has `duplicate_window: {:?}`, which is less than {:?}: a change may be stored twice; change \
-             the stream or `duplicate_window`, or set expect_last = \"per-subject\"",
-            found.duplicate_window, options.duplicate_window
-        ));
-    }
-    if found.num_replicas < options.replicas as usize {
-        return Err(format!(
-            "stream {name} has `num_replicas: {}`, which is less than {}: change the stream or `replicas`",
-            found.num_replicas, options.replicas
-        ));
-    }
-    for (field, there, wanted) in [
-        ("max_age", found.max_age, options.max_age),
-        ("duplicate_window", found.duplicate_window, options.duplicate_window),
+    let (is_off, replicas) = (options.expect_last == ExpectLast::Off, options.replicas as usize);
+    let text = |duration: Duration| format!("{duration:?}");
+    let mut harmless = Vec::new();
+    for (field, there, wanted, is_harmful, remedy) in [
+        (
+            "max_age",
+            text(found.max_age),
+            text(options.max_age),
+            for_ever(found.max_age) < for_ever(options.max_age),
+            "messages would go too early; change the stream or `max_age`",
+        ),
+        (
+            "duplicate_window",
+            text(found.duplicate_window),
+            text(options.duplicate_window),
+            is_off && found.duplicate_window < options.duplicate_window,
+            "a change may be stored twice; change the stream or `duplicate_window`, or set expect_last = \"per-subject\"",
+        ),
+        (
+            "num_replicas",
+            found.num_replicas.to_string(),
+            replicas.to_string(),
+            found.num_replicas < replicas,
+            "change the stream or `replicas`",
+        ),
     ] {
+        if is_harmful {
+            return Err(format!("has `{field}: {there}`, which is less than {wanted}: {remedy}"));
+        }
         if there != wanted {
-            harmless.push(format!("{field}: {there:?}, not {wanted:?}"));
+            harmless.push(format!("{field}: {there}, not {wanted}"));
         }
     }
-    if found.num_replicas != options.replicas as usize {
-        harmless.push(format!("num_replicas: {}, not {}", found.num_replicas, options.replicas));
-    }
-    Ok(())
+    Ok(harmless)
 }
 
 #[cfg(test)]
@@ -175,7 +220,7 @@ mod tests {
         ];
         for (field, change) in cases {
             let error = look(&options(), change).unwrap_err();
-            assert!(error.starts_with("stream K8S has ") && error.contains(field), "{field}: {error}");
+            assert!(error.starts_with("has ") && error.contains(field), "{field}: {error}");
         }
         let three = JetStreamOptions { replicas: 3, ..options() };
         assert!(look(&three, |found| found.num_replicas = 1).unwrap_err().contains("`num_replicas: 1`"));

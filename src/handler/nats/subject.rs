@@ -3,55 +3,33 @@
 //! **Invariants:** every value is one token, and different values are different tokens. The token of a value is never
 //! empty and contains no separator or wildcard of NATS.
 
-use std::fmt::Write as _;
-
-use crate::{journal::ChangeKind, notification::Event};
+use crate::{
+    handler::template::{NameEncoding, NameTemplate, Placeholder},
+    notification::Event,
+};
 
 /// Maximum length of a subject. A server closes the connection after a command line of more than 4 KiB.
 pub const SUBJECT_LEN_MAX: usize = 2048;
 
-/// Value of a placeholder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Placeholder {
-    /// Configured name of the cluster.
-    Cluster,
-    /// API group; `core` for the empty group.
-    Group,
-    /// Plural name of the type.
-    Resource,
-    /// Namespace; `_` for none.
-    Namespace,
-    /// Name of the object; `_` for `synced`, which has none.
-    Name,
-    /// Kind of the type.
-    Kind,
-    /// Version of the type's API.
-    Version,
-    /// `added`, `updated`, `deleted`, `removed`, `synced`.
-    Event,
-}
-
-const PLACEHOLDERS: [(&str, Placeholder); 8] = [
-    ("cluster", Placeholder::Cluster),
-    ("group", Placeholder::Group),
-    ("resource", Placeholder::Resource),
-    ("namespace", Placeholder::Namespace),
-    ("name", Placeholder::Name),
-    ("kind", Placeholder::Kind),
-    ("version", Placeholder::Version),
-    ("event", Placeholder::Event),
+const PLACEHOLDERS: [Placeholder; 8] = [
+    Placeholder::Cluster,
+    Placeholder::Group,
+    Placeholder::Resource,
+    Placeholder::Namespace,
+    Placeholder::Name,
+    Placeholder::Kind,
+    Placeholder::Version,
+    Placeholder::Event,
 ];
 
-/// One token: text with at most one placeholder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Token {
-    before: String,
-    value: Option<(Placeholder, String)>,
-}
+const ENCODING: NameEncoding = NameEncoding { escape: '%', plain: "-" };
 
 /// A valid template of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubjectTemplate(Vec<Token>);
+pub struct SubjectTemplate {
+    template: NameTemplate,
+    wildcard: String,
+}
 
 impl SubjectTemplate {
     /// Parses a template.
@@ -59,119 +37,45 @@ impl SubjectTemplate {
     /// # Errors
     /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let tokens = text.split('.').map(Token::parse).collect::<Result<Vec<_>, _>>()?;
+        let tokens = || text.split('.');
+        if tokens().any(str::is_empty) {
+            return Err("has an empty token: expected text or a placeholder between the dots".to_owned());
+        }
         if text.starts_with('$') {
             return Err("begins with \"$\", which is reserved for the server: expected another first token".to_owned());
         }
-        Ok(Self(tokens))
+        let template = NameTemplate::parse(text, &PLACEHOLDERS)?;
+        let is_allowed = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '*' | '>' | '}' | '%');
+        template.check_text(is_allowed, "printable ASCII other than * > } %")?;
+        if let Some(token) = tokens().find(|token| token.matches('{').count() > 1) {
+            return Err(format!("has two placeholders in \"{token}\": expected a \".\" between them"));
+        }
+        let wildcard: Vec<_> = tokens().map(|token| if token.contains('{') { "*" } else { token }).collect();
+        Ok(Self { template, wildcard: wildcard.join(".") })
     }
 
     /// Returns true if each object has its own subjects. Otherwise the sequence of a subject does not belong to one
     /// object.
     pub fn is_per_object(&self) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource};
-        let has = |wanted| self.0.iter().any(|token| token.placeholder() == Some(wanted));
+        let has = |wanted| self.template.has(wanted);
         has(Group) && (has(Resource) || has(Kind)) && has(Namespace) && has(Name)
     }
 
     /// Returns the wildcard for all subjects of the template, for every cluster.
-    pub fn wildcard(&self) -> String {
-        let tokens: Vec<_> =
-            self.0.iter().map(|token| if token.value.is_some() { "*" } else { token.before.as_str() }).collect();
-        tokens.join(".")
+    pub fn wildcard(&self) -> &str {
+        &self.wildcard
     }
 
     /// Returns the subject of an event.
     pub fn subject(&self, cluster: &str, event: &Event) -> String {
-        self.fill(|placeholder, out| write_value(out, placeholder, cluster, event))
+        self.fill(|placeholder| placeholder.value(cluster, event))
     }
 
-    fn fill(&self, write: impl Fn(Placeholder, &mut String)) -> String {
+    fn fill<'a>(&self, value: impl Fn(Placeholder) -> &'a str) -> String {
         let mut subject = String::with_capacity(96);
-        for (i, token) in self.0.iter().enumerate() {
-            if i > 0 {
-                subject.push('.');
-            }
-            subject.push_str(&token.before);
-            if let Some((placeholder, after)) = &token.value {
-                write(*placeholder, &mut subject);
-                subject.push_str(after);
-            }
-        }
+        self.template.fill(&mut subject, |out, placeholder| ENCODING.write(out, placeholder, value(placeholder)));
         subject
-    }
-}
-
-impl Token {
-    fn placeholder(&self) -> Option<Placeholder> {
-        self.value.as_ref().map(|(placeholder, _)| *placeholder)
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            return Err("has an empty token: expected text or a placeholder between the dots".to_owned());
-        }
-        let Some((before, rest)) = text.split_once('{') else {
-            return Ok(Self { before: literal(text)?, value: None });
-        };
-        let Some((name, after)) = rest.split_once('}') else {
-            return Err(format!("has no \"}}\" after \"{{{rest}\""));
-        };
-        let Some((_, placeholder)) = PLACEHOLDERS.iter().find(|(known, _)| *known == name) else {
-            let known: Vec<_> = PLACEHOLDERS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
-            return Err(format!("has the unknown placeholder {{{name}}}: expected one of {}", known.join(" ")));
-        };
-        if after.contains('{') {
-            return Err(format!("has two placeholders in \"{text}\": expected a \".\" between them"));
-        }
-        Ok(Self { before: literal(before)?, value: Some((*placeholder, literal(after)?)) })
-    }
-}
-
-fn literal(text: &str) -> Result<String, String> {
-    match text.chars().find(|letter| !letter.is_ascii_graphic() || matches!(letter, '*' | '>' | '}' | '%')) {
-        Some(letter) => Err(format!("has {letter:?} in \"{text}\": expected printable ASCII other than * > }} %")),
-        None => Ok(text.to_owned()),
-    }
-}
-
-fn write_value(out: &mut String, placeholder: Placeholder, cluster: &str, event: &Event) {
-    let resource = &event.unit.resource;
-    let object = event.record.object();
-    match placeholder {
-        Placeholder::Cluster => encode_or(out, cluster, "_"),
-        Placeholder::Group => write_group(out, &resource.group),
-        Placeholder::Resource => encode_or(out, &resource.plural, "_"),
-        Placeholder::Kind => encode_or(out, &resource.kind, "_"),
-        Placeholder::Version => encode_or(out, &resource.version, "_"),
-        Placeholder::Namespace => {
-            let of_unit = event.unit.namespace.as_deref().unwrap_or_default();
-            encode_or(out, object.map_or(of_unit, |object| object.namespace()), "_");
-        }
-        Placeholder::Name => encode_or(out, object.map_or("", |object| object.name()), "_"),
-        Placeholder::Event => out.push_str(ChangeKind::of(&event.record.change).as_str()),
-    }
-}
-
-/// Writes a group. The empty group is written as `core`, so the first letter of a group named `core` is encoded.
-fn write_group(out: &mut String, group: &str) {
-    match group.strip_prefix('c') {
-        Some("ore") => out.push_str("%63ore"),
-        _ => encode_or(out, group, "core"),
-    }
-}
-
-/// Writes a value as a token: letters, digits and `-` are unchanged, every other byte becomes `%XX`.
-fn encode_or(out: &mut String, value: &str, empty: &str) {
-    if value.is_empty() {
-        out.push_str(empty);
-    }
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'-' {
-            out.push(char::from(byte));
-        } else {
-            write!(out, "%{byte:02X}").expect("writing to a string succeeds");
-        }
     }
 }
 
@@ -183,13 +87,13 @@ mod tests {
 
     fn token(value: &str) -> String {
         let mut out = String::new();
-        encode_or(&mut out, value, "_");
+        ENCODING.write(&mut out, Placeholder::Name, value);
         out
     }
 
     fn group(value: &str) -> String {
         let mut out = String::new();
-        write_group(&mut out, value);
+        ENCODING.write(&mut out, Placeholder::Group, value);
         out
     }
 
@@ -259,10 +163,10 @@ mod tests {
         #[test]
         fn different_objects_have_different_subjects(a in "[a_%.-]{0,3}", b in "[a_%.-]{0,3}", c in "[a_%.-]{0,3}", d in "[a_%.-]{0,3}") {
             let template = SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}").unwrap();
-            let subject = |namespace: &str, name: &str| template.fill(|placeholder, out| match placeholder {
-                Placeholder::Namespace => encode_or(out, namespace, "_"),
-                Placeholder::Name => encode_or(out, name, "_"),
-                _ => out.push('x'),
+            let subject = |namespace: &str, name: &str| template.fill(|placeholder| match placeholder {
+                Placeholder::Namespace => namespace,
+                Placeholder::Name => name,
+                _ => "x",
             });
             prop_assert_eq!((&a, &b) == (&c, &d), subject(&a, &b) == subject(&c, &d));
             prop_assert_eq!(subject(&a, &b).split('.').count(), 5);

@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use crate::mutex::lock;
@@ -16,43 +16,40 @@ type Make<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 pub(super) struct Fresh<T> {
     files: Vec<PathBuf>,
     make: Make<T>,
-    made: Mutex<Made<T>>,
-}
-
-struct Made<T> {
-    value: T,
-    seen: Vec<Option<Stamp>>,
+    /// The value, and the identities of the files at that time.
+    made: Mutex<(Arc<T>, Vec<Option<Stamp>>)>,
 }
 
 /// Identity of a file's content: device, inode, length, times of change.
 type Stamp = (u64, u64, u64, [i64; 4]);
 
-impl<T: Clone> Fresh<T> {
+impl<T> Fresh<T> {
     /// Computes the value for the first time. Blocks while it reads files.
     pub(super) fn new(
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let seen = stamps(&files);
-        let first = Made { value: make()?, seen };
-        Ok(Self { files, make: Box::new(make), made: Mutex::new(first) })
+        let made = Mutex::new((Arc::new(make()?), seen));
+        Ok(Self { files, make: Box::new(make), made })
     }
 
     /// Returns the value; computes it again if a file has changed. Blocks while it checks the files.
-    pub(super) fn get(&self) -> T {
+    pub(super) fn get(&self) -> Arc<T> {
         let mut made = lock(&self.made);
+        let (value, seen) = &mut *made;
         let now = stamps(&self.files);
-        if now != made.seen {
-            made.seen = now;
+        if now != *seen {
+            *seen = now;
             match (self.make)() {
-                Ok(value) => {
+                Ok(new) => {
                     tracing::info!(files = ?self.files, "reloaded changed files");
-                    made.value = value;
+                    *value = Arc::new(new);
                 }
                 Err(error) => tracing::warn!(error, "a changed file is invalid; the previous content stays in use"),
             }
         }
-        made.value.clone()
+        Arc::clone(value)
     }
 }
 
@@ -84,15 +81,15 @@ mod tests {
             move || fs::read_to_string(&file).unwrap_or_default().parse::<u32>().map_err(|error| error.to_string())
         };
         let fresh = Fresh::new(vec![file.clone()], read).unwrap();
-        assert_eq!(fresh.get(), 1);
+        assert_eq!(*fresh.get(), 1);
         replace("2");
-        assert_eq!(fresh.get(), 2);
+        assert_eq!(*fresh.get(), 2);
         replace("no number");
-        assert_eq!(fresh.get(), 2);
+        assert_eq!(*fresh.get(), 2);
         fs::remove_file(&file).unwrap();
-        assert_eq!(fresh.get(), 2);
+        assert_eq!(*fresh.get(), 2);
         replace("3");
-        assert_eq!(fresh.get(), 3);
+        assert_eq!(*fresh.get(), 3);
     }
 
     #[test]

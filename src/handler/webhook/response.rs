@@ -19,7 +19,13 @@ pub(super) struct Answer<'a> {
 }
 
 /// Returns the result of a delivery. Only statuses in `reject` reject an event; `now` is used for a date in the answer.
-pub(super) fn verdict(answer: &Answer<'_>, reject: &[StatusCode], now: SystemTime) -> Result<(), HandlerError> {
+/// `at` adds the receiver to the text of an error.
+pub(super) fn verdict(
+    answer: &Answer<'_>,
+    reject: &[StatusCode],
+    now: SystemTime,
+    at: impl Fn(String) -> String,
+) -> Result<(), HandlerError> {
     let Answer { status, headers, text } = answer;
     if status.is_success() {
         return Ok(());
@@ -27,10 +33,11 @@ pub(super) fn verdict(answer: &Answer<'_>, reject: &[StatusCode], now: SystemTim
     let said = if text.is_empty() { format!("answered {status}") } else { format!("answered {status}: {text}") };
     if status.is_redirection() {
         let place = headers.get(LOCATION).and_then(|place| place.to_str().ok()).map(without_query).unwrap_or_default();
-        return Err(HandlerError::Failed(format!(
+        return Err(HandlerError::Failed(at(format!(
             "answered {status}{place}: redirects are not followed, set `url` to the address that takes events"
-        )));
+        ))));
     }
+    let said = at(said);
     Err(match *status {
         status if !reject.contains(&status) => match retry_after(headers, now) {
             Some(retry_after) => HandlerError::Busy { reason: said, retry_after },
@@ -86,7 +93,7 @@ mod tests {
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
         let now = httpdate::parse_http_date("Sat, 21 Nov 2026 06:40:03 GMT").unwrap();
         let code = |status: u16| StatusCode::from_u16(status).unwrap();
-        verdict(&Answer { status: code(status), headers: &headers, text }, &[400, 413, 422].map(code), now)
+        verdict(&Answer { status: code(status), headers: &headers, text }, &[400, 413, 422].map(code), now, |text| text)
     }
 
     #[test]
@@ -126,7 +133,8 @@ mod tests {
         for status in [400, 413, 422] {
             let status = StatusCode::from_u16(status).unwrap();
             let answer = Answer { status, headers: &HeaderMap::new(), text: "" };
-            assert!(matches!(verdict(&answer, &[], SystemTime::UNIX_EPOCH), Err(HandlerError::Failed(_))), "{status}");
+            let verdict = verdict(&answer, &[], SystemTime::UNIX_EPOCH, |text| text);
+            assert!(matches!(verdict, Err(HandlerError::Failed(_))), "{status}");
         }
     }
 

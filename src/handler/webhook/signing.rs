@@ -1,7 +1,5 @@
 //! Authentication of requests: a token, a password, or a signature by Standard Webhooks 1.0.
 
-use std::path::PathBuf;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -10,7 +8,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::fresh::Fresh;
 use crate::secret::{ExposeSecret, SecretRef, exclusive_keys};
 
 /// Authentication of the sender.
@@ -33,7 +30,8 @@ pub enum Auth {
 }
 
 impl Auth {
-    fn secret(&self) -> &SecretRef {
+    /// Returns the location of the secret.
+    pub(super) fn secret(&self) -> &SecretRef {
         match self {
             Self::Bearer(secret) | Self::Basic { password: secret, .. } | Self::Signature(secret) => secret,
         }
@@ -47,33 +45,21 @@ impl Auth {
         self.credentials().map(drop)
     }
 
-    pub(super) fn keep_fresh(self) -> Result<Fresh<Credentials>, String> {
-        let files: Vec<PathBuf> = self.secret().file().map(ToOwned::to_owned).into_iter().collect();
-        Fresh::new(files, move || self.credentials())
-    }
-
-    fn credentials(&self) -> Result<Credentials, String> {
-        let secret = self.secret().read().map_err(|error| error.to_string())?;
+    pub(super) fn credentials(&self) -> Result<Credentials, String> {
+        let secret = self.secret().read()?;
         let secret = secret.expose_secret();
-        let (authorization, keys) = match self {
-            Self::Bearer(_) => (Some(format!("Bearer {secret}")), Vec::new()),
+        let hidden = secret.split_whitespace().chain([secret]).map(str::to_owned).collect();
+        let credentials = Credentials { hidden, ..Credentials::default() };
+        match self {
+            Self::Bearer(_) => credentials.authorized("Bearer", secret),
             Self::Basic { username, .. } => {
-                (Some(format!("Basic {}", STANDARD.encode(format!("{username}:{secret}")))), Vec::new())
+                credentials.authorized("Basic", &STANDARD.encode(format!("{username}:{secret}")))
             }
-            Self::Signature(_) => (None, secret.split_whitespace().map(key).collect::<Result<_, _>>()?),
-        };
-        if matches!(self, Self::Signature(_)) && keys.is_empty() {
-            return Err(EXPECTED_KEY.to_owned());
+            Self::Signature(_) => {
+                let keys = secret.split_whitespace().map(key).collect::<Result<Vec<_>, _>>()?;
+                if keys.is_empty() { Err(EXPECTED_KEY.to_owned()) } else { Ok(Credentials { keys, ..credentials }) }
+            }
         }
-        let header = |text: &String| {
-            let unfit = |_| "the token has characters that no header can carry: expected printable ASCII".to_owned();
-            let mut value = HeaderValue::from_str(text).map_err(unfit)?;
-            value.set_sensitive(true);
-            Ok::<_, String>(value)
-        };
-        let sent = authorization.iter().filter_map(|text| text.split_once(' ')).map(|(_, token)| token.to_owned());
-        let hidden = sent.chain(secret.split_whitespace().map(str::to_owned)).chain([secret.to_owned()]).collect();
-        Ok(Credentials { authorization: authorization.as_ref().map(header).transpose()?, keys, hidden })
     }
 }
 
@@ -88,7 +74,7 @@ fn key(secret: &str) -> Result<Hmac<Sha256>, String> {
 }
 
 /// Secrets that were read. Never print them.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Credentials {
     authorization: Option<HeaderValue>,
     keys: Vec<Hmac<Sha256>>,
@@ -96,6 +82,15 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
+    /// Adds the header `Authorization` with a token, which is also hidden.
+    fn authorized(mut self, scheme: &str, token: &str) -> Result<Self, String> {
+        let unfit = |_| "the token has characters that no header can carry: expected printable ASCII".to_owned();
+        let mut value = HeaderValue::from_str(&format!("{scheme} {token}")).map_err(unfit)?;
+        value.set_sensitive(true);
+        self.hidden.insert(0, token.to_owned());
+        Ok(Self { authorization: Some(value), ..self })
+    }
+
     /// Adds the headers of a request. `message` is the same for every attempt with the same events; `timestamp` is in
     /// seconds since the Unix epoch.
     pub(super) fn sign(&self, headers: &mut HeaderMap, message: &str, timestamp: i64, body: &[u8]) {

@@ -1,10 +1,8 @@
 //! Target of requests: the URL and the configured headers. Both may be secret.
 
-use std::path::PathBuf;
-
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::{WebhookOptions, fresh::Fresh};
+use super::WebhookOptions;
 use crate::secret::{ExposeSecret, PlainOrSecret};
 
 /// Minimum length of a part of a secret URL that is hidden by itself. Shorter parts are hidden only within the whole
@@ -12,7 +10,6 @@ use crate::secret::{ExposeSecret, PlainOrSecret};
 const HIDDEN_PART_MIN: usize = 8;
 
 /// Values of the options `url` and `headers`, including secrets. Never print them.
-#[derive(Clone)]
 pub(super) struct Target {
     pub(super) url: Uri,
     pub(super) headers: HeaderMap,
@@ -23,15 +20,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn keep_fresh(options: &WebhookOptions) -> Result<Fresh<Self>, String> {
-        let values = options.headers.iter().map(|(_, value)| value);
-        let files: Vec<PathBuf> =
-            [&options.url].into_iter().chain(values).filter_map(|value| Some(value.file()?.to_owned())).collect();
-        let options = options.clone();
-        Fresh::new(files, move || Self::read(&options))
-    }
-
-    fn read(options: &WebhookOptions) -> Result<Self, String> {
+    pub(super) fn read(options: &WebhookOptions) -> Result<Self, String> {
         let url = read_url(&options.url)?;
         let mut hidden = Vec::new();
         let (scheme, host) = (url.scheme_str().unwrap_or_default(), url.authority().map_or("", |host| host.as_str()));
@@ -61,7 +50,7 @@ impl Target {
 /// # Errors
 /// Fails if the secret is missing, or the text is not a valid target URL. The error does not contain a secret.
 pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
-    let text = source.read().map_err(|error| error.to_string())?;
+    let text = source.read()?;
     let text = text.expose_secret();
     // The text before an `@` may be a password, so it is not repeated.
     let authority = text.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
@@ -84,7 +73,7 @@ pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
 /// # Errors
 /// Fails if the secret is missing, or not a valid header value. The error does not contain the text.
 pub fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
-    let text = source.read().map_err(|error| error.to_string())?;
+    let text = source.read()?;
     let mut value = HeaderValue::from_str(text.expose_secret())
         .map_err(|_| "has characters that no header can carry: expected printable ASCII".to_owned())?;
     value.set_sensitive(source.is_secret());

@@ -7,7 +7,7 @@ use std::{
 
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
-    crypto::{CryptoProvider, ring},
+    crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use rustls_platform_verifier::BuilderVerifierExt;
@@ -85,15 +85,11 @@ pub(super) fn nobody() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
 
+/// Uses the only crypto provider of this program, which is also used for the API server.
 fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
-    ClientConfig::builder_with_provider(provider())
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider has the default versions' cipher suites")
-}
-
-/// Returns the only crypto provider of this program, which is also used for the API server.
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
 }
 
 fn untrusting(error: &rustls::Error) -> String {

@@ -1,0 +1,23 @@
+//! Flag of a stalled thread that was replaced. Its sink must not undo writes of its successor.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+thread_local! {
+    static FLAG: RefCell<Arc<AtomicBool>> = RefCell::default();
+}
+
+/// Sets the flag of the current thread.
+pub(crate) fn set(flag: Arc<AtomicBool>) {
+    FLAG.set(flag);
+}
+
+/// Returns true if the current thread was replaced.
+pub(crate) fn is_replaced() -> bool {
+    FLAG.with_borrow(|flag| flag.load(Ordering::Acquire))
+}
