@@ -52,13 +52,13 @@ async fn subscribe(
     let format = StreamFormat::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
     let query = SubscriberQuery::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
         .map_err(|error| StatusObject::bad_request(error.to_string()))?;
-    if query.when.is_some() && !hub.options().when {
+    if query.when.is_some() && !hub.options.when {
         let why =
             "`when` is turned off by [subscribe] when = false; filter by resource, namespace, labelSelector and type";
         return Err(StatusObject::not_allowed(why));
     }
     for name in &query.filter.resources {
-        check_resource(hub.registry(), name)?;
+        check_resource(&hub.registry, name)?;
     }
     let entered = Subscriber::enter(hub, query, format).await;
     let subscriber = entered.map_err(|error| match error {
