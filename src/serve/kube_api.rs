@@ -53,6 +53,8 @@ use crate::{
 };
 
 pub(super) use pages::Snapshots;
+#[cfg(feature = "cli")]
+pub(crate) use table::JsonPath;
 
 /// Time for which a read waits for its version, the same as in the API server.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
