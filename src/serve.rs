@@ -4,19 +4,18 @@
 //! **Invariant:** requests never write to a cache, and no request can stop an actor (I7).
 
 mod accept;
+mod api_error;
 mod auth;
 mod browser;
 mod budget;
 mod connection;
 mod control;
-mod discovery;
+pub(crate) mod discovery;
 mod events;
 mod every_minute;
 pub(crate) mod kube_api;
 mod listener;
-mod lookup;
 mod status;
-mod status_object;
 mod tls;
 
 use std::{
@@ -42,6 +41,7 @@ use tokio::{
 };
 
 pub use self::{
+    api_error::ApiError,
     auth::{ListenerAccess, Token},
     browser::AllowedHosts,
     connection::ConnectionLimits,

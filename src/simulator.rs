@@ -42,7 +42,7 @@ use std::{
 
 use crate::mutex::lock;
 
-pub use error::ApiError;
+pub use crate::serve::ApiError;
 pub use faults::{Faults, RequestKind, ServerFault, StreamFault, Times};
 pub use random::Random;
 pub use rights::Area;
@@ -67,7 +67,7 @@ pub enum StreamingSupport {
 /// Settings of a simulated API server.
 #[derive(Clone, Debug)]
 pub struct SimulatorOptions {
-    /// Seed of uids, generated names and random faults.
+    /// Seed of uids and generated names.
     pub seed: u64,
     /// Port on 127.0.0.1; 0 selects a free one.
     pub port: u16,

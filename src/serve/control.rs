@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::json;
 
-use super::{ServeState, auth::Caller, status_object::StatusObject};
+use super::{ServeState, auth::Caller, api_error::ApiError};
 use crate::delivery::status::Control;
 
 /// Controls the handler, and responds with its new state.
@@ -22,7 +22,7 @@ pub(super) async fn control(
         "pause" => Control::Pause,
         "resume" => Control::Resume,
         "replay" => Control::Replay,
-        _ => return StatusObject::no_such_path().into_response(),
+        _ => return ApiError::no_such_path().into_response(),
     };
     let (address, token) = (address.map(|address| address.to_string()), token.as_deref());
     if let Some((replayed, handler)) = (state.control)(&name, control) {
@@ -31,5 +31,5 @@ pub(super) async fn control(
     }
     tracing::info!(handler = name, action, address, token, "handler control requested over HTTP: no such handler");
     let known: Vec<_> = (state.handlers)().into_iter().map(|handler| handler.name).collect();
-    StatusObject::no_such_handler(&name, &known).into_response()
+    ApiError::no_such_handler(&name, &known).into_response()
 }

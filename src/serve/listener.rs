@@ -26,7 +26,7 @@ use super::{
     budget::ResponseBudget,
     connection::{Activity, Answer, ConnectionLimits, Endless, SharedActivity, WatchedBody, WatchedStream},
     every_minute::EveryMinute,
-    status_object::StatusObject,
+    api_error::ApiError,
     tls::Certificate,
 };
 use crate::mutex::lock;
@@ -196,7 +196,7 @@ impl Requests {
             // A list charges itself: its size is not known here.
             let mut charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
             if charge.is_none() {
-                response = StatusObject::responses_full().into_response();
+                response = ApiError::responses_full().into_response();
                 charge = budget.charge(0);
             }
             let charge = charge.expect("an empty charge is never refused");

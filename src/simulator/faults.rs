@@ -9,10 +9,7 @@ use std::{
 
 use globset::{Glob, GlobMatcher};
 
-use super::{
-    random::Random,
-    rights::{Area, Attempt, Refusal},
-};
+use super::rights::{Area, Attempt, Refusal};
 use crate::mutex::lock;
 
 /// Kind of request to which a fault applies.
@@ -27,7 +24,7 @@ pub enum RequestKind {
 }
 
 /// Frequency of a fault, among the requests selected by its path and verb.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// The next `n` requests.
     Next(u32),
@@ -38,8 +35,6 @@ pub enum Times {
         /// Requests with the fault after them.
         n: u32,
     },
-    /// Each request with this probability, from the seed.
-    Chance(f64),
     /// All requests until the faults are cleared.
     Always,
 }
@@ -75,8 +70,6 @@ pub enum ServerFault {
     CutAfterBytes(u64),
     /// Like [`ServerFault::CutAfterBytes`], with a reset.
     ResetAfterBytes(u64),
-    /// Wait before every event of a watch.
-    DelayEvents(Duration),
     /// Send no bookmarks in a watch, except the one that ends the initial events.
     NoBookmarks,
     /// Never send the bookmark that ends the initial events of a watch.
@@ -126,7 +119,6 @@ struct Rule {
     verb: RequestKind,
     times: Times,
     fault: ServerFault,
-    struck: u64,
 }
 
 /// Action for the next event of a watch.
@@ -146,8 +138,6 @@ pub(super) struct StreamPlan {
     pending: Vec<(u64, StreamFault)>,
     sent: u64,
     gap: u64,
-    /// Delay before every event.
-    pub(super) delay: Option<Duration>,
     pub(super) no_bookmarks: bool,
     pub(super) no_marker: bool,
     /// Set to send no initial events.
@@ -165,7 +155,6 @@ impl StreamPlan {
                 ServerFault::At { events, what } => plan.pending.push((*events, *what)),
                 ServerFault::Table => plan.pending.push((0, StreamFault::Table)),
                 ServerFault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
-                ServerFault::DelayEvents(delay) => plan.delay = Some(*delay),
                 ServerFault::NoBookmarks => plan.no_bookmarks = true,
                 ServerFault::NoMarker => plan.no_marker = true,
                 ServerFault::EmptyList => plan.empty = true,
@@ -178,7 +167,7 @@ impl StreamPlan {
 
     /// Returns true if each event needs a decision.
     pub(super) fn is_active(&self) -> bool {
-        !self.pending.is_empty() || self.gap > 0 || self.delay.is_some()
+        !self.pending.is_empty() || self.gap > 0
     }
 
     /// Removes and returns the next due fault.
@@ -211,28 +200,22 @@ impl StreamPlan {
 }
 
 /// Faults of a running server; they can be changed from any thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Faults(Mutex<State>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     rules: Vec<Rule>,
-    random: Random,
     refusals: Vec<Refusal>,
 }
 
 impl Faults {
-    /// Creates an empty set of faults; `seed` determines the random ones.
-    pub(super) fn new(seed: u64) -> Self {
-        Self(Mutex::new(State { rules: Vec::new(), random: Random::new(seed), refusals: Vec::new() }))
-    }
-
     /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
     ///
     /// All matching faults apply to a request; if two define the answer, the first one added wins.
     pub fn add(&self, path: &str, verb: RequestKind, times: Times, fault: ServerFault) -> Result<(), globset::Error> {
         let path = Glob::new(path)?.compile_matcher();
-        self.lock().rules.push(Rule { path, verb, times, fault, struck: 0 });
+        self.lock().rules.push(Rule { path, verb, times, fault });
         Ok(())
     }
 
@@ -257,22 +240,15 @@ impl Faults {
         state.refusals.clear();
     }
 
-    /// Returns the number of times that the current faults have struck.
-    pub fn struck(&self) -> u64 {
-        self.lock().rules.iter().map(|rule| rule.struck).sum()
-    }
-
     /// Returns the faults for this request, in the order in which they were added.
     pub(super) fn decide(&self, path: &str, verb: RequestKind) -> Vec<ServerFault> {
-        let State { rules, random, .. } = &mut *self.lock();
         let mut faults = Vec::new();
-        for rule in rules {
+        for rule in &mut self.lock().rules {
             if !(rule.verb == RequestKind::Any || rule.verb == verb) || !rule.path.is_match(path) {
                 continue;
             }
             let strikes = match &mut rule.times {
                 Times::Always => true,
-                Times::Chance(probability) => random.chance(*probability),
                 Times::After { skip, .. } if *skip > 0 => {
                     *skip -= 1;
                     false
@@ -284,7 +260,6 @@ impl Faults {
                 }
             };
             if strikes {
-                rule.struck += 1;
                 faults.push(rule.fault.clone());
             }
         }
@@ -311,26 +286,13 @@ mod tests {
 
     #[test]
     fn fault_strikes_its_path_and_verb_as_scheduled() {
-        let schedule = Faults::new(1);
+        let schedule = Faults::default();
         schedule.add("*/pods", RequestKind::List, Times::After { skip: 1, n: 2 }, ServerFault::Close).unwrap();
         let path = "/api/v1/namespaces/default/pods";
         assert!(schedule.decide(path, RequestKind::Watch).is_empty());
         assert!(schedule.decide("/api/v1/nodes", RequestKind::List).is_empty());
         let struck: Vec<_> = (0..5).map(|_| schedule.decide(path, RequestKind::List).len()).collect();
         assert_eq!(struck, [0, 1, 1, 0, 0]);
-        assert_eq!(schedule.struck(), 2);
-    }
-
-    #[test]
-    fn random_faults_repeat_with_their_seed() {
-        let run = || {
-            let schedule = Faults::new(7);
-            schedule.add("*", RequestKind::Any, Times::Chance(0.3), ServerFault::Reset).unwrap();
-            (0..1000).map(|_| schedule.decide("/api", RequestKind::Any).len()).collect::<Vec<_>>()
-        };
-        assert_eq!(run(), run());
-        let struck: usize = run().iter().sum();
-        assert!((200..400).contains(&struck), "{struck}");
     }
 
     #[test]

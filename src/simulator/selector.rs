@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{error::ApiError, types::TypeInfo};
+use super::{ApiError, types::TypeInfo};
 use crate::object::KeyRef;
 
 /// Filter of a request; the default matches everything.

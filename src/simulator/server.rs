@@ -1,6 +1,5 @@
 //! HTTP side of the simulator: connections, and the path from a request to the store and back.
 
-mod ask;
 mod body;
 mod discovery;
 mod list;
@@ -62,7 +61,7 @@ impl Shared {
         let (orders, _) = signal::channel(Orders { listening: true, stopped: false, epoch: 0 });
         Self {
             store,
-            faults: Faults::new(options.seed),
+            faults: Faults::default(),
             options,
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),

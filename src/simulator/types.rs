@@ -11,7 +11,6 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypeInfo {
     pub(crate) resource: ResourceType,
-    pub(crate) list_kind: String,
     /// Lower-case singular, such as `pod`.
     pub(crate) singular: String,
     /// Short names of kubectl, such as `po`.
@@ -35,7 +34,6 @@ impl TypeInfo {
         let kind = text(&names["kind"])?;
         let short_names = names["shortNames"].as_array();
         Some(Self {
-            list_kind: text(&names["listKind"]).unwrap_or_else(|| format!("{kind}List")),
             singular: text(&names["singular"]).unwrap_or_else(|| kind.to_lowercase()),
             short_names: short_names.into_iter().flatten().filter_map(text).collect(),
             typed: false,
@@ -162,8 +160,7 @@ pub(super) fn builtin() -> Vec<TypeInfo> {
         let is_it = |served: &&ServedType| served.resource.group == group && served.resource.plural == plural;
         let ServedType { resource, singular, short_names, .. } =
             known.iter().find(is_it).expect("it is built in").clone();
-        let list_kind = format!("{}List", resource.kind);
-        TypeInfo { resource, list_kind, singular, short_names, typed: true, status }
+        TypeInfo { resource, singular, short_names, typed: true, status }
     };
     rows.into_iter().map(info).collect()
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use self::{fill::Fill, rollout::Rollout, seasons::Seasons};
 use super::{
-    error::ApiError,
+    ApiError,
     random::Random,
     shared::{SharedStore, now},
 };

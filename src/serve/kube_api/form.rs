@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 
-use super::super::{accept::negotiate, status_object::StatusObject};
+use super::super::{accept::negotiate, api_error::ApiError};
 
 /// Form of the objects in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,12 @@ pub(super) enum Include {
 
 impl Include {
     /// Parses `includeObject`; returns 400 for an invalid value.
-    fn parse(text: &str) -> Result<Self, StatusObject> {
+    fn parse(text: &str) -> Result<Self, ApiError> {
         match text {
             "" | "Metadata" => Ok(Self::Metadata),
             "None" => Ok(Self::None),
             "Object" => Ok(Self::Object),
-            other => Err(StatusObject::bad_request(format!(
+            other => Err(ApiError::bad_request(format!(
                 "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
                  'Object', 'None', or empty"
             ))),
@@ -60,14 +60,14 @@ impl Form {
     /// API server.
     ///
     /// Protobuf and YAML are not supported: clients list JSON after them.
-    pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, StatusObject> {
+    pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, ApiError> {
         let asked = negotiate(headers, ("", MetaVersion::V1), of_range);
-        let (name, version) = asked.ok_or_else(|| StatusObject::not_acceptable("application/json"))?;
+        let (name, version) = asked.ok_or_else(|| ApiError::not_acceptable("application/json"))?;
         match name {
             "" => Ok(Self::Whole),
             "Table" => Ok(Self::Table(version, Include::parse(include_object)?)),
-            "PartialObjectMetadata" if is_list => Err(StatusObject::unsuitable(name, "a list")),
-            "PartialObjectMetadataList" if !is_list => Err(StatusObject::unsuitable(name, "not a list")),
+            "PartialObjectMetadata" if is_list => Err(ApiError::unsuitable(name, "a list")),
+            "PartialObjectMetadataList" if !is_list => Err(ApiError::unsuitable(name, "not a list")),
             _ => Ok(Self::Metadata(version)),
         }
     }

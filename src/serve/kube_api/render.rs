@@ -139,12 +139,12 @@ fn push_metadata(body: &mut Vec<u8>, object: &Object, version: MetaVersion) {
     body.extend_from_slice(
         format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{version}","metadata":"#).as_bytes(),
     );
-    body.extend_from_slice(metadata(&object.json()).as_bytes());
+    body.extend_from_slice(metadata_of(&object.json()).as_bytes());
     body.push(b'}');
 }
 
 /// Returns the raw text of an object's `metadata`.
-fn metadata(json: &[u8]) -> &str {
+pub(crate) fn metadata_of(json: &[u8]) -> &str {
     #[derive(Deserialize)]
     struct Outline<'a> {
         #[serde(borrow)]

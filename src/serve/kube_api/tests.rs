@@ -10,6 +10,8 @@ use crate::object::{KeyRef, ResourceVersion};
 #[test]
 fn paths_name_collections_and_objects() {
     let parts = |path| Target::parse(path).map(|t| (t.group, t.version, t.plural, t.namespace, t.name));
+    let status = |path| Target::parse(path).is_some_and(|t| t.name.is_some() && t.subresource == Some("status"));
+    assert!(status("/api/v1/namespaces/a/status") && status("/apis/apps/v1/namespaces/a/deployments/b/status"));
     assert_eq!(parts("/api/v1/pods"), Some(("", "v1", "pods", None, None)));
     assert_eq!(parts("/api/v1/namespaces/a"), Some(("", "v1", "namespaces", None, Some("a"))));
     assert_eq!(parts("/api/v1/namespaces/a/pods/"), Some(("", "v1", "pods", Some("a"), None)));
@@ -17,7 +19,7 @@ fn paths_name_collections_and_objects() {
         parts("/apis/apps/v1/namespaces/a/deployments/b"),
         Some(("apps", "v1", "deployments", Some("a"), Some("b")))
     );
-    for other in ["/api", "/api/v1", "/apis/apps/v1", "/api/v1/namespaces/a/pods/b/log", "/v1/resources", "//", ""] {
+    for other in ["/api", "/api/v1", "/apis/apps/v1", "/api/v1/namespaces/a/pods/b/log/c", "/v1/resources", "//", ""] {
         assert_eq!(parts(other), None, "{other}");
     }
 }

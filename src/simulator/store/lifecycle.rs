@@ -8,7 +8,7 @@ use std::{ops::Bound, sync::Arc};
 use serde_json::{Value, json};
 
 use super::{
-    super::{error::ApiError, types::TypeInfo},
+    super::{ApiError, types::TypeInfo},
     HistoryKind, SimulatorStore, Stored, TypeId,
     write::{Deletion, WriteContext},
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{error::ApiError, types::TypeInfo},
+    super::{ApiError, types::TypeInfo},
     HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields,
 };
 use crate::object::ObjectKey;
@@ -78,18 +78,12 @@ impl SimulatorStore {
             metadata.insert("name".to_owned(), json!(format!("{prefix}{}", self.random.suffix(5))));
         }
         let Some(name) = text(metadata, "name").filter(|name| !name.is_empty()).map(str::to_owned) else {
-            return Err(ApiError::invalid(
-                &info,
-                "",
-                "metadata.name: Required value: name or generateName is required",
-            ));
+            let why = "metadata.name: Required value: name or generateName is required";
+            return Err(ApiError::invalid(&info, "", why));
         };
         if name.contains(['/', ' ']) || name.len() > 253 {
-            return Err(ApiError::invalid(
-                &info,
-                &name,
-                "metadata.name: Invalid value: a lowercase RFC 1123 subdomain",
-            ));
+            let why = "metadata.name: Invalid value: a lowercase RFC 1123 subdomain";
+            return Err(ApiError::invalid(&info, &name, why));
         }
         if self.get(id, &ObjectKey::new(namespace, &name)).is_some() {
             return Err(ApiError::already_exists(&info, &name));
@@ -114,7 +108,7 @@ impl SimulatorStore {
         set_defaults(&info, &mut object, context);
         if !managed {
             metadata_mut(&mut object)?.remove("managedFields");
-            fields::note(&info, None, &mut object, context.manager, false, context.time);
+            fields::note(&info, &Value::Null, &mut object, context.manager, false, context.time);
         }
         let created = self.put(id, HistoryKind::Added, &object);
         if info.is_definition() {
@@ -133,7 +127,7 @@ impl SimulatorStore {
     ) -> Result<Arc<Stored>, ApiError> {
         let info = Arc::clone(self.info(id));
         let name = key.as_ref().name;
-        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
+        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info.resource, name))?);
         check_envelope(&info, key.as_ref().namespace, &object)?;
         self.replace(id, &present, object, context)
     }
@@ -154,7 +148,7 @@ impl SimulatorStore {
                 metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
                 return self.create(id, key.as_ref().namespace, object, context);
             }
-            return Err(ApiError::not_found(&info, key.as_ref().name));
+            return Err(ApiError::not_found(&info.resource, key.as_ref().name));
         };
         if !patch.is_object() {
             return Err(ApiError::bad_request("a merge patch is an object"));
@@ -178,7 +172,7 @@ impl SimulatorStore {
     ) -> Result<Deletion, ApiError> {
         let info = Arc::clone(self.info(id));
         let name = key.as_ref().name;
-        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
+        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info.resource, name))?);
         let mut object = present.value();
         let metadata = metadata_mut(&mut object)?;
         for (field, expected) in [("uid", &expected.uid), ("resourceVersion", &expected.resource_version)] {
@@ -211,7 +205,12 @@ impl SimulatorStore {
         if object.pointer("/metadata/deletionTimestamp").is_some() {
             return Ok(Deletion::Waiting(Arc::clone(present)));
         }
-        mark_deleted(&mut object, context)?;
+        let metadata = metadata_mut(&mut object)?;
+        metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), json!(generation + 1));
+        }
         Ok(Deletion::Waiting(self.put(id, HistoryKind::Modified, &object)))
     }
 
@@ -231,10 +230,7 @@ impl SimulatorStore {
         let spec_changed = has_generation(info, &old) && without_status(&old) != without_status(&object);
         let metadata = metadata_mut(&mut object)?;
         for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
-            match old["metadata"].get(field) {
-                Some(value) => metadata.insert(field.to_owned(), value.clone()),
-                None => metadata.remove(field),
-            };
+            copy(field, &old["metadata"], metadata);
         }
         metadata.insert("name".to_owned(), json!(key.name));
         if info.resource.namespaced {
@@ -244,17 +240,15 @@ impl SimulatorStore {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
             metadata.insert("generation".to_owned(), json!(generation));
         }
-        if !metadata.contains_key("managedFields")
-            && let Some(managed) = old["metadata"].get("managedFields")
-        {
-            metadata.insert("managedFields".to_owned(), managed.clone());
+        if !metadata.contains_key("managedFields") {
+            copy("managedFields", &old["metadata"], metadata);
         }
         metadata.insert("resourceVersion".to_owned(), json!(present.version().to_string()));
         if object == old {
             return Ok(Arc::clone(present));
         }
         let status = context.part == Part::Status;
-        fields::note(info, Some(&old), &mut object, context.manager, status, context.time);
+        fields::note(info, &old, &mut object, context.manager, status, context.time);
         let is_marked = old["metadata"].get("deletionTimestamp").is_some();
         if is_marked && !has_finalizers(&object) && !info.is_lifecycle() {
             let last = RawObject::of_value(info, &object);
@@ -274,17 +268,6 @@ impl SimulatorStore {
         let raw = RawObject::of_value(self.info(id), object).expect("a checked object has metadata");
         self.commit(id, kind, raw)
     }
-}
-
-/// Marks an object that has finalizers.
-fn mark_deleted(object: &mut Value, context: &WriteContext<'_>) -> Result<(), ApiError> {
-    let metadata = metadata_mut(object)?;
-    metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
-    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
-    if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
-        metadata.insert("generation".to_owned(), json!(generation + 1));
-    }
-    Ok(())
 }
 
 fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
@@ -339,26 +322,25 @@ fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> R
 
 /// Restores the fields that this write must not change.
 fn confine(info: &TypeInfo, old: &Value, object: &mut Value, part: Part) {
-    let put_back = |object: &mut Value, name: &str| match (old.get(name), object.as_object_mut()) {
-        (Some(value), Some(object)) => {
-            object.insert(name.to_owned(), value.clone());
-        }
-        (None, Some(object)) => {
-            object.remove(name);
-        }
-        (_, None) => {}
-    };
-    match part {
-        Part::Main if info.status => put_back(object, "status"),
-        Part::Whole | Part::Main => {}
-        Part::Status => {
+    match (part, object.as_object_mut()) {
+        (Part::Main, Some(members)) if info.status => copy("status", old, members),
+        (Part::Status, _) => {
             let status = object.get("status").cloned();
-            *object = old.clone();
-            if let (Some(status), Some(object)) = (status, object.as_object_mut()) {
-                object.insert("status".to_owned(), status);
+            object.clone_from(old);
+            if let Some(status) = status {
+                object["status"] = status;
             }
         }
+        _ => {}
     }
+}
+
+/// Gives a map the member that another object has, or lacks.
+fn copy(name: &str, from: &Value, to: &mut Map<String, Value>) {
+    match from.get(name) {
+        Some(value) => to.insert(name.to_owned(), value.clone()),
+        None => to.remove(name),
+    };
 }
 
 fn without_status(object: &Value) -> Vec<(&String, &Value)> {
@@ -388,7 +370,13 @@ fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>)
             object["status"] = json!({"phase": "Active"});
             label_with_name(object);
         }
-        "CustomResourceDefinition" if info.typed => object["status"] = unaccepted(object),
+        "CustomResourceDefinition" if info.typed => {
+            let stored = TypeInfo::of_definition(object).map(|defined| defined.resource.version);
+            object["status"] = json!({
+                "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
+                "storedVersions": stored.as_slice(),
+            });
+        }
         _ if info.typed && info.status && absent => object["status"] = json!({}),
         _ => {}
     }
@@ -415,13 +403,4 @@ fn label_with_name(namespace: &mut Value) {
         namespace["metadata"]["labels"] = json!({});
     }
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-}
-
-/// Returns the initial status of a definition.
-fn unaccepted(definition: &Value) -> Value {
-    let stored = TypeInfo::of_definition(definition).map(|defined| defined.resource.version);
-    json!({
-        "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
-        "storedVersions": stored.into_iter().collect::<Vec<_>>(),
-    })
 }

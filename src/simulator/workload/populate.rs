@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     super::{
-        error::ApiError,
+        ApiError,
         shared::{SharedStore, now},
     },
     APPS, Controller, DEFINITIONS, Deployment, Sizes, WEBSITES, Workload,

@@ -1,7 +1,7 @@
 //! Changes of deployments: rolling updates pod by pod, and scaling.
 
 use super::{
-    super::{error::ApiError, shared::SharedStore},
+    super::{ApiError, shared::SharedStore},
     Deployment, Workload,
     fill::Fill,
     life::gone,

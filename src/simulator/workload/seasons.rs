@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    super::{error::ApiError, shared::SharedStore},
+    super::{ApiError, shared::SharedStore},
     DEFINITIONS, Workload,
     fill::Fill,
     life::gone,
