@@ -3,8 +3,9 @@
 use std::fmt::Display;
 
 use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
@@ -197,12 +198,13 @@ impl ApiError {
         }
         status
     }
+}
 
-    pub(crate) fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::from(self.status().to_string()));
-        *response.status_mut() = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (code, Json(self.status())).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self.code {
             401 => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             405 => drop(headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"))),

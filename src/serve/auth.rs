@@ -158,7 +158,7 @@ pub(super) async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, n
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        Err(refused) => refused.into_response().into_response(),
+        Err(refused) => refused.into_response(),
     }
 }
 

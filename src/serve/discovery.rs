@@ -4,8 +4,8 @@
 //! the API server.
 
 use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderValue, Response, header},
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub(crate) fn answer(
     path: &str,
     headers: &HeaderMap,
     types: impl FnOnce() -> Vec<DiscoveredType>,
-) -> Option<Result<Response<Body>, ApiError>> {
+) -> Option<Result<Response, ApiError>> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version) = match segments[..] {
         ["api" | "apis"] => (None, None),
@@ -88,7 +88,7 @@ pub(crate) fn answer(
 const PLAIN: &str = "application/json";
 
 /// Returns the document `/api` or `/apis`; `form` is the result of [`of_range`].
-fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response<Body> {
+fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response {
     let shown = groups.iter().filter(|group| group.name.is_empty() == is_core);
     let mut response = match form {
         version if !version.is_empty() => {
@@ -105,11 +105,8 @@ fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Res
     response
 }
 
-fn respond(document: &Value, content_type: &str) -> Response<Body> {
-    let mut response = Response::new(Body::from(document.to_string()));
-    let content_type = HeaderValue::from_str(content_type).expect("a media type is ASCII");
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
+fn respond(document: &Value, content_type: &str) -> Response {
+    ([(header::CONTENT_TYPE, content_type)], document.to_string()).into_response()
 }
 
 /// Parses the parameters of a range. Returns an empty text for documents of groups only, or the version of the document of

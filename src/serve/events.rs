@@ -3,9 +3,11 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
+    Extension,
     body::Body,
     extract::{RawQuery, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Response, header},
+    http::{HeaderMap, HeaderName, header},
+    response::{IntoResponse as _, Response},
 };
 use futures_util::stream::unfold;
 use jiff::Timestamp;
@@ -31,15 +33,11 @@ pub(super) async fn events(
     State(state): State<ServeState>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Response<Body> {
-    let Ok(permit) = state.streams.try_acquire_owned() else {
-        let message = "too many open streams for [http] max_connections: try again later";
-        return ApiError::too_many_requests(message).into_response();
-    };
-    match subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await {
-        Ok((subscriber, format)) => respond(subscriber, format, permit),
-        Err(refused) => refused.into_response(),
-    }
+) -> Result<Response, ApiError> {
+    let full = "too many open streams for [http] max_connections: try again later";
+    let permit = state.streams.try_acquire_owned().map_err(|_| ApiError::too_many_requests(full))?;
+    let (subscriber, format) = subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await?;
+    Ok(respond(subscriber, format, permit))
 }
 
 async fn subscribe(
@@ -92,16 +90,15 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     Err(ApiError::bad_request(message))
 }
 
-fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphorePermit) -> Response<Body> {
+fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphorePermit) -> Response {
     let pieces = unfold((subscriber, permit), |(mut subscriber, permit)| async {
         let bytes = subscriber.next().await?;
         Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))
     });
-    let mut response = Response::new(Body::from_stream(pieces));
-    response.extensions_mut().insert(Endless);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    headers.insert(UNBUFFERED, HeaderValue::from_static("no"));
-    response
+    let headers = [
+        (header::CONTENT_TYPE, format.media_type()),
+        (header::CACHE_CONTROL, "no-cache, private"),
+        (UNBUFFERED, "no"),
+    ];
+    (Extension(Endless), headers, Body::from_stream(pieces)).into_response()
 }

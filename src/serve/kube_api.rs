@@ -28,7 +28,9 @@ use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, Method, Response, Uri, header},
+    extract::State,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
+    response::{IntoResponse as _, Response},
 };
 use futures_util::stream::unfold;
 use percent_encoding::percent_decode_str;
@@ -60,16 +62,24 @@ const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of checks of the cache's version while a read waits for it.
 const FRESH_POLL: Duration = Duration::from_millis(20);
 
+/// Headers of objects and lists.
+pub(crate) const HEADERS: [(HeaderName, &str); 2] =
+    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache, private")];
+
 /// Answers one request below `/api` or `/apis`.
-pub(super) async fn answer(state: ServeState, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
-    let body = match *method {
-        Method::GET | Method::HEAD => read(&state, uri, headers).await,
+pub(super) async fn answer(
+    State(state): State<ServeState>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    match method {
+        Method::GET | Method::HEAD => read(&state, &uri, &headers).await,
         _ => Err(ApiError::method_not_allowed("deltabus is a read-only cache: write to the API server")),
-    };
-    body.unwrap_or_else(ApiError::into_response)
+    }
 }
 
-async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response, ApiError> {
     let registry = &*state.registry;
     let path = percent_decode_str(uri.path()).decode_utf8_lossy();
     if let Some(document) = discovery::answer(&path, headers, || discovery::served(registry)) {
@@ -112,14 +122,11 @@ fn definition_of(registry: &Registry, resource: &ResourceType) -> Option<serde_j
     definitions.lister().get(KeyRef { namespace: "", name: &name }).ok()?.value().ok()
 }
 
-fn respond(served: &WatchedType, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+fn respond(served: &WatchedType, body: Body) -> Response {
+    let mut response = (HEADERS, body).into_response();
     for warning in served.warnings() {
         if let Ok(value) = HeaderValue::from_str(&format!("299 deltabus \"{}\"", warning.replace('\\', "\\\\"))) {
-            headers.append(header::WARNING, value);
+            response.headers_mut().append(header::WARNING, value);
         }
     }
     response

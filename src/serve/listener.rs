@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::HttpBody as _, extract::Request};
+use axum::{Router, body::HttpBody as _, extract::Request, response::IntoResponse as _};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{

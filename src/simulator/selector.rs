@@ -42,7 +42,7 @@ impl RequestSelector {
         let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
         for field in &fields {
             let key = field.key.as_str();
-            if !matches!(key, "metadata.name" | "metadata.namespace") && !info.selectable_fields().contains(&key) {
+            if !matches!(key, "metadata.name" | "metadata.namespace") && info.selectable_fields().all(|field| field != key) {
                 return Err(ApiError::bad_request(format!("field label not supported: {key}")));
             }
         }
@@ -91,14 +91,14 @@ impl SelectorFacts {
             Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
             other => other.to_string(),
         };
-        let field = |path: &&'static str| {
+        let field = |path: &'static str| {
             let value = path.split('.').try_fold(object, |value, name| value.get(name));
-            let absent = if *path == "spec.unschedulable" || *path == "spec.hostNetwork" { "false" } else { "" };
-            (*path, value.map_or_else(|| absent.to_owned(), text))
+            let absent = if path == "spec.unschedulable" || path == "spec.hostNetwork" { "false" } else { "" };
+            (path, value.map_or_else(|| absent.to_owned(), text))
         };
         Self {
             labels: labels.into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect(),
-            fields: info.selectable_fields().iter().map(field).collect(),
+            fields: info.selectable_fields().map(field).collect(),
         }
     }
 }

@@ -78,6 +78,19 @@ impl SharedStore {
         })
     }
 
+    /// Creates or replaces the objects of YAML manifests.
+    pub(super) fn apply(&self, manifests: &str) -> Result<(), ApiError> {
+        let invalid = |error: serde_saphyr::Error| ApiError::bad_request(error.to_string());
+        for object in serde_saphyr::from_multiple::<Value>(manifests).map_err(invalid)? {
+            let is_it = |info: &&Arc<TypeInfo>| {
+                object["kind"] == *info.resource.kind && object["apiVersion"] == *info.resource.api_version()
+            };
+            let resource = self.lock().types().map(|(_, info)| info).find(is_it).map(|info| info.resource.qualified_name());
+            self.put(&resource.ok_or_else(ApiError::no_such_path)?, object)?;
+        }
+        Ok(())
+    }
+
     /// Merges `patch` (RFC 7386) into an object, status included.
     pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: Value) -> Result<Arc<Stored>, ApiError> {
         let key = ObjectKey::new(namespace, name);

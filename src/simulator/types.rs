@@ -76,39 +76,26 @@ impl TypeInfo {
     }
 
     /// Returns the fields that field selectors support, besides `metadata.name` and `metadata.namespace`.
-    pub(crate) fn selectable_fields(&self) -> &'static [&'static str] {
-        match (&*self.resource.group, &*self.resource.plural) {
-            ("", "pods") => &[
-                "spec.nodeName",
-                "spec.restartPolicy",
-                "spec.schedulerName",
-                "spec.serviceAccountName",
-                "spec.hostNetwork",
-                "status.phase",
-                "status.podIP",
-                "status.nominatedNodeName",
-            ],
-            ("", "nodes") => &["spec.unschedulable"],
-            ("", "namespaces") => &["status.phase"],
-            ("", "secrets") => &["type"],
-            ("", "services") => &["spec.clusterIP", "spec.type"],
-            ("", "events") => &[
-                "involvedObject.kind",
-                "involvedObject.namespace",
-                "involvedObject.name",
-                "involvedObject.uid",
-                "involvedObject.apiVersion",
-                "involvedObject.resourceVersion",
-                "involvedObject.fieldPath",
-                "reason",
-                "reportingComponent",
-                "source",
-                "type",
-            ],
-            ("apps", "replicasets") => &["status.replicas"],
-            ("batch", "jobs") => &["status.successful"],
-            _ => &[],
-        }
+    pub(crate) fn selectable_fields(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let fields = match (&*self.resource.group, &*self.resource.plural) {
+            ("", "pods") => {
+                "spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName spec.hostNetwork status.phase \
+                 status.podIP status.nominatedNodeName"
+            }
+            ("", "nodes") => "spec.unschedulable",
+            ("", "namespaces") => "status.phase",
+            ("", "secrets") => "type",
+            ("", "services") => "spec.clusterIP spec.type",
+            ("", "events") => {
+                "involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid \
+                 involvedObject.apiVersion involvedObject.resourceVersion involvedObject.fieldPath reason \
+                 reportingComponent source type"
+            }
+            ("apps", "replicasets") => "status.replicas",
+            ("batch", "jobs") => "status.successful",
+            _ => "",
+        };
+        fields.split_whitespace()
     }
 }
 

@@ -31,13 +31,13 @@ pub(crate) enum Request {
 /// reflector's source holds another.
 ///
 /// Streams deliver each change immediately, in batches of at most 100 events. The server needs no runtime and no clock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FakeApiServer {
     shared: Arc<Mutex<Server>>,
     changed: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Server {
     collection: Collection,
     refuses_streaming: bool,
@@ -65,22 +65,6 @@ enum Due {
     Nothing,
     Batch(Batch),
     End,
-}
-
-impl Default for FakeApiServer {
-    fn default() -> Self {
-        let server = Server {
-            collection: Collection::default(),
-            refuses_streaming: false,
-            page_size_max: None,
-            list_failures: VecDeque::new(),
-            hold_lists: false,
-            requests: Vec::new(),
-            streams: BTreeMap::new(),
-            opened: 0,
-        };
-        Self { shared: Arc::new(Mutex::new(server)), changed: watch::Sender::new(0) }
-    }
 }
 
 impl FakeApiServer {

@@ -1,7 +1,7 @@
 use axum::http::{HeaderMap, HeaderValue, header};
 
 use super::{
-    form::{Form, Include, MetaVersion},
+    form::{Form, Include, V1, V1_BETA1},
     query::*,
 };
 use crate::object::{KeyRef, ResourceVersion};
@@ -40,8 +40,8 @@ fn first_acceptable_form_is_chosen() {
     };
     assert_eq!(Form::negotiate(&HeaderMap::new(), true, "Some").ok(), Some(Form::Whole));
     let whole = Some(Form::Whole);
-    let metadata = Some(Form::Metadata(MetaVersion::V1));
-    let table = Some(Form::Table(MetaVersion::V1, Include::Metadata));
+    let metadata = Some(Form::Metadata(V1));
+    let table = Some(Form::Table(V1, Include::Metadata));
     for (accept, of_object, of_list) in [
         ("", whole, whole),
         ("*/*", whole, whole),
@@ -62,7 +62,7 @@ fn first_acceptable_form_is_chosen() {
         assert_eq!(form(accept, true), of_list, "a list: {accept}");
     }
     let old = "application/json;as=Table;g=meta.k8s.io;v=v1beta1";
-    assert_eq!(form(old, true), Some(Form::Table(MetaVersion::V1Beta1, Include::Metadata)));
+    assert_eq!(form(old, true), Some(Form::Table(V1_BETA1, Include::Metadata)));
 }
 
 /// Rule: A-2.

@@ -102,10 +102,7 @@ fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
             metadata["remainingItemCount"] = json!(remaining);
         }
     }
-    let (kind, version) = match shape {
-        Shape::Whole => (&*info.resource.kind, info.resource.api_version()),
-        Shape::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
-    };
+    let (kind, version) = shape.type_of(info);
     let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
     let (items, without_kind) = (page.items, shape == Shape::Whole && info.typed);
     let pieces = (0..items.len()).step_by(PIECE_ITEMS).map(move |start| {

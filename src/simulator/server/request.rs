@@ -42,6 +42,16 @@ pub(super) enum Shape {
     Metadata,
 }
 
+impl Shape {
+    /// Returns the kind and the `apiVersion` of objects in this form.
+    pub(super) fn type_of(self, info: &TypeInfo) -> (&str, String) {
+        match self {
+            Self::Whole => (&*info.resource.kind, info.resource.api_version()),
+            Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
+        }
+    }
+}
+
 /// A parsed request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {

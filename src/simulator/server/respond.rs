@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use http::{HeaderName, Method, StatusCode, header};
+use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
@@ -37,15 +37,14 @@ use super::{
 };
 use crate::{
     object::ObjectKey,
-    serve::{discovery as documents, kube_api::Target},
+    serve::{
+        discovery as documents,
+        kube_api::{HEADERS, Target},
+    },
 };
 
 /// Largest accepted body: etcd's limit for a request.
 const MAX_BODY: usize = 3 << 20;
-
-/// Headers of objects, lists and watches.
-const HEADERS: [(HeaderName, &str); 2] =
-    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache, private")];
 
 /// Answers one request. An error closes the connection without an answer; `resets` makes it end with RST instead of FIN.
 pub(super) async fn respond(
@@ -214,8 +213,7 @@ async fn get(ask: &Ask<'_>, name: &str) -> Result<Response, ApiError> {
         list::wait_for_version(ask.shared, version).await?;
     }
     let key = ObjectKey::new(ask.target.namespace.unwrap_or_default(), name);
-    let found = ask.shared.store.lock().get(ask.id, &key).map(Arc::clone);
-    let object = found.ok_or_else(|| ApiError::not_found(&ask.info.resource, name))?;
+    let object = ask.shared.store.lock().present(ask.id, &key)?;
     Ok(object_response(StatusCode::OK, &object, ask.call.shape()))
 }
 
@@ -234,11 +232,8 @@ fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response, ApiError> {
     let before = store.version();
     let answer = match (&call.method, key) {
         (&Method::POST, None) => {
-            let namespaces = store.find_name("namespaces").filter(|_| info.resource.namespaced);
-            if let Some(namespaces) = namespaces
-                && store.get(namespaces, &ObjectKey::new("", namespace)).is_none()
-            {
-                return Err(ApiError::not_found(&store.info(namespaces).resource, namespace));
+            if let Some(namespaces) = store.find_name("namespaces").filter(|_| info.resource.namespaced) {
+                store.present(namespaces, &ObjectKey::new("", namespace))?;
             }
             let object = store.create(id, namespace, parse(body)?, &context)?;
             object_response(StatusCode::CREATED, &object, shape)

@@ -344,10 +344,7 @@ impl Watch {
         if !annotations.is_null() {
             metadata["annotations"] = annotations.clone();
         }
-        let (kind, version) = match self.shape {
-            Shape::Whole => (self.info.resource.kind.as_str(), self.info.resource.api_version()),
-            Shape::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
-        };
+        let (kind, version) = self.shape.type_of(&self.info);
         push_frame("BOOKMARK", &json!({"kind": kind, "apiVersion": version, "metadata": metadata}), chunk);
     }
 }

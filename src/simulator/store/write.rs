@@ -125,10 +125,8 @@ impl SimulatorStore {
         object: Value,
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
-        let info = Arc::clone(self.info(id));
-        let name = key.as_ref().name;
-        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info.resource, name))?);
-        check_envelope(&info, key.as_ref().namespace, &object)?;
+        let present = self.present(id, key)?;
+        check_envelope(self.info(id), key.as_ref().namespace, &object)?;
         self.replace(id, &present, object, context)
     }
 
@@ -141,21 +139,18 @@ impl SimulatorStore {
         kind: PatchKind,
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
-        let info = Arc::clone(self.info(id));
-        let Some(present) = self.get(id, key).map(Arc::clone) else {
-            if kind == PatchKind::Apply && context.part != Part::Status {
-                let mut object = patch;
-                metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
-                return self.create(id, key.as_ref().namespace, object, context);
-            }
-            return Err(ApiError::not_found(&info.resource, key.as_ref().name));
-        };
+        if kind == PatchKind::Apply && context.part != Part::Status && self.get(id, key).is_none() {
+            let mut object = patch;
+            metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
+            return self.create(id, key.as_ref().namespace, object, context);
+        }
+        let present = self.present(id, key)?;
         if !patch.is_object() {
             return Err(ApiError::bad_request("a merge patch is an object"));
         }
         let mut object = present.value();
         json_patch::merge(&mut object, &patch);
-        check_envelope(&info, key.as_ref().namespace, &object)?;
+        check_envelope(self.info(id), key.as_ref().namespace, &object)?;
         self.replace(id, &present, object, context)
     }
 
@@ -172,17 +167,16 @@ impl SimulatorStore {
     ) -> Result<Deletion, ApiError> {
         let info = Arc::clone(self.info(id));
         let name = key.as_ref().name;
-        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info.resource, name))?);
-        let mut object = present.value();
-        let metadata = metadata_mut(&mut object)?;
+        let present = self.present(id, key)?;
+        let object = present.value();
         for (field, expected) in [("uid", &expected.uid), ("resourceVersion", &expected.resource_version)] {
-            let found = text(metadata, field).unwrap_or_default();
+            let found = object["metadata"][field].as_str().unwrap_or_default();
             if expected.as_ref().is_some_and(|expected| expected != found) {
                 let why = format!("Precondition failed: {field} in precondition: {expected:?}, in object: {found}");
                 return Err(ApiError::conflict(&info, name, &why));
             }
         }
-        let deletion = self.delete_present(id, &present, context)?;
+        let deletion = self.delete_present(id, &present, context);
         let gone = self.settle().into_iter().find(|gone| gone.key() == key && info.is_lifecycle());
         Ok(gone.map_or(deletion, Deletion::Done))
     }
@@ -193,25 +187,31 @@ impl SimulatorStore {
         id: TypeId,
         present: &Arc<Stored>,
         context: &WriteContext<'_>,
-    ) -> Result<Deletion, ApiError> {
+    ) -> Deletion {
         let mut object = present.value();
+        let metadata = &mut object["metadata"];
+        if !metadata["deletionTimestamp"].is_null() {
+            return Deletion::Waiting(Arc::clone(present));
+        }
         if self.info(id).is_lifecycle() {
-            return Ok(self.terminate(id, present, context));
+            return self.terminate(id, object, context);
         }
-        if !has_finalizers(&object) {
+        if metadata["finalizers"].as_array().is_none_or(Vec::is_empty) {
             let gone = self.remove(id, present.key(), None).expect("the caller has just seen the object");
-            return Ok(Deletion::Done(gone));
+            return Deletion::Done(gone);
         }
-        if object.pointer("/metadata/deletionTimestamp").is_some() {
-            return Ok(Deletion::Waiting(Arc::clone(present)));
+        metadata["deletionTimestamp"] = json!(context.time);
+        metadata["deletionGracePeriodSeconds"] = json!(0);
+        if let Some(generation) = metadata["generation"].as_i64() {
+            metadata["generation"] = json!(generation + 1);
         }
-        let metadata = metadata_mut(&mut object)?;
-        metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
-        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
-            metadata.insert("generation".to_owned(), json!(generation + 1));
-        }
-        Ok(Deletion::Waiting(self.put(id, HistoryKind::Modified, &object)))
+        Deletion::Waiting(self.put(id, HistoryKind::Modified, &object))
+    }
+
+    /// Returns an object that has to exist.
+    pub(crate) fn present(&self, id: TypeId, key: &ObjectKey) -> Result<Arc<Stored>, ApiError> {
+        let missing = || ApiError::not_found(&self.info(id).resource, key.as_ref().name);
+        self.get(id, key).map(Arc::clone).ok_or_else(missing)
     }
 
     fn replace(

@@ -1,7 +1,7 @@
 use serde_json::Value;
 
 use super::{super::store::HistoryLimits, *};
-use crate::object::ResourceType;
+use crate::{mutex::lock, object::ResourceType};
 use crate::simulator::store::{HistoryKind, HistoryStep};
 
 fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
@@ -11,7 +11,7 @@ fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
     let mut news = Vec::new();
     for step in 0..steps {
         workload.step(&store).unwrap_or_else(|error| panic!("step {step}: {error}"));
-        news.extend(workload.take_news());
+        news.extend(lock(&workload.news.0).drain(..));
     }
     (store, news)
 }
