@@ -189,13 +189,13 @@ impl Simulator {
     ///
     /// It takes effect shortly after this call returns.
     pub fn go_down(&self) {
-        self.shared.order(|orders| orders.listening = false);
+        self.shared.order(|orders| orders.is_down = true);
         self.close_connections();
     }
 
     /// Ends [`Simulator::go_down`], on the same address.
     pub fn come_up(&self) {
-        self.shared.order(|orders| orders.listening = true);
+        self.shared.order(|orders| orders.is_down = false);
     }
 
     /// Stops the server and waits for its thread; open connections break.

@@ -2,10 +2,7 @@
 //!
 //! [`Faults`] and [`StreamPlan`] decide on the faults. The server executes them.
 
-use std::{
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use globset::{Glob, GlobMatcher};
 
@@ -70,8 +67,6 @@ pub enum ServerFault {
     CutAfterBytes(u64),
     /// Like [`ServerFault::CutAfterBytes`], with a reset.
     ResetAfterBytes(u64),
-    /// Send no bookmarks in a watch, except the one that ends the initial events.
-    NoBookmarks,
     /// Never send the bookmark that ends the initial events of a watch.
     NoMarker,
     /// Execute `what` in a watch after `events` events; 0 means right after the headers.
@@ -138,7 +133,6 @@ pub(super) struct StreamPlan {
     pending: Vec<(u64, StreamFault)>,
     sent: u64,
     gap: u64,
-    pub(super) no_bookmarks: bool,
     pub(super) no_marker: bool,
     /// Set to send no initial events.
     pub(super) empty: bool,
@@ -155,7 +149,6 @@ impl StreamPlan {
                 ServerFault::At { events, what } => plan.pending.push((*events, *what)),
                 ServerFault::Table => plan.pending.push((0, StreamFault::Table)),
                 ServerFault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
-                ServerFault::NoBookmarks => plan.no_bookmarks = true,
                 ServerFault::NoMarker => plan.no_marker = true,
                 ServerFault::EmptyList => plan.empty = true,
                 ServerFault::Lag(versions) => plan.lag = *versions,
@@ -201,12 +194,9 @@ impl StreamPlan {
 
 /// Faults of a running server; they can be changed from any thread.
 #[derive(Debug, Default)]
-pub struct Faults(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    rules: Vec<Rule>,
-    refusals: Vec<Refusal>,
+pub struct Faults {
+    rules: Mutex<Vec<Rule>>,
+    refusals: Mutex<Vec<Refusal>>,
 }
 
 impl Faults {
@@ -215,7 +205,7 @@ impl Faults {
     /// All matching faults apply to a request; if two define the answer, the first one added wins.
     pub fn add(&self, path: &str, verb: RequestKind, times: Times, fault: ServerFault) -> Result<(), globset::Error> {
         let path = Glob::new(path)?.compile_matcher();
-        self.lock().rules.push(Rule { path, verb, times, fault });
+        lock(&self.rules).push(Rule { path, verb, times, fault });
         Ok(())
     }
 
@@ -224,26 +214,25 @@ impl Faults {
     /// `verb` is RBAC's (`list`, `watch`, `get` …, `*`), `resource` is kubectl's (`pods`, `deployments.apps`, `*.apps`, `*`).
     /// As on a real server, open watches continue, and discovery still lists the type.
     pub fn forbid(&self, verb: &str, resource: &str, area: Area) {
-        self.lock().refusals.push(Refusal::new(verb, resource, area));
+        lock(&self.refusals).push(Refusal::new(verb, resource, area));
     }
 
     /// Reverts a [`Faults::forbid`] with the same arguments.
     pub fn allow(&self, verb: &str, resource: &str, area: &Area) {
         let allowed = Refusal::new(verb, resource, area.clone());
-        self.lock().refusals.retain(|refusal| *refusal != allowed);
+        lock(&self.refusals).retain(|refusal| *refusal != allowed);
     }
 
     /// Removes all faults, and allows everything. Requests in progress keep their faults.
     pub fn clear(&self) {
-        let mut state = self.lock();
-        state.rules.clear();
-        state.refusals.clear();
+        lock(&self.rules).clear();
+        lock(&self.refusals).clear();
     }
 
     /// Returns the faults for this request, in the order in which they were added.
     pub(super) fn decide(&self, path: &str, verb: RequestKind) -> Vec<ServerFault> {
         let mut faults = Vec::new();
-        for rule in &mut self.lock().rules {
+        for rule in lock(&self.rules).iter_mut() {
             if !(rule.verb == RequestKind::Any || rule.verb == verb) || !rule.path.is_match(path) {
                 continue;
             }
@@ -267,16 +256,12 @@ impl Faults {
     }
 
     pub(super) fn allows(&self, attempt: Attempt<'_>) -> bool {
-        !self.lock().refusals.iter().any(|refusal| refusal.concerns(attempt))
+        !lock(&self.refusals).iter().any(|refusal| refusal.concerns(attempt))
     }
 
     /// Returns true if any request is forbidden.
     pub(super) fn is_restricted(&self) -> bool {
-        !self.lock().refusals.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        !lock(&self.refusals).is_empty()
     }
 }
 

@@ -48,9 +48,9 @@ pub(super) struct Shared {
 }
 
 /// Commands to the accept loop and the connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
-    pub(super) listening: bool,
+    pub(super) is_down: bool,
     pub(super) stopped: bool,
     /// Counter of breaks: connections of an earlier epoch are closed.
     pub(super) epoch: u64,
@@ -58,7 +58,6 @@ pub(super) struct Orders {
 
 impl Shared {
     pub(super) fn new(store: SharedStore, options: SimulatorOptions) -> Self {
-        let (orders, _) = signal::channel(Orders { listening: true, stopped: false, epoch: 0 });
         Self {
             store,
             faults: Faults::default(),
@@ -67,7 +66,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             connections_peak: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
-            orders,
+            orders: signal::Sender::default(),
         }
     }
 
@@ -102,14 +101,14 @@ pub(super) async fn serve(listener: StdListener, shared: Arc<Shared>) {
         if now.stopped {
             return;
         }
-        if !now.listening {
+        if now.is_down {
             listener = None;
         } else if listener.is_none() {
             listener = bind(address).and_then(TcpListener::from_std).ok();
         }
         tokio::select! {
             changed = orders.changed() => if changed.is_err() { return },
-            accepted = accept(listener.as_ref()), if now.listening => {
+            accepted = accept(listener.as_ref()), if !now.is_down => {
                 if let Some(stream) = accepted {
                     tokio::spawn(connection(stream, Arc::clone(&shared)));
                 }

@@ -288,15 +288,14 @@ impl Watch {
 
     /// Waits for a change, the next bookmark or the end of the watch.
     async fn wait(&mut self, chunk: &mut Vec<u8>) {
-        let bookmarks = self.bookmarks && !self.plan.no_bookmarks;
-        let wake = if bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
+        let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
         tokio::select! {
             changed = self.changes.changed() => if changed.is_err() { self.end = Some(End::Clean) },
             () = tokio::time::sleep_until(wake) => {
                 if wake == self.deadline {
                     self.end = Some(End::Clean);
                 }
-                if bookmarks {
+                if self.bookmarks {
                     self.next_bookmark = wake + self.shared.options.bookmark_interval;
                     // the real server sends no bookmark before its version reaches the cursor
                     if self.cursor <= self.shared.store.version() {

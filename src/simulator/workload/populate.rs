@@ -101,13 +101,11 @@ impl Workload {
         let service_uid = self.random.uuid();
         store.put("configmaps", objects::configmap(&deployment, 0))?;
         store.put("services", objects::service(&deployment, number, &service_uid))?;
-        store.put("deployments.apps", objects::deployment(&deployment))?;
-        store.put("replicasets.apps", objects::replicaset(&deployment, replicas, replicas))?;
         for _ in 0..replicas {
             let pod = Fill { status: String::new(), ready: true, ..self.new_pod(&deployment, time) };
             self.write_pod(store, pod)?;
         }
-        self.write_endpoints(store, &deployment)?;
+        self.write_deployment(store, &deployment)?;
         self.deployments.push(deployment);
         Ok(())
     }
