@@ -223,7 +223,7 @@ fn router(surface: Surface, state: ServeState) -> Router {
     let probes = Router::new()
         .route("/livez", get(status::livez))
         .route("/readyz", get(status::readyz))
-        .route("/healthz", get(status::healthz))
+        .route("/healthz", get(status::readyz))
         .route("/metrics", get(status::metrics));
     let router = match &surface {
         Surface::Probes => probes,

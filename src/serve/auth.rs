@@ -18,10 +18,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
+    api_error::ApiError,
     browser::{self, AllowedHosts},
     every_minute::EveryMinute,
     listener::Addresses,
-    api_error::ApiError,
 };
 use crate::{
     config::{HttpScope, check_token},

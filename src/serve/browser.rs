@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority};
 
-use super::{listener::Addresses, api_error::ApiError};
+use super::{api_error::ApiError, listener::Addresses};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");

@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{ServeState, auth::Caller, api_error::ApiError};
+use super::{ServeState, api_error::ApiError, auth::Caller};
 use crate::delivery::status::Control;
 
 /// Controls the handler, and responds with its new state.

@@ -13,7 +13,7 @@ use futures_util::stream::unfold;
 use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{ServeState, connection::Endless, api_error::ApiError};
+use super::{ServeState, api_error::ApiError, connection::Endless};
 use crate::{
     registry::Registry,
     subscribe::{
@@ -40,11 +40,7 @@ pub(super) async fn events(
     Ok(respond(subscriber, format, permit))
 }
 
-async fn subscribe(
-    hub: &Arc<Hub>,
-    query: &str,
-    headers: &HeaderMap,
-) -> Result<(Subscriber, StreamFormat), ApiError> {
+async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, StreamFormat), ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let no_such_stream = || ApiError::not_acceptable("text/event-stream, application/x-ndjson");
     let format = StreamFormat::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
@@ -95,10 +91,7 @@ fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphoreP
         let bytes = subscriber.next().await?;
         Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))
     });
-    let headers = [
-        (header::CONTENT_TYPE, format.media_type()),
-        (header::CACHE_CONTROL, "no-cache, private"),
-        (UNBUFFERED, "no"),
-    ];
+    let headers =
+        [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache, private"), (UNBUFFERED, "no")];
     (Extension(Endless), headers, Body::from_stream(pieces)).into_response()
 }

@@ -23,10 +23,10 @@ use tokio::{
 use tower::ServiceExt as _;
 
 use super::{
+    api_error::ApiError,
     budget::ResponseBudget,
     connection::{Activity, Answer, ConnectionLimits, Endless, SharedActivity, WatchedBody, WatchedStream},
     every_minute::EveryMinute,
-    api_error::ApiError,
     tls::Certificate,
 };
 use crate::mutex::lock;

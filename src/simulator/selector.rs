@@ -42,7 +42,9 @@ impl RequestSelector {
         let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
         for field in &fields {
             let key = field.key.as_str();
-            if !matches!(key, "metadata.name" | "metadata.namespace") && info.selectable_fields().all(|field| field != key) {
+            if !matches!(key, "metadata.name" | "metadata.namespace")
+                && info.selectable_fields().all(|field| field != key)
+            {
                 return Err(ApiError::bad_request(format!("field label not supported: {key}")));
             }
         }

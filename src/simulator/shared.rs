@@ -85,7 +85,8 @@ impl SharedStore {
             let is_it = |info: &&Arc<TypeInfo>| {
                 object["kind"] == *info.resource.kind && object["apiVersion"] == *info.resource.api_version()
             };
-            let resource = self.lock().types().map(|(_, info)| info).find(is_it).map(|info| info.resource.qualified_name());
+            let resource =
+                self.lock().types().map(|(_, info)| info).find(is_it).map(|info| info.resource.qualified_name());
             self.put(&resource.ok_or_else(ApiError::no_such_path)?, object)?;
         }
         Ok(())

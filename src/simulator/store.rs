@@ -45,7 +45,6 @@ pub(crate) struct TypeId(usize);
 /// One step of a type's history.
 #[derive(Clone, Debug)]
 pub(crate) struct HistoryStep {
-    pub(crate) version: u64,
     pub(crate) kind: HistoryKind,
     /// State after the change; for a deletion, the last state with the deletion's version.
     pub(crate) new: Arc<Stored>,
@@ -243,10 +242,10 @@ impl SimulatorStore {
     ) -> Result<u64, ApiError> {
         self.check_watch(id, version)?;
         let history = &self.types[id.0].history;
-        let start = history.partition_point(|change| change.version <= version);
+        let start = history.partition_point(|change| change.new.version() <= version);
         into.extend(history.range(start..).take(limit).cloned());
         let read_all = history.len() - start <= limit;
-        let last = into.last().map_or(version, |change| change.version);
+        let last = into.last().map_or(version, |change| change.new.version());
         Ok(if read_all { self.version.max(version) } else { last })
     }
 
@@ -254,7 +253,7 @@ impl SimulatorStore {
     pub(crate) fn compact(&mut self, version: u64) {
         let version = version.min(self.version);
         for entry in &mut self.types {
-            while entry.history.front().is_some_and(|change| change.version <= version) {
+            while entry.history.front().is_some_and(|change| change.new.version() <= version) {
                 entry.forget_oldest();
             }
             entry.compacted = entry.compacted.max(version);
@@ -295,7 +294,7 @@ impl SimulatorStore {
         let entry = &mut self.types[id.0];
         let new = Arc::new(Stored::new(&entry.info, self.version, raw));
         let old = entry.objects.insert(new.key().clone(), Arc::clone(&new));
-        entry.remember(HistoryStep { version: self.version, kind, new: Arc::clone(&new), old }, self.limits);
+        entry.remember(HistoryStep { kind, new: Arc::clone(&new), old }, self.limits);
         new
     }
 
@@ -309,7 +308,7 @@ impl SimulatorStore {
             None => old.restamped(self.version),
         });
         let kind = HistoryKind::Deleted;
-        let change = HistoryStep { version: self.version, kind, new: Arc::clone(&new), old: Some(old) };
+        let change = HistoryStep { kind, new: Arc::clone(&new), old: Some(old) };
         entry.remember(change, self.limits);
         Some(new)
     }
@@ -327,7 +326,7 @@ impl TypeEntry {
     fn forget_oldest(&mut self) {
         if let Some(change) = self.history.pop_front() {
             self.history_bytes -= change.new.size_bytes();
-            self.compacted = change.version;
+            self.compacted = change.new.version();
         }
     }
 
@@ -337,7 +336,7 @@ impl TypeEntry {
             return Err(self.compacted);
         }
         let mut objects = Cow::Borrowed(&self.objects);
-        for change in self.history.iter().rev().take_while(|change| change.version > version) {
+        for change in self.history.iter().rev().take_while(|change| change.new.version() > version) {
             match &change.old {
                 Some(old) => objects.to_mut().insert(old.key().clone(), Arc::clone(old)),
                 None => objects.to_mut().remove(change.new.key()),

@@ -154,7 +154,10 @@ mod tests {
         let json = String::from_utf8(json).unwrap();
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
         let unplaced = format!("event: updated\ndata: {json}\n\n");
-        assert_eq!(text(frame.bytes(StreamFormat::Sse, true)), format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}"));
+        assert_eq!(
+            text(frame.bytes(StreamFormat::Sse, true)),
+            format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}")
+        );
         assert_eq!(text(frame.bytes(StreamFormat::Sse, false)), unplaced);
         for is_place in [true, false] {
             assert_eq!(text(frame.bytes(StreamFormat::Ndjson, is_place)), format!("{json}\n"));

@@ -15,7 +15,12 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{SubscribeCounts, SubscribeOptions, judge::Judge, query::QueryError, ring::{Entry, Ring}};
+use super::{
+    SubscribeCounts, SubscribeOptions,
+    judge::Judge,
+    query::QueryError,
+    ring::{Entry, Ring},
+};
 use crate::{
     change::{Cause, Change},
     cloud_event::Encoder,

@@ -20,8 +20,7 @@ use tokio::{sync::watch as signal, time::Instant};
 
 use super::{
     super::{
-        StreamingSupport,
-        ApiError,
+        ApiError, StreamingSupport,
         faults::{Next, StreamFault, StreamPlan},
         selector::RequestSelector,
         store::{HistoryKind, HistoryStep, ListQuery, Stored, TypeId},
@@ -281,7 +280,7 @@ impl Watch {
             (Some(_), false) if change.kind == HistoryKind::Deleted => {
                 Some((HistoryKind::Deleted, Arc::clone(&change.new)))
             }
-            (Some(old), false) => Some((HistoryKind::Deleted, Arc::new(old.restamped(change.version)))),
+            (Some(old), false) => Some((HistoryKind::Deleted, Arc::new(old.restamped(change.new.version())))),
             (None, false) => None,
         }
     }

@@ -11,7 +11,8 @@ const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finaliz
 ///
 /// A member of the object, or of its metadata, counts as one field. An earlier entry of the same manager is extended.
 pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str, status: bool, time: &str) {
-    let differs = |name: &&String| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") && old[*name] != new[*name];
+    let differs =
+        |name: &&String| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") && old[*name] != new[*name];
     let names = new.as_object().into_iter().flat_map(Map::keys);
     let mut fields: Map<_, _> = names.filter(differs).map(|name| (format!("f:{name}"), json!({}))).collect();
     let of_metadata = MANAGED.into_iter().filter(|name| new["metadata"][name] != old["metadata"][name]);

@@ -79,11 +79,7 @@ fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<
     let present = metadata.keys().map(String::as_str).filter(|name| *name != "resourceVersion");
     let mut names: Vec<&str> = present.chain(["resourceVersion"]).collect();
     let rank = |name: &str| TYPED_METADATA.iter().position(|typed| *typed == name).unwrap_or(TYPED_METADATA.len());
-    if info.typed {
-        names.sort_by_key(|name| rank(name));
-    } else {
-        names.sort_unstable();
-    }
+    names.sort_unstable_by_key(|name| (if info.typed { rank(name) } else { 0 }, *name));
     names
 }
 

@@ -260,7 +260,7 @@ fn definitions_add_and_remove_types_stepwise() {
     assert_eq!(told(&store, books, before, |_| ()), [(HistoryKind::Deleted, ())]);
     let mut changes = Vec::new();
     store.read(books, before, 1, &mut changes).unwrap();
-    assert!(changes[0].version < store.version(), "its objects go before the definition does");
+    assert!(changes[0].new.version() < store.version(), "its objects go before the definition does");
 
     store.create(id, "", book_definition(), &context(Part::Main)).unwrap();
     let again = store.find_name("books.shop.io").unwrap();

@@ -182,12 +182,7 @@ impl SimulatorStore {
     }
 
     /// Deletes or marks an existing object.
-    pub(super) fn delete_present(
-        &mut self,
-        id: TypeId,
-        present: &Arc<Stored>,
-        context: &WriteContext<'_>,
-    ) -> Deletion {
+    pub(super) fn delete_present(&mut self, id: TypeId, present: &Arc<Stored>, context: &WriteContext<'_>) -> Deletion {
         let mut object = present.value();
         let metadata = &mut object["metadata"];
         if !metadata["deletionTimestamp"].is_null() {

@@ -101,7 +101,8 @@ pub(super) fn deployment(deployment: &Deployment) -> Value {
 /// Returns the `ReplicaSet` of a deployment's current revision.
 pub(super) fn replicaset(deployment: &Deployment) -> Value {
     let wanted = deployment.replicas;
-    let (replicas, ready) = deployment.rollout.as_ref().map_or((wanted, wanted), |rollout| (rollout.new, rollout.ready));
+    let (replicas, ready) =
+        deployment.rollout.as_ref().map_or((wanted, wanted), |rollout| (rollout.new, rollout.ready));
     let of = (&*deployment.hash, &*deployment.set_uid, deployment.revision);
     set_of(deployment, of, replicas, ready)
 }

@@ -1,8 +1,8 @@
 use serde_json::Value;
 
 use super::{super::store::HistoryLimits, *};
-use crate::{mutex::lock, object::ResourceType};
 use crate::simulator::store::{HistoryKind, HistoryStep};
+use crate::{mutex::lock, object::ResourceType};
 
 fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
     let store = SharedStore::new(5, HistoryLimits { changes: usize::MAX, bytes: usize::MAX });
