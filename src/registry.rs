@@ -45,6 +45,14 @@ impl WatchedType {
         Lister::new(self.caches.reader(), Arc::clone(&self.resource))
     }
 
+    /// Returns the type with only one of its units; `None` if it has no such unit.
+    pub fn only(&self, unit: UnitId) -> Option<Arc<Self>> {
+        let unit = self.units.iter().find(|known| known.id == unit)?;
+        let caches = Arc::new(Caches::default());
+        caches.set(vec![unit.reader_factory()]);
+        Some(Arc::new(Self { resource: Arc::clone(&self.resource), units: vec![Arc::clone(unit)], caches }))
+    }
+
     /// Returns the warnings for readers of the whole type, each once.
     pub fn warnings(&self) -> Vec<&str> {
         let mut warnings = Vec::new();
@@ -59,6 +67,11 @@ impl WatchedType {
     /// Returns true if reads return only metadata because values are confidential.
     pub fn hides_values(&self) -> bool {
         is_secrets(&self.resource)
+    }
+
+    /// Returns true if only metadata is kept, for any reason.
+    pub fn is_metadata_only(&self) -> bool {
+        self.units.iter().any(|unit| unit.options.scope.metadata_only)
     }
 
     /// Returns true if the cache keeps bodies, so not with `cache = "none"`.

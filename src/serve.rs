@@ -4,19 +4,18 @@
 //! **Invariant:** requests never write to a cache, and no request can stop an actor (I7).
 
 mod accept;
+mod api_error;
 mod auth;
 mod browser;
 mod budget;
 mod connection;
 mod control;
-mod discovery;
+pub(crate) mod discovery;
 mod events;
 mod every_minute;
 pub(crate) mod kube_api;
 mod listener;
-mod lookup;
 mod status;
-mod status_object;
 mod tls;
 
 use std::{
@@ -29,19 +28,17 @@ use std::{
 
 use axum::{
     Json, Router,
-    body::Body,
-    extract::{Request, State},
-    http::{Response, StatusCode},
+    http::StatusCode,
     middleware,
     routing::{any, get, post},
 };
-use serde_json::Value;
 use tokio::{
     sync::{Semaphore, watch},
     time::{MissedTickBehavior, interval},
 };
 
 pub use self::{
+    api_error::ApiError,
     auth::{ListenerAccess, Token},
     browser::AllowedHosts,
     connection::ConnectionLimits,
@@ -226,7 +223,7 @@ fn router(surface: Surface, state: ServeState) -> Router {
     let probes = Router::new()
         .route("/livez", get(status::livez))
         .route("/readyz", get(status::readyz))
-        .route("/healthz", get(status::healthz))
+        .route("/healthz", get(status::readyz))
         .route("/metrics", get(status::metrics));
     let router = match &surface {
         Surface::Probes => probes,
@@ -235,25 +232,17 @@ fn router(surface: Surface, state: ServeState) -> Router {
             .route("/v1/handlers", get(status::handlers))
             .route("/v1/events", get(events::events))
             .route("/v1/handlers/{name}/{action}", post(control::control))
-            .route("/version", get(version))
-            .route("/api", any(kube_api))
-            .route("/apis", any(kube_api))
-            .route("/api/{*path}", any(kube_api))
-            .route("/apis/{*path}", any(kube_api)),
+            .route("/version", get(|| async { Json(discovery::version()) }))
+            .route("/api", any(kube_api::answer))
+            .route("/apis", any(kube_api::answer))
+            .route("/api/{*path}", any(kube_api::answer))
+            .route("/apis/{*path}", any(kube_api::answer)),
     };
     let router = router.fallback(no_such_path).with_state(state);
     match surface {
         Surface::Probes => router,
         Surface::Full(access) => router.layer(middleware::from_fn_with_state(auth::Gate::new(access), auth::guard)),
     }
-}
-
-async fn kube_api(State(state): State<ServeState>, request: Request) -> Response<Body> {
-    kube_api::answer(state, request.method(), request.uri(), request.headers()).await
-}
-
-async fn version() -> Json<Value> {
-    Json(discovery::version())
 }
 
 /// Returns the same response as the API server.

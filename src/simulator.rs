@@ -40,9 +40,11 @@ use std::{
     time::Duration,
 };
 
+use educe::Educe;
+
 use crate::mutex::lock;
 
-pub use error::ApiError;
+pub use crate::serve::ApiError;
 pub use faults::{Faults, RequestKind, ServerFault, StreamFault, Times};
 pub use random::Random;
 pub use rights::Area;
@@ -65,39 +67,30 @@ pub enum StreamingSupport {
 }
 
 /// Settings of a simulated API server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default)]
 pub struct SimulatorOptions {
-    /// Seed of uids, generated names and random faults.
+    /// Seed of uids and generated names.
+    #[educe(Default = 1)]
     pub seed: u64,
     /// Port on 127.0.0.1; 0 selects a free one.
     pub port: u16,
     /// Behaviour for `sendInitialEvents`.
     pub streaming_lists: StreamingSupport,
     /// Time between bookmarks.
+    #[educe(Default = Duration::from_mins(1))]
     pub bookmark_interval: Duration,
     /// Lifetime of a watch without `timeoutSeconds`.
+    #[educe(Default = Duration::from_mins(45))]
     pub watch_timeout: Duration,
     /// Longest wait for a future version; after it the answer is 504.
+    #[educe(Default = Duration::from_secs(3))]
     pub fresh_timeout: Duration,
     /// Size of the history that watches can read.
     pub history: HistoryLimits,
     /// Set to let a list at version "0" ignore `limit`, like a watch cache.
+    #[educe(Default = true)]
     pub watch_cache: bool,
-}
-
-impl Default for SimulatorOptions {
-    fn default() -> Self {
-        Self {
-            seed: 1,
-            port: 0,
-            streaming_lists: StreamingSupport::default(),
-            bookmark_interval: Duration::from_mins(1),
-            watch_timeout: Duration::from_mins(45),
-            fresh_timeout: Duration::from_secs(3),
-            history: HistoryLimits::default(),
-            watch_cache: true,
-        }
-    }
 }
 
 /// A running simulated API server, on its own thread; dropping it stops it.
@@ -189,13 +182,13 @@ impl Simulator {
     ///
     /// It takes effect shortly after this call returns.
     pub fn go_down(&self) {
-        self.shared.order(|orders| orders.listening = false);
+        self.shared.order(|orders| orders.is_down = true);
         self.close_connections();
     }
 
     /// Ends [`Simulator::go_down`], on the same address.
     pub fn come_up(&self) {
-        self.shared.order(|orders| orders.listening = true);
+        self.shared.order(|orders| orders.is_down = false);
     }
 
     /// Stops the server and waits for its thread; open connections break.

@@ -34,7 +34,10 @@ use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::text::Text;
+use crate::{
+    journal::{Bounds, WhenFull},
+    text::Text,
+};
 
 /// Streams of events over HTTP: `/v1/events`.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -65,11 +68,12 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// Returns the limits of the events kept for all subscribers.
-    fn bounds(&self) -> ring::RingBounds {
-        ring::RingBounds {
-            max_events: self.buffer_events as usize,
+    /// Returns the limits of the events kept for all subscribers. Coalesced events would differ from the actual events.
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            max_events: self.buffer_events.max(1) as usize,
             max_bytes: usize::try_from(self.buffer_bytes).unwrap_or(usize::MAX),
+            when_full: WhenFull::DropOldest,
         }
     }
 }

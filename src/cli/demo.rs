@@ -84,8 +84,8 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let simulator = Simulator::start(SimulatorOptions { seed: args.seed, ..SimulatorOptions::default() })?;
     let mut workload = Workload::new(args.seed);
     workload.populate(simulator.store(), Sizes::default())?;
+    let news = workload.news();
     let living = workload.run(simulator.store().clone(), args.rate)?;
-    let news = living.news();
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
     let engine = Engine::builder().config(config).cluster(access);

@@ -18,10 +18,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
+    api_error::ApiError,
     browser::{self, AllowedHosts},
     every_minute::EveryMinute,
     listener::Addresses,
-    status_object::StatusObject,
 };
 use crate::{
     config::{HttpScope, check_token},
@@ -101,7 +101,7 @@ impl Gate {
     }
 
     /// Returns the client if its request is accepted.
-    fn check(&self, request: &Request) -> Result<Caller, StatusObject> {
+    fn check(&self, request: &Request) -> Result<Caller, ApiError> {
         let (method, headers) = (request.method(), request.headers());
         let addresses = request.extensions().get::<Addresses>();
         browser::check((method, request.uri(), headers), addresses, &self.access.allowed_hosts)?;
@@ -114,13 +114,13 @@ impl Gate {
         if token.scope < needed {
             let name = &token.name;
             let why = format!("token {name:?} has the scope \"read\"; this request needs \"control\"");
-            return Err(StatusObject::not_allowed(&why));
+            return Err(ApiError::not_allowed(&why));
         }
         Ok(Caller { address, token: Some(Arc::clone(&token.name)) })
     }
 
     /// Returns the token of a request. A valid token is always accepted, because many clients may share an address.
-    fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<&Token, StatusObject> {
+    fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<&Token, ApiError> {
         let given = bearer(headers).map(Sha256::digest);
         let mut unreadable = None;
         for token in &self.access.tokens {
@@ -135,19 +135,19 @@ impl Gate {
             && let Some(address) = address
             && !lock(&self.attempts).attempt(address.ip(), Instant::now())
         {
-            return Err(StatusObject::too_many_requests("too many wrong tokens from this address, try again later"));
+            return Err(ApiError::too_many_requests("too many wrong tokens from this address, try again later"));
         }
         if let Some((name, error)) = unreadable {
             if self.unreadable.is_due() {
                 tracing::error!(token = &**name, %error, "cannot read a token of [http]: its clients are refused");
             }
-            return Err(StatusObject::internal_error("the server cannot read its token: see its log"));
+            return Err(ApiError::internal_error("the server cannot read its token: see its log"));
         }
         if given.is_some() && self.wrong.is_due() {
             let address = address.map(|address| address.to_string());
             tracing::warn!(address, "a request with a wrong token was refused");
         }
-        Err(StatusObject::unauthorized())
+        Err(ApiError::unauthorized())
     }
 }
 
@@ -158,7 +158,7 @@ pub(super) async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, n
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        Err(refused) => refused.into_response().into_response(),
+        Err(refused) => refused.into_response(),
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
         let mut request = request.body(Body::empty()).unwrap();
         let address = SocketAddr::from(([10, 0, 0, 9], 40_000));
         request.extensions_mut().insert(Addresses { peer: address, local: address });
-        let caller = gate.check(&request).map_err(|refused| refused.code().as_u16())?;
+        let caller = gate.check(&request).map_err(|refused| refused.code)?;
         Ok(caller.token.map(|token| token.to_string()))
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority};
 
-use super::{listener::Addresses, status_object::StatusObject};
+use super::{api_error::ApiError, listener::Addresses};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -37,7 +37,7 @@ pub(super) fn check(
     (method, uri, headers): (&Method, &Uri, &HeaderMap),
     addresses: Option<&Addresses>,
     allowed: &AllowedHosts,
-) -> Result<(), StatusObject> {
+) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (host, further) = (hosts.next(), hosts.next());
     let named = host.and_then(authority).filter(|_| further.is_none());
@@ -45,18 +45,18 @@ pub(super) fn check(
     let is_served = |authority: &Authority| is_served(&host_of(authority), addresses, allowed);
     let is_own = named.as_ref().is_some_and(is_served) && uri.authority().is_none_or(is_served);
     let Some(named) = named.filter(|_| is_own) else {
-        return Err(StatusObject::misdirected(&shown(host)));
+        return Err(ApiError::misdirected(&shown(host)));
     };
     for origin in headers.get_all(header::ORIGIN) {
         if !is_own_origin(origin, &named, allowed) {
-            return Err(StatusObject::foreign_origin(&shown(Some(origin))));
+            return Err(ApiError::foreign_origin(&shown(Some(origin))));
         }
     }
     let is = |name, value: &str| headers.get(name).is_some_and(|header| header == value);
     let is_navigation = *method == Method::GET && is(SEC_FETCH_MODE, "navigate") && is(SEC_FETCH_DEST, "document");
     // If there is an `Origin`, the configuration has allowed it.
     if is(SEC_FETCH_SITE, "cross-site") && !is_navigation && !headers.contains_key(header::ORIGIN) {
-        return Err(StatusObject::foreign_origin("another site"));
+        return Err(ApiError::foreign_origin("another site"));
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ mod tests {
         }
         let allowed = AllowedHosts::new(["Engine.example.com".to_owned()]);
         let checked = check((&Method::GET, &Uri::from_static("/api/v1/pods"), &headers), Some(&ADDRESSES), &allowed);
-        checked.map_or_else(|refused| refused.code().as_u16(), |()| 200)
+        checked.map_or_else(|refused| refused.code, |()| 200)
     }
 
     #[test]

@@ -2,14 +2,11 @@
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::{Path, State},
-    http::Response,
-    response::IntoResponse as _,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{ServeState, auth::Caller, status_object::StatusObject};
+use super::{ServeState, api_error::ApiError, auth::Caller};
 use crate::delivery::status::Control;
 
 /// Controls the handler, and responds with its new state.
@@ -17,19 +14,19 @@ pub(super) async fn control(
     State(state): State<ServeState>,
     Extension(Caller { address, token }): Extension<Caller>,
     Path((name, action)): Path<(String, String)>,
-) -> Response<Body> {
+) -> Result<Json<Value>, ApiError> {
     let control = match action.as_str() {
         "pause" => Control::Pause,
         "resume" => Control::Resume,
         "replay" => Control::Replay,
-        _ => return StatusObject::no_such_path().into_response(),
+        _ => return Err(ApiError::no_such_path()),
     };
     let (address, token) = (address.map(|address| address.to_string()), token.as_deref());
     if let Some((replayed, handler)) = (state.control)(&name, control) {
         tracing::info!(handler = name, action, address, token, replayed, "handler control requested over HTTP");
-        return Json(json!({ "handler": handler, "replayed": replayed })).into_response();
+        return Ok(Json(json!({ "handler": handler, "replayed": replayed })));
     }
     tracing::info!(handler = name, action, address, token, "handler control requested over HTTP: no such handler");
     let known: Vec<_> = (state.handlers)().into_iter().map(|handler| handler.name).collect();
-    StatusObject::no_such_handler(&name, &known).into_response()
+    Err(ApiError::no_such_handler(&name, &known))
 }

@@ -1,27 +1,32 @@
-//! Discovery documents of the read API, for Kubernetes clients: `/api`, `/apis`, `/version`.
+//! Discovery documents for Kubernetes clients: `/api`, `/apis`, `/version`. The read API and the simulator answer with them.
 //!
-//! They list the watched types under the API server's names. Groups and versions have the order of the API server.
+//! The documents of the read API list the watched types under the API server's names. Groups and versions have the order of
+//! the API server.
 
 use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderValue, Response, header},
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
 
-use super::{accept::negotiate, lookup, status_object::StatusObject};
-use crate::{discovery::ServedType, object::ResourceType, registry::Registry};
-
-/// Verbs of every type.
-const VERBS: [&str; 2] = ["get", "list"];
+use super::{accept::negotiate, api_error::ApiError};
+use crate::{discovery::ServedType, registry::Registry};
 
 /// API group with its served types.
 struct Group {
     name: String,
-    versions: Vec<(String, Vec<ServedType>)>,
+    versions: Vec<(String, Vec<DiscoveredType>)>,
+}
+
+/// A type in discovery documents.
+pub(crate) struct DiscoveredType {
+    pub(crate) served: ServedType,
+    /// Set when `status` is a subresource.
+    pub(crate) has_status: bool,
 }
 
 /// Returns the document `/version`: the Kubernetes version that the read API follows.
-pub(super) fn version() -> Value {
+pub(crate) fn version() -> Value {
     json!({
         "major": "1",
         "minor": "36",
@@ -35,12 +40,24 @@ pub(super) fn version() -> Value {
     })
 }
 
-/// Returns the document at `/api`, `/apis` or below that names no type; `None` for other paths.
-pub(super) fn answer(
-    registry: &Registry,
+/// Returns the watched types, in the order of the API server; all can be read, and none can be written.
+pub(super) fn served(registry: &Registry) -> Vec<DiscoveredType> {
+    let catalog = registry.catalog();
+    let mut types: Vec<_> = registry.types().iter().map(|watched| registry.names(&watched.resource)).collect();
+    types.sort_by_cached_key(|named| {
+        catalog.types().iter().position(|served| served.resource == named.resource).unwrap_or(usize::MAX)
+    });
+    let verbs = ["get", "list"].map(str::to_owned);
+    let readable = |named: ServedType| ServedType { verbs: verbs.to_vec(), ..named };
+    types.into_iter().map(|named| DiscoveredType { served: readable(named), has_status: false }).collect()
+}
+
+/// Returns the document at `/api`, `/apis` or below that names no type; `None` for other paths, without a call of `types`.
+pub(crate) fn answer(
     path: &str,
     headers: &HeaderMap,
-) -> Option<Result<Response<Body>, StatusObject>> {
+    types: impl FnOnce() -> Vec<DiscoveredType>,
+) -> Option<Result<Response, ApiError>> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version) = match segments[..] {
         ["api" | "apis"] => (None, None),
@@ -49,8 +66,8 @@ pub(super) fn answer(
         ["apis", group, version] => (Some(group), Some(version)),
         _ => return None,
     };
-    let Some(form) = negotiate(headers, "", of_range) else { return Some(Err(StatusObject::no_representation())) };
-    let groups = groups(registry);
+    let Some(form) = negotiate(headers, "", of_range) else { return Some(Err(ApiError::no_representation())) };
+    let groups = groups(types());
     let Some(group) = group else { return Some(Ok(root(&groups, segments == ["api"], form, headers))) };
     let document = groups.iter().find(|served| served.name == group).and_then(|group| match version {
         None if group.name.is_empty() => None,
@@ -65,13 +82,13 @@ pub(super) fn answer(
             Some(types_document(&group.name, version, types))
         }
     });
-    Some(document.map(|document| respond(&document, PLAIN)).ok_or_else(StatusObject::no_such_path))
+    Some(document.map(|document| respond(&document, PLAIN)).ok_or_else(ApiError::no_such_path))
 }
 
 const PLAIN: &str = "application/json";
 
 /// Returns the document `/api` or `/apis`; `form` is the result of [`of_range`].
-fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response<Body> {
+fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response {
     let shown = groups.iter().filter(|group| group.name.is_empty() == is_core);
     let mut response = match form {
         version if !version.is_empty() => {
@@ -88,11 +105,8 @@ fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Res
     response
 }
 
-fn respond(document: &Value, content_type: &str) -> Response<Body> {
-    let mut response = Response::new(Body::from(document.to_string()));
-    let content_type = HeaderValue::from_str(content_type).expect("a media type is ASCII");
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
+fn respond(document: &Value, content_type: &str) -> Response {
+    ([(header::CONTENT_TYPE, content_type)], document.to_string()).into_response()
 }
 
 /// Parses the parameters of a range. Returns an empty text for documents of groups only, or the version of the document of
@@ -105,14 +119,11 @@ fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
     }
 }
 
-/// Returns the served groups. The core group is first and always present, like `/api`.
-fn groups(registry: &Registry) -> Vec<Group> {
+/// Returns the groups of the types. The core group is first and always present, like `/api`.
+fn groups(types: Vec<DiscoveredType>) -> Vec<Group> {
     let mut groups = vec![Group { name: String::new(), versions: vec![("v1".to_owned(), Vec::new())] }];
-    let catalog = registry.catalog();
-    let mut types = lookup::types(registry);
-    let place = |resource: &ResourceType| catalog.types().iter().position(|served| served.resource == *resource);
-    types.sort_by_cached_key(|resource| place(resource).unwrap_or(usize::MAX));
-    for resource in types {
+    for listed in types {
+        let resource = &listed.served.resource;
         let at = groups.iter().position(|group| group.name == resource.group).unwrap_or_else(|| {
             groups.push(Group { name: resource.group.clone(), versions: Vec::new() });
             groups.len() - 1
@@ -122,7 +133,7 @@ fn groups(registry: &Registry) -> Vec<Group> {
             versions.push((resource.version.clone(), Vec::new()));
             versions.len() - 1
         });
-        versions[at].1.push(registry.names(&resource));
+        versions[at].1.push(listed);
     }
     groups
 }
@@ -142,62 +153,64 @@ fn group_document(group: &Group) -> Value {
     json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
 }
 
-fn types_document(group: &str, version: &str, types: &[ServedType]) -> Value {
+/// Verbs of the subresource `status`.
+const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
+
+fn types_document(group: &str, version: &str, types: &[DiscoveredType]) -> Value {
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    let resources: Vec<_> = types
-        .iter()
-        .map(|served| {
-            let mut resource = json!({
-                "name": served.resource.plural,
-                "singularName": served.singular,
-                "namespaced": served.resource.namespaced,
-                "kind": served.resource.kind,
-                "verbs": VERBS,
-            });
-            add_short_names(&mut resource, served);
-            resource
-        })
-        .collect();
+    let mut resources = Vec::new();
+    for DiscoveredType { served, has_status } in types {
+        let ServedType { resource, singular, verbs, .. } = served;
+        let (plural, kind, namespaced) = (&resource.plural, &resource.kind, resource.namespaced);
+        let document =
+            json!({"name": plural, "singularName": singular, "namespaced": namespaced, "kind": kind, "verbs": verbs});
+        resources.push(with_short_names(document, served));
+        if *has_status {
+            let name = format!("{plural}/status");
+            resources.push(json!({
+                "name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": STATUS_VERBS,
+            }));
+        }
+    }
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
 }
 
 fn aggregated<'a>(api_version: &str, groups: impl Iterator<Item = &'a Group>) -> Value {
-    let items: Vec<_> = groups
-        .map(|group| {
-            let versions: Vec<_> = group
-                .versions
-                .iter()
-                .map(|(version, types)| {
-                    let resources: Vec<_> = types.iter().map(aggregated_type).collect();
-                    json!({"version": version, "resources": resources, "freshness": "Current"})
-                })
-                .collect();
-            let mut metadata = json!({"creationTimestamp": null});
-            if !group.name.is_empty() {
-                metadata["name"] = group.name.as_str().into();
-            }
-            json!({"metadata": metadata, "versions": versions})
-        })
-        .collect();
+    let of_version = |(version, types): &(String, Vec<DiscoveredType>)| {
+        let resources: Vec<_> = types.iter().map(aggregated_type).collect();
+        json!({"version": version, "resources": resources, "freshness": "Current"})
+    };
+    let of_group = |group: &Group| {
+        let mut metadata = json!({"creationTimestamp": null});
+        if !group.name.is_empty() {
+            metadata["name"] = group.name.as_str().into();
+        }
+        json!({"metadata": metadata, "versions": group.versions.iter().map(of_version).collect::<Vec<_>>()})
+    };
+    let items: Vec<_> = groups.map(of_group).collect();
     let api_version = format!("apidiscovery.k8s.io/{api_version}");
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
 }
 
-fn aggregated_type(served: &ServedType) -> Value {
-    let resource = &served.resource;
+fn aggregated_type(DiscoveredType { served, has_status }: &DiscoveredType) -> Value {
+    let ServedType { resource, singular, verbs, .. } = served;
+    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
     let mut document = json!({
         "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "responseKind": kind,
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": served.singular,
-        "verbs": VERBS,
+        "singularResource": singular,
+        "verbs": verbs,
     });
-    add_short_names(&mut document, served);
-    document
+    if *has_status {
+        document["subresources"] = json!([{"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}]);
+    }
+    with_short_names(document, served)
 }
 
-fn add_short_names(document: &mut Value, served: &ServedType) {
+fn with_short_names(mut document: Value, served: &ServedType) -> Value {
     if !served.short_names.is_empty() {
         document["shortNames"] = json!(served.short_names);
     }
+    document
 }

@@ -3,15 +3,17 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
+    Extension,
     body::Body,
     extract::{RawQuery, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Response, header},
+    http::{HeaderMap, HeaderName, header},
+    response::{IntoResponse as _, Response},
 };
 use futures_util::stream::unfold;
 use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{ServeState, connection::Endless, status_object::StatusObject};
+use super::{ServeState, api_error::ApiError, connection::Endless};
 use crate::{
     registry::Registry,
     subscribe::{
@@ -31,47 +33,39 @@ pub(super) async fn events(
     State(state): State<ServeState>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Response<Body> {
-    let Ok(permit) = state.streams.try_acquire_owned() else {
-        let message = "too many open streams for [http] max_connections: try again later";
-        return StatusObject::too_many_requests(message).into_response();
-    };
-    match subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await {
-        Ok((subscriber, format)) => respond(subscriber, format, permit),
-        Err(refused) => refused.into_response(),
-    }
+) -> Result<Response, ApiError> {
+    let full = "too many open streams for [http] max_connections: try again later";
+    let permit = state.streams.try_acquire_owned().map_err(|_| ApiError::too_many_requests(full))?;
+    let (subscriber, format) = subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await?;
+    Ok(respond(subscriber, format, permit))
 }
 
-async fn subscribe(
-    hub: &Arc<Hub>,
-    query: &str,
-    headers: &HeaderMap,
-) -> Result<(Subscriber, StreamFormat), StatusObject> {
+async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, StreamFormat), ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let no_such_stream = || StatusObject::not_acceptable("text/event-stream, application/x-ndjson");
+    let no_such_stream = || ApiError::not_acceptable("text/event-stream, application/x-ndjson");
     let format = StreamFormat::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
     let query = SubscriberQuery::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
-        .map_err(|error| StatusObject::bad_request(error.to_string()))?;
-    if query.when.is_some() && !hub.options().when {
+        .map_err(|error| ApiError::bad_request(error.to_string()))?;
+    if query.when.is_some() && !hub.options.when {
         let why =
             "`when` is turned off by [subscribe] when = false; filter by resource, namespace, labelSelector and type";
-        return Err(StatusObject::not_allowed(why));
+        return Err(ApiError::not_allowed(why));
     }
     for name in &query.filter.resources {
-        check_resource(hub.registry(), name)?;
+        check_resource(&hub.registry, name)?;
     }
     let entered = Subscriber::enter(hub, query, format).await;
     let subscriber = entered.map_err(|error| match error {
-        SubscribeError::Full(_) => StatusObject::too_many_requests(&error.to_string()),
-        SubscribeError::Stopping => StatusObject::unavailable(&error.to_string()),
-        SubscribeError::When(_) => StatusObject::bad_request(error.to_string()),
-        SubscribeError::Journal(_) | SubscribeError::Judge(_) => StatusObject::internal_error(&error.to_string()),
+        SubscribeError::Full(_) => ApiError::too_many_requests(&error.to_string()),
+        SubscribeError::Stopping => ApiError::unavailable(&error.to_string()),
+        SubscribeError::When(_) => ApiError::bad_request(error.to_string()),
+        SubscribeError::Journal(_) | SubscribeError::Judge(_) => ApiError::internal_error(&error.to_string()),
     })?;
     Ok((subscriber, format))
 }
 
 /// Checks that a type or entry exists, because its stream would stay empty. Before discovery this cannot be checked.
-fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
+fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     if !registry.is_discovered() {
         return Ok(());
     }
@@ -89,19 +83,15 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
     let known = if known.is_empty() { "nothing is watched".to_owned() } else { known.join(", ") };
     let message =
         format!("resource: Invalid value: {name:?}: expected a watched type or an entry of [resources]: {known}");
-    Err(StatusObject::bad_request(message))
+    Err(ApiError::bad_request(message))
 }
 
-fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphorePermit) -> Response<Body> {
+fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphorePermit) -> Response {
     let pieces = unfold((subscriber, permit), |(mut subscriber, permit)| async {
         let bytes = subscriber.next().await?;
         Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))
     });
-    let mut response = Response::new(Body::from_stream(pieces));
-    response.extensions_mut().insert(Endless);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    headers.insert(UNBUFFERED, HeaderValue::from_static("no"));
-    response
+    let headers =
+        [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache, private"), (UNBUFFERED, "no")];
+    (Extension(Endless), headers, Body::from_stream(pieces)).into_response()
 }

@@ -28,7 +28,9 @@ use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, Method, Response, Uri, header},
+    extract::State,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
+    response::{IntoResponse as _, Response},
 };
 use futures_util::stream::unfold;
 use percent_encoding::percent_decode_str;
@@ -37,22 +39,22 @@ use tokio::time::{Instant, sleep};
 use self::{
     form::Form,
     pages::{Collection, Page, Snapshot},
-    query::{ListQuery, Target, VersionQuery},
+    query::{ListQuery, VersionQuery},
     render::Style,
     table::Table,
 };
-use super::{
-    ServeState, discovery,
-    lookup::{self, Served},
-    status_object::StatusObject,
-};
+use super::{ServeState, api_error::ApiError, discovery};
 use crate::{
     lister::Lister,
     object::{KeyRef, ResourceType, ResourceVersion},
-    registry::Registry,
+    registry::{Registry, WatchedType},
 };
 
 pub(super) use pages::Snapshots;
+pub(crate) use query::Target;
+pub(crate) use render::metadata_of;
+#[cfg(feature = "cli")]
+pub(crate) use table::JsonPath;
 
 /// Time for which a read waits for its version, the same as in the API server.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -60,37 +62,47 @@ const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of checks of the cache's version while a read waits for it.
 const FRESH_POLL: Duration = Duration::from_millis(20);
 
+/// Headers of objects and lists.
+pub(crate) const HEADERS: [(HeaderName, &str); 2] =
+    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache, private")];
+
 /// Answers one request below `/api` or `/apis`.
-pub(super) async fn answer(state: ServeState, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
-    let body = match *method {
-        Method::GET | Method::HEAD => read(&state, uri, headers).await,
-        _ => Err(StatusObject::method_not_allowed("deltabus is a read-only cache: write to the API server")),
-    };
-    body.unwrap_or_else(StatusObject::into_response)
+pub(super) async fn answer(
+    State(state): State<ServeState>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    match method {
+        Method::GET | Method::HEAD => read(&state, &uri, &headers).await,
+        _ => Err(ApiError::method_not_allowed("deltabus is a read-only cache: write to the API server")),
+    }
 }
 
-async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response<Body>, StatusObject> {
+async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response, ApiError> {
     let registry = &*state.registry;
     let path = percent_decode_str(uri.path()).decode_utf8_lossy();
-    if let Some(document) = discovery::answer(registry, &path, headers) {
+    if let Some(document) = discovery::answer(&path, headers, || discovery::served(registry)) {
         return document;
     }
-    let target = Target::parse(&path).ok_or_else(StatusObject::no_such_path)?;
+    let target = Target::parse(&path).ok_or_else(ApiError::no_such_path)?;
     let query = ListQuery::parse(uri.query().unwrap_or_default())?;
-    let served = lookup::find(registry, target.group, target.version, target.plural, query.unit)
-        .filter(|served| target.fits(&served.resource))
-        .ok_or_else(StatusObject::no_such_path)?;
+    let found = registry.find_type(target.group, target.version, target.plural).and_then(|found| match query.unit {
+        Some(unit) => found.only(unit),
+        None => Some(found),
+    });
+    let served = found.filter(|served| target.fits(&served.resource)).ok_or_else(ApiError::no_such_path)?;
     let form = Form::negotiate(headers, target.name.is_none(), &query.include_object)?;
     if served.hides_values() && form.shows_values() {
-        return Err(StatusObject::forbidden(&served.resource, target.name));
+        return Err(ApiError::redacted(&served.resource, target.name));
     }
     // Metadata for `deltabus verify`, which reads single units, is always kept.
-    let is_kept = served.keeps_bodies() || served.is_unit() && matches!(form, Form::Metadata(_));
+    let is_kept = served.keeps_bodies() || query.unit.is_some() && matches!(form, Form::Metadata(_));
     if !is_kept {
-        return Err(StatusObject::not_kept(&served.resource));
+        return Err(ApiError::not_kept(&served.resource));
     }
     if !served.is_readable() {
-        return Err(StatusObject::not_synced(&served.resource));
+        return Err(ApiError::not_synced(&served.resource));
     }
     wait_for_version(&served, &query.version).await?;
     let resource = Arc::clone(&served.resource);
@@ -98,26 +110,23 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
     let style = Style::new(form, &resource.api_version(), &resource.kind, table);
     let body = match target.name {
         Some(name) => get(&served, target.namespace.unwrap_or_default(), name, &style)?,
-        None => list(served.clone(), state, target.namespace.map(str::to_owned), query, style).await?,
+        None => list(Arc::clone(&served), state, target.namespace.map(str::to_owned), query, style).await?,
     };
     Ok(respond(&served, body))
 }
 
 /// Returns the custom resource definition of a type if definitions are watched too.
 fn definition_of(registry: &Registry, resource: &ResourceType) -> Option<serde_json::Value> {
-    let definitions = lookup::find(registry, "apiextensions.k8s.io", "v1", "customresourcedefinitions", None)?;
+    let definitions = registry.find_type("apiextensions.k8s.io", "v1", "customresourcedefinitions")?;
     let name = resource.qualified_name();
     definitions.lister().get(KeyRef { namespace: "", name: &name }).ok()?.value().ok()
 }
 
-fn respond(served: &Served, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+fn respond(served: &WatchedType, body: Body) -> Response {
+    let mut response = (HEADERS, body).into_response();
     for warning in served.warnings() {
         if let Ok(value) = HeaderValue::from_str(&format!("299 deltabus \"{}\"", warning.replace('\\', "\\\\"))) {
-            headers.append(header::WARNING, value);
+            response.headers_mut().append(header::WARNING, value);
         }
     }
     response
@@ -125,7 +134,7 @@ fn respond(served: &Served, body: Body) -> Response<Body> {
 
 /// Waits until the cache has reached the requested version. Returns 504 if that takes too long, and 410 if an exact
 /// version has passed.
-async fn wait_for_version(served: &Served, asked: &VersionQuery) -> Result<(), StatusObject> {
+async fn wait_for_version(served: &WatchedType, asked: &VersionQuery) -> Result<(), ApiError> {
     let (VersionQuery::NotOlderThan(version) | VersionQuery::Exact(version)) = asked else { return Ok(()) };
     let deadline = Instant::now() + FRESH_TIMEOUT;
     loop {
@@ -133,50 +142,50 @@ async fn wait_for_version(served: &Served, asked: &VersionQuery) -> Result<(), S
         let current = served.lister().version().resource_version;
         match compare(&current, version)? {
             Ordering::Greater if matches!(asked, VersionQuery::Exact(_)) => {
-                return Err(StatusObject::expired("The resourceVersion for the provided list is too old."));
+                return Err(ApiError::expired("The resourceVersion for the provided list is too old."));
             }
             Ordering::Greater | Ordering::Equal => return Ok(()),
-            Ordering::Less if Instant::now() >= deadline => return Err(StatusObject::too_large(version, &current)),
+            Ordering::Less if Instant::now() >= deadline => return Err(ApiError::too_large(version, &current)),
             Ordering::Less => sleep(FRESH_POLL).await,
         }
     }
 }
 
 /// Compares versions by A-1; an invalid version is an error of the client.
-fn compare(current: &ResourceVersion, asked: &ResourceVersion) -> Result<Ordering, StatusObject> {
-    let invalid = || StatusObject::bad_request(format!("resourceVersion: Invalid value: {:?}", asked.to_string()));
+fn compare(current: &ResourceVersion, asked: &ResourceVersion) -> Result<Ordering, ApiError> {
+    let invalid = || ApiError::bad_request(format!("resourceVersion: Invalid value: {:?}", asked.to_string()));
     current.compare(asked).ok_or_else(invalid)
 }
 
-fn get(served: &Served, namespace: &str, name: &str, style: &Style) -> Result<Body, StatusObject> {
+fn get(served: &WatchedType, namespace: &str, name: &str, style: &Style) -> Result<Body, ApiError> {
     let found = served.lister().get(KeyRef { namespace, name });
-    let object = found.map_err(|_| StatusObject::not_found(&served.resource, name))?;
+    let object = found.map_err(|_| ApiError::not_found(&served.resource, name))?;
     Ok(Body::from(render::object(&object, style)))
 }
 
 /// Builds a list on a separate thread: sorting and filtering a large collection would delay `/livez`.
 async fn list(
-    served: Served,
+    served: Arc<WatchedType>,
     state: &ServeState,
     namespace: Option<String>,
     query: ListQuery,
     style: Style,
-) -> Result<Body, StatusObject> {
+) -> Result<Body, ApiError> {
     let permit = Arc::clone(&state.lists).try_acquire_owned();
-    let permit = permit.map_err(|_| StatusObject::too_many_requests("too many lists at once: try again later"))?;
+    let permit = permit.map_err(|_| ApiError::too_many_requests("too many lists at once: try again later"))?;
     let (snapshots, budget) = (Arc::clone(&state.snapshots), Arc::clone(&state.budget));
     let cutting = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         // Many lists may wait here. One that cannot be written is not built.
         if budget.is_exhausted() {
-            return Err(StatusObject::responses_full());
+            return Err(ApiError::responses_full());
         }
         let page = page(&served, &snapshots, namespace, &query)?;
         let bytes = page.objects().iter().map(|object| style.estimate(object)).sum();
-        let charge = budget.charge(bytes).ok_or_else(StatusObject::responses_full)?;
+        let charge = budget.charge(bytes).ok_or_else(ApiError::responses_full)?;
         Ok((render::list(page, style), charge))
     });
-    let (pieces, charge) = cutting.await.map_err(|_| StatusObject::internal_error("the list failed"))??;
+    let (pieces, charge) = cutting.await.map_err(|_| ApiError::internal_error("the list failed"))??;
     let pieces = unfold((pieces, charge), |(mut pieces, mut charge)| async {
         // A piece takes time to write: other connections run in between.
         tokio::task::yield_now().await;
@@ -188,11 +197,11 @@ async fn list(
 }
 
 fn page(
-    served: &Served,
+    served: &WatchedType,
     snapshots: &Snapshots,
     namespace: Option<String>,
     query: &ListQuery,
-) -> Result<Page, StatusObject> {
+) -> Result<Page, ApiError> {
     let collection = (served.resource.qualified_name(), namespace, query.unit);
     let (snapshot, offset) = match &query.continue_token {
         Some(token) => snapshots.get(token, &collection)?,
@@ -201,7 +210,7 @@ fn page(
     Ok(snapshots.cut(snapshot, offset, query.limit))
 }
 
-fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<Snapshot, StatusObject> {
+fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<Snapshot, ApiError> {
     let namespace = collection.1.as_deref();
     let (version, items) = lister.snapshot(|view| {
         let items = match (&query.index, namespace) {
@@ -211,7 +220,7 @@ fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<
         };
         (view.version(), items)
     });
-    let mut items = items.map_err(|error| StatusObject::bad_request(error.to_string()))?;
+    let mut items = items.map_err(|error| ApiError::bad_request(error.to_string()))?;
     items.retain(|object| {
         namespace.is_none_or(|namespace| object.namespace() == namespace) && query.selector.matches(object)
     });

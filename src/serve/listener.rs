@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::HttpBody as _, extract::Request};
+use axum::{Router, body::HttpBody as _, extract::Request, response::IntoResponse as _};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -23,10 +23,10 @@ use tokio::{
 use tower::ServiceExt as _;
 
 use super::{
+    api_error::ApiError,
     budget::ResponseBudget,
     connection::{Activity, Answer, ConnectionLimits, Endless, SharedActivity, WatchedBody, WatchedStream},
     every_minute::EveryMinute,
-    status_object::StatusObject,
     tls::Certificate,
 };
 use crate::mutex::lock;
@@ -196,7 +196,7 @@ impl Requests {
             // A list charges itself: its size is not known here.
             let mut charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
             if charge.is_none() {
-                response = StatusObject::responses_full().into_response();
+                response = ApiError::responses_full().into_response();
                 charge = budget.charge(0);
             }
             let charge = charge.expect("an empty charge is never refused");

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use axum::{
     Json,
     extract::{RawQuery, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::IntoResponse,
 };
 use serde_json::{Value, json};
@@ -26,15 +26,11 @@ pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
     report("livez", query.as_deref(), &[("ping".to_owned(), None)])
 }
 
-/// Succeeds if every configured resource that is served, watchable and allowed is synced, and every handler has started. A
-/// unit that was created after the first discovery does not count while it waits for the store: other types are readable.
-pub(super) async fn readyz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
-    report("readyz", query.as_deref(), &readiness(&state))
-}
-
-/// See `/readyz`.
-pub(super) async fn healthz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
-    report("healthz", query.as_deref(), &readiness(&state))
+/// `/readyz` and `/healthz`. Succeeds if every configured resource that is served, watchable and allowed is synced, and every
+/// handler has started. A unit that was created after the first discovery does not count while it waits for the store: other
+/// types are readable.
+pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl IntoResponse {
+    report(uri.path().trim_matches('/'), uri.query(), &readiness(&state))
 }
 
 fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {

@@ -2,17 +2,11 @@
 //!
 //! [`Faults`] and [`StreamPlan`] decide on the faults. The server executes them.
 
-use std::{
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use globset::{Glob, GlobMatcher};
 
-use super::{
-    random::Random,
-    rights::{Area, Attempt, Refusal},
-};
+use super::rights::{Area, Attempt, Refusal};
 use crate::mutex::lock;
 
 /// Kind of request to which a fault applies.
@@ -27,7 +21,7 @@ pub enum RequestKind {
 }
 
 /// Frequency of a fault, among the requests selected by its path and verb.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// The next `n` requests.
     Next(u32),
@@ -38,8 +32,6 @@ pub enum Times {
         /// Requests with the fault after them.
         n: u32,
     },
-    /// Each request with this probability, from the seed.
-    Chance(f64),
     /// All requests until the faults are cleared.
     Always,
 }
@@ -75,10 +67,6 @@ pub enum ServerFault {
     CutAfterBytes(u64),
     /// Like [`ServerFault::CutAfterBytes`], with a reset.
     ResetAfterBytes(u64),
-    /// Wait before every event of a watch.
-    DelayEvents(Duration),
-    /// Send no bookmarks in a watch, except the one that ends the initial events.
-    NoBookmarks,
     /// Never send the bookmark that ends the initial events of a watch.
     NoMarker,
     /// Execute `what` in a watch after `events` events; 0 means right after the headers.
@@ -126,7 +114,6 @@ struct Rule {
     verb: RequestKind,
     times: Times,
     fault: ServerFault,
-    struck: u64,
 }
 
 /// Action for the next event of a watch.
@@ -146,9 +133,6 @@ pub(super) struct StreamPlan {
     pending: Vec<(u64, StreamFault)>,
     sent: u64,
     gap: u64,
-    /// Delay before every event.
-    pub(super) delay: Option<Duration>,
-    pub(super) no_bookmarks: bool,
     pub(super) no_marker: bool,
     /// Set to send no initial events.
     pub(super) empty: bool,
@@ -165,8 +149,6 @@ impl StreamPlan {
                 ServerFault::At { events, what } => plan.pending.push((*events, *what)),
                 ServerFault::Table => plan.pending.push((0, StreamFault::Table)),
                 ServerFault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
-                ServerFault::DelayEvents(delay) => plan.delay = Some(*delay),
-                ServerFault::NoBookmarks => plan.no_bookmarks = true,
                 ServerFault::NoMarker => plan.no_marker = true,
                 ServerFault::EmptyList => plan.empty = true,
                 ServerFault::Lag(versions) => plan.lag = *versions,
@@ -178,7 +160,7 @@ impl StreamPlan {
 
     /// Returns true if each event needs a decision.
     pub(super) fn is_active(&self) -> bool {
-        !self.pending.is_empty() || self.gap > 0 || self.delay.is_some()
+        !self.pending.is_empty() || self.gap > 0
     }
 
     /// Removes and returns the next due fault.
@@ -211,28 +193,19 @@ impl StreamPlan {
 }
 
 /// Faults of a running server; they can be changed from any thread.
-#[derive(Debug)]
-pub struct Faults(Mutex<State>);
-
-#[derive(Debug)]
-struct State {
-    rules: Vec<Rule>,
-    random: Random,
-    refusals: Vec<Refusal>,
+#[derive(Debug, Default)]
+pub struct Faults {
+    rules: Mutex<Vec<Rule>>,
+    refusals: Mutex<Vec<Refusal>>,
 }
 
 impl Faults {
-    /// Creates an empty set of faults; `seed` determines the random ones.
-    pub(super) fn new(seed: u64) -> Self {
-        Self(Mutex::new(State { rules: Vec::new(), random: Random::new(seed), refusals: Vec::new() }))
-    }
-
     /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
     ///
     /// All matching faults apply to a request; if two define the answer, the first one added wins.
     pub fn add(&self, path: &str, verb: RequestKind, times: Times, fault: ServerFault) -> Result<(), globset::Error> {
         let path = Glob::new(path)?.compile_matcher();
-        self.lock().rules.push(Rule { path, verb, times, fault, struck: 0 });
+        lock(&self.rules).push(Rule { path, verb, times, fault });
         Ok(())
     }
 
@@ -241,38 +214,30 @@ impl Faults {
     /// `verb` is RBAC's (`list`, `watch`, `get` …, `*`), `resource` is kubectl's (`pods`, `deployments.apps`, `*.apps`, `*`).
     /// As on a real server, open watches continue, and discovery still lists the type.
     pub fn forbid(&self, verb: &str, resource: &str, area: Area) {
-        self.lock().refusals.push(Refusal::new(verb, resource, area));
+        lock(&self.refusals).push(Refusal::new(verb, resource, area));
     }
 
     /// Reverts a [`Faults::forbid`] with the same arguments.
     pub fn allow(&self, verb: &str, resource: &str, area: &Area) {
         let allowed = Refusal::new(verb, resource, area.clone());
-        self.lock().refusals.retain(|refusal| *refusal != allowed);
+        lock(&self.refusals).retain(|refusal| *refusal != allowed);
     }
 
     /// Removes all faults, and allows everything. Requests in progress keep their faults.
     pub fn clear(&self) {
-        let mut state = self.lock();
-        state.rules.clear();
-        state.refusals.clear();
-    }
-
-    /// Returns the number of times that the current faults have struck.
-    pub fn struck(&self) -> u64 {
-        self.lock().rules.iter().map(|rule| rule.struck).sum()
+        lock(&self.rules).clear();
+        lock(&self.refusals).clear();
     }
 
     /// Returns the faults for this request, in the order in which they were added.
     pub(super) fn decide(&self, path: &str, verb: RequestKind) -> Vec<ServerFault> {
-        let State { rules, random, .. } = &mut *self.lock();
         let mut faults = Vec::new();
-        for rule in rules {
+        for rule in lock(&self.rules).iter_mut() {
             if !(rule.verb == RequestKind::Any || rule.verb == verb) || !rule.path.is_match(path) {
                 continue;
             }
             let strikes = match &mut rule.times {
                 Times::Always => true,
-                Times::Chance(probability) => random.chance(*probability),
                 Times::After { skip, .. } if *skip > 0 => {
                     *skip -= 1;
                     false
@@ -284,7 +249,6 @@ impl Faults {
                 }
             };
             if strikes {
-                rule.struck += 1;
                 faults.push(rule.fault.clone());
             }
         }
@@ -292,16 +256,12 @@ impl Faults {
     }
 
     pub(super) fn allows(&self, attempt: Attempt<'_>) -> bool {
-        !self.lock().refusals.iter().any(|refusal| refusal.concerns(attempt))
+        !lock(&self.refusals).iter().any(|refusal| refusal.concerns(attempt))
     }
 
     /// Returns true if any request is forbidden.
     pub(super) fn is_restricted(&self) -> bool {
-        !self.lock().refusals.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        !lock(&self.refusals).is_empty()
     }
 }
 
@@ -311,26 +271,13 @@ mod tests {
 
     #[test]
     fn fault_strikes_its_path_and_verb_as_scheduled() {
-        let schedule = Faults::new(1);
+        let schedule = Faults::default();
         schedule.add("*/pods", RequestKind::List, Times::After { skip: 1, n: 2 }, ServerFault::Close).unwrap();
         let path = "/api/v1/namespaces/default/pods";
         assert!(schedule.decide(path, RequestKind::Watch).is_empty());
         assert!(schedule.decide("/api/v1/nodes", RequestKind::List).is_empty());
         let struck: Vec<_> = (0..5).map(|_| schedule.decide(path, RequestKind::List).len()).collect();
         assert_eq!(struck, [0, 1, 1, 0, 0]);
-        assert_eq!(schedule.struck(), 2);
-    }
-
-    #[test]
-    fn random_faults_repeat_with_their_seed() {
-        let run = || {
-            let schedule = Faults::new(7);
-            schedule.add("*", RequestKind::Any, Times::Chance(0.3), ServerFault::Reset).unwrap();
-            (0..1000).map(|_| schedule.decide("/api", RequestKind::Any).len()).collect::<Vec<_>>()
-        };
-        assert_eq!(run(), run());
-        let struck: usize = run().iter().sum();
-        assert!((200..400).contains(&struck), "{struck}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A small seeded generator. A run repeats from its seed on every machine, independent of the version of `rand`.
 
 /// The `SplitMix64` generator: one seed gives one sequence.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Random(u64);
 
 impl Random {

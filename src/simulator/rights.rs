@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn refusal_applies_to_its_verb_type_and_place() {
         let check = |refusal: (&str, &str, Area), attempt: [&str; 4], allowed: bool| {
-            let rights = Faults::new(1);
+            let rights = Faults::default();
             rights.forbid(refusal.0, refusal.1, refusal.2.clone());
             let [verb, group, plural, namespace] = attempt;
             assert_eq!(rights.allows(Attempt { verb, group, plural, namespace }), allowed, "{refusal:?} {attempt:?}");
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn forbidden_request_can_be_allowed_again() {
-        let rights = Faults::new(1);
+        let rights = Faults::default();
         rights.forbid("list", "pods", Area::ClusterWide);
         rights.forbid("watch", "pods", Area::ClusterWide);
         rights.allow("list", "pods", &Area::Everywhere);

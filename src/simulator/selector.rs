@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{error::ApiError, types::TypeInfo};
+use super::{ApiError, types::TypeInfo};
 use crate::object::KeyRef;
 
 /// Filter of a request; the default matches everything.
@@ -17,15 +17,10 @@ pub(crate) struct RequestSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    test: Test,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Test {
-    In(Vec<String>),
-    NotIn(Vec<String>),
-    Exists,
-    Absent,
+    /// Expected values; `None` for any value.
+    values: Option<Vec<String>>,
+    /// Set to match what the rest does not match.
+    negated: bool,
 }
 
 /// Fields of one object state that selectors use, decoded once.
@@ -42,7 +37,9 @@ impl RequestSelector {
         let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
         for field in &fields {
             let key = field.key.as_str();
-            if !matches!(key, "metadata.name" | "metadata.namespace") && !info.selectable_fields().contains(&key) {
+            if !matches!(key, "metadata.name" | "metadata.namespace")
+                && info.selectable_fields().all(|field| field != key)
+            {
                 return Err(ApiError::bad_request(format!("field label not supported: {key}")));
             }
         }
@@ -52,7 +49,8 @@ impl RequestSelector {
     /// Adds the requirement that the name is `name`.
     #[must_use]
     pub(crate) fn and_name(mut self, name: &str) -> Self {
-        self.fields.push(Requirement { key: "metadata.name".to_owned(), test: Test::In(vec![name.to_owned()]) });
+        let (key, values) = ("metadata.name".to_owned(), Some(vec![name.to_owned()]));
+        self.fields.push(Requirement { key, values, negated: false });
         self
     }
 
@@ -64,21 +62,17 @@ impl RequestSelector {
     /// Returns true if the object matches; `facts` is called only if the key does not suffice.
     pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a SelectorFacts) -> bool {
         self.fields.iter().all(|field| match field.key.as_str() {
-            "metadata.name" => field.test.holds(Some(key.name)),
-            "metadata.namespace" => field.test.holds(Some(key.namespace)),
-            other => field.test.holds(Some(facts().fields.get(other).map_or("", String::as_str))),
-        }) && self.labels.iter().all(|label| label.test.holds(facts().labels.get(&label.key).map(String::as_str)))
+            "metadata.name" => field.holds(Some(key.name)),
+            "metadata.namespace" => field.holds(Some(key.namespace)),
+            other => field.holds(Some(facts().fields.get(other).map_or("", String::as_str))),
+        }) && self.labels.iter().all(|label| label.holds(facts().labels.get(&label.key).map(String::as_str)))
     }
 }
 
-impl Test {
+impl Requirement {
     fn holds(&self, value: Option<&str>) -> bool {
-        match self {
-            Self::In(values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
-            Self::NotIn(values) => value.is_none_or(|value| values.iter().all(|one| one != value)),
-            Self::Exists => value.is_some(),
-            Self::Absent => value.is_none(),
-        }
+        let is_expected = |value: &str| self.values.as_ref().is_none_or(|values| values.iter().any(|one| one == value));
+        value.is_some_and(is_expected) != self.negated
     }
 }
 
@@ -91,14 +85,14 @@ impl SelectorFacts {
             Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
             other => other.to_string(),
         };
-        let field = |path: &&'static str| {
+        let field = |path: &'static str| {
             let value = path.split('.').try_fold(object, |value, name| value.get(name));
-            let absent = if *path == "spec.unschedulable" || *path == "spec.hostNetwork" { "false" } else { "" };
-            (*path, value.map_or_else(|| absent.to_owned(), text))
+            let absent = if path == "spec.unschedulable" || path == "spec.hostNetwork" { "false" } else { "" };
+            (path, value.map_or_else(|| absent.to_owned(), text))
         };
         Self {
             labels: labels.into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect(),
-            fields: info.selectable_fields().iter().map(field).collect(),
+            fields: info.selectable_fields().map(field).collect(),
         }
     }
 }
@@ -128,19 +122,19 @@ fn label_requirement(text: &str) -> Result<Requirement, ApiError> {
     }
     if let Some((head, set)) = text.split_once('(') {
         let set = set.strip_suffix(')').ok_or_else(|| unparsable(text))?;
-        let values = set.split(',').map(|value| value.trim().to_owned()).collect();
-        let mut words = head.split_whitespace();
-        return match (words.next(), words.next(), words.next()) {
-            (Some(key), Some("in"), None) => Ok(Requirement { key: key.to_owned(), test: Test::In(values) }),
-            (Some(key), Some("notin"), None) => Ok(Requirement { key: key.to_owned(), test: Test::NotIn(values) }),
-            _ => Err(unparsable(text)),
+        let values = Some(set.split(',').map(|value| value.trim().to_owned()).collect());
+        let (key, negated) = match head.split_whitespace().collect::<Vec<_>>()[..] {
+            [key, "in"] => (key.to_owned(), false),
+            [key, "notin"] => (key.to_owned(), true),
+            _ => return Err(unparsable(text)),
         };
+        return Ok(Requirement { key, values, negated });
     }
-    let (key, presence) = text.strip_prefix('!').map_or((text, Test::Exists), |key| (key.trim(), Test::Absent));
+    let (key, negated) = text.strip_prefix('!').map_or((text, false), |key| (key.trim(), true));
     if key.is_empty() || key.contains(char::is_whitespace) {
         return Err(unparsable(text));
     }
-    Ok(Requirement { key: key.to_owned(), test: presence })
+    Ok(Requirement { key: key.to_owned(), values: None, negated })
 }
 
 fn field_requirement(text: &str) -> Result<Requirement, ApiError> {
@@ -151,15 +145,10 @@ fn equality(text: &str) -> Option<Requirement> {
     if text.contains('(') {
         return None;
     }
-    let make = |key: &str, value: &str, test: fn(Vec<String>) -> Test| {
-        let (key, value) = (key.trim(), value.trim());
-        (!key.is_empty()).then(|| Requirement { key: key.to_owned(), test: test(vec![value.to_owned()]) })
-    };
-    if let Some((key, value)) = text.split_once("!=") {
-        return make(key, value, Test::NotIn);
-    }
-    let (key, value) = text.split_once("==").or_else(|| text.split_once('='))?;
-    make(key, value, Test::In)
+    let (equal, unequal) = (text.split_once("==").or_else(|| text.split_once('=')), text.split_once("!="));
+    let (key, value) = unequal.or(equal)?;
+    let (key, values) = (key.trim().to_owned(), Some(vec![value.trim().to_owned()]));
+    (!key.is_empty()).then_some(Requirement { key, values, negated: unequal.is_some() })
 }
 
 fn unparsable(text: &str) -> ApiError {

@@ -1,6 +1,5 @@
 //! HTTP side of the simulator: connections, and the path from a request to the store and back.
 
-mod ask;
 mod body;
 mod discovery;
 mod list;
@@ -49,9 +48,9 @@ pub(super) struct Shared {
 }
 
 /// Commands to the accept loop and the connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
-    pub(super) listening: bool,
+    pub(super) is_down: bool,
     pub(super) stopped: bool,
     /// Counter of breaks: connections of an earlier epoch are closed.
     pub(super) epoch: u64,
@@ -59,16 +58,15 @@ pub(super) struct Orders {
 
 impl Shared {
     pub(super) fn new(store: SharedStore, options: SimulatorOptions) -> Self {
-        let (orders, _) = signal::channel(Orders { listening: true, stopped: false, epoch: 0 });
         Self {
             store,
-            faults: Faults::new(options.seed),
+            faults: Faults::default(),
             options,
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),
             connections_peak: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
-            orders,
+            orders: signal::Sender::default(),
         }
     }
 
@@ -103,14 +101,14 @@ pub(super) async fn serve(listener: StdListener, shared: Arc<Shared>) {
         if now.stopped {
             return;
         }
-        if !now.listening {
+        if now.is_down {
             listener = None;
         } else if listener.is_none() {
             listener = bind(address).and_then(TcpListener::from_std).ok();
         }
         tokio::select! {
             changed = orders.changed() => if changed.is_err() { return },
-            accepted = accept(listener.as_ref()), if now.listening => {
+            accepted = accept(listener.as_ref()), if !now.is_down => {
                 if let Some(stream) = accepted {
                     tokio::spawn(connection(stream, Arc::clone(&shared)));
                 }

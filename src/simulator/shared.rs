@@ -6,17 +6,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{
-    error::ApiError,
-    store::WriteContext,
+    ApiError,
     store::{
         Deletion, HistoryLimits, ListQuery, Part, PatchKind, Preconditions, RawObject, SimulatorStore, Stored, TypeId,
+        WriteContext,
     },
     types::TypeInfo,
 };
-use crate::{
-    mutex::lock,
-    object::{ObjectKey, ResourceType},
-};
+use crate::{mutex::lock, object::ObjectKey};
 
 /// Manager name in `managedFields` for writes from within the process.
 const MANAGER: &str = "simulator";
@@ -30,25 +27,20 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 /// the namespace exists. Every call takes one short lock; none waits for a client.
 #[derive(Clone, Debug)]
 pub struct SharedStore {
-    inner: Arc<Inner>,
+    store: Arc<Mutex<SimulatorStore>>,
+    changed: watch::Sender<u64>,
 }
 
 /// A saved state of a cluster: see [`SharedStore::backup`].
 #[derive(Clone, Debug)]
 pub struct Backup(SimulatorStore);
 
-#[derive(Debug)]
-struct Inner {
-    store: Mutex<SimulatorStore>,
-    changed: watch::Sender<u64>,
-}
-
 impl SharedStore {
     /// Creates a store with the four namespaces that every cluster has.
     pub fn new(seed: u64, limits: HistoryLimits) -> Self {
         let store = SimulatorStore::new(seed, limits);
-        let (changed, _) = watch::channel(store.version());
-        let shared = Self { inner: Arc::new(Inner { store: Mutex::new(store), changed }) };
+        let changed = watch::Sender::new(store.version());
+        let shared = Self { store: Arc::new(Mutex::new(store)), changed };
         for name in NAMESPACES {
             let created = shared.create("namespaces", json!({"metadata": {"name": name}}));
             debug_assert!(created.is_ok(), "a new store has no namespaces");
@@ -84,6 +76,20 @@ impl SharedStore {
                 None => store.create(id, key.as_ref().namespace, object, context),
             }
         })
+    }
+
+    /// Creates or replaces the objects of YAML manifests.
+    pub(super) fn apply(&self, manifests: &str) -> Result<(), ApiError> {
+        let invalid = |error: serde_saphyr::Error| ApiError::bad_request(error.to_string());
+        for object in serde_saphyr::from_multiple::<Value>(manifests).map_err(invalid)? {
+            let is_it = |info: &&Arc<TypeInfo>| {
+                object["kind"] == *info.resource.kind && object["apiVersion"] == *info.resource.api_version()
+            };
+            let resource =
+                self.lock().types().map(|(_, info)| info).find(is_it).map(|info| info.resource.qualified_name());
+            self.put(&resource.ok_or_else(ApiError::no_such_path)?, object)?;
+        }
+        Ok(())
     }
 
     /// Merges `patch` (RFC 7386) into an object, status included.
@@ -122,11 +128,6 @@ impl SharedStore {
         self.lock().version()
     }
 
-    /// Returns the served types.
-    pub fn types(&self) -> Vec<ResourceType> {
-        self.lock().types().map(|(_, info)| info.resource.clone()).collect()
-    }
-
     /// Stores objects unchanged, created or replaced, under one lock: a fast path for benches.
     pub fn ingest(&self, resource: &str, objects: impl IntoIterator<Item = RawObject>) -> Result<(), ApiError> {
         self.change(|store| {
@@ -152,37 +153,22 @@ impl SharedStore {
         self.change(|store| store.restore(backup));
     }
 
-    /// Increases the version without a visible change.
-    pub fn advance(&self, versions: u64) {
-        self.change(|store| store.advance(versions));
-    }
-
-    /// Sets the size of the history from now on.
-    pub fn set_history(&self, limits: HistoryLimits) {
-        self.lock().set_history(limits);
-    }
-
-    /// Returns the size of all objects and of the history in bytes.
-    pub fn size_bytes(&self) -> usize {
-        self.lock().size_bytes()
-    }
-
     /// Takes the lock. Writers then call [`SharedStore::announce`] with the guard.
     pub(super) fn lock(&self) -> MutexGuard<'_, SimulatorStore> {
         // a panic in a writer leaves a consistent state, because each commit is one step
-        lock(&self.inner.store)
+        lock(&self.store)
     }
 
     /// Wakes the watches after a write.
     pub(super) fn announce(&self, store: MutexGuard<'_, SimulatorStore>) {
         let version = store.version();
         drop(store);
-        self.inner.changed.send_replace(version);
+        self.changed.send_replace(version);
     }
 
     /// Returns a signal that fires after every write.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.inner.changed.subscribe()
+        self.changed.subscribe()
     }
 
     fn write<T>(

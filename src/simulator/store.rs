@@ -12,6 +12,7 @@ mod stored;
 mod write;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, VecDeque},
     ops::Bound,
     sync::Arc,
@@ -21,7 +22,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 
 use super::{
-    error::ApiError,
+    ApiError,
     random::Random,
     selector::RequestSelector,
     types::{TypeInfo, builtin},
@@ -44,7 +45,6 @@ pub(crate) struct TypeId(usize);
 /// One step of a type's history.
 #[derive(Clone, Debug)]
 pub(crate) struct HistoryStep {
-    pub(crate) version: u64,
     pub(crate) kind: HistoryKind,
     /// State after the change; for a deletion, the last state with the deletion's version.
     pub(crate) new: Arc<Stored>,
@@ -182,19 +182,13 @@ impl SimulatorStore {
         self.types[id.0].objects.len()
     }
 
-    /// Returns the size of all current objects and of the history in bytes.
-    pub(crate) fn size_bytes(&self) -> usize {
-        let objects = |entry: &TypeEntry| entry.objects.values().map(|object| object.size_bytes()).sum::<usize>();
-        self.types.iter().map(|entry| objects(entry) + entry.history_bytes).sum()
-    }
-
     /// Lists one page. 410 if its snapshot is older than the history.
     pub(crate) fn list(&self, id: TypeId, query: &ListQuery) -> Result<ListedPage, ApiError> {
         let entry = &self.types[id.0];
         let snapshot = query.after.as_ref().map_or(query.exact, |after| after.version);
         let version = snapshot.unwrap_or(self.version);
-        let undone = match entry.undone_since(version) {
-            Ok(undone) => undone,
+        let objects = match entry.objects_at(version) {
+            Ok(objects) => objects,
             Err(oldest) => {
                 let Some(after) = &query.after else { return Err(ApiError::too_old(version, oldest)) };
                 let fresh = Continue { version: None, remaining: None, ..after.clone() };
@@ -210,7 +204,7 @@ impl SimulatorStore {
         let limit = query.limit.unwrap_or(usize::MAX);
         let mut items = Vec::new();
         let mut more = false;
-        for object in merged(&entry.objects, &undone, start) {
+        for object in objects.range((start, Bound::Unbounded)).map(|(_, object)| object) {
             if namespace.is_some_and(|namespace| object.key().as_ref().namespace != namespace) {
                 break;
             }
@@ -223,14 +217,11 @@ impl SimulatorStore {
             }
             items.push(Arc::clone(object));
         }
-        let whole = namespace.is_none() && query.selector.is_empty() && undone.is_empty();
+        let whole = namespace.is_none() && query.selector.is_empty() && matches!(objects, Cow::Borrowed(_));
         let total = query.after.as_ref().map_or(whole.then_some(entry.objects.len()), |after| after.remaining);
         let remaining = total.and_then(|total| total.checked_sub(items.len()));
-        let next = items.last().filter(|_| more).map(|last| Continue {
-            version: Some(version),
-            after: last.key().clone(),
-            remaining,
-        });
+        let position = |last: &Arc<Stored>| Continue { version: Some(version), after: last.key().clone(), remaining };
+        let next = items.last().filter(|_| more).map(position);
         Ok(ListedPage { items, version, next })
     }
 
@@ -251,10 +242,10 @@ impl SimulatorStore {
     ) -> Result<u64, ApiError> {
         self.check_watch(id, version)?;
         let history = &self.types[id.0].history;
-        let start = history.partition_point(|change| change.version <= version);
+        let start = history.partition_point(|change| change.new.version() <= version);
         into.extend(history.range(start..).take(limit).cloned());
         let read_all = history.len() - start <= limit;
-        let last = into.last().map_or(version, |change| change.version);
+        let last = into.last().map_or(version, |change| change.new.version());
         Ok(if read_all { self.version.max(version) } else { last })
     }
 
@@ -262,18 +253,10 @@ impl SimulatorStore {
     pub(crate) fn compact(&mut self, version: u64) {
         let version = version.min(self.version);
         for entry in &mut self.types {
-            while entry.history.front().is_some_and(|change| change.version <= version) {
+            while entry.history.front().is_some_and(|change| change.new.version() <= version) {
                 entry.forget_oldest();
             }
             entry.compacted = entry.compacted.max(version);
-        }
-    }
-
-    /// Sets the size of the history from now on.
-    pub(crate) fn set_history(&mut self, limits: HistoryLimits) {
-        self.limits = limits;
-        for entry in &mut self.types {
-            entry.trim(limits);
         }
     }
 
@@ -293,11 +276,6 @@ impl SimulatorStore {
         *self = Self { random: self.random.clone(), ..backup.clone() };
     }
 
-    /// Skips `versions` versions, as for writes of types that are not served here.
-    pub(crate) fn advance(&mut self, versions: u64) {
-        self.version += versions;
-    }
-
     fn add_type(&mut self, info: TypeInfo) -> TypeId {
         self.types.push(TypeEntry {
             info: Arc::new(info),
@@ -313,27 +291,25 @@ impl SimulatorStore {
 
     fn commit(&mut self, id: TypeId, kind: HistoryKind, raw: RawObject) -> Arc<Stored> {
         self.version += 1;
-        let limits = self.limits;
         let entry = &mut self.types[id.0];
-        let new = Arc::new(Stored::new(&entry.info, kind, self.version, raw));
+        let new = Arc::new(Stored::new(&entry.info, self.version, raw));
         let old = entry.objects.insert(new.key().clone(), Arc::clone(&new));
-        entry.remember(HistoryStep { version: self.version, kind, new: Arc::clone(&new), old }, limits);
+        entry.remember(HistoryStep { kind, new: Arc::clone(&new), old }, self.limits);
         new
     }
 
     /// Removes an object; the deletion shows `last`, or the current state if that is `None`.
     fn remove(&mut self, id: TypeId, key: &ObjectKey, last: Option<RawObject>) -> Option<Arc<Stored>> {
-        let limits = self.limits;
         let entry = &mut self.types[id.0];
         let old = entry.objects.remove(key)?;
         self.version += 1;
         let new = Arc::new(match last {
-            Some(raw) => Stored::new(&entry.info, HistoryKind::Deleted, self.version, raw),
-            None => old.restamped(HistoryKind::Deleted, self.version),
+            Some(raw) => Stored::new(&entry.info, self.version, raw),
+            None => old.restamped(self.version),
         });
-        let change =
-            HistoryStep { version: self.version, kind: HistoryKind::Deleted, new: Arc::clone(&new), old: Some(old) };
-        entry.remember(change, limits);
+        let kind = HistoryKind::Deleted;
+        let change = HistoryStep { kind, new: Arc::clone(&new), old: Some(old) };
+        entry.remember(change, self.limits);
         Some(new)
     }
 }
@@ -342,10 +318,6 @@ impl TypeEntry {
     fn remember(&mut self, change: HistoryStep, limits: HistoryLimits) {
         self.history_bytes += change.new.size_bytes();
         self.history.push_back(change);
-        self.trim(limits);
-    }
-
-    fn trim(&mut self, limits: HistoryLimits) {
         while self.history.len() > limits.changes || self.history_bytes > limits.bytes {
             self.forget_oldest();
         }
@@ -354,38 +326,24 @@ impl TypeEntry {
     fn forget_oldest(&mut self) {
         if let Some(change) = self.history.pop_front() {
             self.history_bytes -= change.new.size_bytes();
-            self.compacted = change.version;
+            self.compacted = change.new.version();
         }
     }
 
-    /// Returns the difference between `version` and now: the old state of every key changed since. `Err` holds the
-    /// oldest available version.
-    fn undone_since(&self, version: u64) -> Result<BTreeMap<ObjectKey, Option<Arc<Stored>>>, u64> {
+    /// Returns the objects at `version`: the current ones with later changes undone. `Err` holds the oldest available version.
+    fn objects_at(&self, version: u64) -> Result<Cow<'_, BTreeMap<ObjectKey, Arc<Stored>>>, u64> {
         if version < self.compacted {
             return Err(self.compacted);
         }
-        let since = self.history.iter().rev().take_while(|change| change.version > version);
-        Ok(since.map(|change| (change.new.key().clone(), change.old.clone())).collect())
+        let mut objects = Cow::Borrowed(&self.objects);
+        for change in self.history.iter().rev().take_while(|change| change.new.version() > version) {
+            match &change.old {
+                Some(old) => objects.to_mut().insert(old.key().clone(), Arc::clone(old)),
+                None => objects.to_mut().remove(change.new.key()),
+            };
+        }
+        Ok(objects)
     }
-}
-
-/// Iterates over a snapshot in key order: `objects`, with the entries of `undone` in place of theirs.
-fn merged<'a>(
-    objects: &'a BTreeMap<ObjectKey, Arc<Stored>>,
-    undone: &'a BTreeMap<ObjectKey, Option<Arc<Stored>>>,
-    start: Bound<ObjectKey>,
-) -> impl Iterator<Item = &'a Arc<Stored>> {
-    let range = (start, Bound::Unbounded);
-    let mut now = objects.range(range.clone()).filter(|(key, _)| !undone.contains_key(*key)).peekable();
-    let mut then = undone.range(range).filter_map(|(key, state)| Some((key, state.as_ref()?))).peekable();
-    std::iter::from_fn(move || {
-        let take_then = match (now.peek(), then.peek()) {
-            (Some((present, _)), Some((past, _))) => past < present,
-            (None, Some(_)) => true,
-            _ => false,
-        };
-        if take_then { then.next().map(|(_, state)| state) } else { now.next().map(|(_, state)| state) }
-    })
 }
 
 impl Continue {

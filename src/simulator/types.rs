@@ -11,7 +11,6 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypeInfo {
     pub(crate) resource: ResourceType,
-    pub(crate) list_kind: String,
     /// Lower-case singular, such as `pod`.
     pub(crate) singular: String,
     /// Short names of kubectl, such as `po`.
@@ -35,7 +34,6 @@ impl TypeInfo {
         let kind = text(&names["kind"])?;
         let short_names = names["shortNames"].as_array();
         Some(Self {
-            list_kind: text(&names["listKind"]).unwrap_or_else(|| format!("{kind}List")),
             singular: text(&names["singular"]).unwrap_or_else(|| kind.to_lowercase()),
             short_names: short_names.into_iter().flatten().filter_map(text).collect(),
             typed: false,
@@ -78,39 +76,26 @@ impl TypeInfo {
     }
 
     /// Returns the fields that field selectors support, besides `metadata.name` and `metadata.namespace`.
-    pub(crate) fn selectable_fields(&self) -> &'static [&'static str] {
-        match (&*self.resource.group, &*self.resource.plural) {
-            ("", "pods") => &[
-                "spec.nodeName",
-                "spec.restartPolicy",
-                "spec.schedulerName",
-                "spec.serviceAccountName",
-                "spec.hostNetwork",
-                "status.phase",
-                "status.podIP",
-                "status.nominatedNodeName",
-            ],
-            ("", "nodes") => &["spec.unschedulable"],
-            ("", "namespaces") => &["status.phase"],
-            ("", "secrets") => &["type"],
-            ("", "services") => &["spec.clusterIP", "spec.type"],
-            ("", "events") => &[
-                "involvedObject.kind",
-                "involvedObject.namespace",
-                "involvedObject.name",
-                "involvedObject.uid",
-                "involvedObject.apiVersion",
-                "involvedObject.resourceVersion",
-                "involvedObject.fieldPath",
-                "reason",
-                "reportingComponent",
-                "source",
-                "type",
-            ],
-            ("apps", "replicasets") => &["status.replicas"],
-            ("batch", "jobs") => &["status.successful"],
-            _ => &[],
-        }
+    pub(crate) fn selectable_fields(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let fields = match (&*self.resource.group, &*self.resource.plural) {
+            ("", "pods") => {
+                "spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName spec.hostNetwork status.phase \
+                 status.podIP status.nominatedNodeName"
+            }
+            ("", "nodes") => "spec.unschedulable",
+            ("", "namespaces") => "status.phase",
+            ("", "secrets") => "type",
+            ("", "services") => "spec.clusterIP spec.type",
+            ("", "events") => {
+                "involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid \
+                 involvedObject.apiVersion involvedObject.resourceVersion involvedObject.fieldPath reason \
+                 reportingComponent source type"
+            }
+            ("apps", "replicasets") => "status.replicas",
+            ("batch", "jobs") => "status.successful",
+            _ => "",
+        };
+        fields.split_whitespace()
     }
 }
 
@@ -162,8 +147,7 @@ pub(super) fn builtin() -> Vec<TypeInfo> {
         let is_it = |served: &&ServedType| served.resource.group == group && served.resource.plural == plural;
         let ServedType { resource, singular, short_names, .. } =
             known.iter().find(is_it).expect("it is built in").clone();
-        let list_kind = format!("{}List", resource.kind);
-        TypeInfo { resource, list_kind, singular, short_names, typed: true, status }
+        TypeInfo { resource, singular, short_names, typed: true, status }
     };
     rows.into_iter().map(info).collect()
 }

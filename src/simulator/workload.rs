@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use self::{fill::Fill, rollout::Rollout, seasons::Seasons};
 use super::{
-    error::ApiError,
+    ApiError,
     random::Random,
     shared::{SharedStore, now},
 };
@@ -54,7 +54,7 @@ impl Default for Sizes {
 }
 
 /// Changes of a live cluster, step by step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Workload {
     random: Random,
     nodes: usize,
@@ -68,8 +68,7 @@ pub struct Workload {
     events: VecDeque<(String, String)>,
     serial: usize,
     seasons: Seasons,
-    /// News since the last call of [`Workload::take_news`].
-    news: Vec<String>,
+    news: News,
 }
 
 /// State of a deployment's controller.
@@ -102,20 +101,7 @@ struct Controller {
 impl Workload {
     /// Creates a workload. The same seed makes the same changes to equal stores, except for times.
     pub fn new(seed: u64) -> Self {
-        Self {
-            random: Random::new(seed),
-            nodes: 0,
-            namespaces: Vec::new(),
-            deployments: Vec::new(),
-            databases: Vec::new(),
-            cron_jobs: Vec::new(),
-            pods: Vec::new(),
-            websites: Vec::new(),
-            events: VecDeque::new(),
-            serial: 0,
-            seasons: Seasons::default(),
-            news: Vec::new(),
-        }
+        Self { random: Random::new(seed), ..Self::default() }
     }
 
     /// Makes one change to the cluster: one to about eight writes.
@@ -137,9 +123,9 @@ impl Workload {
         }
     }
 
-    /// Returns and clears the news since the last call.
-    pub fn take_news(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.news)
+    /// Returns a reader of the news.
+    pub fn news(&self) -> News {
+        self.news.clone()
     }
 }
 

@@ -85,16 +85,16 @@ pub struct SubscriberCursor {
 impl SubscriberCursor {
     /// Makes the cursor of a subscriber that starts at `since`.
     pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &JournalFacts<'_>) -> Self {
-        let (place, shown) = (ring.head(), HashMap::new());
+        let (place, shown) = (ring.head, HashMap::new());
         let mut cursor = Self { place, wants_state, state_due: false, gap: None, asked: None, shown };
         match since {
             Since::Now => cursor.state_due = wants_state,
             Since::Place { journal, sequence, text } => {
                 cursor.asked = Some(text.clone());
                 if journal.as_deref().is_some_and(|journal| journal != facts.journal) {
-                    cursor.miss(GapReason::Journal, None, ring.head());
+                    cursor.miss(GapReason::Journal, None, ring.head);
                 } else if *sequence > facts.released {
-                    cursor.miss(GapReason::Unknown, None, ring.head());
+                    cursor.miss(GapReason::Unknown, None, ring.head);
                 } else {
                     cursor.place = *sequence;
                 }
@@ -133,22 +133,22 @@ impl SubscriberCursor {
             return CursorStep::Gap(gap);
         }
         if self.state_due {
-            self.place = ring.head(); // caches are at least as new as the released watermark (I3)
+            self.place = ring.head; // caches are at least as new as the released watermark (I3)
             self.shown.clear();
             return CursorStep::State;
         }
-        if self.place < ring.floor() {
+        if self.place < ring.floor {
             if has_store {
-                return CursorStep::Read { after: self.place, until: ring.floor() };
+                return CursorStep::Read { after: self.place, until: ring.floor };
             }
             let reason = if self.asked.is_some() { GapReason::Expired } else { GapReason::Behind };
-            self.miss(reason, Some(self.place), ring.floor());
+            self.miss(reason, Some(self.place), ring.floor);
             return self.step(ring, has_store);
         }
         self.asked = None;
         let entries = ring.after(self.place, STEP_EVENTS);
         let Some(last) = entries.last() else {
-            self.place = self.place.max(ring.head());
+            self.place = self.place.max(ring.head);
             self.shown.retain(|_, shown| *shown > self.place);
             return CursorStep::Rest;
         };

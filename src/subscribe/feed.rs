@@ -9,13 +9,10 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{
-    hub::{Hub, LOOK, SubscribeError, is_initial, now_micros},
-    ring::{Entry, Ring},
+    hub::{Hub, SubscribeError, now_micros},
+    ring::Ring,
 };
-use crate::{
-    journal::{Bounds, ReaderId, Record, WhenFull},
-    notification::Event,
-};
+use crate::journal::{ReaderId, Record};
 
 /// Time for which the ring is fed after the last subscriber has left. A client that reconnects in this time finds its
 /// position.
@@ -41,14 +38,12 @@ impl Hub {
         if ring.is_some() {
             return Ok(());
         }
-        let ring_bounds = self.options().bounds();
-        let when_full = WhenFull::DropOldest; // coalesced events would differ from the actual events
-        let bounds = Bounds { max_events: ring_bounds.max_events.max(1), max_bytes: ring_bounds.max_bytes, when_full };
+        let bounds = self.options.bounds();
         let reader = self.router.open_feed(bounds)?;
         let feed = Feed { hub: Arc::clone(self), reader };
         // Wanted events after this position will be read.
         let place = self.journal.stats(reader).position;
-        *ring = Some((reader, Ring::new(place, now_micros(), ring_bounds)));
+        *ring = Some((reader, Ring::new(place, now_micros(), bounds)));
         drop(ring);
         tokio::spawn(feed.run());
         Ok(())
@@ -81,7 +76,7 @@ impl Feed {
                 sleep(pause(self.hub.subscribers.load(Relaxed))).await;
             } else if is_ending {
                 self.hub.news.send_modify(|news| news.is_over = true);
-                return self.rest().await;
+                return self.hub.left().await; // until then, the ring stays
             } else if idle_since.elapsed() >= LINGER && self.is_left() {
                 return;
             } else {
@@ -102,19 +97,12 @@ impl Feed {
         is_left
     }
 
-    /// Keeps the ring until all its subscribers have left.
-    async fn rest(&self) {
-        while self.hub.subscribers.load(Relaxed) > 0 {
-            sleep(LOOK).await;
-        }
-    }
-
     /// Puts records in the ring, and wakes the subscribers.
     fn take(&self, records: Vec<Record>) {
         let Self { hub, reader } = self;
         let read = records.last().map(|record| record.sequence);
         let events = hub.router.table().events(records);
-        let entries: Vec<_> = events.into_iter().map(|event| self.entry(event)).collect();
+        let entries: Vec<_> = events.into_iter().map(|event| hub.entry(event)).collect();
         if let Some(read) = read {
             hub.journal.ack(*reader, read);
         }
@@ -135,11 +123,6 @@ impl Feed {
         if read.is_some() || lost > 0 {
             hub.news.send_modify(|news| news.count += 1);
         }
-    }
-
-    fn entry(&self, event: Event) -> Arc<Entry> {
-        let is_initial = is_initial(&self.hub.journal, &event);
-        Arc::new(Entry::new(event, is_initial))
     }
 }
 

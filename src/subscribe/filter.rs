@@ -26,7 +26,7 @@ pub struct SubscriberFilter {
 impl SubscriberFilter {
     /// Returns true if an event is wanted.
     pub fn wants(&self, entry: &Entry) -> bool {
-        (self.initial || !entry.is_initial()) && self.wants_event(entry.event())
+        (self.initial || !entry.is_initial) && self.wants_event(&entry.event)
     }
 
     /// Checks an event like [`SubscriberFilter::wants`], but ignores `initial`.

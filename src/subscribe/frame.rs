@@ -126,19 +126,12 @@ impl Frame {
         Self { sse: out.into(), json, unplaced }
     }
 
-    /// Returns the bytes in a format, without a copy.
-    pub fn bytes(&self, format: StreamFormat) -> Bytes {
+    /// Returns the bytes in a format, without a copy. If earlier events are incomplete, `is_place` is false: a stream cannot
+    /// resume here.
+    pub fn bytes(&self, format: StreamFormat, is_place: bool) -> Bytes {
         match format {
-            StreamFormat::Sse => self.sse.clone(),
+            StreamFormat::Sse => self.sse.slice(if is_place { 0 } else { self.unplaced }..),
             StreamFormat::Ndjson => self.sse.slice(self.json..self.sse.len() - 1),
-        }
-    }
-
-    /// Returns the bytes without a position to resume at, because earlier events are incomplete. See [`Frame::bytes`].
-    pub fn unplaced_bytes(&self, format: StreamFormat) -> Bytes {
-        match format {
-            StreamFormat::Sse => self.sse.slice(self.unplaced..),
-            StreamFormat::Ndjson => self.bytes(format),
         }
     }
 }
@@ -161,10 +154,14 @@ mod tests {
         let json = String::from_utf8(json).unwrap();
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
         let unplaced = format!("event: updated\ndata: {json}\n\n");
-        assert_eq!(text(frame.bytes(StreamFormat::Sse)), format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}"));
-        assert_eq!(text(frame.unplaced_bytes(StreamFormat::Sse)), unplaced);
-        assert_eq!(text(frame.bytes(StreamFormat::Ndjson)), format!("{json}\n"));
-        assert_eq!(text(frame.unplaced_bytes(StreamFormat::Ndjson)), format!("{json}\n"));
+        assert_eq!(
+            text(frame.bytes(StreamFormat::Sse, true)),
+            format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}")
+        );
+        assert_eq!(text(frame.bytes(StreamFormat::Sse, false)), unplaced);
+        for is_place in [true, false] {
+            assert_eq!(text(frame.bytes(StreamFormat::Ndjson, is_place)), format!("{json}\n"));
+        }
     }
 
     #[test]
@@ -177,9 +174,9 @@ mod tests {
             events: None,
         };
         let frame = Frame::of_gap(&gap, "prod", "9f2c", Timestamp::UNIX_EPOCH);
-        let sse = frame.bytes(StreamFormat::Sse);
+        let sse = frame.bytes(StreamFormat::Sse, true);
         assert!(sse.starts_with(b"id: 9f2c.00000000000000000012\nevent: gap\ndata: {"));
-        let line: serde_json::Value = serde_json::from_slice(&frame.bytes(StreamFormat::Ndjson)).unwrap();
+        let line: serde_json::Value = serde_json::from_slice(&frame.bytes(StreamFormat::Ndjson, true)).unwrap();
         assert_eq!(line["type"], "dev.deltabus.stream.gap");
         assert_eq!(line["data"]["reason"], "behind");
         assert_eq!([&line["data"]["from"], &line["data"]["to"]], ["00000000000000000007", "00000000000000000012"]);

@@ -48,19 +48,17 @@ impl GapReason {
 impl StreamGap {
     /// Returns the `data` of the gap's event.
     pub fn data(&self) -> Value {
+        let position = |place: Sequence| format!("{:020}", place.0);
         let mut data = json!({
             "reason": self.reason.as_ref(),
             "message": self.reason.message(),
-            "to": format!("{:020}", self.to.0),
+            "to": position(self.to),
+            "asked": self.asked,
+            "from": self.from.map(position),
+            "events": self.events,
         });
-        if let Some(asked) = &self.asked {
-            data["asked"] = asked.as_str().into();
-        }
-        if let Some(from) = self.from {
-            data["from"] = format!("{:020}", from.0).into();
-        }
-        if let Some(events) = self.events {
-            data["events"] = events.into();
+        if let Value::Object(members) = &mut data {
+            members.retain(|_, value| !value.is_null());
         }
         data
     }

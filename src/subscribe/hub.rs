@@ -15,7 +15,12 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{SubscribeCounts, SubscribeOptions, judge::Judge, query::QueryError, ring::Ring};
+use super::{
+    SubscribeCounts, SubscribeOptions,
+    judge::Judge,
+    query::QueryError,
+    ring::{Entry, Ring},
+};
 use crate::{
     change::{Cause, Change},
     cloud_event::Encoder,
@@ -27,7 +32,7 @@ use crate::{
 };
 
 /// Interval of the checks for the end of all streams.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Phase of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +57,12 @@ pub(super) struct News {
 pub struct Hub {
     pub(super) router: Router,
     pub(super) journal: Journal,
-    pub(super) registry: Arc<Registry>,
+    /// Registry of watched types.
+    pub registry: Arc<Registry>,
     pub(super) encoder: Encoder,
     pub(super) cluster: String,
-    options: SubscribeOptions,
+    /// Options of streams.
+    pub options: SubscribeOptions,
     /// The ring, and the reader of the journal that feeds it; `None` while no feed runs.
     ring: Mutex<Option<(ReaderId, Ring)>>,
     pub(super) phase: watch::Sender<Phase>,
@@ -124,11 +131,6 @@ impl Hub {
         })
     }
 
-    /// Returns the name of the cluster.
-    pub fn cluster(&self) -> &str {
-        &self.cluster
-    }
-
     /// Admits subscribers. Call this when every unit of an earlier run is known.
     pub fn open(&self) {
         self.phase.send_if_modified(|phase| {
@@ -146,16 +148,18 @@ impl Hub {
         if lock(&self.ring).is_none() {
             self.news.send_modify(|news| news.is_over = true);
         }
-        let gone = async {
-            while self.subscribers.load(Relaxed) > 0 {
-                sleep(LOOK).await;
-            }
-        };
-        if timeout_at(deadline, gone).await.is_err() {
+        if timeout_at(deadline, self.left()).await.is_err() {
             info!(
                 subscribers = self.subscribers.load(Relaxed),
                 "streams were cut before the clients had read everything"
             );
+        }
+    }
+
+    /// Waits until no subscriber is left.
+    pub(super) async fn left(&self) {
+        while self.subscribers.load(Relaxed) > 0 {
+            sleep(LOOK).await;
         }
     }
 
@@ -167,16 +171,6 @@ impl Hub {
             gaps: self.gaps.load(Relaxed),
             refused: self.refused.load(Relaxed),
         }
-    }
-
-    /// Returns the options of streams.
-    pub fn options(&self) -> &SubscribeOptions {
-        &self.options
-    }
-
-    /// Returns the registry of watched types.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
     }
 
     /// Admits a subscriber, and starts the feed if needed. Waits until the engine has restored its state.
@@ -208,10 +202,6 @@ impl Hub {
         Ok(Arc::clone(judge.insert(Arc::new(started))))
     }
 
-    pub(super) fn news(&self) -> watch::Receiver<News> {
-        self.news.subscribe()
-    }
-
     /// Calls `act` with the ring; `None` if no feed runs because it has panicked.
     pub(super) fn with_ring<T>(&self, act: impl FnOnce(&Ring) -> T) -> Option<T> {
         lock(&self.ring).as_ref().map(|(_, ring)| act(ring))
@@ -221,16 +211,17 @@ impl Hub {
         lock(&self.ring)
     }
 
+    /// Makes an entry. It is initial if its object existed before the engine started; objects of a type that was discovered
+    /// later are new.
+    pub(super) fn entry(&self, event: Event) -> Arc<Entry> {
+        let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
+        let is_initial = is_first_list && self.journal.terms(event.record.unit).is_none_or(|terms| !terms.late);
+        Arc::new(Entry::new(event, is_initial))
+    }
+
     pub(super) fn is_ending(&self) -> bool {
         *self.phase.borrow() == Phase::Ending
     }
-}
-
-/// Returns true if an event is about an object that existed before the engine started. Objects of a type that was
-/// discovered later are new.
-pub(super) fn is_initial(journal: &Journal, event: &Event) -> bool {
-    let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
-    is_first_list && journal.terms(event.record.unit).is_none_or(|terms| !terms.late)
 }
 
 pub(super) fn now_micros() -> i64 {

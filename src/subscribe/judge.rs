@@ -31,6 +31,7 @@ pub(super) struct Candidate {
 }
 
 /// Outcome of one turn.
+#[derive(Default)]
 pub(super) struct Judged {
     /// Events for which the expression is true.
     pub(super) wanted: Vec<Candidate>,
@@ -77,10 +78,10 @@ impl Judge {
 /// Evaluates events in order, until the turn is over or an evaluation exceeds a limit.
 pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
     let start = cpu_time();
-    let mut judged = Judged { wanted: Vec::new(), rest: Vec::new(), exceeded: None };
+    let mut judged = Judged::default();
     let mut candidates = candidates.into_iter();
     for candidate in candidates.by_ref() {
-        let record = &candidate.entry.event().record;
+        let record = &candidate.entry.event.record;
         let verdict = match record.object() {
             Some(object) => when.judge(ChangeKind::of(&record.change), record.old(), object),
             None => RuleVerdict::Match, // no object: a list is complete

@@ -6,42 +6,29 @@ use std::{
 };
 
 use super::frame::{Frame, StreamFormat};
-use crate::{cloud_event::Encoder, journal::Sequence, notification::Event};
+use crate::{
+    cloud_event::Encoder,
+    journal::{Bounds, Sequence},
+    notification::Event,
+};
 
 /// Approximate overhead of an entry, without its bodies.
 const ENTRY_BYTES: usize = 1024;
 
-/// Bounds of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingBounds {
-    /// Maximum number of events.
-    pub max_events: usize,
-    /// Approximate maximum size of their bodies and encoded forms, in bytes. A single event is never too large.
-    pub max_bytes: usize,
-}
-
 /// One event, shared by all its subscribers.
 #[derive(Debug)]
 pub struct Entry {
-    event: Event,
-    is_initial: bool,
+    /// The event.
+    pub event: Event,
+    /// Set if the event's object existed before the engine started.
+    pub is_initial: bool,
     frame: OnceLock<Frame>,
 }
 
 impl Entry {
-    /// Makes an entry; `is_initial` means that its object existed before the engine started.
+    /// Makes an entry that is not encoded yet.
     pub fn new(event: Event, is_initial: bool) -> Self {
         Self { event, is_initial, frame: OnceLock::new() }
-    }
-
-    /// Returns the event.
-    pub fn event(&self) -> &Event {
-        &self.event
-    }
-
-    /// Returns true if the event's object existed before the engine started.
-    pub fn is_initial(&self) -> bool {
-        self.is_initial
     }
 
     /// Returns its position.
@@ -53,8 +40,7 @@ impl Entry {
     ///
     /// `is_place` means that a stream can resume after this event.
     pub fn bytes(&self, encoder: &Encoder, journal: &str, format: StreamFormat, is_place: bool) -> bytes::Bytes {
-        let frame = self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event));
-        if is_place { frame.bytes(format) } else { frame.unplaced_bytes(format) }
+        self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event)).bytes(format, is_place)
     }
 
     /// Returns its approximate size in memory once it is encoded.
@@ -67,32 +53,21 @@ impl Entry {
 
 /// The newest events of a journal.
 ///
-/// **Invariant:** all events of the stream after [`floor`](Ring::floor) and up to [`head`](Ring::head) are here, in
-/// order.
+/// **Invariant:** all events of the stream after `floor` and up to `head` are here, in order.
 #[derive(Debug)]
 pub struct Ring {
-    floor: Sequence,
+    pub(super) floor: Sequence,
     floor_micros: i64,
-    head: Sequence,
+    pub(super) head: Sequence,
     entries: VecDeque<Arc<Entry>>,
     bytes: usize,
-    bounds: RingBounds,
+    bounds: Bounds,
 }
 
 impl Ring {
-    /// Makes an empty ring that starts after `place`, at the current time.
-    pub fn new(place: Sequence, now_micros: i64, bounds: RingBounds) -> Self {
+    /// Makes an empty ring that starts after `place`, at the current time. A single event is never too large for `bounds`.
+    pub fn new(place: Sequence, now_micros: i64, bounds: Bounds) -> Self {
         Self { floor: place, floor_micros: now_micros, head: place, entries: VecDeque::new(), bytes: 0, bounds }
-    }
-
-    /// Returns the position after which all events are here.
-    pub fn floor(&self) -> Sequence {
-        self.floor
-    }
-
-    /// Returns the position up to which all events are here.
-    pub fn head(&self) -> Sequence {
-        self.head
     }
 
     /// Adds the next event; evicts the oldest events if a bound is exceeded.
@@ -101,7 +76,7 @@ impl Ring {
         self.head = entry.place();
         self.bytes += entry.cost();
         self.entries.push_back(entry);
-        while self.entries.len() > self.bounds.max_events.max(1)
+        while self.entries.len() > self.bounds.max_events
             || (self.bytes > self.bounds.max_bytes && self.entries.len() > 1)
         {
             let Some(oldest) = self.entries.pop_front() else { break };
@@ -123,7 +98,7 @@ impl Ring {
         self.head = self.floor;
     }
 
-    /// Returns up to `max` events after `place`. If `place` is before [`Ring::floor`], an empty answer has no meaning.
+    /// Returns up to `max` events after `place`. If `place` is before the floor, an empty answer has no meaning.
     pub fn after(&self, place: Sequence, max: usize) -> Vec<Arc<Entry>> {
         let from = self.entries.partition_point(|entry| entry.place() <= place);
         self.entries.range(from..).take(max).cloned().collect()
@@ -172,7 +147,7 @@ mod tests {
     use super::{testing::*, *};
 
     fn ring(max_events: usize, max_bytes: usize) -> Ring {
-        Ring::new(Sequence(10), 10, RingBounds { max_events, max_bytes })
+        Ring::new(Sequence(10), 10, Bounds { max_events, max_bytes, ..Bounds::default() })
     }
 
     fn places(ring: &Ring, after: u64) -> Vec<u64> {
@@ -185,7 +160,7 @@ mod tests {
         for place in [12, 15, 19] {
             ring.push(entry(place));
         }
-        assert_eq!((ring.floor(), ring.head()), (Sequence(12), Sequence(19)));
+        assert_eq!((ring.floor, ring.head), (Sequence(12), Sequence(19)));
         assert_eq!(places(&ring, 12), [15, 19]);
         assert_eq!(places(&ring, 15), [19]);
         assert_eq!(places(&ring, 17), [19], "sequences may have holes");
@@ -198,7 +173,7 @@ mod tests {
         ring.push(entry(11));
         assert_eq!(places(&ring, 10), [11]);
         ring.push(entry(12));
-        assert_eq!((places(&ring, 10), ring.floor()), (vec![12], Sequence(11)));
+        assert_eq!((places(&ring, 10), ring.floor), (vec![12], Sequence(11)));
     }
 
     #[test]
@@ -206,7 +181,7 @@ mod tests {
         let mut ring = ring(100, usize::MAX);
         ring.push(entry(11));
         ring.cut(Sequence(20), 20);
-        assert_eq!((ring.floor(), ring.head(), places(&ring, 0).len()), (Sequence(20), Sequence(20), 0));
+        assert_eq!((ring.floor, ring.head, places(&ring, 0).len()), (Sequence(20), Sequence(20), 0));
         ring.push(entry(21));
         assert_eq!(places(&ring, 20), [21]);
     }

@@ -15,11 +15,11 @@ use super::{
     filter::SubscriberFilter,
     frame::{Frame, StreamFormat},
     gap::StreamGap,
-    hub::{Hub, News, Seat, SubscribeError, is_initial},
+    hub::{Hub, News, Seat, SubscribeError},
     judge::{self, Candidate, Judge, Judged},
     query::{self, SubscriberQuery},
     replay::{Replay, Shown},
-    ring::{Entry, Ring},
+    ring::Entry,
 };
 use crate::{
     journal::{
@@ -59,12 +59,6 @@ struct Judging {
     turn: Option<oneshot::Receiver<Judged>>,
 }
 
-impl Judging {
-    fn is_waiting(&self) -> bool {
-        self.turn.is_some() || !self.candidates.is_empty()
-    }
-}
-
 impl Subscriber {
     /// Admits a subscriber.
     ///
@@ -73,7 +67,7 @@ impl Subscriber {
     /// the expression is invalid.
     pub async fn enter(hub: &Arc<Hub>, query: SubscriberQuery, format: StreamFormat) -> Result<Self, SubscribeError> {
         let seat = hub.enter().await?;
-        let news = hub.news();
+        let news = hub.news.subscribe();
         let SubscriberQuery { filter, since, when } = query;
         let judging = match when {
             Some(when) => Some(compile(hub, when).await?),
@@ -94,7 +88,7 @@ impl Subscriber {
     /// Returns the next bytes. Waits for them for at most one heartbeat. `None` when the engine stops, or the
     /// expression has exceeded a limit. The future may be dropped, and `next` called again.
     pub async fn next(&mut self) -> Option<Bytes> {
-        let speak_at = Instant::now() + self.seat.0.options().heartbeat;
+        let speak_at = Instant::now() + self.seat.0.options.heartbeat;
         loop {
             if let Some(bytes) = self.due.pop_front() {
                 return Some(bytes);
@@ -107,7 +101,7 @@ impl Subscriber {
                 return Some(self.heartbeat());
             }
             self.due.shrink_to(super::cursor::STEP_EVENTS);
-            if self.judging.as_ref().is_some_and(Judging::is_waiting) {
+            if self.is_judging() {
                 self.judge(speak_at).await;
                 continue;
             }
@@ -139,15 +133,20 @@ impl Subscriber {
         }
     }
 
+    /// Returns true if events wait for their evaluation.
+    fn is_judging(&self) -> bool {
+        self.judging.as_ref().is_some_and(|judging| judging.turn.is_some() || !judging.candidates.is_empty())
+    }
+
     fn heartbeat(&self) -> Bytes {
         // A position after events that wait for evaluation would skip them.
-        let place = self.cursor.resumable().filter(|_| !self.judging.as_ref().is_some_and(Judging::is_waiting));
+        let place = self.cursor.resumable().filter(|_| !self.is_judging());
         self.format.heartbeat(self.seat.0.journal.id(), place)
     }
 
     fn show(&mut self, entries: &[Arc<Entry>]) {
         for entry in entries {
-            let unit = entry.event().record.unit;
+            let unit = entry.event.record.unit;
             if self.cursor.is_due(unit, entry.place()) && self.filter.wants(entry) {
                 // While the cache that was read is newer than this event, resuming here would show older states again.
                 let is_place = self.cursor.resumable().is_some();
@@ -180,12 +179,8 @@ impl Subscriber {
         });
         let Ok(judged) = timeout_at(speak_at, turn).await else { return };
         judging.turn = None;
-        let failed = || Judged {
-            wanted: Vec::new(),
-            rest: Vec::new(),
-            exceeded: Some("the evaluation has panicked".to_owned()),
-        };
-        let Judged { wanted, rest, exceeded } = judged.unwrap_or_else(|_| failed());
+        let failed = |_| Judged { exceeded: Some("the evaluation has panicked".to_owned()), ..Judged::default() };
+        let Judged { wanted, rest, exceeded } = judged.unwrap_or_else(failed);
         judging.candidates = rest;
         for candidate in &wanted {
             self.send(candidate);
@@ -193,7 +188,7 @@ impl Subscriber {
         if let Some(limit) = exceeded {
             let Hub { journal, cluster, .. } = &*self.seat.0;
             let frame = Frame::of_error(&limit, cluster, journal.id(), Timestamp::now());
-            self.due.push_back(frame.unplaced_bytes(self.format));
+            self.due.push_back(frame.bytes(self.format, false));
             self.is_over = true;
         }
     }
@@ -202,7 +197,7 @@ impl Subscriber {
         let Hub { journal, cluster, gaps, .. } = &*self.seat.0;
         gaps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let frame = Frame::of_gap(gap, cluster, journal.id(), Timestamp::now());
-        self.due.push_back(if is_place { frame.bytes(self.format) } else { frame.unplaced_bytes(self.format) });
+        self.due.push_back(frame.bytes(self.format, is_place));
     }
 
     /// Replays some of the existing objects.
@@ -218,7 +213,7 @@ impl Subscriber {
                 }
                 Shown::Nothing => {}
                 // `next` returns this step again, after all earlier events were evaluated.
-                Shown::End if self.judging.as_ref().is_some_and(Judging::is_waiting) => return,
+                Shown::End if self.is_judging() => return,
                 Shown::End => {
                     self.replay = None;
                     self.cursor.state_shown();
@@ -251,11 +246,7 @@ impl Subscriber {
             let wanted = records.len() as u64;
             let events = self.seat.0.router.table().events(records);
             missing += wanted - events.len() as u64;
-            let entries = events.into_iter().map(|event| {
-                let is_initial = is_initial(&self.seat.0.journal, &event);
-                Arc::new(Entry::new(event, is_initial))
-            });
-            let entries: Vec<_> = entries.collect();
+            let entries: Vec<_> = events.into_iter().map(|event| self.seat.0.entry(event)).collect();
             if let Some(gap) = self.cursor.read(to, missing, None) {
                 // The gap's position is after the events of this page, but the gap is sent before them.
                 self.tell(&gap, false);
@@ -270,7 +261,7 @@ impl Subscriber {
 /// Compiles an expression, on the judge's thread.
 async fn compile(hub: &Hub, when: String) -> Result<Judging, SubscribeError> {
     let judge = hub.judge()?;
-    let cluster = hub.cluster().to_owned();
+    let cluster = hub.cluster.clone();
     let compiled = judge.run(move || query::compile(&when, &cluster)).await;
     let when = compiled.map_err(|_| SubscribeError::Judge("the compiler of expressions has panicked".to_owned()))??;
     Ok(Judging { when: Arc::new(when), judge, candidates: Vec::new(), turn: None })
@@ -287,5 +278,5 @@ async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
         Ok(Err(error)) => warn!(%error, "failed to look up a time in [state] dir"),
         Ok(Ok(None)) | Err(_) => {} // no store; or it panicked, which is already logged
     }
-    (hub.with_ring(Ring::floor).unwrap_or_default(), true)
+    (hub.with_ring(|ring| ring.floor).unwrap_or_default(), true)
 }

@@ -173,9 +173,7 @@ impl Collection {
             return batch;
         }
         if cursor.version < self.compacted {
-            if let Err(Failure::Status(status)) = Err::<(), _>(expired()) {
-                batch.push(WatchEvent::Error(status));
-            }
+            batch.extend(expired().status().cloned().map(WatchEvent::Error));
             return batch;
         }
         let from = self.history.partition_point(|entry| entry.version <= cursor.version);

@@ -12,7 +12,7 @@ use futures_util::{
 };
 use tokio::sync::watch;
 
-use super::{Collection, Cursor, status};
+use super::{Collection, Cursor};
 use crate::{
     list_watch::{Failure, ListPage, ListRequest, ListWatch, WatchEvent, WatchRequest, WatchStream},
     mutex::lock,
@@ -31,17 +31,15 @@ pub(crate) enum Request {
 /// reflector's source holds another.
 ///
 /// Streams deliver each change immediately, in batches of at most 100 events. The server needs no runtime and no clock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FakeApiServer {
     shared: Arc<Mutex<Server>>,
     changed: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Server {
     collection: Collection,
-    refuses_streaming: bool,
-    page_size_max: Option<u32>,
     list_failures: VecDeque<Failure>,
     hold_lists: bool,
     requests: Vec<Request>,
@@ -55,33 +53,9 @@ struct Open {
     cursor: Cursor,
     /// Events to deliver before all others.
     injected: VecDeque<WatchEvent>,
-    end: Option<Result<(), Failure>>,
 }
 
 type Batch = Result<Vec<WatchEvent>, Failure>;
-
-/// Next output of a stream.
-enum Due {
-    Nothing,
-    Batch(Batch),
-    End,
-}
-
-impl Default for FakeApiServer {
-    fn default() -> Self {
-        let server = Server {
-            collection: Collection::default(),
-            refuses_streaming: false,
-            page_size_max: None,
-            list_failures: VecDeque::new(),
-            hold_lists: false,
-            requests: Vec::new(),
-            streams: BTreeMap::new(),
-            opened: 0,
-        };
-        Self { shared: Arc::new(Mutex::new(server)), changed: watch::Sender::new(0) }
-    }
-}
 
 impl FakeApiServer {
     /// Creates a server with these objects.
@@ -111,16 +85,6 @@ impl FakeApiServer {
         self.lock().streams.len()
     }
 
-    /// Makes the server answer requests for a streaming list with 400.
-    pub(crate) fn refuse_streaming(&self) {
-        self.act(|server| server.refuses_streaming = true);
-    }
-
-    /// Limits pages to `size`, like a server without a watch cache.
-    pub(crate) fn set_page_size_max(&self, size: Option<u32>) {
-        self.act(|server| server.page_size_max = size);
-    }
-
     /// Makes the next page fail; further calls apply to further pages.
     pub(crate) fn fail_list(&self, failure: Failure) {
         self.act(|server| server.list_failures.push_back(failure));
@@ -136,29 +100,6 @@ impl FakeApiServer {
         self.act(|server| server.streams.values_mut().for_each(|open| open.injected.extend(events.iter().cloned())));
     }
 
-    /// Sends a bookmark on every open stream that has delivered everything.
-    pub(crate) fn bookmark(&self) {
-        self.act(|server| {
-            let Server { collection, streams, .. } = server;
-            for open in streams.values_mut() {
-                open.injected.extend(collection.bookmark(&mut open.cursor));
-            }
-        });
-    }
-
-    /// Ends every open stream: an EOF if `Ok`.
-    pub(crate) fn end_streams(&self, end: &Result<(), Failure>) {
-        self.act(|server| server.streams.values_mut().for_each(|open| open.end = Some(end.clone())));
-    }
-
-    /// Drops the undelivered events of open streams: a gap that only a list can find.
-    pub(crate) fn lose_undelivered(&self) {
-        self.act(|server| {
-            let version = server.collection.version();
-            server.streams.values_mut().for_each(|open| open.cursor.version = version);
-        });
-    }
-
     /// Changes the server atomically: streams do not run during `f`.
     fn act(&self, f: impl FnOnce(&mut Server)) {
         f(&mut self.lock());
@@ -172,9 +113,6 @@ impl FakeApiServer {
     fn open(&self, request: &WatchRequest) -> Result<u64, Failure> {
         let mut server = self.lock();
         server.requests.push(Request::Watch(request.clone()));
-        if request.initial_events && server.refuses_streaming {
-            return Err(status(400));
-        }
         let cursor = server.collection.watch(request, true, 0)?;
         server.opened += 1;
         let id = server.opened;
@@ -185,20 +123,12 @@ impl FakeApiServer {
     fn stream(&self, id: u64) -> LocalBoxStream<'static, Batch> {
         let guard = OpenStream { server: self.clone(), id };
         let changed = self.changed.subscribe();
-        stream::unfold((guard, changed, false), |(guard, mut changed, ended)| async move {
-            if ended {
-                return None;
-            }
+        stream::unfold((guard, changed), |(guard, mut changed)| async move {
             loop {
                 changed.mark_unchanged();
-                let due = guard.server.lock().next_of(guard.id);
-                match due {
-                    Due::Batch(batch) => {
-                        let ended = batch.is_err();
-                        return Some((batch, (guard, changed, ended)));
-                    }
-                    Due::End => return None,
-                    Due::Nothing => {}
+                let batch = guard.server.lock().next_of(guard.id);
+                if !batch.is_empty() {
+                    return Some((Ok(batch), (guard, changed)));
                 }
                 changed.changed().await.ok()?;
             }
@@ -209,27 +139,17 @@ impl FakeApiServer {
 
 impl Server {
     fn page(&mut self, request: &ListRequest) -> Result<ListPage, Failure> {
-        if let Some(failure) = self.list_failures.pop_front() {
-            return Err(failure);
+        match self.list_failures.pop_front() {
+            Some(failure) => Err(failure),
+            None => self.collection.list(request, 0, true),
         }
-        let limit = [request.limit, self.page_size_max].into_iter().flatten().min();
-        let request = ListRequest { limit, ..request.clone() };
-        self.collection.list(&request, 0, self.page_size_max.is_none())
     }
 
-    fn next_of(&mut self, id: u64) -> Due {
+    /// Returns the undelivered events of a stream.
+    fn next_of(&mut self, id: u64) -> Vec<WatchEvent> {
         let Self { collection, streams, .. } = self;
-        let Some(open) = streams.get_mut(&id) else { return Due::End };
-        let mut batch: Vec<_> = open.injected.drain(..).collect();
-        batch.extend(collection.poll(&mut open.cursor, 100));
-        if !batch.is_empty() {
-            return Due::Batch(Ok(batch));
-        }
-        match open.end.take() {
-            None => Due::Nothing,
-            Some(Ok(())) => Due::End,
-            Some(Err(failure)) => Due::Batch(Err(failure)),
-        }
+        let Some(open) = streams.get_mut(&id) else { return Vec::new() };
+        open.injected.drain(..).chain(collection.poll(&mut open.cursor, 100)).collect()
     }
 }
 
@@ -276,9 +196,10 @@ impl ListWatch for FakeApiServer {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::status, *};
     use crate::reflector::{
         Comparison, Reflector, ReflectorAction, ReflectorConfig, ReflectorEvent, ReflectorInput, ReflectorStart,
+        StreamingLists,
     };
 
     fn request(initial_events: bool, version: &str) -> WatchRequest {
@@ -299,12 +220,8 @@ mod tests {
             [WatchEvent::Added(_), WatchEvent::Added(_), WatchEvent::Bookmark { initial_events_end: true, .. }]
         ));
         server.change(|collection| collection.delete("a"));
-        server.bookmark();
         let batch = stream.next().await.unwrap().unwrap();
-        assert!(matches!(batch[..], [WatchEvent::Deleted(_)]), "{batch:?}: a bookmark is never ahead of a change");
-        server.end_streams(&Err(Failure::Disconnected("reset".into())));
-        assert!(stream.next().await.unwrap().is_err());
-        assert!(stream.next().await.is_none());
+        assert!(matches!(batch[..], [WatchEvent::Deleted(_)]), "{batch:?}");
         drop(stream);
         assert_eq!(server.open_streams(), 0);
         assert_eq!(server.requests(), [Request::Watch(request(true, ""))]);
@@ -315,22 +232,16 @@ mod tests {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);
         server.fail_list(status(500));
         assert_eq!(server.list(list("", None)).await.unwrap_err(), status(500));
-        server.set_page_size_max(Some(2));
-        let page = server.list(list("0", Some(500))).await.unwrap();
+        let page = server.list(list("", Some(2))).await.unwrap();
         assert_eq!((page.items.len(), page.continue_token.is_some()), (2, true));
-        server.refuse_streaming();
-        assert_eq!(server.watch(request(true, "")).await.err(), Some(status(400)));
 
         let mut stream = server.watch(request(false, "103")).await.unwrap();
         server.change(|collection| collection.put("d"));
-        server.lose_undelivered();
-        server.change(|collection| collection.put("e"));
+        server.inject(&[WatchEvent::Bookmark { resource_version: "99".into(), initial_events_end: false }]);
         let batch = stream.next().await.unwrap().unwrap();
-        assert!(matches!(&batch[..], [WatchEvent::Added(object)] if object.name() == "e"), "d is lost");
+        assert!(matches!(batch[..], [WatchEvent::Bookmark { .. }, WatchEvent::Added(_)]), "{batch:?}");
         server.change(Collection::compact);
         assert_eq!(server.watch(request(false, "103")).await.err(), Some(super::super::expired()));
-        server.end_streams(&Ok(()));
-        assert!(stream.next().await.is_none());
     }
 
     #[tokio::test]
@@ -347,9 +258,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reflector_mirrors_fake_server_despite_failures() {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);
-        server.refuse_streaming();
         server.fail_list(status(500));
-        let mut reflector = Reflector::new(ReflectorConfig::default(), ReflectorStart::Fresh);
+        let config = ReflectorConfig { streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() };
+        let mut reflector = Reflector::new(config, ReflectorStart::Fresh);
         let (mut input, mut stream, mut seen) = (ReflectorInput::Start, None, Vec::new());
         let begin = tokio::time::Instant::now();
         while seen.last() != Some(&"-a".to_owned()) {

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 
-use super::super::{accept::negotiate, status_object::StatusObject};
+use super::super::{accept::negotiate, api_error::ApiError};
 
 /// Form of the objects in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,22 +15,11 @@ pub(super) enum Form {
     Table(MetaVersion, Include),
 }
 
-/// Version of the group `meta.k8s.io` of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MetaVersion {
-    V1,
-    V1Beta1,
-}
+/// `apiVersion` of a response in another form than that of the server.
+pub(super) type MetaVersion = &'static str;
 
-impl MetaVersion {
-    /// Returns `meta.k8s.io/v1`.
-    pub(super) fn api_version(self) -> &'static str {
-        match self {
-            Self::V1 => "meta.k8s.io/v1",
-            Self::V1Beta1 => "meta.k8s.io/v1beta1",
-        }
-    }
-}
+pub(super) const V1: MetaVersion = "meta.k8s.io/v1";
+pub(super) const V1_BETA1: MetaVersion = "meta.k8s.io/v1beta1";
 
 /// Part of the object that a table row contains: `includeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +31,12 @@ pub(super) enum Include {
 
 impl Include {
     /// Parses `includeObject`; returns 400 for an invalid value.
-    fn parse(text: &str) -> Result<Self, StatusObject> {
+    fn parse(text: &str) -> Result<Self, ApiError> {
         match text {
             "" | "Metadata" => Ok(Self::Metadata),
             "None" => Ok(Self::None),
             "Object" => Ok(Self::Object),
-            other => Err(StatusObject::bad_request(format!(
+            other => Err(ApiError::bad_request(format!(
                 "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
                  'Object', 'None', or empty"
             ))),
@@ -60,14 +49,14 @@ impl Form {
     /// API server.
     ///
     /// Protobuf and YAML are not supported: clients list JSON after them.
-    pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, StatusObject> {
-        let asked = negotiate(headers, ("", MetaVersion::V1), of_range);
-        let (name, version) = asked.ok_or_else(|| StatusObject::not_acceptable("application/json"))?;
+    pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, ApiError> {
+        let asked = negotiate(headers, ("", V1), of_range);
+        let (name, version) = asked.ok_or_else(|| ApiError::not_acceptable("application/json"))?;
         match name {
             "" => Ok(Self::Whole),
             "Table" => Ok(Self::Table(version, Include::parse(include_object)?)),
-            "PartialObjectMetadata" if is_list => Err(StatusObject::unsuitable(name, "a list")),
-            "PartialObjectMetadataList" if !is_list => Err(StatusObject::unsuitable(name, "not a list")),
+            "PartialObjectMetadata" if is_list => Err(ApiError::unsuitable(name, "a list")),
+            "PartialObjectMetadataList" if !is_list => Err(ApiError::unsuitable(name, "not a list")),
             _ => Ok(Self::Metadata(version)),
         }
     }
@@ -80,10 +69,10 @@ impl Form {
 
 /// Parses the parameters of a range: the kind to convert to, or an empty text, and its version.
 fn of_range([name, group, version]: [Option<&str>; 3]) -> Option<(&str, MetaVersion)> {
-    let Some(name) = name else { return Some(("", MetaVersion::V1)) };
+    let Some(name) = name else { return Some(("", V1)) };
     let version = match (group, version) {
-        (Some("meta.k8s.io"), Some("v1")) => MetaVersion::V1,
-        (Some("meta.k8s.io"), Some("v1beta1")) => MetaVersion::V1Beta1,
+        (Some("meta.k8s.io"), Some("v1")) => V1,
+        (Some("meta.k8s.io"), Some("v1beta1")) => V1_BETA1,
         _ => return None,
     };
     matches!(name, "Table" | "PartialObjectMetadata" | "PartialObjectMetadataList").then_some((name, version))

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::super::status_object::StatusObject;
+use super::super::api_error::ApiError;
 use crate::{journal::UnitId, mutex::lock, object::Object};
 
 /// Time for which the rest of a paged list can be fetched.
@@ -67,13 +67,13 @@ pub(super) struct Token {
 
 impl Token {
     /// Parses a token; returns 400 for an invalid one.
-    pub(super) fn parse(text: &str) -> Result<Self, StatusObject> {
+    pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
         let mut parts = text.split('.');
         let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
         let token = (part(), part(), part().and_then(|offset| usize::try_from(offset).ok()));
         match (token, parts.next()) {
             ((Some(run), Some(snapshot), Some(offset)), None) => Ok(Self { run, snapshot, offset }),
-            _ => Err(StatusObject::bad_request(format!("continue key is not valid: {text:?}"))),
+            _ => Err(ApiError::bad_request(format!("continue key is not valid: {text:?}"))),
         }
     }
 }
@@ -99,15 +99,15 @@ impl Snapshots {
     }
 
     /// Returns the snapshot and the offset. Returns 410 if the snapshot has expired, 400 if it is of another collection.
-    pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Snapshot, usize), StatusObject> {
+    pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Snapshot, usize), ApiError> {
         let known = token.run == self.run;
         let found = lock(&self.kept).get(&token.snapshot).filter(|_| known).cloned();
         let alive = found.filter(|snapshot| snapshot.taken.elapsed() < SNAPSHOT_LIFE);
         let expired = "The provided continue parameter is too old to display a consistent list result. You can start a new \
                        list without the continue parameter.";
-        let snapshot = alive.ok_or_else(|| StatusObject::expired(expired))?;
+        let snapshot = alive.ok_or_else(|| ApiError::expired(expired))?;
         if snapshot.collection != *collection {
-            return Err(StatusObject::bad_request("continue key is not valid: it belongs to another list".to_owned()));
+            return Err(ApiError::bad_request("continue key is not valid: it belongs to another list"));
         }
         Ok((snapshot, token.offset))
     }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{super::status_object::StatusObject, pages::Token};
+use super::{super::api_error::ApiError, pages::Token};
 use crate::{
     journal::UnitId,
     lister::selector::{FieldSelector, LabelSelector, Selector},
@@ -10,42 +10,49 @@ use crate::{
 };
 
 /// Collection or object that a path below `/api` or `/apis` names.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Target<'a> {
-    pub(super) group: &'a str,
-    pub(super) version: &'a str,
-    pub(super) plural: &'a str,
-    pub(super) namespace: Option<&'a str>,
-    pub(super) name: Option<&'a str>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) plural: &'a str,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) subresource: Option<&'a str>,
 }
 
 impl<'a> Target<'a> {
-    /// Parses a path (LW-5, and the same with a name); returns `None` if it names neither a collection nor an object.
-    pub(super) fn parse(path: &'a str) -> Option<Self> {
+    /// Parses a path (LW-5, and the same with a name and a subresource); returns `None` if it names neither a collection nor an
+    /// object.
+    pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, rest) = match segments[..] {
             ["api", version, ref rest @ ..] => ("", version, rest),
             ["apis", group, version, ref rest @ ..] => (group, version, rest),
             _ => return None,
         };
-        let target = |plural, namespace, name| Some(Self { group, version, plural, namespace, name });
-        match *rest {
-            [plural] => target(plural, None, None),
+        let (namespace, rest) = match *rest {
             // `/api/v1/namespaces/x` is the Namespace itself
-            [plural, name] => target(plural, None, Some(name)),
-            ["namespaces", namespace, plural] => target(plural, Some(namespace), None),
-            ["namespaces", namespace, plural, name] => target(plural, Some(namespace), Some(name)),
-            _ => None,
-        }
+            ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
+            ["namespaces", namespace, ref inside @ ..] => (Some(namespace), inside),
+            _ => (None, rest),
+        };
+        let (plural, name, subresource) = match *rest {
+            [plural] => (plural, None, None),
+            [plural, name] => (plural, Some(name), None),
+            [plural, name, subresource] => (plural, Some(name), Some(subresource)),
+            _ => return None,
+        };
+        Some(Self { group, version, plural, namespace, name, subresource })
     }
 
-    /// Returns true if the path exists for the type: a namespace requires a namespaced type, and an object of such a type
-    /// requires a namespace.
+    /// Returns true if the cache has the path for the type: a namespace requires a namespaced type, and an object of such a type
+    /// requires a namespace. Subresources are not cached.
     pub(super) fn fits(&self, resource: &ResourceType) -> bool {
-        match self.namespace {
+        let fits_scope = match self.namespace {
             Some(_) => resource.namespaced,
             None => self.name.is_none() || !resource.namespaced,
-        }
+        };
+        fits_scope && self.subresource.is_none()
     }
 }
 
@@ -77,12 +84,12 @@ pub(super) struct ListQuery {
 
 impl ListQuery {
     /// Parses a query. Parameters without meaning for a cache (`timeoutSeconds`, `pretty` …) are ignored.
-    pub(super) fn parse(query: &str) -> Result<Self, StatusObject> {
+    pub(super) fn parse(query: &str) -> Result<Self, ApiError> {
         let mut parsed = Self::default();
         let (mut index, mut value, mut version, mut matching) = (None, None, String::new(), String::new());
         for (key, text) in form_urlencoded::parse(query.as_bytes()) {
             let text = text.into_owned();
-            let bad_selector = |error| StatusObject::bad_request(format!("{error}"));
+            let bad_selector = |error| ApiError::bad_request(format!("{error}"));
             match &*key {
                 "labelSelector" => parsed.selector.labels = LabelSelector::parse(&text).map_err(bad_selector)?,
                 "fieldSelector" => parsed.selector.fields = FieldSelector::parse(&text).map_err(bad_selector)?,
@@ -96,14 +103,14 @@ impl ListQuery {
                 "value" => value = Some(text),
                 "watch" if matches!(&*text, "true" | "True" | "TRUE" | "t" | "T" | "1") => {
                     let why = "the cache does not serve watches: watch the API server";
-                    return Err(StatusObject::method_not_allowed(why));
+                    return Err(ApiError::method_not_allowed(why));
                 }
                 _ => {}
             }
         }
         if !matches!(&*version, "" | "0") && parsed.continue_token.is_some() {
             let why = "specifying resource version is not allowed when using continue";
-            return Err(StatusObject::bad_request(why.to_owned()));
+            return Err(ApiError::bad_request(why));
         }
         parsed.version = parse_version(&version, &matching)?;
         parsed.index = match (index, value) {
@@ -111,37 +118,37 @@ impl ListQuery {
             (None, None) => None,
             _ => {
                 let why = "`index` and `value` belong together: ?index=NAME&value=V";
-                return Err(StatusObject::bad_request(why.to_owned()));
+                return Err(ApiError::bad_request(why));
             }
         };
         Ok(parsed)
     }
 }
 
-fn parse_limit(text: &str) -> Result<Option<usize>, StatusObject> {
-    let invalid = |_| StatusObject::bad_request(format!("limit: Invalid value: {text:?}: expected a whole number"));
+fn parse_limit(text: &str) -> Result<Option<usize>, ApiError> {
+    let invalid = |_| ApiError::bad_request(format!("limit: Invalid value: {text:?}: expected a whole number"));
     let limit: usize = if text.is_empty() { 0 } else { text.parse().map_err(invalid)? };
     Ok(Some(limit).filter(|limit| *limit > 0))
 }
 
-fn parse_unit(text: &str) -> Result<UnitId, StatusObject> {
+fn parse_unit(text: &str) -> Result<UnitId, ApiError> {
     let invalid =
-        |_| StatusObject::bad_request(format!("unit: Invalid value: {text:?}: expected a number of /v1/resources"));
+        |_| ApiError::bad_request(format!("unit: Invalid value: {text:?}: expected a number of /v1/resources"));
     text.parse().map(UnitId).map_err(invalid)
 }
 
-fn parse_version(version: &str, matching: &str) -> Result<VersionQuery, StatusObject> {
+fn parse_version(version: &str, matching: &str) -> Result<VersionQuery, ApiError> {
     match (version, matching) {
         ("", "") | ("0", "" | "NotOlderThan") => Ok(VersionQuery::Any),
-        ("", _) => Err(StatusObject::invalid_options(
+        ("", _) => Err(ApiError::invalid_options(
             "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
         )),
-        ("0", "Exact") => Err(StatusObject::invalid_options(
+        ("0", "Exact") => Err(ApiError::invalid_options(
             "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
         )),
         (_, "" | "NotOlderThan") => Ok(VersionQuery::NotOlderThan(ResourceVersion::from(version))),
         (_, "Exact") => Ok(VersionQuery::Exact(ResourceVersion::from(version))),
-        (_, other) => Err(StatusObject::invalid_options(&format!(
+        (_, other) => Err(ApiError::invalid_options(&format!(
             "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
         ))),
     }

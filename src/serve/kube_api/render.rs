@@ -45,9 +45,9 @@ impl Style {
     fn head(&self, metadata: &Value) -> String {
         match self {
             Self::Whole(api_version, kind) => list_head(api_version, kind, metadata),
-            Self::Metadata(version) => list_head(version.api_version(), "PartialObjectMetadata", metadata),
+            Self::Metadata(version) => list_head(version, "PartialObjectMetadata", metadata),
             Self::Table(table, version, ..) => {
-                let (version, columns) = (version.api_version(), Value::from(table.columns()));
+                let columns = Value::from(table.columns());
                 format!(
                     r#"{{"kind":"Table","apiVersion":"{version}","metadata":{metadata},"columnDefinitions":{columns},"rows":["#
                 )
@@ -135,16 +135,15 @@ fn list_head(api_version: &str, kind: &str, metadata: &Value) -> String {
 }
 
 fn push_metadata(body: &mut Vec<u8>, object: &Object, version: MetaVersion) {
-    let version = version.api_version();
     body.extend_from_slice(
         format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{version}","metadata":"#).as_bytes(),
     );
-    body.extend_from_slice(metadata(&object.json()).as_bytes());
+    body.extend_from_slice(metadata_of(&object.json()).as_bytes());
     body.push(b'}');
 }
 
 /// Returns the raw text of an object's `metadata`.
-fn metadata(json: &[u8]) -> &str {
+pub(crate) fn metadata_of(json: &[u8]) -> &str {
     #[derive(Deserialize)]
     struct Outline<'a> {
         #[serde(borrow)]

@@ -3,14 +3,15 @@
 //! ```text
 //! kinds    the built-in kinds: their columns and cells, after the API server's printers (1.36)
 //! pod      the cells of a pod, which need a state machine
-//! custom   additionalPrinterColumns of custom resource definitions
-//! cells    values of cells: ages, selectors, paths
+//! custom   additionalPrinterColumns of custom resource definitions, with json_path
+//! cells    values of cells: ages, selectors
 //! ```
 //!
 //! A kind that is unknown, or of which only metadata is kept, shows its name and its age.
 
 mod cells;
 mod custom;
+mod json_path;
 mod kinds;
 mod pod;
 #[cfg(test)]
@@ -25,6 +26,9 @@ use self::{
     kinds::{Kind, NAME_AND_AGE},
 };
 use crate::object::{Object, ResourceType};
+
+#[cfg(feature = "cli")]
+pub(crate) use json_path::JsonPath;
 
 /// Conversion of the objects of one type to rows.
 #[derive(Debug)]

@@ -24,13 +24,13 @@ pub(crate) fn check_query(query: &str) {
 
 /// Checks that the parts of a parsed path make up the path.
 pub(crate) fn check_path(path: &str) {
-    let Some(Target { group, version, plural, namespace, name }) = Target::parse(path) else { return };
+    let Some(Target { group, version, plural, namespace, name, subresource }) = Target::parse(path) else { return };
     let root = if path.trim_matches('/').starts_with("api/") {
         ["api", version].join("/")
     } else {
         ["apis", group, version].join("/")
     };
     let namespaced = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
-    let named = name.map(|name| format!("/{name}")).unwrap_or_default();
-    assert_eq!(format!("{root}{namespaced}/{plural}{named}"), path.trim_matches('/'));
+    let [named, sub] = [name, subresource].map(|name| name.map(|name| format!("/{name}")).unwrap_or_default());
+    assert_eq!(format!("{root}{namespaced}/{plural}{named}{sub}"), path.trim_matches('/'));
 }

@@ -1,7 +1,7 @@
 use axum::http::{HeaderMap, HeaderValue, header};
 
 use super::{
-    form::{Form, Include, MetaVersion},
+    form::{Form, Include, V1, V1_BETA1},
     query::*,
 };
 use crate::object::{KeyRef, ResourceVersion};
@@ -10,6 +10,8 @@ use crate::object::{KeyRef, ResourceVersion};
 #[test]
 fn paths_name_collections_and_objects() {
     let parts = |path| Target::parse(path).map(|t| (t.group, t.version, t.plural, t.namespace, t.name));
+    let status = |path| Target::parse(path).is_some_and(|t| t.name.is_some() && t.subresource == Some("status"));
+    assert!(status("/api/v1/namespaces/a/status") && status("/apis/apps/v1/namespaces/a/deployments/b/status"));
     assert_eq!(parts("/api/v1/pods"), Some(("", "v1", "pods", None, None)));
     assert_eq!(parts("/api/v1/namespaces/a"), Some(("", "v1", "namespaces", None, Some("a"))));
     assert_eq!(parts("/api/v1/namespaces/a/pods/"), Some(("", "v1", "pods", Some("a"), None)));
@@ -17,7 +19,7 @@ fn paths_name_collections_and_objects() {
         parts("/apis/apps/v1/namespaces/a/deployments/b"),
         Some(("apps", "v1", "deployments", Some("a"), Some("b")))
     );
-    for other in ["/api", "/api/v1", "/apis/apps/v1", "/api/v1/namespaces/a/pods/b/log", "/v1/resources", "//", ""] {
+    for other in ["/api", "/api/v1", "/apis/apps/v1", "/api/v1/namespaces/a/pods/b/log/c", "/v1/resources", "//", ""] {
         assert_eq!(parts(other), None, "{other}");
     }
 }
@@ -38,8 +40,8 @@ fn first_acceptable_form_is_chosen() {
     };
     assert_eq!(Form::negotiate(&HeaderMap::new(), true, "Some").ok(), Some(Form::Whole));
     let whole = Some(Form::Whole);
-    let metadata = Some(Form::Metadata(MetaVersion::V1));
-    let table = Some(Form::Table(MetaVersion::V1, Include::Metadata));
+    let metadata = Some(Form::Metadata(V1));
+    let table = Some(Form::Table(V1, Include::Metadata));
     for (accept, of_object, of_list) in [
         ("", whole, whole),
         ("*/*", whole, whole),
@@ -60,7 +62,7 @@ fn first_acceptable_form_is_chosen() {
         assert_eq!(form(accept, true), of_list, "a list: {accept}");
     }
     let old = "application/json;as=Table;g=meta.k8s.io;v=v1beta1";
-    assert_eq!(form(old, true), Some(Form::Table(MetaVersion::V1Beta1, Include::Metadata)));
+    assert_eq!(form(old, true), Some(Form::Table(V1_BETA1, Include::Metadata)));
 }
 
 /// Rule: A-2.

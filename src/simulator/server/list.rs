@@ -1,31 +1,35 @@
 //! Lists (A-2) and waiting for a version (A-6).
 
+use std::{convert::Infallible, iter::once};
+
+use axum::body::Body;
 use bytes::Bytes;
+use futures_util::stream;
 use serde_json::json;
 
 use super::{
     super::{
-        error::ApiError,
+        ApiError,
         faults::StreamPlan,
         store::{Continue, ListQuery, ListedPage, Stored},
         types::TypeInfo,
     },
     Shared,
-    ask::Ask,
-    body::Batch,
-    request::Shape,
+    request::{Ask, Shape},
 };
 
+/// Number of objects in one piece of a list.
+const PIECE_ITEMS: usize = 64;
+
 /// Answers a list request.
-pub(super) async fn list(ask: &Ask<'_>) -> Result<Batch, ApiError> {
+pub(super) async fn list(ask: &Ask<'_>) -> Result<Body, ApiError> {
     let Ask { shared, call, .. } = ask;
     let StreamPlan { empty, lag, .. } = StreamPlan::of(ask.faults);
     let mut query = query(ask)?;
     let version = call.param("resourceVersion");
     if lag > 0 && !version.is_empty() {
         query.exact = Some(shared.store.version().saturating_sub(lag));
-    } else if !matches!(version, "" | "0") {
-        let asked = parse_version(version)?;
+    } else if let Some(asked) = parse_version(version)? {
         wait_for_version(shared, asked).await?;
         let exact = match call.param("resourceVersionMatch") {
             "Exact" => true,
@@ -38,13 +42,13 @@ pub(super) async fn list(ask: &Ask<'_>) -> Result<Batch, ApiError> {
     if empty {
         page = ListedPage { items: Vec::new(), next: None, ..page };
     }
-    Ok(body(&ask.info, &page, call.shape()))
+    Ok(body(&ask.info, page, call.shape()))
 }
 
 fn query(ask: &Ask<'_>) -> Result<ListQuery, ApiError> {
     let call = ask.call;
     let version = call.param("resourceVersion");
-    if call.query.contains_key("sendInitialEvents") {
+    if call.seen.query.contains_key("sendInitialEvents") {
         return Err(ApiError::new(422, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"));
     }
     let after = match call.param("continue") {
@@ -63,7 +67,7 @@ fn query(ask: &Ask<'_>) -> Result<ListQuery, ApiError> {
     let limit = call.number("limit")?.filter(|limit| *limit > 0);
     let limit = limit.filter(|_| version != "0" || !ask.shared.options.watch_cache);
     Ok(ListQuery {
-        namespace: ask.resource.namespace.clone(),
+        namespace: ask.target.namespace.map(str::to_owned),
         selector: ask.selector()?,
         limit: limit.and_then(|limit| usize::try_from(limit).ok()),
         after,
@@ -71,9 +75,13 @@ fn query(ask: &Ask<'_>) -> Result<ListQuery, ApiError> {
     })
 }
 
-/// Reads a `resourceVersion`.
-pub(super) fn parse_version(text: &str) -> Result<u64, ApiError> {
-    text.parse().map_err(|_| ApiError::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a version")))
+/// Reads a `resourceVersion`; `None` if it asks for no certain version.
+pub(super) fn parse_version(text: &str) -> Result<Option<u64>, ApiError> {
+    if matches!(text, "" | "0") {
+        return Ok(None);
+    }
+    let invalid = |_| ApiError::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a version"));
+    text.parse().map(Some).map_err(invalid)
 }
 
 /// Waits until the store has reached `version`; 504 if that takes too long (A-6).
@@ -86,7 +94,7 @@ pub(super) async fn wait_for_version(shared: &Shared, version: u64) -> Result<()
     }
 }
 
-fn body(info: &TypeInfo, page: &ListedPage, shape: Shape) -> Batch {
+fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
     let mut metadata = json!({"resourceVersion": page.version.to_string()});
     if let Some(next) = &page.next {
         metadata["continue"] = json!(next.to_token());
@@ -94,23 +102,26 @@ fn body(info: &TypeInfo, page: &ListedPage, shape: Shape) -> Batch {
             metadata["remainingItemCount"] = json!(remaining);
         }
     }
-    let (kind, version) = match shape {
-        Shape::Whole => (info.list_kind.as_str(), info.resource.api_version()),
-        Shape::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1".to_owned()),
-    };
-    let mut batch = Batch::default();
-    batch.push(format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":["#));
-    for (at, object) in page.items.iter().enumerate() {
-        batch.push(Bytes::from_static(if at == 0 { b"" } else { b"," }));
-        if shape == Shape::Whole && info.typed {
-            batch.push(Bytes::from_static(b"{"));
-            batch.push(object.json_from_metadata());
-        } else {
-            batch.push(shaped(object, shape));
+    let (kind, version) = shape.type_of(info);
+    let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let (items, without_kind) = (page.items, shape == Shape::Whole && info.typed);
+    let pieces = (0..items.len()).step_by(PIECE_ITEMS).map(move |start| {
+        let mut piece = Vec::new();
+        for (at, object) in items.iter().enumerate().skip(start).take(PIECE_ITEMS) {
+            if at > 0 {
+                piece.push(b',');
+            }
+            if without_kind {
+                piece.push(b'{');
+                piece.extend_from_slice(object.json_from_metadata());
+            } else {
+                piece.extend_from_slice(&shaped(object, shape));
+            }
         }
-    }
-    batch.push(Bytes::from_static(b"]}\n"));
-    batch
+        piece
+    });
+    let pieces = once(head.into_bytes()).chain(pieces).chain(once(b"]}".to_vec()));
+    Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
 }
 
 /// Returns an object's JSON, or its metadata as a `PartialObjectMetadata`.

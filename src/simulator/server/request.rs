@@ -1,11 +1,24 @@
 //! Parsed requests.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use axum::extract::Query;
-use http::{HeaderMap, Method, Uri, header};
+use http::{HeaderMap, Method, header, request::Parts};
 
-use super::super::{error::ApiError, faults::RequestKind};
+use super::{
+    super::{
+        ApiError,
+        faults::{RequestKind, ServerFault},
+        selector::RequestSelector,
+        store::TypeId,
+        types::TypeInfo,
+    },
+    Shared,
+};
+use crate::serve::kube_api::Target;
 
 /// One received request, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,30 +35,6 @@ pub struct SeenRequest {
     pub verb: RequestKind,
 }
 
-/// A parsed request.
-#[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) method: Method,
-    pub(super) path: String,
-    pub(super) query: BTreeMap<String, String>,
-    pub(super) accept: String,
-    pub(super) content_type: String,
-    pub(super) user_agent: String,
-    /// Collection or object in the path; `None` for discovery, health and version.
-    pub(super) resource: Option<Resource>,
-}
-
-/// Parts of a resource path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Resource {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) namespace: Option<String>,
-    pub(super) plural: String,
-    pub(super) name: Option<String>,
-    pub(super) subresource: Option<String>,
-}
-
 /// Requested form: whole objects, or only their metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -53,25 +42,47 @@ pub(super) enum Shape {
     Metadata,
 }
 
+impl Shape {
+    /// Returns the kind and the `apiVersion` of objects in this form.
+    pub(super) fn type_of(self, info: &TypeInfo) -> (&str, String) {
+        match self {
+            Self::Whole => (&*info.resource.kind, info.resource.api_version()),
+            Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
+        }
+    }
+}
+
+/// A parsed request.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) seen: SeenRequest,
+    pub(super) method: Method,
+    pub(super) headers: HeaderMap,
+}
+
 impl Call {
-    pub(super) fn of(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Self, ApiError> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-        let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
+    pub(super) fn of(Parts { method, uri, headers, .. }: Parts) -> Result<Self, ApiError> {
+        let query = Query::<Vec<(String, String)>>::try_from_uri(&uri);
         let Query(query) = query.map_err(|_| ApiError::bad_request("the query cannot be decoded"))?;
-        Ok(Self {
-            method: method.clone(),
+        let seen = SeenRequest {
+            method: method.to_string(),
             path: uri.path().to_owned(),
             query: query.into_iter().collect(),
-            accept: text(header::ACCEPT),
-            content_type: text(header::CONTENT_TYPE),
-            user_agent: text(header::USER_AGENT),
-            resource: resource(uri.path()),
-        })
+            accept: text(&headers, header::ACCEPT).to_owned(),
+            verb: RequestKind::Any,
+        };
+        let mut call = Self { seen, method, headers };
+        call.seen.verb = match Target::parse(&call.seen.path) {
+            Some(_) if call.method == Method::GET && call.flag("watch") => RequestKind::Watch,
+            Some(target) if call.method == Method::GET && target.name.is_none() => RequestKind::List,
+            _ => RequestKind::Any,
+        };
+        Ok(call)
     }
 
     /// Returns a query parameter, empty if absent.
     pub(super) fn param(&self, name: &str) -> &str {
-        self.query.get(name).map_or("", String::as_str)
+        self.seen.query.get(name).map_or("", String::as_str)
     }
 
     /// Returns true if a parameter is set to true.
@@ -88,18 +99,13 @@ impl Call {
         text.parse().map(Some).map_err(|_| ApiError::bad_request(format!("{name}: Invalid value: {text:?}")))
     }
 
-    /// Returns the kind of request for the selection of faults.
-    pub(super) fn verb(&self) -> RequestKind {
-        match &self.resource {
-            Some(_) if self.method == Method::GET && self.flag("watch") => RequestKind::Watch,
-            Some(resource) if self.method == Method::GET && resource.name.is_none() => RequestKind::List,
-            _ => RequestKind::Any,
-        }
+    pub(super) fn content_type(&self) -> &str {
+        text(&self.headers, header::CONTENT_TYPE)
     }
 
     /// Returns the RBAC verb of this request.
-    pub(super) fn right(&self, resource: &Resource) -> &'static str {
-        match (&self.method, resource.name.is_some()) {
+    pub(super) fn right(&self, target: Target<'_>) -> &'static str {
+        match (&self.method, target.name.is_some()) {
             (&Method::GET, _) if self.flag("watch") => "watch",
             (&Method::GET, true) => "get",
             (&Method::GET, false) => "list",
@@ -113,84 +119,34 @@ impl Call {
 
     /// Returns the form that `Accept` requests.
     pub(super) fn shape(&self) -> Shape {
-        if self.accept.contains("as=PartialObjectMetadata") { Shape::Metadata } else { Shape::Whole }
+        if self.seen.accept.contains("as=PartialObjectMetadata") { Shape::Metadata } else { Shape::Whole }
     }
 
     /// Returns the writer's name for `managedFields`.
     pub(super) fn manager(&self) -> &str {
-        let named = self.param("fieldManager");
-        let agent = self.user_agent.split(['/', ' ']).next().unwrap_or_default();
-        [named, agent].into_iter().find(|name| !name.is_empty()).unwrap_or("unknown")
-    }
-
-    pub(super) fn seen(&self) -> SeenRequest {
-        SeenRequest {
-            method: self.method.to_string(),
-            path: self.path.clone(),
-            query: self.query.clone(),
-            accept: self.accept.clone(),
-            verb: self.verb(),
-        }
+        let agent = text(&self.headers, header::USER_AGENT).split(['/', ' ']).next().unwrap_or_default();
+        [self.param("fieldManager"), agent].into_iter().find(|name| !name.is_empty()).unwrap_or("unknown")
     }
 }
 
-fn resource(path: &str) -> Option<Resource> {
-    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
-    let (group, version, rest) = match segments[..] {
-        ["api", version, ref rest @ ..] => ("", version, rest),
-        ["apis", group, version, ref rest @ ..] => (group, version, rest),
-        _ => return None,
-    };
-    let (namespace, rest) = match rest {
-        ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
-        ["namespaces", namespace, inside @ ..] if !inside.is_empty() => (Some((*namespace).to_owned()), inside),
-        _ => (None, rest),
-    };
-    let (plural, name, subresource) = match *rest {
-        [plural] => (plural, None, None),
-        [plural, name] => (plural, Some(name), None),
-        [plural, name, subresource] => (plural, Some(name), Some(subresource)),
-        _ => return None,
-    };
-    Some(Resource {
-        group: group.to_owned(),
-        version: version.to_owned(),
-        namespace,
-        plural: plural.to_owned(),
-        name: name.map(str::to_owned),
-        subresource: subresource.map(str::to_owned),
-    })
+fn text(headers: &HeaderMap, name: header::HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A request for a served type, with its context.
+pub(super) struct Ask<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    /// Flag that makes the connection end with RST instead of FIN.
+    pub(super) resets: &'a Arc<AtomicBool>,
+    pub(super) call: &'a Call,
+    pub(super) target: Target<'a>,
+    pub(super) id: TypeId,
+    pub(super) info: Arc<TypeInfo>,
+    pub(super) faults: &'a [ServerFault],
+}
 
-    #[track_caller]
-    fn check(path: &str, expected: [&str; 6]) {
-        let Some(found) = resource(path) else { panic!("{path} is not a resource") };
-        let parts = [
-            &found.group,
-            &found.version,
-            found.namespace.as_deref().unwrap_or_default(),
-            &found.plural,
-            found.name.as_deref().unwrap_or_default(),
-            found.subresource.as_deref().unwrap_or_default(),
-        ];
-        assert_eq!(parts, expected, "{path}");
-    }
-
-    /// Rule: LW-5.
-    #[test]
-    fn request_paths_are_parsed() {
-        check("/api/v1/pods", ["", "v1", "", "pods", "", ""]);
-        check("/api/v1/namespaces", ["", "v1", "", "namespaces", "", ""]);
-        check("/api/v1/namespaces/a", ["", "v1", "", "namespaces", "a", ""]);
-        check("/api/v1/namespaces/a/status", ["", "v1", "", "namespaces", "a", "status"]);
-        check("/api/v1/namespaces/a/pods", ["", "v1", "a", "pods", "", ""]);
-        check("/apis/apps/v1/namespaces/a/deployments/b/status", ["apps", "v1", "a", "deployments", "b", "status"]);
-        assert_eq!(resource("/api/v1"), None);
-        assert_eq!(resource("/apis/apps/v1"), None);
-        assert_eq!(resource("/healthz"), None);
+impl Ask<'_> {
+    pub(super) fn selector(&self) -> Result<RequestSelector, ApiError> {
+        RequestSelector::parse(&self.info, self.call.param("labelSelector"), self.call.param("fieldSelector"))
     }
 }

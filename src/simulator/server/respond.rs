@@ -8,15 +8,20 @@ use std::{
     },
 };
 
+use axum::{
+    Json,
+    body::{Body, to_bytes},
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::{
     super::{
-        error::ApiError,
+        ApiError,
         faults::{RequestKind, ServerFault},
         rights::Attempt,
         shared::now,
@@ -24,14 +29,19 @@ use super::{
         types::{TypeInfo, is_builtin_group},
     },
     Shared,
-    ask::Ask,
-    body::{Batch, Body, cut, full},
-    discovery, list,
-    list::shaped,
-    request::{Call, Resource, Shape},
+    body::cut,
+    discovery,
+    list::{self, shaped},
+    request::{Ask, Call, Shape},
     watch,
 };
-use crate::object::ObjectKey;
+use crate::{
+    object::ObjectKey,
+    serve::{
+        discovery as documents,
+        kube_api::{HEADERS, Target},
+    },
+};
 
 /// Largest accepted body: etcd's limit for a request.
 const MAX_BODY: usize = 3 << 20;
@@ -41,13 +51,15 @@ pub(super) async fn respond(
     shared: Arc<Shared>,
     resets: Arc<AtomicBool>,
     request: Request<Incoming>,
-) -> io::Result<Response<Body>> {
-    let call = match Call::of(request.method(), request.uri(), request.headers()) {
+) -> io::Result<Response> {
+    let (head, body) = request.into_parts();
+    let call = match Call::of(head) {
         Ok(call) => call,
-        Err(error) => return Ok(refusal(&error)),
+        Err(error) => return Ok(refusal(error)),
     };
-    shared.saw(call.seen());
-    let faults = shared.faults.decide(&call.path, call.verb());
+    shared.saw(call.seen.clone());
+    let verb = call.seen.verb;
+    let faults = shared.faults.decide(&call.seen.path, verb);
     let mut limit = None;
     for fault in &faults {
         match fault {
@@ -60,18 +72,24 @@ pub(super) async fn respond(
             ServerFault::Delay(delay) => tokio::time::sleep(*delay).await,
             ServerFault::Status { code, retry_after } => {
                 let error = ApiError { retry_after: *retry_after, ..ApiError::new(*code, "a fault on demand") };
-                return Ok(refusal(&error));
+                return Ok(refusal(error));
             }
             ServerFault::CutAfterBytes(bytes) => limit = Some((*bytes, None)),
             ServerFault::ResetAfterBytes(bytes) => limit = Some((*bytes, Some(Arc::clone(&resets)))),
-            ServerFault::Table | ServerFault::WrongList if call.verb() == RequestKind::List => {
-                return Ok(wrong_list(fault));
+            ServerFault::Table if verb == RequestKind::List => {
+                return Ok(Json(watch::table(&json!({"resourceVersion": "1"}))).into_response());
+            }
+            ServerFault::WrongList if verb == RequestKind::List => {
+                let (kind, version) = ("BananaList", "fruit.example/v1");
+                let metadata = json!({"resourceVersion": "1"});
+                let list = json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": []});
+                return Ok(Json(list).into_response());
             }
             _ => {}
         }
     }
-    let answer = answer(&shared, &resets, &call, request, &faults).await;
-    let response = answer.unwrap_or_else(|error| refusal(&error));
+    let answer = answer(&shared, &resets, &call, Body::new(body), &faults).await;
+    let response = answer.unwrap_or_else(refusal);
     Ok(match limit {
         Some((bytes, resets)) => response.map(|body| cut(body, bytes, resets)),
         None => response,
@@ -82,67 +100,59 @@ async fn answer(
     shared: &Arc<Shared>,
     resets: &Arc<AtomicBool>,
     call: &Call,
-    request: Request<Incoming>,
+    body: Body,
     faults: &[ServerFault],
-) -> Result<Response<Body>, ApiError> {
-    let Some(resource) = &call.resource else { return other(shared, call) };
-    if resource.group == "authorization.k8s.io" && call.method == Method::POST {
-        return review(shared, resource, &read_body(request).await?);
+) -> Result<Response, ApiError> {
+    let Some(target) = Target::parse(&call.seen.path) else { return other(shared, call) };
+    if target.group == "authorization.k8s.io" && call.method == Method::POST {
+        return review(shared, target, &read_body(body).await?);
     }
-    check_rights(shared, call, resource)?;
+    check_rights(shared, call, target)?;
     let (id, info) = {
         let store = shared.store.lock();
-        let found = store.find(&resource.group, &resource.version, &resource.plural);
-        let id = found.ok_or_else(|| unserved(&resource.group))?;
+        let found = store.find(target.group, target.version, target.plural);
+        let id = found.ok_or_else(|| unserved(target.group))?;
         (id, Arc::clone(store.info(id)))
     };
-    if resource.namespace.is_some() && !info.resource.namespaced {
+    let is_status = target.subresource.is_none_or(|name| name == "status" && info.status);
+    if !is_status || target.namespace.is_some() && !info.resource.namespaced {
         return Err(ApiError::no_such_path());
     }
-    if resource.subresource.as_ref().is_some_and(|name| name != "status" || !info.status) {
-        return Err(ApiError::no_such_path());
-    }
-    let ask = Ask { shared, resets, call, resource, id, info, faults };
+    let ask = Ask { shared, resets, call, target, id, info, faults };
     if call.method == Method::GET {
-        if call.flag("watch") {
-            return Ok(response(StatusCode::OK, watch::watch(ask).await?));
-        }
-        if let Some(name) = &resource.name {
-            return get(&ask, name).await;
-        }
-        return Ok(response(StatusCode::OK, full(list::list(&ask).await?)));
+        return match target.name {
+            _ if call.flag("watch") => Ok((HEADERS, watch::watch(ask).await?).into_response()),
+            Some(name) => get(&ask, name).await,
+            None => Ok((HEADERS, list::list(&ask).await?).into_response()),
+        };
     }
-    if call.query.contains_key("dryRun") {
+    if call.seen.query.contains_key("dryRun") {
         return Err(ApiError::bad_request("dryRun is not simulated"));
     }
-    if call.content_type.contains("protobuf") {
+    if call.content_type().contains("protobuf") {
         return Err(ApiError::new(415, "the simulator reads JSON only, not protobuf"));
     }
-    let body = read_body(request).await?;
-    write(&ask, &body)
+    write(&ask, &read_body(body).await?)
 }
 
-fn other(shared: &Shared, call: &Call) -> Result<Response<Body>, ApiError> {
+/// Answers a request that names no resource.
+fn other(shared: &Shared, call: &Call) -> Result<Response, ApiError> {
     if call.method != Method::GET {
-        return Err(ApiError::method_not_allowed());
+        return Err(method_not_allowed());
     }
-    let path = call.path.trim_end_matches('/');
-    if ["/readyz", "/livez", "/healthz"].iter().any(|health| path == *health || path.starts_with(&format!("{health}/")))
-    {
-        return Ok(plain(StatusCode::OK, "ok"));
+    let path = call.seen.path.trim_end_matches('/');
+    if ["/readyz", "/livez", "/healthz"].iter().any(|health| path.starts_with(health)) {
+        return Ok("ok".into_response());
     }
-    let group = path.strip_prefix("/apis/").map_or("-", |rest| rest.split('/').next().unwrap_or_default());
-    let group = if path.starts_with("/api/") { "" } else { group };
-    let document = discovery::answer(&shared.store.lock(), call).ok_or_else(|| unserved(group))?;
-    let mut response = json_response(StatusCode::OK, &document);
-    if discovery::is_aggregated(call) {
-        let version = discovery::aggregated_version(call);
-        let content = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-        if let Ok(content) = content.parse() {
-            response.headers_mut().insert(header::CONTENT_TYPE, content);
-        }
+    if path == "/version" {
+        return Ok(Json(documents::version()).into_response());
     }
-    Ok(response)
+    let group = if path.starts_with("/api/") { "" } else { path.split('/').nth(2).unwrap_or("-") };
+    let store = shared.store.lock();
+    match documents::answer(path, &call.headers, || discovery::served(&store)) {
+        Some(document) => document.map_err(|error| if error.code == 404 { unserved(group) } else { error }),
+        None => discovery::openapi(&store, path).map(|json| Json(json).into_response()).ok_or_else(|| unserved(group)),
+    }
 }
 
 /// Returns the error for a path that is not served.
@@ -150,33 +160,40 @@ fn unserved(group: &str) -> ApiError {
     if is_builtin_group(group) { ApiError::no_such_path() } else { ApiError::no_such_page() }
 }
 
+fn method_not_allowed() -> ApiError {
+    ApiError::method_not_allowed("it has no meaning here")
+}
+
 /// Checks the rights. As on a real server, this precedes the check that the type exists.
-fn check_rights(shared: &Shared, call: &Call, resource: &Resource) -> Result<(), ApiError> {
-    let verb = call.right(resource);
-    let namespace = resource.namespace.as_deref().unwrap_or_default();
-    if shared.faults.allows(Attempt { verb, group: &resource.group, plural: &resource.plural, namespace }) {
+fn check_rights(shared: &Shared, call: &Call, target: Target<'_>) -> Result<(), ApiError> {
+    let Target { group, plural, .. } = target;
+    let (verb, namespace) = (call.right(target), target.namespace.unwrap_or_default());
+    if shared.faults.allows(Attempt { verb, group, plural, namespace }) {
         return Ok(());
     }
-    let whole = match &resource.subresource {
-        Some(subresource) => format!("{}/{subresource}", resource.plural),
-        None => resource.plural.clone(),
+    let resource = target.subresource.map_or_else(|| plural.to_owned(), |sub| format!("{plural}/{sub}"));
+    let of_group = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+    let name = target.name.map(|name| format!(" {name:?}")).unwrap_or_default();
+    let place = match namespace {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace \"{namespace}\""),
     };
-    Err(ApiError::forbidden(&resource.group, &whole, resource.name.as_deref().unwrap_or_default(), verb, namespace))
+    let message = format!(
+        "{of_group}{name} is forbidden: User \"simulator\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}"
+    );
+    Err(ApiError::new(403, message)
+        .with(json!({"name": target.name.unwrap_or_default(), "group": group, "kind": plural})))
 }
 
 /// Answers access reviews about the caller's own rights.
-fn review(shared: &Shared, resource: &Resource, body: &Bytes) -> Result<Response<Body>, ApiError> {
+fn review(shared: &Shared, target: Target<'_>, body: &Bytes) -> Result<Response, ApiError> {
     let mut review = parse(body)?;
-    let status = match resource.plural.as_str() {
+    let status = match target.plural {
         "selfsubjectaccessreviews" | "subjectaccessreviews" => {
             let asked = &review["spec"]["resourceAttributes"];
             let text = |field: &str| asked[field].as_str().unwrap_or_default();
-            let attempt = Attempt {
-                verb: text("verb"),
-                group: text("group"),
-                plural: text("resource"),
-                namespace: text("namespace"),
-            };
+            let (verb, group, plural) = (text("verb"), text("group"), text("resource"));
+            let attempt = Attempt { verb, group, plural, namespace: text("namespace") };
             json!({"allowed": asked.is_null() || shared.faults.allows(attempt)})
         }
         // rules can only grant, so they cannot express refusals
@@ -188,67 +205,60 @@ fn review(shared: &Shared, resource: &Resource, body: &Bytes) -> Result<Response
         _ => return Err(ApiError::no_such_path()),
     };
     review.as_object_mut().ok_or_else(|| ApiError::bad_request("not an object"))?.insert("status".to_owned(), status);
-    Ok(json_response(StatusCode::CREATED, &review))
+    Ok((StatusCode::CREATED, Json(review)).into_response())
 }
 
-async fn get(ask: &Ask<'_>, name: &str) -> Result<Response<Body>, ApiError> {
-    let Ask { shared, call, resource, .. } = ask;
-    let version = call.param("resourceVersion");
-    if !matches!(version, "" | "0") {
-        list::wait_for_version(shared, list::parse_version(version)?).await?;
+async fn get(ask: &Ask<'_>, name: &str) -> Result<Response, ApiError> {
+    if let Some(version) = list::parse_version(ask.call.param("resourceVersion"))? {
+        list::wait_for_version(ask.shared, version).await?;
     }
-    let key = ObjectKey::new(resource.namespace.as_deref().unwrap_or_default(), name);
-    let found = shared.store.lock().get(ask.id, &key).map(Arc::clone);
-    let object = found.ok_or_else(|| ApiError::not_found(&ask.info, name))?;
-    Ok(object_response(StatusCode::OK, &object, call.shape()))
+    let key = ObjectKey::new(ask.target.namespace.unwrap_or_default(), name);
+    let object = ask.shared.store.lock().present(ask.id, &key)?;
+    Ok(object_response(StatusCode::OK, &object, ask.call.shape()))
 }
 
-fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response<Body>, ApiError> {
-    let Ask { shared, call, resource, id, info, .. } = ask;
-    let id = *id;
-    let namespace = resource.namespace.clone().unwrap_or_default();
+fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response, ApiError> {
+    let Ask { shared, call, target, id, info, .. } = ask;
+    let (id, shape) = (*id, call.shape());
+    let namespace = target.namespace.unwrap_or_default();
     if info.resource.namespaced && namespace.is_empty() {
-        return Err(ApiError::method_not_allowed());
+        return Err(method_not_allowed());
     }
     let time = now();
-    let part = if resource.subresource.is_some() { Part::Status } else { Part::Main };
+    let part = if target.subresource.is_some() { Part::Status } else { Part::Main };
     let context = WriteContext { time: &time, manager: call.manager(), part };
-    let key = resource.name.as_ref().map(|name| ObjectKey::new(&namespace, name));
+    let key = target.name.map(|name| ObjectKey::new(namespace, name));
     let mut store = shared.store.lock();
     let before = store.version();
     let answer = match (&call.method, key) {
         (&Method::POST, None) => {
-            let namespaces = store.find_name("namespaces").map(|id| (id, Arc::clone(store.info(id))));
-            if let Some((namespaces, namespace_info)) = namespaces
-                && info.resource.namespaced
-                && store.get(namespaces, &ObjectKey::new("", &namespace)).is_none()
-            {
-                return Err(ApiError::not_found(&namespace_info, &namespace));
+            if let Some(namespaces) = store.find_name("namespaces").filter(|_| info.resource.namespaced) {
+                store.present(namespaces, &ObjectKey::new("", namespace))?;
             }
-            let object = store.create(id, &namespace, parse(body)?, &context)?;
-            object_response(StatusCode::CREATED, &object, call.shape())
+            let object = store.create(id, namespace, parse(body)?, &context)?;
+            object_response(StatusCode::CREATED, &object, shape)
         }
         (&Method::PUT, Some(key)) => {
             let object = store.update(id, &key, parse(body)?, &context)?;
-            object_response(StatusCode::OK, &object, call.shape())
+            object_response(StatusCode::OK, &object, shape)
         }
         (&Method::PATCH, Some(key)) => {
-            let kind = patch_kind(&call.content_type)?;
+            let kind = patch_kind(call.content_type())?;
             let existed = store.get(id, &key).is_some();
             let object = store.patch(id, &key, parse(body)?, kind, &context)?;
             let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
-            object_response(code, &object, call.shape())
+            object_response(code, &object, shape)
         }
         (&Method::DELETE, Some(key)) => deleted(info, &store.delete(id, &key, &preconditions(body)?, &context)?),
         (&Method::DELETE, None) => {
-            let (namespace, selector) = (resource.namespace.clone(), ask.selector()?);
+            let (namespace, selector) = (target.namespace.map(str::to_owned), ask.selector()?);
             let page = store.list(id, &ListQuery { namespace, selector, ..ListQuery::default() })?;
             for object in page.items {
                 store.delete(id, object.key(), &Preconditions::default(), &context)?;
             }
-            success(None)
+            success(&Value::Null)
         }
-        _ => return Err(ApiError::method_not_allowed()),
+        _ => return Err(method_not_allowed()),
     };
     if store.version() != before {
         shared.store.announce(store);
@@ -265,96 +275,42 @@ fn patch_kind(content_type: &str) -> Result<PatchKind, ApiError> {
 }
 
 fn preconditions(body: &Bytes) -> Result<Preconditions, ApiError> {
-    if body.is_empty() {
-        return Ok(Preconditions::default());
-    }
-    let options = parse(body)?;
+    let options = if body.is_empty() { Value::Null } else { parse(body)? };
     let text = |name: &str| options["preconditions"][name].as_str().map(str::to_owned);
     Ok(Preconditions { uid: text("uid"), resource_version: text("resourceVersion") })
 }
 
-fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response<Body> {
+fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response {
     match deletion {
-        Deletion::Done(object) if !info.is_lifecycle() => {
-            let details = json!({
-                "name": object.key().as_ref().name, "group": info.resource.group, "kind": info.resource.plural,
-                "uid": object.value()["metadata"]["uid"],
-            });
-            success(Some(details))
-        }
+        Deletion::Done(object) if !info.is_lifecycle() => success(&json!({
+            "name": object.key().as_ref().name, "group": info.resource.group, "kind": info.resource.plural,
+            "uid": object.value()["metadata"]["uid"],
+        })),
         // the content of a namespace or a definition is deleted first: the answer is the marked object
         Deletion::Done(object) | Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
     }
 }
 
-fn success(details: Option<Value>) -> Response<Body> {
-    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
-    if let Some(details) = details {
-        status["details"] = details;
-    }
-    json_response(StatusCode::OK, &status)
+fn success(details: &Value) -> Response {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+    Json(status).into_response()
 }
 
-async fn read_body(request: Request<Incoming>) -> Result<Bytes, ApiError> {
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    body.map(http_body_util::Collected::to_bytes).map_err(|error| ApiError::new(413, error.to_string()))
+async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    to_bytes(body, MAX_BODY).await.map_err(|error| ApiError::new(413, error.to_string()))
 }
 
 fn parse(body: &Bytes) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
 }
 
-fn wrong_list(fault: &ServerFault) -> Response<Body> {
-    let metadata = json!({"resourceVersion": "1"});
-    let document = if *fault == ServerFault::Table {
-        watch::table(&metadata)
-    } else {
-        json!({"kind": "BananaList", "apiVersion": "fruit.example/v1", "metadata": metadata, "items": []})
-    };
-    json_response(StatusCode::OK, &document)
-}
-
-fn refusal(error: &ApiError) -> Response<Body> {
+fn refusal(error: ApiError) -> Response {
     if error.code == 404 && error.reason.is_empty() {
-        return plain(StatusCode::NOT_FOUND, &format!("{}\n", error.message));
+        return (StatusCode::NOT_FOUND, format!("{}\n", error.message)).into_response();
     }
-    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json_response(code, &error.status());
-    if let Some(seconds) = error.retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-    }
-    response
+    error.into_response()
 }
 
-fn object_response(code: StatusCode, object: &Stored, shape: Shape) -> Response<Body> {
-    line(code, shaped(object, shape))
-}
-
-fn plain(code: StatusCode, text: &str) -> Response<Body> {
-    let mut batch = Batch::default();
-    batch.push(text.to_owned());
-    let mut response = response(code, full(batch));
-    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    response
-}
-
-fn json_response(code: StatusCode, document: &Value) -> Response<Body> {
-    line(code, document.to_string().into())
-}
-
-fn line(code: StatusCode, json: Bytes) -> Response<Body> {
-    let mut batch = Batch::default();
-    batch.push(json);
-    batch.push(Bytes::from_static(b"\n"));
-    response(code, full(batch))
-}
-
-fn response(code: StatusCode, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = code;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache, private"));
-    response
+fn object_response(code: StatusCode, object: &Stored, shape: Shape) -> Response {
+    (code, HEADERS, shaped(object, shape)).into_response()
 }

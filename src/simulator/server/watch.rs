@@ -13,27 +13,23 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, Bytes};
+use axum::body::Body;
 use futures_util::stream;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
 use serde_json::{Value, json};
 use tokio::{sync::watch as signal, time::Instant};
 
 use super::{
     super::{
-        StreamingSupport,
-        error::ApiError,
+        ApiError, StreamingSupport,
         faults::{Next, StreamFault, StreamPlan},
         selector::RequestSelector,
         store::{HistoryKind, HistoryStep, ListQuery, Stored, TypeId},
         types::TypeInfo,
     },
     Shared,
-    ask::Ask,
-    body::{Batch, Body, broken_off},
+    body::broken_off,
     list::{parse_version, shaped, wait_for_version},
-    request::{Call, Shape},
+    request::{Ask, Call, Shape},
 };
 
 /// Maximum number of events and bytes in one chunk.
@@ -61,8 +57,6 @@ struct Watch {
     plan: StreamPlan,
     end: Option<End>,
     changes: signal::Receiver<u64>,
-    /// Buffer for reads, kept to reuse its memory.
-    read: Vec<HistoryStep>,
 }
 
 /// End of a watch after all due events are sent.
@@ -76,8 +70,8 @@ enum End {
 /// Opens a watch. As on the real server, an error of its version is sent as an ERROR event.
 pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     let mut selector = ask.selector()?;
-    let Ask { shared, resets, call, resource, id, info, faults } = ask;
-    if let Some(name) = &resource.name {
+    let Ask { shared, resets, call, target, id, info, faults } = ask;
+    if let Some(name) = target.name {
         selector = selector.and_name(name);
     }
     let streaming = streaming(shared, call)?;
@@ -89,7 +83,7 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
         resets: Arc::clone(resets),
         id,
         info,
-        namespace: resource.namespace.clone(),
+        namespace: target.namespace.map(str::to_owned),
         selector,
         shape: call.shape(),
         cursor: 0,
@@ -102,7 +96,6 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
         plan: StreamPlan::of(faults),
         end: None,
         changes: shared.store.changes(),
-        read: Vec::new(),
         shared: Arc::clone(shared),
     };
     if let Err(error) = watch.start(call.param("resourceVersion"), streaming).await {
@@ -111,40 +104,32 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
         }
         watch.error = Some(error);
     }
-    let frames = stream::unfold(watch, async |mut watch| {
-        let frame = watch.next().await?;
-        Some((frame.map(Frame::data), watch))
+    let chunks = stream::unfold(watch, async |mut watch| {
+        let chunk = watch.next().await?;
+        Some((chunk, watch))
     });
-    Ok(StreamBody::new(Box::pin(frames)).boxed_unsync())
+    Ok(Body::from_stream(chunks))
 }
 
 /// Returns true if initial events are requested; `None` if the version decides.
 fn streaming(shared: &Shared, call: &Call) -> Result<Option<bool>, ApiError> {
-    let invalid = |why: &str| Err(ApiError::new(422, format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
+    let is_asked = call.seen.query.contains_key("sendInitialEvents");
     let matching = call.param("resourceVersionMatch");
-    if !call.query.contains_key("sendInitialEvents") {
-        if matching.is_empty() {
-            return Ok(None);
+    let mistake = match shared.options.streaming_lists {
+        _ if !is_asked && matching.is_empty() => return Ok(None),
+        _ if !is_asked => {
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
         }
-        return invalid(
-            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        );
-    }
-    match shared.options.streaming_lists {
         StreamingSupport::Ignored => return Ok(None),
         StreamingSupport::Refused => {
-            return invalid(
-                "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
-            );
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
         }
-        StreamingSupport::Served => {}
-    }
-    if matching != "NotOlderThan" {
-        return invalid(
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        );
-    }
-    Ok(Some(call.flag("sendInitialEvents")))
+        StreamingSupport::Served if matching != "NotOlderThan" => {
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        }
+        StreamingSupport::Served => return Ok(Some(call.flag("sendInitialEvents"))),
+    };
+    Err(ApiError::invalid_options(mistake))
 }
 
 impl Drop for Watch {
@@ -155,7 +140,7 @@ impl Drop for Watch {
 
 impl Watch {
     async fn start(&mut self, version: &str, streaming: Option<bool>) -> Result<(), ApiError> {
-        let asked = if matches!(version, "" | "0") { None } else { Some(parse_version(version)?) };
+        let asked = parse_version(version)?;
         if streaming == Some(true)
             && let Some(asked) = asked
             && self.plan.lag == 0
@@ -188,7 +173,7 @@ impl Watch {
     }
 
     /// Returns the next chunk; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<io::Result<Batch>> {
+    async fn next(&mut self) -> Option<io::Result<Vec<u8>>> {
         loop {
             match self.end {
                 Some(End::Clean) => return None,
@@ -198,103 +183,83 @@ impl Watch {
                 Some(End::Stalled) => std::future::pending().await,
                 None => {}
             }
-            let mut batch = Batch::default();
+            let mut chunk = Vec::new();
             if let Some(error) = self.error.take() {
-                batch.push(error_frame(&error));
+                push_frame("ERROR", &error.status(), &mut chunk);
                 self.end = Some(End::Clean);
-                return Some(Ok(batch));
-            }
-            if let Some(what) = self.plan.due() {
-                self.strike(what, &mut batch);
+            } else if let Some(what) = self.plan.due() {
+                self.strike(what, &mut chunk);
             } else {
-                self.fill(&mut batch).await;
+                self.fill(&mut chunk);
             }
-            if batch.has_remaining() {
-                return Some(Ok(batch));
+            if chunk.is_empty() && self.end.is_none() && self.queue.is_empty() && !self.refill() {
+                self.wait(&mut chunk).await;
             }
-            if self.end.is_none() && self.queue.is_empty() && !self.refill() {
-                self.wait(&mut batch).await;
-                if batch.has_remaining() {
-                    return Some(Ok(batch));
-                }
+            if !chunk.is_empty() {
+                return Some(Ok(chunk));
             }
         }
     }
 
     /// Moves queued events into the chunk, then the marker if it is due.
-    async fn fill(&mut self, batch: &mut Batch) {
+    fn fill(&mut self, chunk: &mut Vec<u8>) {
         if self.plan.is_active() {
             if let Some((kind, object)) = self.queue.pop_front() {
-                self.send_with_faults(kind, &object, batch).await;
+                self.send_with_faults(kind, object, chunk);
                 return;
             }
         } else {
             for _ in 0..CHUNK_EVENTS {
-                if batch.remaining() >= CHUNK_BYTES {
+                if chunk.len() >= CHUNK_BYTES {
                     return;
                 }
                 let Some((kind, object)) = self.queue.pop_front() else { break };
-                push_event(self.shape, kind, &object, batch);
+                push_event(self.shape, kind, &object, chunk);
             }
         }
         if self.marker && self.queue.is_empty() {
             self.marker = false;
             if !self.plan.no_marker {
-                batch.push(self.bookmark(true, 0));
+                self.push_bookmark(&json!({"k8s.io/initial-events-end": "true"}), chunk);
             }
         }
     }
 
-    async fn send_with_faults(&mut self, kind: HistoryKind, object: &Arc<Stored>, batch: &mut Batch) {
+    fn send_with_faults(&mut self, kind: HistoryKind, object: Arc<Stored>, chunk: &mut Vec<u8>) {
         match self.plan.next_event() {
-            Next::Skip => return,
-            Next::Send => {}
+            Next::Skip => {}
+            Next::Send => push_event(self.shape, kind, &object, chunk),
             Next::Do(StreamFault::Truncate) => {
-                let mut frame = Batch::default();
-                push_event(self.shape, kind, object, &mut frame);
-                let half = frame.remaining() / 2;
-                batch.push(frame.copy_to_bytes(half));
+                push_event(self.shape, kind, &object, chunk);
+                chunk.truncate(chunk.len() / 2);
                 self.end = Some(End::Clean);
-                return;
             }
             Next::Do(what) => {
-                self.queue.push_front((kind, Arc::clone(object)));
-                self.strike(what, batch);
-                return;
+                self.queue.push_front((kind, object));
+                self.strike(what, chunk);
             }
         }
-        if let Some(delay) = self.plan.delay {
-            tokio::time::sleep(delay).await;
-        }
-        push_event(self.shape, kind, object, batch);
     }
 
     /// Reads more of the history; returns true if there may be something to send.
     fn refill(&mut self) -> bool {
         self.changes.mark_unchanged();
+        let mut changes = Vec::new();
         let store = self.shared.store.lock();
-        let read = store.read(self.id, self.cursor, CHUNK_EVENTS, &mut self.read);
+        let read = store.read(self.id, self.cursor, CHUNK_EVENTS, &mut changes);
         let removed = store.is_removed(self.id);
         drop(store);
         let Ok(cursor) = read else {
             self.end = Some(End::Clean); // the history is gone: disconnect the slow reader (A-8)
             return true;
         };
-        let moved = !self.read.is_empty();
         self.cursor = cursor;
-        let read = std::mem::take(&mut self.read);
-        for change in &read {
-            if let Some(event) = self.judge(change) {
-                self.queue.push_back(event);
-            }
-        }
-        self.read = read;
-        self.read.clear();
-        if removed && !moved {
+        let events: Vec<_> = changes.iter().filter_map(|change| self.judge(change)).collect();
+        self.queue.extend(events);
+        if removed && changes.is_empty() {
             self.end = Some(End::Clean);
-            return true;
         }
-        moved
+        self.end.is_some() || !changes.is_empty()
     }
 
     /// Converts a change to the event that this watch sees, because objects enter and leave its selector.
@@ -315,107 +280,81 @@ impl Watch {
             (Some(_), false) if change.kind == HistoryKind::Deleted => {
                 Some((HistoryKind::Deleted, Arc::clone(&change.new)))
             }
-            (Some(old), false) => {
-                Some((HistoryKind::Deleted, Arc::new(old.restamped(HistoryKind::Deleted, change.version))))
-            }
+            (Some(old), false) => Some((HistoryKind::Deleted, Arc::new(old.restamped(change.new.version())))),
             (None, false) => None,
         }
     }
 
     /// Waits for a change, the next bookmark or the end of the watch.
-    async fn wait(&mut self, batch: &mut Batch) {
-        let bookmarks = self.bookmarks && !self.plan.no_bookmarks;
-        let wake = if bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
+    async fn wait(&mut self, chunk: &mut Vec<u8>) {
+        let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
         tokio::select! {
             changed = self.changes.changed() => if changed.is_err() { self.end = Some(End::Clean) },
             () = tokio::time::sleep_until(wake) => {
                 if wake == self.deadline {
                     self.end = Some(End::Clean);
                 }
-                if bookmarks {
+                if self.bookmarks {
                     self.next_bookmark = wake + self.shared.options.bookmark_interval;
                     // the real server sends no bookmark before its version reaches the cursor
                     if self.cursor <= self.shared.store.version() {
-                        batch.push(self.bookmark(false, 0));
+                        self.push_bookmark(&Value::Null, chunk);
                     }
                 }
             }
         }
     }
 
-    fn strike(&mut self, what: StreamFault, batch: &mut Batch) {
-        let metadata = json!({"name": "stray", "namespace": "default", "resourceVersion": self.cursor.to_string()});
+    fn strike(&mut self, what: StreamFault, chunk: &mut Vec<u8>) {
+        let version = self.cursor.to_string();
         match what {
             StreamFault::End | StreamFault::Truncate => self.end = Some(End::Clean),
             StreamFault::Cut => self.end = Some(End::Broken { reset: false }),
             StreamFault::Reset => self.end = Some(End::Broken { reset: true }),
             StreamFault::Stall => self.end = Some(End::Stalled),
             StreamFault::Error(code) => {
-                let error = if code == 410 {
-                    ApiError::too_old(self.cursor, self.cursor + 1)
-                } else {
-                    ApiError::new(code, "a fault on demand")
+                let error = match code {
+                    410 => ApiError::too_old(self.cursor, self.cursor + 1),
+                    code => ApiError::new(code, "a fault on demand"),
                 };
-                batch.push(error_frame(&error));
+                push_frame("ERROR", &error.status(), chunk);
                 self.end = Some(End::Clean);
             }
             StreamFault::Malformed => {
-                batch.push(Bytes::from_static(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{:}}}\n"));
+                chunk.extend_from_slice(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{:}}}\n");
             }
             StreamFault::Unclosed => {
-                batch.push(Bytes::from_static(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\n"));
+                chunk.extend_from_slice(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\n");
             }
             StreamFault::WrongKind => {
-                batch.push(frame(
-                    "MODIFIED",
-                    &json!({"kind": "Banana", "apiVersion": "fruit.example/v1", "metadata": metadata}),
-                ));
+                let metadata = json!({"name": "stray", "namespace": "default", "resourceVersion": version});
+                let stray = json!({"kind": "Banana", "apiVersion": "fruit.example/v1", "metadata": metadata});
+                push_frame("MODIFIED", &stray, chunk);
             }
-            StreamFault::Table => {
-                let metadata = json!({"resourceVersion": metadata["resourceVersion"]});
-                batch.push(frame("MODIFIED", &table(&metadata)));
-            }
-            StreamFault::LongFrame(bytes) => batch.push(self.bookmark(false, bytes)),
+            StreamFault::Table => push_frame("MODIFIED", &table(&json!({"resourceVersion": version})), chunk),
+            StreamFault::LongFrame(bytes) => self.push_bookmark(&json!({"padding": "x".repeat(bytes)}), chunk),
             StreamFault::Gap(_) => {}
         }
     }
 
-    fn bookmark(&self, marker: bool, padding: usize) -> String {
+    fn push_bookmark(&self, annotations: &Value, chunk: &mut Vec<u8>) {
         let mut metadata = json!({"resourceVersion": self.cursor.to_string(), "creationTimestamp": null});
-        if marker {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        if !annotations.is_null() {
+            metadata["annotations"] = annotations.clone();
         }
-        if padding > 0 {
-            metadata["annotations"] = json!({"padding": "x".repeat(padding)});
-        }
-        let (kind, version) = match self.shape {
-            Shape::Whole => (self.info.resource.kind.as_str(), self.info.resource.api_version()),
-            Shape::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
-        };
-        frame("BOOKMARK", &json!({"kind": kind, "apiVersion": version, "metadata": metadata}))
+        let (kind, version) = self.shape.type_of(&self.info);
+        push_frame("BOOKMARK", &json!({"kind": kind, "apiVersion": version, "metadata": metadata}), chunk);
     }
 }
 
-fn push_event(shape: Shape, kind: HistoryKind, object: &Stored, batch: &mut Batch) {
-    let (prefix, rest) = object.frame(kind);
-    if shape == Shape::Whole {
-        if let Some(prefix) = prefix {
-            batch.push(prefix);
-        }
-        batch.push(rest);
-        return;
-    }
-    batch.push(kind.prefix());
-    batch.push(shaped(object, shape));
-    batch.push(&b"}\n"[..]);
+fn push_event(shape: Shape, kind: HistoryKind, object: &Stored, chunk: &mut Vec<u8>) {
+    chunk.extend_from_slice(format!(r#"{{"type":"{}","object":"#, kind.as_ref()).as_bytes());
+    chunk.extend_from_slice(&shaped(object, shape));
+    chunk.extend_from_slice(b"}\n");
 }
 
-fn error_frame(error: &ApiError) -> String {
-    frame("ERROR", &error.status())
-}
-
-fn frame(kind: &str, object: &Value) -> String {
-    format!("{}\n", json!({"type": kind, "object": object}))
+fn push_frame(kind: &str, object: &Value, chunk: &mut Vec<u8>) {
+    chunk.extend_from_slice(format!("{}\n", json!({"type": kind, "object": object})).as_bytes());
 }
 
 /// Returns an empty answer in kubectl's table form.

@@ -3,12 +3,12 @@
 //! A watch shows the same steps as on a real server. A definition is added without conditions, its names are
 //! accepted, and it is established. On deletion an object is first marked, then its content is deleted, then the object.
 
-use std::{ops::Bound, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::{
-    super::{error::ApiError, types::TypeInfo},
+    super::{ApiError, types::TypeInfo},
     HistoryKind, SimulatorStore, Stored, TypeId,
     write::{Deletion, WriteContext},
 };
@@ -33,9 +33,6 @@ pub(super) enum Holds {
     /// All objects of the defined type; `None` if the definition was invalid.
     Type(Option<TypeId>),
 }
-
-/// Objects of one type in a container.
-type Inside = (TypeId, Vec<Arc<Stored>>);
 
 impl SimulatorStore {
     /// Refuses new objects in a namespace, or of a type, that is being deleted.
@@ -78,31 +75,19 @@ impl SimulatorStore {
     }
 
     /// Marks a namespace or a definition, and deletes its content. [`Self::settle`] then removes the object itself.
-    pub(super) fn terminate(&mut self, id: TypeId, present: &Arc<Stored>, context: &WriteContext<'_>) -> Deletion {
-        let key = present.key().clone();
-        let mut object = present.value();
-        if object.pointer("/metadata/deletionTimestamp").is_some() {
-            return Deletion::Waiting(Arc::clone(present));
-        }
+    pub(super) fn terminate(&mut self, id: TypeId, mut object: Value, context: &WriteContext<'_>) -> Deletion {
         object["metadata"]["deletionTimestamp"] = json!(context.time);
-        let (marked, inside): (_, Vec<Inside>) = if self.info(id).is_definition() {
-            let of = self.defined_by(&object);
-            let marked = self.mark_definition(id, object, context);
-            self.terminating.push(Terminating { id, key, holds: Holds::Type(of) });
-            let all = of.map(|of| (of, self.types[of.0].objects.values().cloned().collect()));
-            (marked, all.into_iter().collect())
+        let (holds, marked) = if self.info(id).is_definition() {
+            (Holds::Type(self.defined_by(&object)), self.mark_definition(id, object, context))
         } else {
             object["status"] = json!({"phase": "Terminating"});
-            let marked = self.put(id, HistoryKind::Modified, &object);
-            let inside = self.within(key.as_ref().name);
-            self.terminating.push(Terminating { id, key, holds: Holds::Namespace });
-            (marked, inside)
+            (Holds::Namespace, self.put(id, HistoryKind::Modified, &object))
         };
-        for (of, objects) in inside {
-            for object in objects {
-                let deleted = self.delete_present(of, &object, context);
-                debug_assert!(deleted.is_ok(), "what is stored can be marked");
-            }
+        let thing = Terminating { id, key: marked.key().clone(), holds };
+        let content = self.content(&thing);
+        self.terminating.push(thing);
+        for (of, object) in content {
+            self.delete_present(of, &object, context);
         }
         Deletion::Waiting(marked)
     }
@@ -142,20 +127,20 @@ impl SimulatorStore {
     fn is_released(&self, thing: &Terminating) -> bool {
         let Some(object) = self.get(thing.id, &thing.key) else { return true };
         let finalizers = object.value()["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
-        match thing.holds {
-            Holds::Namespace => finalizers == 0 && self.within(thing.key.as_ref().name).is_empty(),
-            Holds::Type(of) => finalizers <= 1 && of.is_none_or(|of| self.types[of.0].objects.is_empty()),
-        }
+        let own = usize::from(matches!(thing.holds, Holds::Type(_)));
+        finalizers <= own && self.content(thing).is_empty()
     }
 
-    /// Returns the content of a namespace, by type.
-    fn within(&self, namespace: &str) -> Vec<Inside> {
-        let start = Bound::Included(ObjectKey::new(namespace, ""));
-        let of_type = |at: usize| {
-            let range = self.types[at].objects.range((start.clone(), Bound::Unbounded));
-            let inside = range.take_while(|(key, _)| key.as_ref().namespace == namespace);
-            (TypeId(at), inside.map(|(_, object)| Arc::clone(object)).collect::<Vec<_>>())
-        };
-        (0..self.types.len()).map(of_type).filter(|(_, inside)| !inside.is_empty()).collect()
+    /// Returns the objects that must be deleted before a namespace or a definition.
+    fn content(&self, thing: &Terminating) -> Vec<(TypeId, Arc<Stored>)> {
+        let mut content = Vec::new();
+        for (at, entry) in self.types.iter().enumerate() {
+            let is_inside = |object: &&Arc<Stored>| match thing.holds {
+                Holds::Namespace => object.key().as_ref().namespace == thing.key.as_ref().name,
+                Holds::Type(of) => of == Some(TypeId(at)),
+            };
+            content.extend(entry.objects.values().filter(is_inside).map(|object| (TypeId(at), Arc::clone(object))));
+        }
+        content
     }
 }

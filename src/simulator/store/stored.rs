@@ -1,16 +1,16 @@
 //! One state of one object, serialised once for all lists and watches.
 
-use std::sync::OnceLock;
+use std::{ops::Range, sync::OnceLock};
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
+use strum::AsRefStr;
 
 use super::super::{selector::SelectorFacts, types::TypeInfo};
-use crate::object::ObjectKey;
+use crate::{object::ObjectKey, serve::kube_api::metadata_of};
 
 /// Order of `metadata` members in the Go structs; other members come last.
-pub(super) const TYPED_METADATA: [&str; 14] = [
+const TYPED_METADATA: [&str; 14] = [
     "name",
     "generateName",
     "namespace",
@@ -27,24 +27,14 @@ pub(super) const TYPED_METADATA: [&str; 14] = [
     "managedFields",
 ];
 
-/// Kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Kind of a change, with its name in a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
+#[strum(serialize_all = "UPPERCASE")]
 pub(crate) enum HistoryKind {
     Added,
     Modified,
     /// The object was deleted; the state is its last one, with the deletion's version.
     Deleted,
-}
-
-impl HistoryKind {
-    /// Returns the text before the object in a watch frame.
-    pub(in crate::simulator) fn prefix(self) -> &'static str {
-        match self {
-            Self::Added => r#"{"type":"ADDED","object":"#,
-            Self::Modified => r#"{"type":"MODIFIED","object":"#,
-            Self::Deleted => r#"{"type":"DELETED","object":"#,
-        }
-    }
 }
 
 /// JSON of an object without the digits of its resourceVersion.
@@ -89,57 +79,48 @@ fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<
     let present = metadata.keys().map(String::as_str).filter(|name| *name != "resourceVersion");
     let mut names: Vec<&str> = present.chain(["resourceVersion"]).collect();
     let rank = |name: &str| TYPED_METADATA.iter().position(|typed| *typed == name).unwrap_or(TYPED_METADATA.len());
-    if info.typed {
-        names.sort_by_key(|name| rank(name));
-    } else {
-        names.sort_unstable();
-    }
+    names.sort_unstable_by_key(|name| (if info.typed { rank(name) } else { 0 }, *name));
     names
 }
 
-/// One state of one object, as one allocation with a watch frame. All other forms are slices of it.
+/// One state of one object, as one allocation with its JSON.
 #[derive(Debug)]
 pub struct Stored {
     key: ObjectKey,
     version: u64,
-    kind: HistoryKind,
-    /// `{"type":…,"object":{…}}` and a newline.
-    frame: Bytes,
-    /// Offset of the object in `frame`.
-    object: usize,
-    /// Offset of its `"metadata"` in `frame`.
+    json: Bytes,
+    /// Offset of `"metadata"` in the JSON.
     metadata: usize,
-    /// Range of the version's digits in `frame`.
-    digits: std::ops::Range<usize>,
+    /// Range of the version's digits in the JSON.
+    digits: Range<usize>,
     facts: OnceLock<SelectorFacts>,
 }
 
 impl Stored {
     /// Serialises a state under its version.
-    pub(super) fn new(info: &TypeInfo, kind: HistoryKind, version: u64, raw: RawObject) -> Self {
-        let (group_version, type_kind) = (info.resource.api_version(), &info.resource.kind);
+    pub(super) fn new(info: &TypeInfo, version: u64, raw: RawObject) -> Self {
+        let (group_version, kind) = (info.resource.api_version(), &info.resource.kind);
         let head = if info.typed {
-            format!(r#"{{"kind":"{type_kind}","apiVersion":"{group_version}","#)
+            format!(r#"{{"kind":"{kind}","apiVersion":"{group_version}","#)
         } else {
-            format!(r#"{{"apiVersion":"{group_version}","kind":"{type_kind}","#)
+            format!(r#"{{"apiVersion":"{group_version}","kind":"{kind}","#)
         };
-        Self::lay_out(raw.key, kind, version, [head.as_bytes(), &raw.before, &raw.after, b"}\n"])
+        Self::lay_out(raw.key, version, [head.as_bytes(), &raw.before, &raw.after])
     }
 
-    /// Returns the same state with another version and kind of change, for a deletion.
-    pub(in crate::simulator) fn restamped(&self, kind: HistoryKind, version: u64) -> Self {
-        let (head, before) = (&self.frame[self.object..self.metadata], &self.frame[self.metadata..self.digits.start]);
-        Self::lay_out(self.key.clone(), kind, version, [head, before, &self.frame[self.digits.end..], b""])
+    /// Returns the same state with another version, for a deletion.
+    pub(in crate::simulator) fn restamped(&self, version: u64) -> Self {
+        let (head, before) = (&self.json[..self.metadata], &self.json[self.metadata..self.digits.start]);
+        Self::lay_out(self.key.clone(), version, [head, before, &self.json[self.digits.end..]])
     }
 
-    /// Joins four parts: the text before `"metadata"`, the text up to the version, the text after the version, and the end.
-    fn lay_out(key: ObjectKey, kind: HistoryKind, version: u64, [head, before, after, end]: [&[u8]; 4]) -> Self {
-        let (prefix, digits) = (kind.prefix(), version.to_string());
-        let frame = [prefix.as_bytes(), head, before, digits.as_bytes(), after, end].concat();
-        let (object, metadata) = (prefix.len(), prefix.len() + head.len());
-        let start = metadata + before.len();
+    /// Joins three parts: the text before `"metadata"`, the text up to the version, and the text after the version.
+    fn lay_out(key: ObjectKey, version: u64, [head, before, after]: [&[u8]; 3]) -> Self {
+        let digits = version.to_string();
+        let json = [head, before, digits.as_bytes(), after].concat().into();
+        let start = head.len() + before.len();
         let digits = start..start + digits.len();
-        Self { key, version, kind, frame: frame.into(), object, metadata, digits, facts: OnceLock::new() }
+        Self { key, version, json, metadata: head.len(), digits, facts: OnceLock::new() }
     }
 
     /// Returns the identity within the type.
@@ -152,39 +133,24 @@ impl Stored {
         self.version
     }
 
-    /// Returns the object's JSON, a slice of the frame.
+    /// Returns the object's JSON.
     pub fn json(&self) -> Bytes {
-        self.frame.slice(self.object..self.frame.len() - 2)
+        self.json.clone()
     }
 
     /// Returns the object without its opening brace, `apiVersion` and `kind`: the rest of a list item (A-7).
-    pub(crate) fn json_from_metadata(&self) -> Bytes {
-        self.frame.slice(self.metadata..self.frame.len() - 2)
-    }
-
-    /// Returns the watch frame for a kind of change: one piece for the state's own kind, otherwise two.
-    pub(crate) fn frame(&self, kind: HistoryKind) -> (Option<Bytes>, Bytes) {
-        if kind == self.kind {
-            (None, self.frame.clone())
-        } else {
-            (Some(Bytes::from_static(kind.prefix().as_bytes())), self.frame.slice(self.object..))
-        }
+    pub(crate) fn json_from_metadata(&self) -> &[u8] {
+        &self.json[self.metadata..]
     }
 
     /// Returns the raw text of `metadata`.
     pub(crate) fn metadata(&self) -> &str {
-        #[derive(Deserialize)]
-        struct Outline<'a> {
-            #[serde(borrow)]
-            metadata: &'a RawValue,
-        }
-        let outline: Result<Outline<'_>, _> = serde_json::from_slice(&self.frame[self.object..self.frame.len() - 2]);
-        outline.map_or("{}", |outline| outline.metadata.get())
+        metadata_of(&self.json)
     }
 
     /// Decodes the object.
     pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.json()).unwrap_or_default()
+        serde_json::from_slice(&self.json).unwrap_or_default()
     }
 
     /// Returns the fields that selectors use, decoded at the first call.
@@ -194,6 +160,6 @@ impl Stored {
 
     /// Returns the size of this state in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
-        self.frame.len() + size_of::<Self>()
+        self.json.len() + size_of::<Self>()
     }
 }

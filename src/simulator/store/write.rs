@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{error::ApiError, types::TypeInfo},
+    super::{ApiError, types::TypeInfo},
     HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields,
 };
 use crate::object::ObjectKey;
@@ -78,18 +78,12 @@ impl SimulatorStore {
             metadata.insert("name".to_owned(), json!(format!("{prefix}{}", self.random.suffix(5))));
         }
         let Some(name) = text(metadata, "name").filter(|name| !name.is_empty()).map(str::to_owned) else {
-            return Err(ApiError::invalid(
-                &info,
-                "",
-                "metadata.name: Required value: name or generateName is required",
-            ));
+            let why = "metadata.name: Required value: name or generateName is required";
+            return Err(ApiError::invalid(&info, "", why));
         };
         if name.contains(['/', ' ']) || name.len() > 253 {
-            return Err(ApiError::invalid(
-                &info,
-                &name,
-                "metadata.name: Invalid value: a lowercase RFC 1123 subdomain",
-            ));
+            let why = "metadata.name: Invalid value: a lowercase RFC 1123 subdomain";
+            return Err(ApiError::invalid(&info, &name, why));
         }
         if self.get(id, &ObjectKey::new(namespace, &name)).is_some() {
             return Err(ApiError::already_exists(&info, &name));
@@ -114,7 +108,7 @@ impl SimulatorStore {
         set_defaults(&info, &mut object, context);
         if !managed {
             metadata_mut(&mut object)?.remove("managedFields");
-            fields::note(&info, None, &mut object, context.manager, false, context.time);
+            fields::note(&info, &Value::Null, &mut object, context.manager, false, context.time);
         }
         let created = self.put(id, HistoryKind::Added, &object);
         if info.is_definition() {
@@ -131,10 +125,8 @@ impl SimulatorStore {
         object: Value,
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
-        let info = Arc::clone(self.info(id));
-        let name = key.as_ref().name;
-        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
-        check_envelope(&info, key.as_ref().namespace, &object)?;
+        let present = self.present(id, key)?;
+        check_envelope(self.info(id), key.as_ref().namespace, &object)?;
         self.replace(id, &present, object, context)
     }
 
@@ -147,21 +139,18 @@ impl SimulatorStore {
         kind: PatchKind,
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
-        let info = Arc::clone(self.info(id));
-        let Some(present) = self.get(id, key).map(Arc::clone) else {
-            if kind == PatchKind::Apply && context.part != Part::Status {
-                let mut object = patch;
-                metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
-                return self.create(id, key.as_ref().namespace, object, context);
-            }
-            return Err(ApiError::not_found(&info, key.as_ref().name));
-        };
+        if kind == PatchKind::Apply && context.part != Part::Status && self.get(id, key).is_none() {
+            let mut object = patch;
+            metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
+            return self.create(id, key.as_ref().namespace, object, context);
+        }
+        let present = self.present(id, key)?;
         if !patch.is_object() {
             return Err(ApiError::bad_request("a merge patch is an object"));
         }
         let mut object = present.value();
         json_patch::merge(&mut object, &patch);
-        check_envelope(&info, key.as_ref().namespace, &object)?;
+        check_envelope(self.info(id), key.as_ref().namespace, &object)?;
         self.replace(id, &present, object, context)
     }
 
@@ -178,41 +167,46 @@ impl SimulatorStore {
     ) -> Result<Deletion, ApiError> {
         let info = Arc::clone(self.info(id));
         let name = key.as_ref().name;
-        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
-        let mut object = present.value();
-        let metadata = metadata_mut(&mut object)?;
+        let present = self.present(id, key)?;
+        let object = present.value();
         for (field, expected) in [("uid", &expected.uid), ("resourceVersion", &expected.resource_version)] {
-            let found = text(metadata, field).unwrap_or_default();
+            let found = object["metadata"][field].as_str().unwrap_or_default();
             if expected.as_ref().is_some_and(|expected| expected != found) {
                 let why = format!("Precondition failed: {field} in precondition: {expected:?}, in object: {found}");
                 return Err(ApiError::conflict(&info, name, &why));
             }
         }
-        let deletion = self.delete_present(id, &present, context)?;
+        let deletion = self.delete_present(id, &present, context);
         let gone = self.settle().into_iter().find(|gone| gone.key() == key && info.is_lifecycle());
         Ok(gone.map_or(deletion, Deletion::Done))
     }
 
     /// Deletes or marks an existing object.
-    pub(super) fn delete_present(
-        &mut self,
-        id: TypeId,
-        present: &Arc<Stored>,
-        context: &WriteContext<'_>,
-    ) -> Result<Deletion, ApiError> {
+    pub(super) fn delete_present(&mut self, id: TypeId, present: &Arc<Stored>, context: &WriteContext<'_>) -> Deletion {
         let mut object = present.value();
+        let metadata = &mut object["metadata"];
+        if !metadata["deletionTimestamp"].is_null() {
+            return Deletion::Waiting(Arc::clone(present));
+        }
         if self.info(id).is_lifecycle() {
-            return Ok(self.terminate(id, present, context));
+            return self.terminate(id, object, context);
         }
-        if !has_finalizers(&object) {
+        if metadata["finalizers"].as_array().is_none_or(Vec::is_empty) {
             let gone = self.remove(id, present.key(), None).expect("the caller has just seen the object");
-            return Ok(Deletion::Done(gone));
+            return Deletion::Done(gone);
         }
-        if object.pointer("/metadata/deletionTimestamp").is_some() {
-            return Ok(Deletion::Waiting(Arc::clone(present)));
+        metadata["deletionTimestamp"] = json!(context.time);
+        metadata["deletionGracePeriodSeconds"] = json!(0);
+        if let Some(generation) = metadata["generation"].as_i64() {
+            metadata["generation"] = json!(generation + 1);
         }
-        mark_deleted(&mut object, context)?;
-        Ok(Deletion::Waiting(self.put(id, HistoryKind::Modified, &object)))
+        Deletion::Waiting(self.put(id, HistoryKind::Modified, &object))
+    }
+
+    /// Returns an object that has to exist.
+    pub(crate) fn present(&self, id: TypeId, key: &ObjectKey) -> Result<Arc<Stored>, ApiError> {
+        let missing = || ApiError::not_found(&self.info(id).resource, key.as_ref().name);
+        self.get(id, key).map(Arc::clone).ok_or_else(missing)
     }
 
     fn replace(
@@ -231,10 +225,7 @@ impl SimulatorStore {
         let spec_changed = has_generation(info, &old) && without_status(&old) != without_status(&object);
         let metadata = metadata_mut(&mut object)?;
         for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
-            match old["metadata"].get(field) {
-                Some(value) => metadata.insert(field.to_owned(), value.clone()),
-                None => metadata.remove(field),
-            };
+            copy(field, &old["metadata"], metadata);
         }
         metadata.insert("name".to_owned(), json!(key.name));
         if info.resource.namespaced {
@@ -244,17 +235,15 @@ impl SimulatorStore {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
             metadata.insert("generation".to_owned(), json!(generation));
         }
-        if !metadata.contains_key("managedFields")
-            && let Some(managed) = old["metadata"].get("managedFields")
-        {
-            metadata.insert("managedFields".to_owned(), managed.clone());
+        if !metadata.contains_key("managedFields") {
+            copy("managedFields", &old["metadata"], metadata);
         }
         metadata.insert("resourceVersion".to_owned(), json!(present.version().to_string()));
         if object == old {
             return Ok(Arc::clone(present));
         }
         let status = context.part == Part::Status;
-        fields::note(info, Some(&old), &mut object, context.manager, status, context.time);
+        fields::note(info, &old, &mut object, context.manager, status, context.time);
         let is_marked = old["metadata"].get("deletionTimestamp").is_some();
         if is_marked && !has_finalizers(&object) && !info.is_lifecycle() {
             let last = RawObject::of_value(info, &object);
@@ -274,17 +263,6 @@ impl SimulatorStore {
         let raw = RawObject::of_value(self.info(id), object).expect("a checked object has metadata");
         self.commit(id, kind, raw)
     }
-}
-
-/// Marks an object that has finalizers.
-fn mark_deleted(object: &mut Value, context: &WriteContext<'_>) -> Result<(), ApiError> {
-    let metadata = metadata_mut(object)?;
-    metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
-    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
-    if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
-        metadata.insert("generation".to_owned(), json!(generation + 1));
-    }
-    Ok(())
 }
 
 fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
@@ -339,26 +317,25 @@ fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> R
 
 /// Restores the fields that this write must not change.
 fn confine(info: &TypeInfo, old: &Value, object: &mut Value, part: Part) {
-    let put_back = |object: &mut Value, name: &str| match (old.get(name), object.as_object_mut()) {
-        (Some(value), Some(object)) => {
-            object.insert(name.to_owned(), value.clone());
-        }
-        (None, Some(object)) => {
-            object.remove(name);
-        }
-        (_, None) => {}
-    };
-    match part {
-        Part::Main if info.status => put_back(object, "status"),
-        Part::Whole | Part::Main => {}
-        Part::Status => {
+    match (part, object.as_object_mut()) {
+        (Part::Main, Some(members)) if info.status => copy("status", old, members),
+        (Part::Status, _) => {
             let status = object.get("status").cloned();
-            *object = old.clone();
-            if let (Some(status), Some(object)) = (status, object.as_object_mut()) {
-                object.insert("status".to_owned(), status);
+            object.clone_from(old);
+            if let Some(status) = status {
+                object["status"] = status;
             }
         }
+        _ => {}
     }
+}
+
+/// Gives a map the member that another object has, or lacks.
+fn copy(name: &str, from: &Value, to: &mut Map<String, Value>) {
+    match from.get(name) {
+        Some(value) => to.insert(name.to_owned(), value.clone()),
+        None => to.remove(name),
+    };
 }
 
 fn without_status(object: &Value) -> Vec<(&String, &Value)> {
@@ -388,7 +365,13 @@ fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>)
             object["status"] = json!({"phase": "Active"});
             label_with_name(object);
         }
-        "CustomResourceDefinition" if info.typed => object["status"] = unaccepted(object),
+        "CustomResourceDefinition" if info.typed => {
+            let stored = TypeInfo::of_definition(object).map(|defined| defined.resource.version);
+            object["status"] = json!({
+                "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
+                "storedVersions": stored.as_slice(),
+            });
+        }
         _ if info.typed && info.status && absent => object["status"] = json!({}),
         _ => {}
     }
@@ -415,13 +398,4 @@ fn label_with_name(namespace: &mut Value) {
         namespace["metadata"]["labels"] = json!({});
     }
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-}
-
-/// Returns the initial status of a definition.
-fn unaccepted(definition: &Value) -> Value {
-    let stored = TypeInfo::of_definition(definition).map(|defined| defined.resource.version);
-    json!({
-        "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
-        "storedVersions": stored.into_iter().collect::<Vec<_>>(),
-    })
 }

@@ -1,7 +1,7 @@
 //! Frequent changes: pods start, fail and end; jobs run; nodes report.
 
 use super::{
-    super::{error::ApiError, shared::SharedStore},
+    super::{ApiError, shared::SharedStore},
     Controller, Deployment, WEBSITES, Workload,
     fill::Fill,
     objects,

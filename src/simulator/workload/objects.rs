@@ -99,7 +99,10 @@ pub(super) fn deployment(deployment: &Deployment) -> Value {
 }
 
 /// Returns the `ReplicaSet` of a deployment's current revision.
-pub(super) fn replicaset(deployment: &Deployment, replicas: usize, ready: usize) -> Value {
+pub(super) fn replicaset(deployment: &Deployment) -> Value {
+    let wanted = deployment.replicas;
+    let (replicas, ready) =
+        deployment.rollout.as_ref().map_or((wanted, wanted), |rollout| (rollout.new, rollout.ready));
     let of = (&*deployment.hash, &*deployment.set_uid, deployment.revision);
     set_of(deployment, of, replicas, ready)
 }
@@ -125,28 +128,6 @@ fn set_of(deployment: &Deployment, (hash, uid, revision): (&str, &str, usize), r
         },
         "status": {"replicas": replicas, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1},
     })
-}
-
-/// Returns additional objects of some deployments: disruption budget, ingress, autoscaler, network policy.
-pub(super) fn beside(deployment: &Deployment, number: usize) -> Vec<(&'static str, Value)> {
-    let metadata = json!({"name": deployment.name, "namespace": deployment.namespace, "labels": labels(deployment)});
-    let selector = json!({"matchLabels": {"app.kubernetes.io/name": deployment.app}});
-    let host = format!("{}.{}.example.com", deployment.name, deployment.namespace);
-    let backend = json!({"service": {"name": deployment.name, "port": {"name": "http"}}});
-    let rule = json!({"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}});
-    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment.name});
-    let budget = json!({"metadata": metadata, "spec": {"maxUnavailable": 1, "selector": selector}});
-    let ingress = json!({"metadata": metadata, "spec": {"ingressClassName": "nginx", "rules": [rule]}});
-    let scaler = json!({"metadata": metadata, "spec": {"minReplicas": 1, "maxReplicas": 8, "scaleTargetRef": target}});
-    let policy = json!({"metadata": metadata, "spec": {"podSelector": selector, "policyTypes": ["Ingress"]}});
-    let all = [
-        ("poddisruptionbudgets.policy", budget, 2),
-        ("ingresses.networking.k8s.io", ingress, 3),
-        ("horizontalpodautoscalers.autoscaling", scaler, 4),
-        ("networkpolicies.networking.k8s.io", policy, 5),
-    ];
-    let chosen = all.into_iter().filter(|(.., every)| number.is_multiple_of(*every));
-    chosen.map(|(resource, object, _)| (resource, object)).collect()
 }
 
 /// Returns the endpoints of a service: its reachable pods.
@@ -192,38 +173,6 @@ pub(super) fn statefulset(database: &Controller, replicas: usize, ready: usize) 
     })
 }
 
-/// Returns the claim and the volume of one database pod.
-pub(super) fn volume_of(database: &Controller, number: usize) -> [(&'static str, Value); 2] {
-    let Controller { namespace, name, .. } = database;
-    let claim = format!("data-{name}-{number}");
-    let volume = format!("pv-{namespace}-{number}");
-    let size = json!({"storage": "20Gi"});
-    [
-        (
-            "persistentvolumes",
-            json!({
-                "metadata": {"name": volume},
-                "spec": {
-                    "capacity": size, "accessModes": ["ReadWriteOnce"], "storageClassName": "standard",
-                    "claimRef": {"namespace": namespace, "name": claim},
-                },
-                "status": {"phase": "Bound"},
-            }),
-        ),
-        (
-            "persistentvolumeclaims",
-            json!({
-                "metadata": {"name": claim, "namespace": namespace},
-                "spec": {
-                    "volumeName": volume, "accessModes": ["ReadWriteOnce"], "storageClassName": "standard",
-                    "resources": {"requests": size},
-                },
-                "status": {"phase": "Bound", "capacity": size},
-            }),
-        ),
-    ]
-}
-
 /// Returns a cron job, with the last job that it started.
 pub(super) fn cron_job(cron_job: &Controller, last: Option<(&Controller, &str)>) -> Value {
     let status = last.map_or_else(
@@ -255,48 +204,6 @@ pub(super) fn job_ended(succeeded: bool, time: &str) -> Value {
     let (kind, count) = if succeeded { ("Complete", "succeeded") } else { ("Failed", "failed") };
     let condition = json!({"type": kind, "status": "True", "lastTransitionTime": time});
     json!({"status": {"active": null, count: 1, "conditions": [condition]}})
-}
-
-/// Returns the objects that exist once per cluster.
-pub(super) fn cluster_wide() -> Vec<(&'static str, Value)> {
-    let read = json!([{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]);
-    let subject = json!([{"kind": "ServiceAccount", "name": "node-agent", "namespace": "kube-system"}]);
-    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-agent"});
-    vec![
-        ("clusterroles.rbac.authorization.k8s.io", json!({"metadata": {"name": "node-agent"}, "rules": read})),
-        (
-            "clusterrolebindings.rbac.authorization.k8s.io",
-            json!({"metadata": {"name": "node-agent"}, "subjects": subject, "roleRef": role}),
-        ),
-        (
-            "storageclasses.storage.k8s.io",
-            json!({"metadata": {"name": "standard"}, "provisioner": "simulated", "reclaimPolicy": "Delete"}),
-        ),
-        (
-            "ingressclasses.networking.k8s.io",
-            json!({"metadata": {"name": "nginx"}, "spec": {"controller": "simulated"}}),
-        ),
-        ("priorityclasses.scheduling.k8s.io", json!({"metadata": {"name": "important"}, "value": 1000})),
-        ("serviceaccounts", json!({"metadata": {"name": "node-agent", "namespace": "kube-system"}})),
-    ]
-}
-
-/// Returns the objects of every namespace of the shop.
-pub(super) fn of_namespace(namespace: &str) -> Vec<(&'static str, Value)> {
-    let metadata = |name: &str| json!({"name": name, "namespace": namespace});
-    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
-    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"});
-    let subject = json!([{"kind": "ServiceAccount", "name": "default", "namespace": namespace}]);
-    let secret = json!({"metadata": metadata("credentials"), "type": "Opaque", "data": {"password": "c2ltdWxhdGVk"}});
-    vec![
-        ("serviceaccounts", json!({"metadata": metadata("default")})),
-        ("secrets", secret),
-        ("roles.rbac.authorization.k8s.io", json!({"metadata": metadata("reader"), "rules": rules})),
-        (
-            "rolebindings.rbac.authorization.k8s.io",
-            json!({"metadata": metadata("reader"), "subjects": subject, "roleRef": role}),
-        ),
-    ]
 }
 
 fn metadata_of(of: &Controller) -> Value {
@@ -333,18 +240,12 @@ pub(super) fn event(pod: &Fill, reason: &str, kind: &str, time: &str, number: u6
 
 pub(super) fn pending(time: &str) -> String {
     let condition = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": time});
-    let status = json!({"conditions": [condition], "qosClass": "Burstable"});
-    with_phase("Pending", &status)
+    json!({"phase": "Pending", "conditions": [condition], "qosClass": "Burstable"}).to_string()
 }
 
 pub(super) fn ended(phase: &str, time: &str) -> String {
     let ready = json!({"type": "Ready", "status": "False", "reason": "PodCompleted", "lastTransitionTime": time});
-    with_phase(phase, &json!({"conditions": [ready], "startTime": time, "qosClass": "Burstable"}))
-}
-
-fn with_phase(phase: &str, status: &Value) -> String {
-    let rest = status.to_string();
-    format!(r#"{{"phase":"{phase}",{}"#, rest.strip_prefix('{').unwrap_or(&rest))
+    json!({"phase": phase, "conditions": [ready], "startTime": time, "qosClass": "Burstable"}).to_string()
 }
 
 /// Returns the definition of a namespaced type in version v1; its kind is the plural without its final s.

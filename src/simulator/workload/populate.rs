@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     super::{
-        error::ApiError,
+        ApiError,
         shared::{SharedStore, now},
     },
     APPS, Controller, DEFINITIONS, Deployment, Sizes, WEBSITES, Workload,
@@ -17,15 +17,15 @@ use super::{
 /// Number of pods of each database.
 pub(super) const DATABASE_REPLICAS: usize = 3;
 const AGENT: &str = "node-agent";
+/// Objects of every namespace, with `${NS}` for its name.
+pub(super) const NAMESPACE: &str = include_str!("namespace.yaml");
 
 impl Workload {
     /// Fills the store.
     pub fn populate(&mut self, store: &SharedStore, sizes: Sizes) -> Result<(), ApiError> {
         let time = now();
         store.put(DEFINITIONS, objects::definition("demo.deltabus.dev", "websites"))?;
-        for (resource, object) in objects::cluster_wide() {
-            store.put(resource, object)?;
-        }
+        store.apply(include_str!("cluster.yaml"))?;
         self.add_nodes(store, sizes.nodes.max(1), &time)?;
         for number in 0..sizes.namespaces.max(1) {
             self.add_namespace(store, format!("shop-{number}"), &time)?;
@@ -61,15 +61,10 @@ impl Workload {
     fn add_namespace(&mut self, store: &SharedStore, namespace: String, time: &str) -> Result<(), ApiError> {
         let labels = json!({"team": format!("team-{}", self.namespaces.len()), "env": "prod"});
         store.put("namespaces", json!({"metadata": {"name": namespace, "labels": labels}}))?;
-        for (resource, object) in objects::of_namespace(&namespace) {
-            store.put(resource, object)?;
-        }
+        store.apply(&format!("{NAMESPACE}---\n{}", include_str!("shop.yaml")).replace("${NS}", &namespace))?;
         let database = self.controller(&namespace, "postgres");
         store.put("statefulsets.apps", objects::statefulset(&database, DATABASE_REPLICAS, DATABASE_REPLICAS))?;
         for number in 0..DATABASE_REPLICAS {
-            for (resource, object) in objects::volume_of(&database, number) {
-                store.put(resource, object)?;
-            }
             let name = format!("postgres-{number}");
             let pod = Fill { ready: true, ..self.pod_of(&database, "StatefulSet", "postgres", name, time) };
             self.write_pod(store, pod)?;
@@ -106,16 +101,11 @@ impl Workload {
         let service_uid = self.random.uuid();
         store.put("configmaps", objects::configmap(&deployment, 0))?;
         store.put("services", objects::service(&deployment, number, &service_uid))?;
-        for (resource, object) in objects::beside(&deployment, number) {
-            store.put(resource, object)?;
-        }
-        store.put("deployments.apps", objects::deployment(&deployment))?;
-        store.put("replicasets.apps", objects::replicaset(&deployment, replicas, replicas))?;
         for _ in 0..replicas {
             let pod = Fill { status: String::new(), ready: true, ..self.new_pod(&deployment, time) };
             self.write_pod(store, pod)?;
         }
-        self.write_endpoints(store, &deployment)?;
+        self.write_deployment(store, &deployment)?;
         self.deployments.push(deployment);
         Ok(())
     }

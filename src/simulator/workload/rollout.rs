@@ -1,7 +1,7 @@
 //! Changes of deployments: rolling updates pod by pod, and scaling.
 
 use super::{
-    super::{error::ApiError, shared::SharedStore},
+    super::{ApiError, shared::SharedStore},
     Deployment, Workload,
     fill::Fill,
     life::gone,
@@ -30,9 +30,7 @@ impl Workload {
     pub(super) fn rollout_starts(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let at = self.random.below(self.deployments.len());
         let (hash, uid) = (self.random.suffix(9), self.random.uuid());
-        let Some(deployment) = self.deployments.get_mut(at).filter(|found| found.rollout.is_none()) else {
-            return Ok(());
-        };
+        let Some(mut deployment) = self.idle_deployment(at) else { return Ok(()) };
         deployment.rollout = Some(Rollout {
             from: std::mem::replace(&mut deployment.hash, hash),
             from_uid: std::mem::replace(&mut deployment.set_uid, uid),
@@ -42,10 +40,16 @@ impl Workload {
         });
         deployment.revision += 1;
         deployment.generation += 1;
-        let Deployment { namespace, name, revision, .. } = deployment;
+        let Deployment { namespace, name, revision, .. } = &deployment;
         self.news.push(format!("rollout of {namespace}/{name} to 1.{revision}.0"));
-        store.put("deployments.apps", objects::deployment(deployment))?;
-        store.put("replicasets.apps", objects::replicaset(deployment, 0, 0)).map(drop)
+        self.write_deployment(store, &deployment)?;
+        self.deployments[at] = deployment;
+        Ok(())
+    }
+
+    /// Returns a deployment that is not rolling out.
+    fn idle_deployment(&self, at: usize) -> Option<Deployment> {
+        self.deployments.get(at).filter(|found| found.rollout.is_none()).cloned()
     }
 
     /// Advances a rollout by one step: a pod is added, gets ready, or an old one is deleted. The last step ends it.
@@ -67,19 +71,18 @@ impl Workload {
         } else {
             rollout.old -= 1;
             let (from, left) = (rollout.from.clone(), rollout.old);
-            let belongs = |pod: &Fill| pod.hash == from && pod.namespace == deployment.namespace;
-            if let Some(victim) = self.pods.iter().position(belongs) {
-                self.delete_pod(store, victim)?;
-            }
+            self.delete_pod_of(store, &deployment.namespace, &from)?;
             store.put("replicasets.apps", objects::earlier_replicaset(&deployment, left))?;
         }
-        if let Some(rollout) = &deployment.rollout {
-            store.put("replicasets.apps", objects::replicaset(&deployment, rollout.new, rollout.ready))?;
-            self.write_endpoints(store, &deployment)?;
-        }
-        store.put("deployments.apps", objects::deployment(&deployment))?;
+        self.write_deployment(store, &deployment)?;
         self.deployments[at] = deployment;
         Ok(())
+    }
+
+    /// Deletes a pod of the `ReplicaSet` with this hash.
+    fn delete_pod_of(&mut self, store: &SharedStore, namespace: &str, hash: &str) -> Result<(), ApiError> {
+        let victim = self.pods.iter().position(|pod| pod.hash == hash && pod.namespace == namespace);
+        victim.map_or(Ok(()), |victim| self.delete_pod(store, victim))
     }
 
     fn rollout_ends(&mut self, store: &SharedStore, deployment: &mut Deployment) -> Result<(), ApiError> {
@@ -108,33 +111,27 @@ impl Workload {
     pub(super) fn deployment_scales(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let at = self.random.below(self.deployments.len());
         let grows = self.random.chance(0.5);
-        let Some(mut deployment) = self.deployments.get(at).filter(|found| found.rollout.is_none()).cloned() else {
-            return Ok(());
-        };
+        let Some(mut deployment) = self.idle_deployment(at) else { return Ok(()) };
         if grows && deployment.replicas < REPLICAS_MAX {
             let pod = Fill { status: String::new(), ready: true, ..self.new_pod(&deployment, time) };
             self.write_pod(store, pod)?;
             deployment.replicas += 1;
         } else if !grows && deployment.replicas > 1 {
-            let belongs = |pod: &Fill| pod.hash == deployment.hash && pod.namespace == deployment.namespace;
-            if let Some(victim) = self.pods.iter().position(belongs) {
-                self.delete_pod(store, victim)?;
-            }
+            self.delete_pod_of(store, &deployment.namespace, &deployment.hash)?;
             deployment.replicas -= 1;
         } else {
             return Ok(());
         }
         deployment.generation += 1;
-        store.put("deployments.apps", objects::deployment(&deployment))?;
-        let replicas = deployment.replicas;
-        store.put("replicasets.apps", objects::replicaset(&deployment, replicas, replicas))?;
-        self.write_endpoints(store, &deployment)?;
+        self.write_deployment(store, &deployment)?;
         self.deployments[at] = deployment;
         Ok(())
     }
 
-    /// Writes the reachable pods of a deployment.
-    pub(super) fn write_endpoints(&self, store: &SharedStore, deployment: &Deployment) -> Result<(), ApiError> {
+    /// Writes a deployment, its current `ReplicaSet`, and its reachable pods.
+    pub(super) fn write_deployment(&self, store: &SharedStore, deployment: &Deployment) -> Result<(), ApiError> {
+        store.put("deployments.apps", objects::deployment(deployment))?;
+        store.put("replicasets.apps", objects::replicaset(deployment))?;
         let Some(service) = store.get("services", &deployment.namespace, &deployment.name) else { return Ok(()) };
         let old = deployment.rollout.as_ref().map_or("", |rollout| &rollout.from);
         let is_reached = |pod: &&Fill| {

@@ -22,19 +22,18 @@ const NEWS_KEPT: usize = 16;
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<AtomicBool>,
-    news: News,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Latest news of a workload: rollouts, and types and namespaces that were added or removed.
 #[derive(Clone, Debug, Default)]
-pub struct News(Arc<Mutex<VecDeque<String>>>);
+pub struct News(pub(super) Arc<Mutex<VecDeque<String>>>);
 
 impl Workload {
     /// Runs `rate` steps per second in a thread, until the returned value is dropped.
     pub fn run(mut self, store: SharedStore, rate: f64) -> io::Result<Running> {
-        let (stop, news) = (Arc::<AtomicBool>::default(), News::default());
-        let (stopped, told) = (Arc::clone(&stop), news.clone());
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
         let pause = Duration::from_secs_f64(1.0 / rate.clamp(0.01, 1e6));
         let thread = std::thread::Builder::new().name("workload".to_owned()).spawn(move || {
             let mut due = Duration::ZERO;
@@ -42,7 +41,6 @@ impl Workload {
                 if let Err(error) = self.step(&store) {
                     tracing::debug!(%error, "workload: a step was refused");
                 }
-                told.add(&mut self.news);
                 due += pause;
                 if due >= Duration::from_millis(1) {
                     // at a high rate several steps share one sleep
@@ -52,14 +50,7 @@ impl Workload {
                 }
             }
         })?;
-        Ok(Running { stop, news, thread: Some(thread) })
-    }
-}
-
-impl Running {
-    /// Returns a reader of the news.
-    pub fn news(&self) -> News {
-        self.news.clone()
+        Ok(Running { stop, thread: Some(thread) })
     }
 }
 
@@ -69,11 +60,12 @@ impl News {
         lock(&self.0).iter().cloned().collect()
     }
 
-    fn add(&self, news: &mut Vec<String>) {
+    pub(super) fn push(&self, news: String) {
         let mut kept = lock(&self.0);
-        kept.extend(news.drain(..));
-        let surplus = kept.len().saturating_sub(NEWS_KEPT);
-        kept.drain(..surplus);
+        if kept.len() == NEWS_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(news);
     }
 }
 

@@ -3,11 +3,12 @@
 use serde_json::json;
 
 use super::{
-    super::{error::ApiError, shared::SharedStore},
+    super::{ApiError, shared::SharedStore},
     DEFINITIONS, Workload,
     fill::Fill,
     life::gone,
     objects,
+    populate::NAMESPACE,
 };
 
 /// Steps per season: half a minute at ten steps per second.
@@ -103,9 +104,7 @@ impl Workload {
     fn preview_comes(&mut self, store: &SharedStore, number: usize) -> Result<(), ApiError> {
         let name = preview(number);
         store.put("namespaces", json!({"metadata": {"name": name, "labels": {"env": "preview"}}}))?;
-        for (resource, object) in objects::of_namespace(&name) {
-            store.put(resource, object)?;
-        }
+        store.apply(&NAMESPACE.replace("${NS}", &name))?;
         for map in ["config", "features", "routes"] {
             let object =
                 json!({"metadata": {"name": map, "namespace": name}, "data": {"pull-request": number.to_string()}});

@@ -1,8 +1,8 @@
 use serde_json::Value;
 
 use super::{super::store::HistoryLimits, *};
-use crate::object::ResourceType;
 use crate::simulator::store::{HistoryKind, HistoryStep};
+use crate::{mutex::lock, object::ResourceType};
 
 fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
     let store = SharedStore::new(5, HistoryLimits { changes: usize::MAX, bytes: usize::MAX });
@@ -11,9 +11,13 @@ fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
     let mut news = Vec::new();
     for step in 0..steps {
         workload.step(&store).unwrap_or_else(|error| panic!("step {step}: {error}"));
-        news.extend(workload.take_news());
+        news.extend(lock(&workload.news.0).drain(..));
     }
     (store, news)
+}
+
+fn types(store: &SharedStore) -> Vec<ResourceType> {
+    store.lock().types().map(|(_, info)| info.resource.clone()).collect()
 }
 
 fn history(store: &SharedStore, resource: &str) -> Vec<HistoryStep> {
@@ -32,7 +36,7 @@ fn same_seed_gives_same_history() {
             let objects = store.list(name.trim_end_matches('.'));
             objects.iter().map(|object| object.key().to_string()).collect::<Vec<_>>()
         };
-        (store.version(), store.types().iter().map(names).collect::<Vec<_>>(), news)
+        (store.version(), types(&store).iter().map(names).collect::<Vec<_>>(), news)
     };
     let first = run(9);
     assert!(first == run(9), "one seed, one history");
@@ -47,7 +51,7 @@ fn simulated_cluster_stays_bounded_and_varied() {
     assert!((150..400).contains(&pods), "{pods}");
     assert!(store.len("events") <= 400, "{}", store.len("events"));
     assert!(store.len("replicasets.apps") <= 40 * 4, "{}", store.len("replicasets.apps"));
-    let many = store.types().into_iter().filter(|resource| {
+    let many = types(&store).into_iter().filter(|resource| {
         let name = format!("{}.{}", resource.plural, resource.group);
         store.len(name.trim_end_matches('.')) > 0
     });

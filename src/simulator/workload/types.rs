@@ -1,7 +1,7 @@
 //! Many types of custom resources, for benches.
 
 use super::{
-    super::{error::ApiError, random::Random, shared::SharedStore},
+    super::{ApiError, random::Random, shared::SharedStore},
     APPS, DEFINITIONS, Workload,
     fill::Fill,
     objects,

@@ -2,15 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::{
-    super::ring::{RingBounds, testing::entry},
-    *,
-};
+use super::{super::ring::testing::entry, *};
+use crate::journal::Bounds;
 
 const JOURNAL: &str = "9f2c41d07b6e";
 
 fn ring(floor: u64, max_events: usize) -> Ring {
-    Ring::new(Sequence(floor), 0, RingBounds { max_events, max_bytes: usize::MAX })
+    Ring::new(Sequence(floor), 0, Bounds { max_events, max_bytes: usize::MAX, ..Bounds::default() })
 }
 
 fn place(journal: Option<&str>, sequence: u64) -> Since {
@@ -19,7 +17,7 @@ fn place(journal: Option<&str>, sequence: u64) -> Since {
 }
 
 fn cursor(since: &Since, wants_state: bool, ring: &Ring) -> SubscriberCursor {
-    let facts = JournalFacts { journal: JOURNAL, released: ring.head(), time: None };
+    let facts = JournalFacts { journal: JOURNAL, released: ring.head, time: None };
     SubscriberCursor::new(since, wants_state, ring, &facts)
 }
 
@@ -224,13 +222,13 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Append(by) => {
-                    let next = ring.head().0 + by;
+                    let next = ring.head.0 + by;
                     all.push(next);
                     ring.push(entry(next));
                 }
-                Operation::Pass(by) => ring.reach(Sequence(ring.head().0 + by)),
+                Operation::Pass(by) => ring.reach(Sequence(ring.head.0 + by)),
                 Operation::Lose(by) => {
-                    let to = ring.head().0 + by;
+                    let to = ring.head.0 + by;
                     all.push(to); // the lost event has happened
                     ring.cut(Sequence(to), 0);
                 }

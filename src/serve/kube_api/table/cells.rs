@@ -60,9 +60,8 @@ impl<'a> Row<'a> {
 
     /// Returns true if the condition of this type is true.
     pub(super) fn is_condition_true(&self, kind: &str) -> bool {
-        let conditions = self.items("/status/conditions").iter();
-        conditions.filter(|condition| condition["type"] == kind).map(|condition| condition["status"] == "True").next()
-            == Some(true)
+        let condition = self.items("/status/conditions").iter().find(|condition| condition["type"] == kind);
+        condition.is_some_and(|condition| condition["status"] == "True")
     }
 }
 
@@ -107,7 +106,8 @@ pub(super) fn human_duration(seconds: i64) -> String {
 
 /// Formats a map of labels: `a=b,c=d`, or `<none>` if it is empty.
 pub(super) fn labels(map: &Value) -> String {
-    let labels: Vec<_> = pairs(map).collect();
+    let pairs = map.as_object().into_iter().flatten();
+    let labels: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();
     if labels.is_empty() { "<none>".to_owned() } else { labels.join(",") }
 }
 
@@ -133,8 +133,4 @@ pub(super) fn label_selector(selector: &Value) -> String {
     requirements.sort_by_key(|(key, _)| *key);
     let requirements: Vec<_> = requirements.into_iter().map(|(_, requirement)| requirement).collect();
     requirements.join(",")
-}
-
-fn pairs(map: &Value) -> impl Iterator<Item = String> + '_ {
-    map.as_object().into_iter().flatten().map(|(key, value)| format!("{key}={}", text(value)))
 }

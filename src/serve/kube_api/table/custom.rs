@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{
     cells::{Row, items, since, text},
     definition,
+    json_path::JsonPath,
 };
 
 /// Column of a custom resource.
@@ -15,21 +16,11 @@ pub(in crate::serve::kube_api) struct CustomColumn {
     format: String,
     description: String,
     priority: i64,
-    path: Vec<Step>,
+    path: JsonPath,
 }
 
-/// Step of a `jsonPath`.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// `.name` or `['name']`.
-    Member(String),
-    /// `[0]`; negative numbers count from the end.
-    Element(i64),
-    /// `[*]`: the first of several elements is shown.
-    First,
-    /// `[?(@.name=="value")]`.
-    Where(String, String),
-}
+/// Longest `jsonPath`: its parser recurses.
+const PATH_BYTES_MAX: usize = 256;
 
 /// Returns the columns of one version of a definition, without those whose path is not supported.
 pub(super) fn columns(definition: &Value, version: &str) -> Vec<CustomColumn> {
@@ -37,13 +28,14 @@ pub(super) fn columns(definition: &Value, version: &str) -> Vec<CustomColumn> {
     let Some(version) = versions.find(|served| served["name"] == version) else { return Vec::new() };
     let column = |column: &Value| {
         let field = |name: &str| text(&column[name]).to_owned();
+        let path = Some(field("jsonPath")).filter(|path| (1..=PATH_BYTES_MAX).contains(&path.len()))?;
         Some(CustomColumn {
             name: field("name"),
             kind: field("type"),
             format: field("format"),
             description: field("description"),
             priority: column["priority"].as_i64().unwrap_or_default(),
-            path: parse(text(&column["jsonPath"]))?,
+            path: JsonPath::parse(&path).ok()?,
         })
     };
     items(&version["additionalPrinterColumns"]).iter().filter_map(column).collect()
@@ -55,8 +47,7 @@ impl CustomColumn {
     }
 
     pub(super) fn cell(&self, row: &Row<'_>) -> Value {
-        let found = self.path.iter().try_fold(row.object, |value, step| step.follow(value));
-        let Some(value) = found else { return Value::Null };
+        let Some(value) = self.path.find(row.object).first().copied() else { return Value::Null };
         match &*self.kind {
             "integer" => value.as_i64().or_else(|| whole(value)).map_or(Value::Null, Value::from),
             "number" => value.as_f64().map_or(Value::Null, Value::from),
@@ -77,103 +68,42 @@ fn whole(value: &Value) -> Option<i64> {
     value.as_f64().map(|number| number as i64)
 }
 
-impl Step {
-    fn follow<'a>(&self, value: &'a Value) -> Option<&'a Value> {
-        match self {
-            Self::Member(name) => value.get(name),
-            Self::Element(at) => {
-                let items = value.as_array()?;
-                let back = usize::try_from(at.unsigned_abs()).ok()?;
-                items.get(if *at < 0 { items.len().checked_sub(back)? } else { back })
-            }
-            Self::First => match value {
-                Value::Array(items) => items.first(),
-                Value::Object(members) => members.values().next(),
-                _ => None,
-            },
-            Self::Where(name, wanted) => items(value).iter().find(|item| text(&item[name]) == wanted),
-        }
-    }
-}
-
-/// Parses the simple paths that definitions use; returns `None` for others.
-fn parse(path: &str) -> Option<Vec<Step>> {
-    let mut rest = path.trim().strip_prefix('$').unwrap_or(path.trim());
-    let mut steps = Vec::new();
-    while !rest.is_empty() {
-        if let Some(bracket) = rest.strip_prefix('[') {
-            let (inside, after) = bracket.split_once(']')?;
-            steps.push(subscript(inside.trim())?);
-            rest = after;
-        } else {
-            let (name, after) = member(rest.strip_prefix('.')?)?;
-            steps.push(Step::Member(name));
-            rest = after;
-        }
-    }
-    Some(steps).filter(|steps| !steps.is_empty())
-}
-
-/// Parses a name; a backslash precedes a dot that belongs to it.
-fn member(text: &str) -> Option<(String, &str)> {
-    let mut name = String::new();
-    let mut letters = text.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '\\' => name.push(letters.next()?.1),
-            '.' | '[' => return Some((name, &text[at..])).filter(|(name, _)| !name.is_empty()),
-            '*' | '{' | '}' | ' ' => return None,
-            letter => name.push(letter),
-        }
-    }
-    Some((name, "")).filter(|(name, _)| !name.is_empty())
-}
-
-fn subscript(inside: &str) -> Option<Step> {
-    let quoted = |text: &str| {
-        let text = text.trim();
-        let unquoted = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
-        unquoted('\'').or_else(|| unquoted('"')).map(str::to_owned)
-    };
-    if let Some(condition) = inside.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
-        let (left, right) = condition.split_once("==")?;
-        let (name, rest) = member(left.trim().strip_prefix("@.")?)?;
-        return Some(Step::Where(name, quoted(right)?)).filter(|_| rest.is_empty());
-    }
-    match inside {
-        "*" => Some(Step::First),
-        _ => quoted(inside).map(Step::Member).or_else(|| inside.parse().ok().map(Step::Element)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn json_paths_of_definitions_are_parsed() {
-        let member = |name: &str| Step::Member(name.to_owned());
-        for (path, expected) in [
-            (".spec.replicas", Some(vec![member("spec"), member("replicas")])),
-            (".metadata.labels['a.b/c']", Some(vec![member("metadata"), member("labels"), member("a.b/c")])),
-            (".metadata.labels.a\\.b/c", Some(vec![member("metadata"), member("labels"), member("a.b/c")])),
-            (".spec.hosts[0]", Some(vec![member("spec"), member("hosts"), Step::Element(0)])),
-            (".spec.hosts[*]", Some(vec![member("spec"), member("hosts"), Step::First])),
-            (
-                ".status.conditions[?(@.type==\"Ready\")].status",
-                Some(vec![
-                    member("status"),
-                    member("conditions"),
-                    Step::Where("type".to_owned(), "Ready".to_owned()),
-                    member("status"),
-                ]),
-            ),
-            ("spec", None),
-            ("", None),
-            (".spec..x", None),
-            (".spec[?(@.a>1)]", None),
+    fn cells_show_values_of_json_paths() {
+        let object = json!({
+            "metadata": {"labels": {"a.b/c": "x"}},
+            "spec": {"replicas": 3, "ratio": 1.5, "hosts": ["one", "two"]},
+            "status": {"conditions": [{"type": "Old", "status": "False"}, {"type": "Ready", "status": "True"}]},
+        });
+        let cell = |path: &str, kind: &str| {
+            let column = json!({"name": "C", "type": kind, "jsonPath": path});
+            let version = json!({"name": "v1", "additionalPrinterColumns": [column]});
+            let columns = columns(&json!({"spec": {"versions": [version]}}), "v1");
+            columns.first().map(|column| column.cell(&Row { object: &object, now: Timestamp::UNIX_EPOCH }))
+        };
+        for (path, kind, expected) in [
+            (".spec.replicas", "integer", json!(3)),
+            (".spec.ratio", "integer", json!(1)),
+            (".spec.replicas", "string", json!("3")),
+            (".spec.none.deeper", "string", Value::Null),
+            (".metadata.labels['a.b/c']", "string", json!("x")),
+            (".metadata.labels.a\\.b/c", "string", json!("x")),
+            (".spec.hosts[0]", "string", json!("one")),
+            (".spec.hosts[-1]", "string", json!("two")),
+            (".spec.hosts[*]", "string", json!("one")),
+            (".status.conditions[?(@.type==\"Ready\")].status", "string", json!("True")),
         ] {
-            assert_eq!(parse(path), expected, "{path}");
+            assert_eq!(cell(path, kind), Some(expected), "{path}");
+        }
+        for invalid in ["", ".spec[", &format!(".{}", "x".repeat(PATH_BYTES_MAX))] {
+            assert_eq!(cell(invalid, "string"), None, "{invalid}");
         }
     }
 }

@@ -1,0 +1,96 @@
+//! Paths in the syntax of kubectl and of custom resource definitions.
+//!
+//! They are evaluated according to RFC 9535; kubectl's spelling of names (`.app\.kubernetes\.io/name`) is translated.
+
+use jsonpath_rust::{
+    parser::{model::JpQuery, parse_json_path},
+    query::{QueryRef, js_path_process},
+};
+use serde_json::Value;
+
+/// Path to values of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct JsonPath(JpQuery);
+
+/// Text that is not a path.
+#[derive(Debug, thiserror::Error)]
+#[error("unexpected JSONPath {0}")]
+pub(crate) struct JsonPathError(String);
+
+impl JsonPath {
+    /// Parses `{.metadata.name}`, `.metadata.name` or `metadata.name`.
+    pub(crate) fn parse(text: &str) -> Result<Self, JsonPathError> {
+        let inner = text.trim().strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text.trim());
+        let path = standard(inner)?;
+        let expected = "expected for instance {.metadata.name} or {.items[*].spec.nodeName}";
+        parse_json_path(&path).map(Self).map_err(|_| JsonPathError(format!("{text:?}, {expected}")))
+    }
+
+    /// Returns the values at the path; none if a member is missing.
+    pub(crate) fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
+        let found = js_path_process(&self.0, value).unwrap_or_default();
+        found.into_iter().map(QueryRef::val).collect()
+    }
+}
+
+/// Translates a path from kubectl's spelling to that of the standard.
+fn standard(path: &str) -> Result<String, JsonPathError> {
+    let path = path.trim();
+    let mut rest = path.strip_prefix(['$', '@']).unwrap_or(path);
+    let mut standard = String::from("$");
+    while !rest.is_empty() {
+        if rest.starts_with('[') {
+            let end = bracket_end(rest).ok_or_else(|| JsonPathError(format!("{path:?}: a ']' is missing")))?;
+            standard.push_str(&rest[..end]);
+            rest = &rest[end..];
+            continue;
+        }
+        let descends = rest.starts_with("..");
+        rest = rest.trim_start_matches('.');
+        let (name, behind) = member(rest);
+        rest = behind;
+        if descends {
+            standard.push_str("..");
+        }
+        match &*name {
+            "" if rest.is_empty() || rest.starts_with('[') => {}
+            "" => return Err(JsonPathError(format!("{path:?}, expected a name at {rest:?}"))),
+            "*" => standard.push_str("[*]"),
+            name => {
+                let escaped = name.replace('\\', "\\\\").replace('\'', "\\'");
+                standard.extend(["['", &escaped, "']"]);
+            }
+        }
+    }
+    Ok(standard)
+}
+
+/// Splits off the name of a member, in which a backslash escapes the next character.
+fn member(text: &str) -> (String, &str) {
+    let mut name = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '.' | '[' => return (name, &text[at..]),
+            '\\' => name.extend(letters.next().map(|(_, escaped)| escaped)),
+            _ => name.push(letter),
+        }
+    }
+    (name, "")
+}
+
+/// Returns the length of the bracketed part at the start of `text`.
+fn bracket_end(text: &str) -> Option<usize> {
+    let (mut depth, mut quote) = (0_usize, None);
+    for (at, letter) in text.char_indices() {
+        match (quote, letter) {
+            (None, '\'' | '"') => quote = Some(letter),
+            (Some(open), _) if open == letter => quote = None,
+            (None, '[') => depth += 1,
+            (None, ']') if depth == 1 => return Some(at + 1),
+            (None, ']') => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
