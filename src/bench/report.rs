@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -91,7 +90,7 @@ pub fn number(value: f64, decimals: usize) -> String {
 }
 
 /// Returns the JSON document: machine, options, and each figure with its median and range.
-pub fn document(measured: &[Measured], machine: &Machine, options: &impl Serialize) -> Value {
+pub fn document(measured: &[Measured], machine: &Machine, options: &Value) -> Value {
     let results: Vec<Value> = measured
         .iter()
         .map(|of| {
