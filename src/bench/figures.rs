@@ -279,7 +279,6 @@ pub(super) mod testing {
                 wall_nanos: 500_000_000,
                 cpu_nanos: 450_000_000,
                 resident: 43_000_000,
-                bodies: 9_500_000,
                 written: 5_000_000,
             }),
             latency: Some(Latency { p50: 250_000, p90: 400_000, p99: 900_000, max: 3_000_000, changes: 600 }),

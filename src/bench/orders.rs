@@ -93,8 +93,6 @@ pub struct EventsCost {
     pub cpu_nanos: u64,
     /// Resident bytes of the idle engine.
     pub resident: u64,
-    /// Bytes of the cached objects in their cached form.
-    pub bodies: u64,
     /// Bytes written to disks since the order.
     pub written: u64,
 }

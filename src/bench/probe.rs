@@ -287,7 +287,6 @@ impl Probe {
             wall_nanos: if first > 0 { last.saturating_sub(first) } else { 0 },
             cpu_nanos: cpu() - self.phase.cpu,
             resident: resident(),
-            bodies: self.view().map_or(0, |view| view.bytes),
             written: written() - self.phase.written,
         }
     }

@@ -253,8 +253,8 @@ async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> any
             let include = if args.sort_by.is_some() { "?includeObject=Object" } else { "" };
             let path = format!("{}/{encoded}{include}", target.resource.path(Some(&args.namespace)));
             match read(args, engine, &path, OBJECT_NAMES).await {
-                Ok(page) if args.output.is_table() => printer.page(page)?,
-                Ok(object) => printer.page(json!({"items": [object]}))?,
+                Ok(page) if args.output.is_table() => printer.page(page),
+                Ok(object) => printer.page(json!({"items": [object]})),
                 Err(error) => missing.push(error),
             }
         }
@@ -284,7 +284,7 @@ async fn list(
         let path = format!("{}?{}", resource.path(namespace), args.query(token.as_deref()));
         let page = read(args, engine, &path, LIST_NAMES).await?;
         token = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
-        printer.page(page)?;
+        printer.page(page);
         if token.is_none() {
             return Ok(());
         }
