@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use strum::AsRefStr;
+
 use super::{
     figures::named,
     measure::Machine,
@@ -22,14 +24,17 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2937}.t{font-we
     .a{fill:#c2410c}.b{fill:#94a3b8}.f{fill:#9ca3af;fill-opacity:.2}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}\
     .s{fill:#9ca3af}.a{fill:#fb923c}.b{fill:#64748b}}";
 
-/// Colour of a bar, by prominence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Colour of a bar, by prominence, with its class in [`STYLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 pub enum Colour {
     /// Most prominent.
+    #[strum(serialize = "a")]
     Orange,
     /// Less prominent.
+    #[strum(serialize = "b")]
     Grey,
     /// Background.
+    #[strum(serialize = "f")]
     Faint,
 }
 
@@ -73,11 +78,7 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
             put(format_args!("<text x=\"{x}\" y=\"{base:.0}\" text-anchor=\"end\">{}</text>", escape(&row.name)));
             let mut end = LEFT;
             for (length, colour) in &row.bars {
-                let class = match colour {
-                    Colour::Orange => "a",
-                    Colour::Grey => "b",
-                    Colour::Faint => "f",
-                };
+                let class = colour.as_ref();
                 let width = (SPACE * length / longest).max(1.0);
                 put(format_args!(
                     "<rect x=\"{LEFT}\" y=\"{y:.0}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"2\" class=\"{class}\"/>"
@@ -174,7 +175,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::{Run, testing::run};
+    use crate::bench::figures::{Latency, Run, testing::run};
 
     fn drawn(runs: &[(&str, Run)]) -> String {
         let of = |(name, run): &(&str, Run)| Measured {
@@ -195,8 +196,7 @@ mod tests {
 
     #[test]
     fn drawing_stays_within_picture_and_escapes_text() {
-        let slow =
-            Run { latency: run().latency.map(|of| super::super::figures::Latency { max: 90_000_000, ..of }), ..run() };
+        let slow = Run { latency: Latency { max: 90_000_000, ..run().latency }, ..run() };
         let picture = drawn(&[("pods", run()), ("a<b", slow)]);
         assert!(picture.contains("A&lt;B&gt; &amp; &quot;C&quot;") && picture.contains(">a&lt;b<"));
         let height = values(&picture, "height")[0];
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn bar_lengths_are_proportional_to_figures() {
         let mut twice = run();
-        twice.events.as_mut().unwrap().cpu_nanos *= 2;
+        twice.events.cpu_nanos *= 2;
         let picture = drawn(&[("one", run()), ("two", twice)]);
         let widths = values(&picture, "width");
         assert_eq!(widths[1..3], [SPACE / 2.0, SPACE], "the first is that of the picture");
@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn chart_omits_unmeasured_figures() {
-        let picture = drawn(&[("pods", Run { latency: None, reads: None, reads_beside_writer: None, ..run() })]);
+        let run = Run { events: run().events, synced: run().synced, ..Run::default() };
+        let picture = drawn(&[("pods", run)]);
         assert!(
             picture.contains("CPU an event") && !picture.contains("socket to handler") && !picture.contains("Reads")
         );

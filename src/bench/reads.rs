@@ -60,12 +60,18 @@ impl Reading {
             round.len()
         });
         took.sort_unstable();
-        let [p50, p99, p999] = [500, 990, 999].map(|permille| percentile(&took, permille).unwrap_or_default());
-        let found = (!by_key_only).then(|| self.found(within));
-        let by_keys = (!by_key_only).then(|| self.by_keys(within));
-        let by_index = (!by_key_only).then(|| self.by_index(within));
-        let by_selector = if by_key_only { None } else { self.by_selector(within) };
-        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, found, by_keys, by_index, by_selector }
+        let [p50_nanos, p99_nanos, p999_nanos] = [500, 990, 999].map(|permille| percentile(&took, permille));
+        let reads = Reads { by_key, p50_nanos, p99_nanos, p999_nanos, ..Reads::default() };
+        if by_key_only {
+            return reads;
+        }
+        Reads {
+            found: self.found(within),
+            by_keys: self.by_keys(within),
+            by_index: self.by_index(within),
+            by_selector: self.by_selector(within),
+            ..reads
+        }
     }
 
     fn read(&self, key: KeyRef<'_>) {
@@ -97,13 +103,13 @@ impl Reading {
         })
     }
 
-    fn by_selector(&self, within: Duration) -> Option<f64> {
-        let selector = self.selector.as_ref()?;
+    fn by_selector(&self, within: Duration) -> f64 {
+        let Some(selector) = &self.selector else { return 0.0 };
         let all = usize::try_from(self.lister.len()).unwrap_or(usize::MAX);
-        Some(rate(within, || {
+        rate(within, || {
             black_box(self.lister.list(selector));
             all
-        }))
+        })
     }
 }
 

@@ -137,10 +137,10 @@ fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::testing::run;
+    use crate::bench::{figures::testing::run, orders::EventsCost};
 
     fn measured() -> Vec<Measured> {
-        let slower = Run { flow: None, events: None, ..run() };
+        let slower = Run { flow: 0.0, events: EventsCost::default(), ..run() };
         vec![
             Measured { name: "pods".to_owned(), title: "pods, 9 KB".to_owned(), runs: vec![run(), run()] },
             Measured { name: "events".to_owned(), title: "events, 1 KB".to_owned(), runs: vec![slower] },

@@ -5,11 +5,12 @@
 use std::{
     collections::VecDeque,
     io::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use crate::{
+    mutex::lock,
     registry::Registry,
     simulator::News,
     status::{UnitState, UnitView},
@@ -39,24 +40,21 @@ const SIZE: (usize, usize) = (80, 24);
 
 /// Newest events as lines, shared by the handler that writes them and the frame that shows them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
+pub(crate) struct Recent(Arc<Mutex<Vec<String>>>);
 
 impl Recent {
-    fn newest(&self, count: usize) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().skip(lines.len().saturating_sub(count)).cloned().collect()
+    fn newest(&self) -> Vec<String> {
+        lock(&self.0).clone()
     }
 }
 
 impl Write for Recent {
-    /// Appends whole lines.
+    /// Appends whole lines, and forgets old ones.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let surplus = (lines.len() + EVENTS_MAX).saturating_sub(2 * EVENTS_MAX);
+        let mut lines = lock(&self.0);
+        lines.extend(String::from_utf8_lossy(text).lines().map(str::to_owned));
+        let surplus = lines.len().saturating_sub(EVENTS_MAX);
         lines.drain(..surplus);
-        let newest = String::from_utf8_lossy(text);
-        let all: Vec<&str> = newest.lines().collect();
-        lines.extend(all[all.len().saturating_sub(EVENTS_MAX)..].iter().map(|line| (*line).to_owned()));
         Ok(text.len())
     }
 
@@ -99,7 +97,7 @@ pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
             let frame = Frame {
                 synced,
                 news: surroundings.news.latest(),
-                events: surroundings.recent.newest(EVENTS_MAX),
+                events: surroundings.recent.newest(),
                 footer: &surroundings.footer,
                 colours: colours(),
             };
@@ -142,22 +140,13 @@ struct Row {
 
 impl Board {
     /// Updates the rows. A type moves up only past a clearly less active one, so that rows do not jump.
-    fn update(&mut self, views: Vec<UnitView>) {
-        let mut before: Vec<Row> = std::mem::take(&mut self.rows);
-        let mut new = Vec::new();
-        let mut kept: Vec<(usize, Row)> = Vec::new();
-        for view in views {
-            let is_it = |row: &Row| {
-                (&row.view.name, &row.view.api_version, &row.view.plural)
-                    == (&view.name, &view.api_version, &view.plural)
-            };
-            match before.iter().position(is_it) {
-                Some(at) => kept.push((at, Row { view, ..before[at].take() })),
-                None => new.push(Row { view, counts: VecDeque::new(), score: 0.0 }),
-            }
-        }
-        kept.sort_by_key(|(at, _)| *at);
-        self.rows = kept.into_iter().map(|(_, row)| row).chain(new).collect();
+    fn update(&mut self, mut views: Vec<UnitView>) {
+        self.rows.retain_mut(|row| {
+            let known = (&row.view.api_version, &row.view.plural);
+            let at = views.iter().position(|view| (&view.api_version, &view.plural) == known);
+            at.map(|at| row.view = views.remove(at)).is_some()
+        });
+        self.rows.extend(views.into_iter().map(|view| Row { view, counts: VecDeque::new(), score: 0.0 }));
         for row in &mut self.rows {
             row.count();
         }
@@ -172,11 +161,6 @@ impl Board {
 }
 
 impl Row {
-    fn take(&mut self) -> Self {
-        let (counts, score) = (std::mem::take(&mut self.counts), self.score);
-        Self { view: self.view.clone(), counts, score }
-    }
-
     /// Adds the events of this frame to the score. The first list does not count, because it does not show activity.
     fn count(&mut self) {
         let now = events(&self.view);
@@ -399,7 +383,6 @@ mod tests {
             let lines: Vec<_> = (0..batch).map(|line| format!("{batch}.{line}\n")).collect();
             recent.write_all(lines.concat().as_bytes()).unwrap();
         }
-        assert_eq!(recent.newest(2), ["99.97", "99.98"]);
-        assert!(recent.newest(1000).len() <= 2 * EVENTS_MAX);
+        assert_eq!(recent.newest(), ["99.94", "99.95", "99.96", "99.97", "99.98"]);
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         Generator, ReplayServer, Shape,
         figures::{Latency, Run, per_second},
         measure::monotonic,
-        orders::{EngineOptions, EngineOrder, EventsCost, Synced},
+        orders::{EngineOptions, EngineOrder, EventsCost},
         report::{Measured, grouped},
     },
     list_watch::kube::{ClusterAccess, raw::RawClient},
@@ -62,9 +62,9 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     let resource = shape.resource().qualified_name();
     let mut engine = EngineProcess::start(&options(args, server.url(), resource, indexes, state.as_ref()), progress)?;
 
-    let synced: Synced = engine.result("sync").await?;
+    let synced = engine.result("sync").await?;
     let meanwhile = server.hold();
-    let flow = (args.flow > 0).then(|| per_second(meanwhile, monotonic() - flow_began));
+    let flow = per_second(meanwhile, monotonic() - flow_began);
     let at = generator.version(meanwhile);
     engine.ask::<()>(&EngineOrder::Reach(at), "catching up").await?;
     engine.result::<EventsCost>("catching up").await?;
@@ -72,7 +72,7 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     let target = at + changes;
     engine.ask::<()>(&EngineOrder::Reach(target), "events").await?;
     server.release(changes);
-    let events: EventsCost = engine.result("events").await?;
+    let events = engine.result("events").await?;
 
     engine.ask::<()>(&EngineOrder::Note(target + TICKS), "single changes").await?;
     let sent = server.tick(TICKS, TICK_EVERY).await;
@@ -81,16 +81,16 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     let (reads, _): (_, f64) = engine.ask(&EngineOrder::Read { by_key_only: false }, "reads").await?;
     server.flood();
     tokio::time::sleep(FLOOD_BEGINS).await;
-    let beside = engine.ask(&EngineOrder::Read { by_key_only: true }, "reads beside a writer").await?;
+    let reads_beside_writer = engine.ask(&EngineOrder::Read { by_key_only: true }, "reads beside a writer").await?;
     Ok(Run {
         object_bytes: generator.object_bytes() as u64,
         synced,
         flow,
         changes,
-        events: Some(events),
+        events,
         latency,
-        reads: Some(reads),
-        reads_beside_writer: Some(beside),
+        reads,
+        reads_beside_writer,
     })
 }
 
@@ -104,7 +104,7 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> 
     let follow = EngineOrder::Follow(u64::try_from(args.within.as_millis())?);
     let events = engine.ask(&follow, "events as they come").await?;
     let (reads, _): (_, f64) = engine.ask(&EngineOrder::Read { by_key_only: false }, "reads").await?;
-    Ok(Run { synced, events: Some(events), reads: Some(reads), ..Run::default() })
+    Ok(Run { synced, events, reads, ..Run::default() })
 }
 
 /// Fails early in cases where an engine would retry forever.
