@@ -160,9 +160,9 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
         let named = args.types_and_names()?;
         // An engine that is not there is reported in better words here than by discovery.
         engine.get("/livez", "*/*").await?;
-        let catalog = discovery::discover(&engine.access().client()?).await?;
+        let catalog = discovery::discover(&engine.access.client()?).await?;
         let target = |(resource, names): (String, Vec<String>)| {
-            Ok(Target { resource: resolve(engine.url(), &catalog, &resource)?, names })
+            Ok(Target { resource: resolve(&engine.url, &catalog, &resource)?, names })
         };
         let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<_>>>()?;
         print(args, &engine, &targets).await

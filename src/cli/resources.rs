@@ -74,12 +74,7 @@ pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
             print_table(&config, &rows)?;
             tell(&config, &catalog, &selection, args.all);
         }
-        Output::Json => {
-            let document = document(&config, &catalog, &selection, &rows);
-            let mut stdout = io::stdout().lock();
-            serde_json::to_writer_pretty(&mut stdout, &document)?;
-            stdout.write_all(b"\n")?;
-        }
+        Output::Json => writeln!(io::stdout(), "{:#}", document(&config, &catalog, &selection, &rows))?,
     }
     Ok(())
 }

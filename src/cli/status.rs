@@ -74,7 +74,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
         let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
         let metrics = engine.get("/metrics", "text/plain").await?;
         Ok(Status {
-            url: engine.url().to_owned(),
+            url: engine.url.clone(),
             process: Process::of(&String::from_utf8_lossy(&metrics.body), Timestamp::now()),
             undiscovered: undiscovered(&String::from_utf8_lossy(&readiness.body)),
             resources,

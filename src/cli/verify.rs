@@ -93,7 +93,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (url, server, verdicts) = runtime.block_on(async {
         let engine = args.engine.client(config.as_ref())?;
-        let url = engine.url().to_owned();
+        let url = engine.url.clone();
         let Resources { server, resources: units } = engine.get_json("/v1/resources").await?;
         let is_open_here = |server: &&str| server.starts_with("http://") && is_loopback(server) && is_loopback(&url);
         let access = match server.as_deref().filter(is_open_here).filter(|_| !is_named) {
@@ -114,10 +114,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     })?;
     match args.output {
         Output::Table => print_table(&verdicts)?,
-        Output::Json => {
-            let document = document(&url, &server, &verdicts);
-            writeln!(io::stdout(), "{document:#}")?;
-        }
+        Output::Json => writeln!(io::stdout(), "{:#}", document(&url, &server, &verdicts))?,
     }
     conclude(&verdicts)
 }

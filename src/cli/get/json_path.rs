@@ -39,9 +39,9 @@ fn standard(path: &str) -> anyhow::Result<String> {
     let mut standard = String::from("$");
     while !rest.is_empty() {
         if rest.starts_with('[') {
-            let end = bracket_end(rest).with_context(|| format!("unexpected JSONPath {path:?}: a ']' is missing"))?;
-            standard.push_str(&rest[..end]);
-            rest = &rest[end..];
+            let end = closing(rest, ['[', ']']).with_context(|| format!("unexpected JSONPath {path:?}: a ']' is missing"))?;
+            standard.push_str(&rest[..=end]);
+            rest = &rest[end + 1..];
             continue;
         }
         let descends = rest.starts_with("..");
@@ -78,16 +78,19 @@ fn member(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Returns the length of the bracketed part at the start of `text`.
-fn bracket_end(text: &str) -> Option<usize> {
+/// Returns the position of the bracket that closes the one at the start of the text. Quoted text is skipped.
+fn closing(text: &str, [open, close]: [char; 2]) -> Option<usize> {
     let (mut depth, mut quote) = (0_usize, None);
-    for (at, letter) in text.char_indices() {
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
         match (quote, letter) {
+            (Some(_), '\\') => drop(letters.next()),
+            (Some(opened), _) if opened == letter => quote = None,
+            (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(letter),
-            (Some(open), _) if open == letter => quote = None,
-            (None, '[') => depth += 1,
-            (None, ']') if depth == 1 => return Some(at + 1),
-            (None, ']') => depth -= 1,
+            (None, _) if letter == open => depth += 1,
+            (None, _) if letter == close && depth == 1 => return Some(at),
+            (None, _) if letter == close => depth -= 1,
             _ => {}
         }
     }
@@ -120,10 +123,10 @@ impl Template {
         let mut rest = text;
         while let Some(open) = rest.find('{') {
             parts.push(Part::Text(rest[..open].to_owned()));
-            let end =
-                brace_end(&rest[open..]).with_context(|| format!("a '}}' is missing behind {:?}", &rest[open..]))?;
-            let inner = rest[open + 1..open + end].trim();
-            rest = &rest[open + end + 1..];
+            let block = &rest[open..];
+            let end = closing(block, ['{', '}']).with_context(|| format!("a '}}' is missing behind {block:?}"))?;
+            let inner = block[1..end].trim();
+            rest = &block[end + 1..];
             if let Some(path) = inner.strip_prefix("range ") {
                 ranges.push((JsonPath::parse(path)?, std::mem::take(&mut parts)));
             } else if inner == "end" {
@@ -164,22 +167,6 @@ fn fill(parts: &[Part], value: &Value, out: &mut String) {
 /// Returns text unchanged, and any other value as JSON.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// Returns the position of the `}` that closes the brace at the start of the text.
-fn brace_end(text: &str) -> Option<usize> {
-    let mut quote = None;
-    let mut letters = text.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match (quote, letter) {
-            (Some(_), '\\') => drop(letters.next()),
-            (None, '\'' | '"') => quote = Some(letter),
-            (Some(open), _) if open == letter => quote = None,
-            (None, '}') => return Some(at),
-            _ => {}
-        }
-    }
-    None
 }
 
 /// Parses a text in quotes, with the escapes of JSON.
