@@ -17,10 +17,9 @@ use crate::{
 };
 use anstyle::{AnsiColor, Style};
 use console::Term;
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
-use super::terminal::{SCREEN, colours};
+use super::terminal::{self, SCREEN, colours};
 
 /// Interval between frames.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -35,8 +34,6 @@ const NEWS_MAX: usize = 3;
 const EVENTS_MAX: usize = 5;
 /// Rows of types that take precedence over events.
 const ROWS_WANTED: usize = 12;
-/// Columns and lines to assume if the terminal does not report its size.
-const SIZE: (usize, usize) = (80, 24);
 
 /// Newest events as lines, shared by the handler that writes them and the frame that shows them.
 #[derive(Clone, Debug, Default)]
@@ -75,9 +72,8 @@ pub(crate) struct Surroundings {
 
 /// Draws frames until the screen is cleared.
 pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
-    let style = ProgressStyle::with_template("{msg}").expect("the template is right");
-    let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style));
-    let (mut board, mut size) = (Board::default(), terminal_size());
+    let drawing = terminal::drawing();
+    let (mut board, mut size) = (Board::default(), terminal::size());
     let started = Instant::now();
     let mut synced = None;
     let mut next = started;
@@ -89,7 +85,7 @@ pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
         if Instant::now() >= next {
             next += REDRAW;
             board.update(registry.views());
-            let now = terminal_size();
+            let now = terminal::size();
             if now != size {
                 wipe();
                 size = now;
@@ -101,16 +97,11 @@ pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
                 footer: &surroundings.footer,
                 colours: colours(),
             };
-            bar.set_message(frame.text(&board, size));
+            drawing.set_message(frame.text(&board, size));
         }
         let pause = if synced.is_none() { LOOK } else { next.saturating_duration_since(Instant::now()) };
         sleep(pause).await;
     }
-}
-
-fn terminal_size() -> (usize, usize) {
-    let size = Term::stderr().size_checked();
-    size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
 }
 
 /// Clears the screen: lines that were drawn for another width wrap in ways that only the terminal knows.
@@ -245,8 +236,7 @@ impl Frame<'_> {
         }
         frame.push(String::new());
         frame.extend(footer.iter().map(|line| paint(dim, line)));
-        let cut = |line: &String| console::truncate_str(line, columns.saturating_sub(1), "…").into_owned();
-        frame.iter().map(cut).collect::<Vec<_>>().join("\n")
+        terminal::cut(&frame, columns)
     }
 
     fn title(&self, board: &Board) -> String {
