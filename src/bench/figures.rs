@@ -137,7 +137,9 @@ pub const FIGURES: [Figure; 30] = [
     figure("objectBytes", "an object on the wire", "bytes", 0, |run| float(run.object_bytes)),
     figure("keptBytes", "an object's JSON as it is kept", "bytes", 0, |run| float(run.synced.object_bytes)),
     figure("syncSeconds", "sync", "s", 2, |run| float(run.synced.wall_nanos) / 1e9),
-    figure("syncCpuMicrosPerObject", "sync, CPU an object", "µs", 1, |run| per_object(run, run.synced.cpu_nanos) / 1e3),
+    figure("syncCpuMicrosPerObject", "sync, CPU an object", "µs", 1, |run| {
+        per_object(run, run.synced.cpu_nanos) / 1e3
+    }),
     figure("changesPerSecondWhileSyncing", "changes that flowed meanwhile", "1/s", 0, |run| run.flow),
     figure("peakMegabytes", "memory, most until synced", "MB", 0, |run| float(run.synced.resident_peak) / 1e6),
     figure("residentMegabytes", "memory, synced", "MB", 0, |run| float(run.synced.resident) / 1e6),
@@ -150,13 +152,17 @@ pub const FIGURES: [Figure; 30] = [
     }),
     figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per_object(run, run.synced.bodies)),
     // A single event has no duration.
-    figure("eventsPerSecond", "events a second", "1/s", 0, |run| per_second(run.events.delivered, run.events.wall_nanos)),
+    figure("eventsPerSecond", "events a second", "1/s", 0, |run| {
+        per_second(run.events.delivered, run.events.wall_nanos)
+    }),
     figure("cpuMicrosPerEvent", "CPU an event", "µs", 1, |run| per_event(run, run.events.cpu_nanos) / 1e3),
     figure("deliveredPercent", "events that were not merged", "%", 1, |run| {
         100.0 * float(run.events.delivered) / float(run.changes)
     }),
     figure("writtenBytesPerEvent", "written to disk an event", "bytes", 0, |run| per_event(run, run.events.written)),
-    figure("latencyP50Micros", "a change at rest, socket to handler, p50", "µs", 0, |run| float(run.latency.p50) / 1e3),
+    figure("latencyP50Micros", "a change at rest, socket to handler, p50", "µs", 0, |run| {
+        float(run.latency.p50) / 1e3
+    }),
     figure("latencyP90Micros", "the same, p90", "µs", 0, |run| float(run.latency.p90) / 1e3),
     figure("latencyP99Micros", "the same, p99", "µs", 0, |run| float(run.latency.p99) / 1e3),
     figure("latencyMaxMicros", "the same, longest", "µs", 0, |run| float(run.latency.max) / 1e3),
@@ -166,7 +172,9 @@ pub const FIGURES: [Figure; 30] = [
     figure("readsPerSecondInSnapshot", "reads by key in a snapshot", "1/s", 0, |run| run.reads.found),
     figure("readsPerSecondOfManyKeys", "reads by key, 64 at once", "1/s", 0, |run| run.reads.by_keys),
     figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| run.reads.by_index),
-    figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| run.reads.by_selector),
+    figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| {
+        run.reads.by_selector
+    }),
     figure("writerEventsPerSecond", "beside a writer at full speed: its events", "1/s", 0, |run| {
         run.reads_beside_writer.1
     }),

@@ -124,11 +124,8 @@ impl ReplayServer {
             behind: simulator.address(),
             client: Client::builder(TokioExecutor::new()).build_http(),
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("replay")
-            .enable_all()
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("replay").enable_all().build()?;
         let listener = {
             let _in_runtime = runtime.enter();
             TcpListener::from_std(listener)?

@@ -326,7 +326,8 @@ impl Verdict {
     /// Reports missing rights, once for each pattern and set of missing rights.
     fn refusals(&mut self, loaded: &Loaded) {
         let is_same = |one: &Claim, other: &Claim| {
-            let [one_rights, other_rights] = [one, other].map(|claim| (claim.rights.verbs(), claim.rights.namespaces()));
+            let [one_rights, other_rights] =
+                [one, other].map(|claim| (claim.rights.verbs(), claim.rights.namespaces()));
             one.is_of(&other.owned.entry, other.owned.pattern) && one_rights == other_rights
         };
         for (at, claim) in self.claims.iter().enumerate().filter(|(_, claim)| !claim.rights.refused.is_empty()) {

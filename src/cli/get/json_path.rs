@@ -39,7 +39,8 @@ fn standard(path: &str) -> anyhow::Result<String> {
     let mut standard = String::from("$");
     while !rest.is_empty() {
         if rest.starts_with('[') {
-            let end = closing(rest, ['[', ']']).with_context(|| format!("unexpected JSONPath {path:?}: a ']' is missing"))?;
+            let end =
+                closing(rest, ['[', ']']).with_context(|| format!("unexpected JSONPath {path:?}: a ']' is missing"))?;
             standard.push_str(&rest[..=end]);
             rest = &rest[end + 1..];
             continue;
