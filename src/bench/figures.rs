@@ -99,7 +99,7 @@ pub struct Figure {
 
 impl Figure {
     /// Returns the figure of a run; `None` if it was not measured.
-    fn value(&self, run: &Run) -> Option<f64> {
+    pub(super) fn value(&self, run: &Run) -> Option<f64> {
         Some((self.of)(run)).filter(|value| value.is_finite() && *value > 0.0)
     }
 }
@@ -194,19 +194,6 @@ pub struct Summary {
     pub min: f64,
     /// Largest value.
     pub max: f64,
-}
-
-impl Summary {
-    /// Summarizes a figure; `None` if no run has it.
-    pub fn of(runs: &[Run], figure: &Figure) -> Option<Self> {
-        let mut values: Vec<f64> = runs.iter().filter_map(|run| figure.value(run)).collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median =
-            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
-        Some(Self { median, min, max })
-    }
 }
 
 /// Returns the figure with this name.
@@ -313,17 +300,5 @@ mod tests {
         assert_eq!((latency.p50, latency.p90, latency.p99, latency.max), (500, 900, 990, 1_000));
         assert_eq!(Latency::of(&sent, arrived.split_off(500)).changes, 500);
         assert_eq!(Latency::of(&sent, vec![(5_000, 1)]), Latency::default());
-    }
-
-    #[test]
-    fn several_runs_give_median_and_range() {
-        let run = |bytes| Run { object_bytes: bytes, ..Run::default() };
-        let summary = |bytes: &[u64]| {
-            let runs: Vec<_> = bytes.iter().map(|bytes| run(*bytes)).collect();
-            Summary::of(&runs, named("objectBytes").unwrap())
-        };
-        assert_eq!(summary(&[30, 10, 20]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
-        assert_eq!(summary(&[10, 30]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
-        assert_eq!(summary(&[0, 0]), None);
     }
 }

@@ -11,14 +11,14 @@ use std::{
 use crate::{
     config::{Log, LogFormat, LogLevel},
     handler::stdout,
-    registry::Registry,
+    registry,
     status::{UnitState, UnitView},
 };
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 use tracing_subscriber::{
-    EnvFilter,
+    EnvFilter, Registry,
     fmt::{format::Writer, time::FormatTime},
     layer::SubscriberExt as _,
     reload,
@@ -33,8 +33,8 @@ const REDRAW: Duration = Duration::from_millis(120);
 /// Drawings on stderr, hidden if stderr is not a terminal. Log lines appear above them.
 pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Function that replaces the filter of the log.
-static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+/// Filter of the log.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Writer of whole lines to stdout or stderr, above the drawings on stderr.
 pub(crate) struct AboveTheBars<W>(pub(crate) fn() -> W);
@@ -61,8 +61,7 @@ pub(crate) fn start(log: &Log) {
         stdout::redirect(|| Box::new(AboveTheBars(io::stdout)));
     }
     let (filter, handle) = reload::Layer::new(filter(log));
-    let set_filter = move |filter| drop(handle.reload(filter)); // the subscriber lives as long as the process
-    SET_FILTER.get_or_init(|| Box::new(set_filter));
+    FILTER.get_or_init(|| handle);
     let terminal = io::stderr().is_terminal();
     let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
     let layer = tracing_subscriber::fmt::layer().with_writer(|| AboveTheBars(io::stderr)).with_target(false);
@@ -80,8 +79,8 @@ pub(crate) fn start(log: &Log) {
 
 /// Changes the level of the log; `RUST_LOG` overrides it as at the start.
 pub(crate) fn change_level(log: &Log) {
-    if let Some(set) = SET_FILTER.get() {
-        set(filter(log));
+    if let Some(handle) = FILTER.get() {
+        drop(handle.reload(filter(log))); // the subscriber lives as long as the process
     }
 }
 
@@ -136,7 +135,7 @@ pub(crate) fn cut(lines: &[String], columns: usize) -> String {
 }
 
 /// Draws a line for each resource until all are synced, then erases the lines and logs the result.
-pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
+pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
     let (started, drawing) = (Instant::now(), drawing());
     while !registry.unready().is_empty() {
         let views = registry.views();

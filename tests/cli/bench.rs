@@ -12,12 +12,15 @@ use std::{
     },
 };
 
-use deltabus::internals::{
-    bench::{Generator, Probe, ReplayServer, Shape, States, figures::FIGURES, orders::EngineOptions},
-    config::Config,
-    engine::Engine,
-    list_watch::kube::ClusterAccess,
-    lister::{Lister, Selector},
+use deltabus::{
+    ObjectKey,
+    internals::{
+        bench::{Generator, Probe, ReplayServer, Shape, States, figures::FIGURES, orders::EngineOptions},
+        config::Config,
+        engine::Engine,
+        list_watch::kube::ClusterAccess,
+        lister::{Lister, Selector},
+    },
 };
 use serde_json::Value;
 use tokio::time::{Duration, sleep};
@@ -45,9 +48,10 @@ fn assert_equal(lister: &Lister, generator: &Generator, changes: u64) {
     for number in 0..generator.objects() {
         let mut expected = Vec::new();
         generator.write(number, states.last(number), &mut expected);
-        let object = lister.get(generator.key(number).as_ref()).unwrap();
-        let [is, expected]: [Value; 2] = [&*object.json(), &expected].map(|json| serde_json::from_slice(json).unwrap());
-        assert_eq!(is, expected, "object {number}");
+        let expected: Value = serde_json::from_slice(&expected).unwrap();
+        let [namespace, name] = ["namespace", "name"].map(|part| expected["metadata"][part].as_str().unwrap());
+        let object = lister.get(ObjectKey::new(namespace, name).as_ref()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&object.json()).unwrap(), expected, "object {number}");
     }
 }
 
