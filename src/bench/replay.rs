@@ -18,7 +18,7 @@ use axum::{
     routing::get,
     serve::ListenerExt as _,
 };
-use http::{StatusCode, header, uri::InvalidUri};
+use http::{StatusCode, Uri, header};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
@@ -234,6 +234,7 @@ fn refuse(code: StatusCode, message: &str) -> Refusal {
 }
 
 /// Answers a request for the generated type.
+#[expect(clippy::unused_async, reason = "axum calls async functions")]
 async fn answer(
     State(shared): State<Arc<Shared>>,
     asked: Result<Query<Asked>, QueryRejection>,
@@ -271,8 +272,8 @@ fn list(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
 /// Forwards a request to the simulated API server.
 async fn forward(State(shared): State<Arc<Shared>>, mut request: Request) -> Result<Response, Refusal> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    let uri = format!("http://{}{path}", shared.behind).parse();
-    *request.uri_mut() = uri.map_err(|error: InvalidUri| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let uri = format!("http://{}{path}", shared.behind).parse::<Uri>();
+    *request.uri_mut() = uri.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
     let response = shared.client.request(request).await;
     let response = response.map_err(|error| refuse(StatusCode::BAD_GATEWAY, &error.to_string()))?;
     Ok(response.map(Body::new))

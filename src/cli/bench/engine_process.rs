@@ -68,7 +68,7 @@ impl<'a> EngineProcess<'a> {
             let Some(line) = self.answers.next_line().await? else {
                 bail!("the engine process has ended: {}", self.child.wait().await?);
             };
-            let answer = serde_json::from_str(&line);
+            let answer = serde_json::from_str::<EngineAnswer>(&line);
             match answer.with_context(|| format!("unexpected answer of the engine process: {line:?}"))? {
                 EngineAnswer::Progress { done, wrong } => self.progress.count(phase, done, wrong.as_deref()),
                 EngineAnswer::Failed(error) => bail!(error),

@@ -83,7 +83,7 @@ mod tests {
         let cache = [("a", "1", "10"), ("b", "2", "11"), ("c", "3", "12"), ("d", "4", "13"), ("e", "5", "14")];
         let server = [("f", "6", "15"), ("e", "5", "14"), ("c", "9", "12"), ("b", "2", "20"), ("a", "1", "10")];
         let side = |objects: [(&str, &str, &str); 5]| {
-            objects.map(|(key, uid, version)| (key.into(), state(uid, version))).to_vec()
+            objects.map(|(key, uid, version)| (Box::<str>::from(key), state(uid, version))).to_vec()
         };
         let outcome = compare(side(cache), side(server));
         assert_eq!((outcome.objects, outcome.different), (6, 4));

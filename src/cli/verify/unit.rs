@@ -230,7 +230,7 @@ impl Unit {
 
     async fn cache_page(&self, parties: &Parties, next: &str) -> anyhow::Result<Page> {
         let unit = self.id.unwrap_or_default().to_string();
-        let path = self.path(&[("unit", &unit), ("limit", PAGE), ("continue", next)]);
+        let path = self.path(&[("unit", &*unit), ("limit", PAGE), ("continue", next)]);
         let answer = parties.engine.ask(&path, LIST).await?;
         if answer.code == 404 {
             bail!(GONE);
