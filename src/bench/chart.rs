@@ -38,13 +38,15 @@ pub enum Colour {
     Faint,
 }
 
+type Lengths = Vec<(f64, Colour)>;
+
 /// Bars of one row, drawn on top of each other, the longest first.
 #[derive(Clone, Debug)]
 pub struct Bars {
     /// Name to the left of the bars.
     pub name: String,
     /// Lengths of the bars, in the unit of the panel.
-    pub bars: Vec<(f64, Colour)>,
+    pub bars: Lengths,
     /// Text to the right of the bars.
     pub label: String,
 }
@@ -100,10 +102,9 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
 /// Draws CPU per event, cached size relative to the received size, latency and reads, for each measured kind.
 pub fn svg(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
-    let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<Bars>| Panel {
-        title: title.to_owned(),
-        note: note.to_owned(),
-        rows: measured.iter().filter_map(row).collect(),
+    let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<(Lengths, String)>| {
+        let bars = |of: &Measured| row(of).map(|(bars, label)| Bars { name: of.name.clone(), bars, label });
+        Panel { title: title.to_owned(), note: note.to_owned(), rows: measured.iter().filter_map(bars).collect() }
     };
     let panels = [
         panel(
@@ -131,32 +132,32 @@ fn median(of: &Measured, key: &str) -> Option<f64> {
     named(key).and_then(|figure| of.summary(figure)).map(|summary| summary.median)
 }
 
-fn cpu(of: &Measured) -> Option<Bars> {
+fn cpu(of: &Measured) -> Option<(Lengths, String)> {
     let micros = median(of, "cpuMicrosPerEvent")?;
     let a_second = 1e6 / micros.max(1e-3);
     let json = median(of, "objectBytes").map(|bytes| format!(", {} MB of JSON", number(a_second * bytes / 1e6, 0)));
     let label = format!("{} → {} events{}", number(micros, 1), number(a_second, 0), json.unwrap_or_default());
-    Some(Bars { name: of.name.clone(), bars: vec![(micros, Colour::Orange)], label })
+    Some((vec![(micros, Colour::Orange)], label))
 }
 
-fn memory(of: &Measured) -> Option<Bars> {
+fn memory(of: &Measured) -> Option<(Lengths, String)> {
     let resident = median(of, "residentBytesPerObject")?;
     let whole = median(of, "objectBytes").or_else(|| median(of, "keptBytes"))?;
     let bodies = median(of, "bodyBytesPerObject")?.min(resident);
     let [percent, kept, json] = [100.0 * resident / whole, resident, whole].map(|value| number(value, 0));
     let bars = vec![(1.0, Colour::Faint), (resident / whole, Colour::Grey), (bodies / whole, Colour::Orange)];
-    Some(Bars { name: of.name.clone(), bars, label: format!("{percent} %: {kept} of {json} bytes") })
+    Some((bars, format!("{percent} %: {kept} of {json} bytes")))
 }
 
-fn latency(of: &Measured) -> Option<Bars> {
+fn latency(of: &Measured) -> Option<(Lengths, String)> {
     let [p50, p90, p99, max] = ["P50", "P90", "P99", "Max"].map(|which| median(of, &format!("latency{which}Micros")));
     let (p50, p99) = (p50?, p99?);
     let [half, nine, most, longest] = [p50, p90?, p99, max?].map(|micros| number(micros, 0));
     let label = format!("{half}; p90 {nine}, p99 {most}, longest {longest}");
-    Some(Bars { name: of.name.clone(), bars: vec![(p99, Colour::Grey), (p50, Colour::Orange)], label })
+    Some((vec![(p99, Colour::Grey), (p50, Colour::Orange)], label))
 }
 
-fn reads(of: &Measured) -> Option<Bars> {
+fn reads(of: &Measured) -> Option<(Lengths, String)> {
     let quiet = median(of, "readsPerSecond")?;
     let (mut bars, mut label) = (vec![(quiet, Colour::Grey)], number(quiet / 1e6, 1));
     if let (Some(beside), Some(events)) =
@@ -165,7 +166,7 @@ fn reads(of: &Measured) -> Option<Bars> {
         bars.push((beside, Colour::Orange));
         label = format!("{label}, {} beside {} events/s", number(beside / 1e6, 1), number(events, 0));
     }
-    Some(Bars { name: of.name.clone(), bars, label })
+    Some((bars, label))
 }
 
 fn escape(text: &str) -> String {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     engine_client::EngineArgs,
     handlers::{last_error, state, text},
-    report,
+    report::{self, HEADER},
 };
 
 /// Lag at which a unit or handler counts as late.
@@ -22,7 +22,6 @@ const LATE: Duration = Duration::from_secs(30);
 /// Rows of a table; further rows are only counted.
 const ROWS_MAX: usize = 12;
 
-const HEADER: Style = Style::new().bold();
 const WELL: Style = Style::new();
 const LATE_ROW: Style = AnsiColor::Red.on_default();
 
@@ -332,7 +331,7 @@ fn print_table(columns: [Column; 7], all: &[Value], late: fn(&Value) -> Option<S
     cells.extend(rows.iter().map(|(why, row)| columns.map(|(_, cell)| cell(row, why.as_deref()))));
     let styles = rows.iter().map(|(why, _)| if why.is_some() { LATE_ROW } else { WELL });
     writeln!(io::stdout())?;
-    report::print_table(&cells, [HEADER].into_iter().chain(styles))?;
+    report::print_table(&cells, styles)?;
     if more > 0 {
         writeln!(io::stdout(), "and {more} more")?;
     }

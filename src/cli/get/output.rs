@@ -3,14 +3,14 @@
 use std::io::{self, Write as _};
 
 use crate::object::ResourceType;
-use anstyle::Style;
 use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::{GetArgs, Output, json_path::JsonPath, sort::sort_by};
-use crate::cli::{report, yaml};
-
-const HEADER: Style = Style::new().bold();
+use crate::cli::{
+    report::{self, HEADER},
+    yaml,
+};
 
 /// Gap between two columns, the same as in kubectl.
 const GAP: &str = "   ";
