@@ -234,7 +234,6 @@ fn refuse(code: StatusCode, message: &str) -> Refusal {
 }
 
 /// Answers a request for the generated type.
-#[expect(clippy::unused_async, reason = "axum calls async functions")]
 async fn answer(
     State(shared): State<Arc<Shared>>,
     asked: Result<Query<Asked>, QueryRejection>,
