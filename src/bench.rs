@@ -2,13 +2,13 @@
 //! them, and the resulting figures.
 //!
 //! ```text
-//! parent ─orders─▶ server process: Generator → ReplayServer ─┐ HTTP over loopback
-//!        ─orders─▶ engine process: Probe (Engine, handler) ◀─┘
-//!        ◀─answers─ Run → figures → table, JSON, picture
+//! command: Generator → ReplayServer ─────HTTP over loopback─────▶┐
+//!          measurements ──orders──▶ engine process: Probe (Engine, handler)
+//!          Run → figures → table, JSON, picture ◀──answers──┘
 //! ```
 //!
-//! CPU and memory are those of the engine's process, which does nothing else. The command line starts the processes and
-//! passes orders and answers between them.
+//! CPU and memory are those of the engine's process, which does nothing else. The command line starts this process, and
+//! exchanges orders and answers with it.
 
 pub mod chart;
 mod field;

@@ -12,7 +12,6 @@ mod handlers;
 mod report;
 mod resources;
 mod run;
-mod schema;
 mod server;
 mod status;
 mod table;
@@ -23,7 +22,12 @@ mod validate;
 mod verify;
 mod yaml;
 
-use std::{io, path::PathBuf, process::ExitCode, sync::LazyLock};
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    sync::LazyLock,
+};
 
 use crate::{
     build_info,
@@ -269,7 +273,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Bench(args) => bench::bench(&args),
         Command::Completion(args) => Ok(completion::print(&args)?),
         Command::Config { command: ConfigCommand::Show(args) } => config_show::show(&args),
-        Command::Schema => Ok(schema::print()?),
+        Command::Schema => Ok(writeln!(io::stdout(), "{:#}", crate::config::schema::schema().to_value())?),
     }
 }
 

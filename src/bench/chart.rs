@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use strum::AsRefStr;
+
 use super::{
     figures::named,
     measure::Machine,
@@ -22,16 +24,21 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2937}.t{font-we
     .a{fill:#c2410c}.b{fill:#94a3b8}.f{fill:#9ca3af;fill-opacity:.2}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}\
     .s{fill:#9ca3af}.a{fill:#fb923c}.b{fill:#64748b}}";
 
-/// Colour of a bar, by prominence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Colour of a bar, by prominence, with its class in [`STYLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 pub enum Colour {
     /// Most prominent.
+    #[strum(serialize = "a")]
     Orange,
     /// Less prominent.
+    #[strum(serialize = "b")]
     Grey,
     /// Background.
+    #[strum(serialize = "f")]
     Faint,
 }
+
+type Lengths = Vec<(f64, Colour)>;
 
 /// Bars of one row, drawn on top of each other, the longest first.
 #[derive(Clone, Debug)]
@@ -39,7 +46,7 @@ pub struct Bars {
     /// Name to the left of the bars.
     pub name: String,
     /// Lengths of the bars, in the unit of the panel.
-    pub bars: Vec<(f64, Colour)>,
+    pub bars: Lengths,
     /// Text to the right of the bars.
     pub label: String,
 }
@@ -73,11 +80,7 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
             put(format_args!("<text x=\"{x}\" y=\"{base:.0}\" text-anchor=\"end\">{}</text>", escape(&row.name)));
             let mut end = LEFT;
             for (length, colour) in &row.bars {
-                let class = match colour {
-                    Colour::Orange => "a",
-                    Colour::Grey => "b",
-                    Colour::Faint => "f",
-                };
+                let class = colour.as_ref();
                 let width = (SPACE * length / longest).max(1.0);
                 put(format_args!(
                     "<rect x=\"{LEFT}\" y=\"{y:.0}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"2\" class=\"{class}\"/>"
@@ -99,10 +102,9 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
 /// Draws CPU per event, cached size relative to the received size, latency and reads, for each measured kind.
 pub fn svg(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
-    let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<Bars>| Panel {
-        title: title.to_owned(),
-        note: note.to_owned(),
-        rows: measured.iter().filter_map(row).collect(),
+    let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<(Lengths, String)>| {
+        let bars = |of: &Measured| row(of).map(|(bars, label)| Bars { name: of.name.clone(), bars, label });
+        Panel { title: title.to_owned(), note: note.to_owned(), rows: measured.iter().filter_map(bars).collect() }
     };
     let panels = [
         panel(
@@ -130,32 +132,32 @@ fn median(of: &Measured, key: &str) -> Option<f64> {
     named(key).and_then(|figure| of.summary(figure)).map(|summary| summary.median)
 }
 
-fn cpu(of: &Measured) -> Option<Bars> {
+fn cpu(of: &Measured) -> Option<(Lengths, String)> {
     let micros = median(of, "cpuMicrosPerEvent")?;
     let a_second = 1e6 / micros.max(1e-3);
     let json = median(of, "objectBytes").map(|bytes| format!(", {} MB of JSON", number(a_second * bytes / 1e6, 0)));
     let label = format!("{} → {} events{}", number(micros, 1), number(a_second, 0), json.unwrap_or_default());
-    Some(Bars { name: of.name.clone(), bars: vec![(micros, Colour::Orange)], label })
+    Some((vec![(micros, Colour::Orange)], label))
 }
 
-fn memory(of: &Measured) -> Option<Bars> {
+fn memory(of: &Measured) -> Option<(Lengths, String)> {
     let resident = median(of, "residentBytesPerObject")?;
     let whole = median(of, "objectBytes").or_else(|| median(of, "keptBytes"))?;
     let bodies = median(of, "bodyBytesPerObject")?.min(resident);
     let [percent, kept, json] = [100.0 * resident / whole, resident, whole].map(|value| number(value, 0));
     let bars = vec![(1.0, Colour::Faint), (resident / whole, Colour::Grey), (bodies / whole, Colour::Orange)];
-    Some(Bars { name: of.name.clone(), bars, label: format!("{percent} %: {kept} of {json} bytes") })
+    Some((bars, format!("{percent} %: {kept} of {json} bytes")))
 }
 
-fn latency(of: &Measured) -> Option<Bars> {
+fn latency(of: &Measured) -> Option<(Lengths, String)> {
     let [p50, p90, p99, max] = ["P50", "P90", "P99", "Max"].map(|which| median(of, &format!("latency{which}Micros")));
     let (p50, p99) = (p50?, p99?);
     let [half, nine, most, longest] = [p50, p90?, p99, max?].map(|micros| number(micros, 0));
     let label = format!("{half}; p90 {nine}, p99 {most}, longest {longest}");
-    Some(Bars { name: of.name.clone(), bars: vec![(p99, Colour::Grey), (p50, Colour::Orange)], label })
+    Some((vec![(p99, Colour::Grey), (p50, Colour::Orange)], label))
 }
 
-fn reads(of: &Measured) -> Option<Bars> {
+fn reads(of: &Measured) -> Option<(Lengths, String)> {
     let quiet = median(of, "readsPerSecond")?;
     let (mut bars, mut label) = (vec![(quiet, Colour::Grey)], number(quiet / 1e6, 1));
     if let (Some(beside), Some(events)) =
@@ -164,7 +166,7 @@ fn reads(of: &Measured) -> Option<Bars> {
         bars.push((beside, Colour::Orange));
         label = format!("{label}, {} beside {} events/s", number(beside / 1e6, 1), number(events, 0));
     }
-    Some(Bars { name: of.name.clone(), bars, label })
+    Some((bars, label))
 }
 
 fn escape(text: &str) -> String {
@@ -174,7 +176,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::{Run, testing::run};
+    use crate::bench::figures::{Latency, Run, testing::run};
 
     fn drawn(runs: &[(&str, Run)]) -> String {
         let of = |(name, run): &(&str, Run)| Measured {
@@ -195,8 +197,7 @@ mod tests {
 
     #[test]
     fn drawing_stays_within_picture_and_escapes_text() {
-        let slow =
-            Run { latency: run().latency.map(|of| super::super::figures::Latency { max: 90_000_000, ..of }), ..run() };
+        let slow = Run { latency: Latency { max: 90_000_000, ..run().latency }, ..run() };
         let picture = drawn(&[("pods", run()), ("a<b", slow)]);
         assert!(picture.contains("A&lt;B&gt; &amp; &quot;C&quot;") && picture.contains(">a&lt;b<"));
         let height = values(&picture, "height")[0];
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn bar_lengths_are_proportional_to_figures() {
         let mut twice = run();
-        twice.events.as_mut().unwrap().cpu_nanos *= 2;
+        twice.events.cpu_nanos *= 2;
         let picture = drawn(&[("one", run()), ("two", twice)]);
         let widths = values(&picture, "width");
         assert_eq!(widths[1..3], [SPACE / 2.0, SPACE], "the first is that of the picture");
@@ -222,7 +223,8 @@ mod tests {
 
     #[test]
     fn chart_omits_unmeasured_figures() {
-        let picture = drawn(&[("pods", Run { latency: None, reads: None, reads_beside_writer: None, ..run() })]);
+        let run = Run { events: run().events, synced: run().synced, ..Run::default() };
+        let picture = drawn(&[("pods", run)]);
         assert!(
             picture.contains("CPU an event") && !picture.contains("socket to handler") && !picture.contains("Reads")
         );

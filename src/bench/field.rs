@@ -76,7 +76,7 @@ impl ObjectTemplate<Field> {
 }
 
 impl Field {
-    pub(super) fn put(self, state: State, own: &mut Random, pool: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    fn put(self, state: State, own: &mut Random, pool: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let State { seed, number, change, version } = state;
         let set = number / 20;
         let of_object = |salt: u64| Random::new(seed ^ salt ^ (number << 8));

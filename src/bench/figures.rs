@@ -4,25 +4,25 @@ use serde::{Deserialize, Serialize};
 
 use super::orders::{EventsCost, Stamp, Synced};
 
-/// Results of one run: one engine, from its start to its end.
+/// Results of one run: one engine, from its start to its end. A value that was not measured is 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Average JSON size of an object as the server sends it, in bytes; 0 if unknown.
+    /// Average JSON size of an object as the server sends it, in bytes.
     pub object_bytes: u64,
     /// Sync of the first state.
     pub synced: Synced,
-    /// Changes per second during the sync, if there were any.
-    pub flow: Option<f64>,
+    /// Changes per second during the sync.
+    pub flow: f64,
     /// Number of changes after the sync; 0 if a live cluster was observed for some time.
     pub changes: u64,
     /// Cost of events.
-    pub events: Option<EventsCost>,
+    pub events: EventsCost,
     /// Latency of single changes.
-    pub latency: Option<Latency>,
+    pub latency: Latency,
     /// Reads while nothing changes.
-    pub reads: Option<Reads>,
+    pub reads: Reads,
     /// Reads while changes come as fast as the engine accepts them, and the number of these events per second.
-    pub reads_beside_writer: Option<(Reads, f64)>,
+    pub reads_beside_writer: (Reads, f64),
 }
 
 /// Latency of single changes from the server's socket to the handler; nanoseconds.
@@ -41,8 +41,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Joins sent and received changes by version; `None` if none of them arrived.
-    pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Option<Self> {
+    /// Joins sent and received changes by version.
+    pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Self {
         arrived.sort_unstable();
         let took = sent.iter().filter_map(|(version, at)| {
             let found = arrived.binary_search_by_key(version, |(version, _)| *version).ok()?;
@@ -51,14 +51,14 @@ impl Latency {
         let mut took: Vec<u64> = took.collect();
         took.sort_unstable();
         let [p50, p90, p99, max] = [500, 900, 990, 1000].map(|permille| percentile(&took, permille));
-        Some(Self { p50: p50?, p90: p90?, p99: p99?, max: max?, changes: took.len() })
+        Self { p50, p90, p99, max, changes: took.len() }
     }
 }
 
-/// Returns a percentile of sorted values, given per thousand; `None` for an empty slice.
-pub(super) fn percentile(sorted: &[u64], permille: usize) -> Option<u64> {
+/// Returns a percentile of sorted values, given per thousand; 0 for an empty slice.
+pub(super) fn percentile(sorted: &[u64], permille: usize) -> u64 {
     let rank = (sorted.len() * permille).div_ceil(1000);
-    sorted.get(rank.saturating_sub(1)).copied()
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 /// Reads of one thread.
@@ -73,14 +73,14 @@ pub struct Reads {
     pub p99_nanos: u64,
     /// 99.9th percentile of one read by key.
     pub p999_nanos: u64,
-    /// Reads by key per second in snapshots, with 64 consecutive reads each; `None` if not measured.
-    pub found: Option<f64>,
-    /// Reads by key per second with 64 keys per call; `None` if not measured.
-    pub by_keys: Option<f64>,
-    /// Objects per second read by the index of namespaces; `None` if not measured.
-    pub by_index: Option<f64>,
+    /// Reads by key per second in snapshots, with 64 consecutive reads each.
+    pub found: f64,
+    /// Reads by key per second with 64 keys per call.
+    pub by_keys: f64,
+    /// Objects per second read by the index of namespaces.
+    pub by_index: f64,
     /// Objects per second examined by lists with a label selector.
-    pub by_selector: Option<f64>,
+    pub by_selector: f64,
 }
 
 /// One figure of a run.
@@ -93,8 +93,15 @@ pub struct Figure {
     pub unit: &'static str,
     /// Number of decimal places.
     pub decimals: usize,
-    /// Function that computes it; `None` if not measured.
-    pub of: fn(&Run) -> Option<f64>,
+    /// Function that computes it. The result is 0 or not finite if the figure was not measured.
+    of: fn(&Run) -> f64,
+}
+
+impl Figure {
+    /// Returns the figure of a run; `None` if it was not measured.
+    pub(super) fn value(&self, run: &Run) -> Option<f64> {
+        Some((self.of)(run)).filter(|value| value.is_finite() && *value > 0.0)
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures of a table")]
@@ -104,43 +111,15 @@ pub(super) fn float(value: u64) -> f64 {
 
 /// Returns a rate per second.
 pub fn per_second(count: u64, nanos: u64) -> f64 {
-    float(count) * 1e9 / float(nanos.max(1))
+    float(count) * 1e9 / float(nanos)
 }
 
-/// Divides; `None` for a divisor of 0.
-fn per(value: u64, by: u64) -> Option<f64> {
-    (by > 0).then(|| float(value) / float(by))
+fn per_object(run: &Run, value: u64) -> f64 {
+    float(value) / float(run.synced.objects)
 }
 
-/// Returns the events per second from first to last; `None` for a single event.
-fn rate(events: &EventsCost) -> Option<f64> {
-    (events.delivered > 1 && events.wall_nanos > 0).then(|| per_second(events.delivered, events.wall_nanos))
-}
-
-fn per_event(run: &Run, value: impl Fn(&EventsCost) -> u64) -> Option<f64> {
-    let events = run.events.as_ref()?;
-    per(value(events), if run.changes > 0 { run.changes } else { events.delivered })
-}
-
-/// Returns the process's memory per object.
-fn resident(run: &Run, bytes: u64) -> Option<f64> {
-    per(bytes, run.synced.objects).filter(|_| bytes > 0)
-}
-
-fn megabytes(bytes: u64) -> Option<f64> {
-    (bytes > 0).then(|| float(bytes) / 1e6)
-}
-
-fn latency(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
-    run.latency.as_ref().map(|latency| float(of(latency)) / 1e3)
-}
-
-fn quiet(run: &Run) -> Option<&Reads> {
-    run.reads.as_ref()
-}
-
-fn beside(run: &Run) -> Option<&Reads> {
-    run.reads_beside_writer.as_ref().map(|(reads, _)| reads)
+fn per_event(run: &Run, value: u64) -> f64 {
+    float(value) / float(if run.changes > 0 { run.changes } else { run.events.delivered })
 }
 
 const fn figure(
@@ -148,72 +127,62 @@ const fn figure(
     title: &'static str,
     unit: &'static str,
     decimals: usize,
-    of: fn(&Run) -> Option<f64>,
+    of: fn(&Run) -> f64,
 ) -> Figure {
     Figure { key, title, unit, decimals, of }
 }
 
 /// All figures, in the order of the table. See `docs/benchmarks.md` for their meaning.
 pub const FIGURES: [Figure; 30] = [
-    figure("objectBytes", "an object on the wire", "bytes", 0, |run| {
-        per(run.object_bytes, 1).filter(|bytes| *bytes > 0.0)
-    }),
-    figure("keptBytes", "an object's JSON as it is kept", "bytes", 0, |run| {
-        per(run.synced.object_bytes, 1).filter(|bytes| *bytes > 0.0)
-    }),
-    figure("syncSeconds", "sync", "s", 2, |run| per(run.synced.wall_nanos, 1_000_000_000)),
+    figure("objectBytes", "an object on the wire", "bytes", 0, |run| float(run.object_bytes)),
+    figure("keptBytes", "an object's JSON as it is kept", "bytes", 0, |run| float(run.synced.object_bytes)),
+    figure("syncSeconds", "sync", "s", 2, |run| float(run.synced.wall_nanos) / 1e9),
     figure("syncCpuMicrosPerObject", "sync, CPU an object", "µs", 1, |run| {
-        per(run.synced.cpu_nanos, run.synced.objects).map(|nanos| nanos / 1e3)
+        per_object(run, run.synced.cpu_nanos) / 1e3
     }),
     figure("changesPerSecondWhileSyncing", "changes that flowed meanwhile", "1/s", 0, |run| run.flow),
-    figure("peakMegabytes", "memory, most until synced", "MB", 0, |run| megabytes(run.synced.resident_peak)),
-    figure("residentMegabytes", "memory, synced", "MB", 0, |run| megabytes(run.synced.resident)),
+    figure("peakMegabytes", "memory, most until synced", "MB", 0, |run| float(run.synced.resident_peak) / 1e6),
+    figure("residentMegabytes", "memory, synced", "MB", 0, |run| float(run.synced.resident) / 1e6),
     figure("residentBytesPerObject", "the same divided by the objects", "bytes", 0, |run| {
-        resident(run, run.synced.resident)
+        per_object(run, run.synced.resident)
     }),
-    figure("residentMegabytesAfterEvents", "memory, after the events", "MB", 0, |run| {
-        run.events.as_ref().and_then(|events| megabytes(events.resident))
-    }),
+    figure("residentMegabytesAfterEvents", "memory, after the events", "MB", 0, |run| float(run.events.resident) / 1e6),
     figure("residentBytesPerObjectAfterEvents", "the same divided by the objects", "bytes", 0, |run| {
-        run.events.as_ref().and_then(|events| resident(run, events.resident))
+        per_object(run, run.events.resident)
     }),
-    figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per(run.synced.bodies, run.synced.objects)),
-    figure("eventsPerSecond", "events a second", "1/s", 0, |run| run.events.as_ref().and_then(rate)),
-    figure("cpuMicrosPerEvent", "CPU an event", "µs", 1, |run| {
-        per_event(run, |events| events.cpu_nanos).map(|nanos| nanos / 1e3)
+    figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per_object(run, run.synced.bodies)),
+    // A single event has no duration.
+    figure("eventsPerSecond", "events a second", "1/s", 0, |run| {
+        per_second(run.events.delivered, run.events.wall_nanos)
     }),
+    figure("cpuMicrosPerEvent", "CPU an event", "µs", 1, |run| per_event(run, run.events.cpu_nanos) / 1e3),
     figure("deliveredPercent", "events that were not merged", "%", 1, |run| {
-        let delivered = run.events.as_ref().filter(|_| run.changes > 0)?.delivered;
-        per(delivered * 100, run.changes)
+        100.0 * float(run.events.delivered) / float(run.changes)
     }),
-    figure("writtenBytesPerEvent", "written to disk an event", "bytes", 0, |run| {
-        per_event(run, |events| events.written).filter(|bytes| *bytes > 0.0)
+    figure("writtenBytesPerEvent", "written to disk an event", "bytes", 0, |run| per_event(run, run.events.written)),
+    figure("latencyP50Micros", "a change at rest, socket to handler, p50", "µs", 0, |run| {
+        float(run.latency.p50) / 1e3
     }),
-    figure("latencyP50Micros", "a change at rest, socket to handler, p50", "µs", 0, |run| latency(run, |of| of.p50)),
-    figure("latencyP90Micros", "the same, p90", "µs", 0, |run| latency(run, |of| of.p90)),
-    figure("latencyP99Micros", "the same, p99", "µs", 0, |run| latency(run, |of| of.p99)),
-    figure("latencyMaxMicros", "the same, longest", "µs", 0, |run| latency(run, |of| of.max)),
-    figure("readsPerSecond", "reads by key, a thread", "1/s", 0, |run| quiet(run).map(|reads| reads.by_key)),
-    figure("readP50Nanos", "one read by key, p50", "ns", 0, |run| quiet(run).map(|reads| float(reads.p50_nanos))),
-    figure("readP99Nanos", "the same, p99", "ns", 0, |run| quiet(run).map(|reads| float(reads.p99_nanos))),
-    figure("readsPerSecondInSnapshot", "reads by key in a snapshot", "1/s", 0, |run| quiet(run)?.found),
-    figure("readsPerSecondOfManyKeys", "reads by key, 64 at once", "1/s", 0, |run| quiet(run)?.by_keys),
-    figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| quiet(run)?.by_index),
+    figure("latencyP90Micros", "the same, p90", "µs", 0, |run| float(run.latency.p90) / 1e3),
+    figure("latencyP99Micros", "the same, p99", "µs", 0, |run| float(run.latency.p99) / 1e3),
+    figure("latencyMaxMicros", "the same, longest", "µs", 0, |run| float(run.latency.max) / 1e3),
+    figure("readsPerSecond", "reads by key, a thread", "1/s", 0, |run| run.reads.by_key),
+    figure("readP50Nanos", "one read by key, p50", "ns", 0, |run| float(run.reads.p50_nanos)),
+    figure("readP99Nanos", "the same, p99", "ns", 0, |run| float(run.reads.p99_nanos)),
+    figure("readsPerSecondInSnapshot", "reads by key in a snapshot", "1/s", 0, |run| run.reads.found),
+    figure("readsPerSecondOfManyKeys", "reads by key, 64 at once", "1/s", 0, |run| run.reads.by_keys),
+    figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| run.reads.by_index),
     figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| {
-        quiet(run)?.by_selector
+        run.reads.by_selector
     }),
     figure("writerEventsPerSecond", "beside a writer at full speed: its events", "1/s", 0, |run| {
-        run.reads_beside_writer.as_ref().map(|(_, events)| *events)
+        run.reads_beside_writer.1
     }),
-    figure("readsPerSecondBesideWriter", "beside it, reads by key", "1/s", 0, |run| {
-        beside(run).map(|reads| reads.by_key)
-    }),
+    figure("readsPerSecondBesideWriter", "beside it, reads by key", "1/s", 0, |run| run.reads_beside_writer.0.by_key),
     figure("readP99NanosBesideWriter", "one read beside it, p99", "ns", 0, |run| {
-        beside(run).map(|reads| float(reads.p99_nanos))
+        float(run.reads_beside_writer.0.p99_nanos)
     }),
-    figure("readP999NanosBesideWriter", "the same, p99.9", "ns", 0, |run| {
-        beside(run).map(|reads| float(reads.p999_nanos))
-    }),
+    figure("readP999NanosBesideWriter", "the same, p99.9", "ns", 0, |run| float(run.reads_beside_writer.0.p999_nanos)),
 ];
 
 /// One figure, summarized over several runs.
@@ -225,19 +194,6 @@ pub struct Summary {
     pub min: f64,
     /// Largest value.
     pub max: f64,
-}
-
-impl Summary {
-    /// Summarizes a figure; `None` if no run has it.
-    pub fn of(runs: &[Run], figure: &Figure) -> Option<Self> {
-        let mut values: Vec<f64> = runs.iter().filter_map(figure.of).collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median =
-            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
-        Some(Self { median, min, max })
-    }
 }
 
 /// Returns the figure with this name.
@@ -256,10 +212,10 @@ pub(super) mod testing {
             p50_nanos: 150,
             p99_nanos: 400,
             p999_nanos: 900,
-            found: Some(7e6),
-            by_keys: Some(9e6),
-            by_index: Some(2e6),
-            by_selector: Some(3e5),
+            found: 7e6,
+            by_keys: 9e6,
+            by_index: 2e6,
+            by_selector: 3e5,
         };
         Run {
             object_bytes: 9_100,
@@ -272,19 +228,18 @@ pub(super) mod testing {
                 bodies: 9_480_000,
                 object_bytes: 5_600,
             },
-            flow: Some(1_000.0),
+            flow: 1_000.0,
             changes: 50_000,
-            events: Some(EventsCost {
+            events: EventsCost {
                 delivered: 49_000,
                 wall_nanos: 500_000_000,
                 cpu_nanos: 450_000_000,
                 resident: 43_000_000,
-                bodies: 9_500_000,
                 written: 5_000_000,
-            }),
-            latency: Some(Latency { p50: 250_000, p90: 400_000, p99: 900_000, max: 3_000_000, changes: 600 }),
-            reads: Some(reads),
-            reads_beside_writer: Some((Reads { by_key: 4e6, p99_nanos: 600, ..reads }, 90_000.0)),
+            },
+            latency: Latency { p50: 250_000, p90: 400_000, p99: 900_000, max: 3_000_000, changes: 600 },
+            reads,
+            reads_beside_writer: (Reads { by_key: 4e6, p99_nanos: 600, ..reads }, 90_000.0),
         }
     }
 }
@@ -296,7 +251,7 @@ mod tests {
     use super::*;
 
     fn value(run: &Run, key: &str) -> Option<f64> {
-        (named(key).unwrap().of)(run)
+        named(key).unwrap().value(run)
     }
 
     #[test]
@@ -330,9 +285,7 @@ mod tests {
     #[test]
     fn unmeasured_values_have_no_figure() {
         let run = Run::default();
-        let there: Vec<_> =
-            FIGURES.iter().filter(|figure| (figure.of)(&run).is_some()).map(|figure| figure.key).collect();
-        assert_eq!(there, ["syncSeconds"], "and nothing is divided by zero");
+        assert!(FIGURES.iter().all(|figure| figure.value(&run).is_none()), "and nothing is divided by zero");
         let watched = Run { changes: 0, ..testing::run() };
         assert_eq!(value(&watched, "deliveredPercent"), None);
         assert!(value(&watched, "cpuMicrosPerEvent").unwrap() > 9.0, "by events where changes are not counted");
@@ -343,21 +296,9 @@ mod tests {
         let sent: Vec<Stamp> = (0..1_000).map(|version| (version, 10 * version)).collect();
         let mut arrived: Vec<Stamp> = sent.iter().map(|(version, at)| (*version, at + version + 1)).collect();
         arrived.reverse();
-        let latency = Latency::of(&sent, arrived.clone()).unwrap();
+        let latency = Latency::of(&sent, arrived.clone());
         assert_eq!((latency.p50, latency.p90, latency.p99, latency.max), (500, 900, 990, 1_000));
-        assert_eq!(Latency::of(&sent, arrived.split_off(500)).unwrap().changes, 500);
-        assert_eq!(Latency::of(&sent, vec![(5_000, 1)]), None);
-    }
-
-    #[test]
-    fn several_runs_give_median_and_range() {
-        let run = |bytes| Run { object_bytes: bytes, ..Run::default() };
-        let summary = |bytes: &[u64]| {
-            let runs: Vec<_> = bytes.iter().map(|bytes| run(*bytes)).collect();
-            Summary::of(&runs, named("objectBytes").unwrap())
-        };
-        assert_eq!(summary(&[30, 10, 20]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
-        assert_eq!(summary(&[10, 30]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
-        assert_eq!(summary(&[0, 0]), None);
+        assert_eq!(Latency::of(&sent, arrived.split_off(500)).changes, 500);
+        assert_eq!(Latency::of(&sent, vec![(5_000, 1)]), Latency::default());
     }
 }

@@ -5,7 +5,7 @@ use super::{
     field::{self, Field, State},
 };
 use crate::{
-    object::{ObjectKey, ResourceType},
+    object::ResourceType,
     simulator::{APPS, POD, RUNNING, Random, WEBSITE, template::ObjectTemplate},
 };
 
@@ -105,24 +105,6 @@ impl Generator {
     /// Returns their type.
     pub fn resource(&self) -> &ResourceType {
         &self.resource
-    }
-
-    /// Returns the key of an object.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn key(&self, number: u64) -> ObjectKey {
-        let app = APPS[place(number % 10)];
-        let name = match self.shape {
-            Shape::Pods | Shape::Diverse => format!("{app}-pod-{number:07}"),
-            Shape::Custom => format!("{app}-site-{number:07}"),
-            Shape::Configmaps => format!("{app}-config-{number:07}"),
-            Shape::Events => {
-                let mut hash = Vec::new();
-                let put = Field::Hash.put(self.state(number, 0), &mut Random::new(0), &[], &mut hash);
-                put.expect("a vector takes all");
-                format!("{app}-pod-{number:07}.{}", String::from_utf8_lossy(&hash))
-            }
-        };
-        ObjectKey::new(&format!("team-{:02}", number / 20 % 100), &name)
     }
 
     /// Returns the number of the object that a change affects; changes are numbered from 1.
@@ -262,8 +244,7 @@ mod tests {
                 let object: Value = serde_json::from_slice(&text).unwrap();
                 assert_eq!(object["kind"], resource.kind);
                 assert_eq!(object["apiVersion"], resource.api_version());
-                assert_eq!(object["metadata"]["name"], *generator.key(number).as_ref().name);
-                assert_eq!(object["metadata"]["namespace"], *generator.key(number).as_ref().namespace);
+                assert_eq!(object["metadata"]["namespace"], format!("team-{:02}", number / 20));
                 assert!(!object["metadata"]["managedFields"].as_array().unwrap().is_empty());
                 let mut item = Vec::new();
                 generator.write_item(number, change, &mut item);
@@ -298,7 +279,7 @@ mod tests {
             let metadata = &object["metadata"];
             versions.push(metadata["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap());
             uids.insert(metadata["uid"].as_str().unwrap().to_owned());
-            keys.insert(generator.key(number));
+            keys.insert(format!("{}/{}", metadata["namespace"], metadata["name"]));
         }
         assert_eq!((uids.len(), keys.len()), (2_000, 2_000));
         assert!(versions.is_sorted_by(|a, b| a < b));

@@ -1,28 +1,9 @@
-//! Messages between the processes of a measurement: JSON, one per line.
+//! Messages to and from the process of the measured engine: JSON, one per line.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use super::Shape;
-
-/// Role of a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Role {
-    /// The server of generated objects. Its first answer is its URL and the average size of an object in bytes.
-    Server {
-        /// Shape of the objects.
-        shape: Shape,
-        /// Number of objects.
-        objects: u64,
-        /// Seed of the values and of the order of changes.
-        seed: u64,
-    },
-    /// The measured engine. Its first result is [`Synced`].
-    Engine(EngineOptions),
-}
 
 /// Options of the measured engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,27 +23,6 @@ pub struct EngineOptions {
     pub state: Option<PathBuf>,
 }
 
-/// Order to the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ServerOrder {
-    /// Make this number of changes, as fast as watches accept them. No answer.
-    Release(u64),
-    /// Start making this number of changes per second. No answer.
-    Flow(u64),
-    /// Start making changes as fast as watches accept them. No answer.
-    Flood,
-    /// End the flow or flood. The answer is the number of changes and the last version.
-    Hold,
-    /// Make single changes, one every `every_micros`. The answer has a [`Stamp`] for each, taken at the server's socket.
-    Tick {
-        /// Number of changes.
-        changes: u64,
-        /// Microseconds between two changes.
-        every_micros: u64,
-    },
-}
-
 /// A version, and a time of [`monotonic`](super::measure::monotonic).
 pub type Stamp = (u64, u64);
 
@@ -72,14 +32,11 @@ pub type Stamp = (u64, u64);
 pub enum EngineOrder {
     /// Measure until the handler has seen this version. Results: nothing at the start, then [`EventsCost`].
     Reach(u64),
-    /// Start recording the arrival of each event. Result: nothing.
-    Note,
-    /// Return the records up to this version. Result: a [`Stamp`] for each event, taken at the call of the handler.
-    Arrivals(u64),
+    /// Record the arrival of each event until this version. Results: nothing at the start, then a [`Stamp`] for each event,
+    /// taken at the call of the handler.
+    Note(u64),
     /// Read in several ways. Results: [`Reads`](super::figures::Reads), and the events per second meanwhile.
     Read {
-        /// Milliseconds per way of reading.
-        millis: u64,
         /// Set to read by key only.
         by_key_only: bool,
     },
@@ -136,8 +93,6 @@ pub struct EventsCost {
     pub cpu_nanos: u64,
     /// Resident bytes of the idle engine.
     pub resident: u64,
-    /// Bytes of the cached objects in their cached form.
-    pub bodies: u64,
     /// Bytes written to disks since the order.
     pub written: u64,
 }

@@ -1,15 +1,9 @@
 //! The measured engine, and a handler that observes its events.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{sync::watch, time::sleep};
 
 use super::{
     figures::{Reads, per_second},
@@ -22,7 +16,6 @@ use crate::{
     engine::{Engine, EngineError, RunningEngine},
     list_watch::kube::{AccessError, ClusterAccess},
     lister::{Lister, Selector},
-    mutex::lock,
     notification::Notification,
     object::Object,
     status::UnitView,
@@ -59,55 +52,37 @@ pub enum ProbeError {
 #[derive(Debug, Default)]
 struct Seen {
     /// Number of events after the first state.
-    events: AtomicU64,
+    events: u64,
     /// Version of the last event.
-    version: AtomicU64,
-    /// Times of the first call since this was reset to 0, and of the last call.
-    first: AtomicU64,
-    last: AtomicU64,
-    synced: AtomicU64,
+    version: u64,
+    /// Time of the first call in this phase.
+    first: Option<u64>,
+    /// Time of the last call.
+    last: u64,
+    /// Time at which the first state was complete.
+    synced: Option<u64>,
     /// Awaited version. Only this version wakes the waiting task, because each wake-up costs CPU.
-    awaited: AtomicU64,
-    reached: Notify,
-    noted: Mutex<Option<Vec<Stamp>>>,
+    awaited: u64,
+    /// Arrivals, if they are recorded.
+    noted: Option<Vec<Stamp>>,
 }
 
 impl Seen {
-    fn see(&self, notification: &Notification) {
+    /// Adds events; returns true if the waiting task has to wake up.
+    fn see(&mut self, notification: &Notification) -> bool {
         let now = monotonic();
-        let mut events = 0;
         for event in notification.events() {
             let Some(object) = event.record.object() else {
-                self.synced.store(now, Ordering::Release);
-                self.reached.notify_one();
+                self.synced = Some(now);
                 continue;
             };
-            events += 1;
-            let version = object.resource_version().parse().unwrap_or_default();
-            if let Some(noted) = &mut *lock(&self.noted) {
-                noted.push((version, now));
-            }
-            self.version.store(version, Ordering::SeqCst);
+            self.events += 1;
+            self.version = object.resource_version().parse().unwrap_or_default();
+            self.first.get_or_insert(now);
+            self.last = now;
+            self.noted.as_mut().into_iter().for_each(|noted| noted.push((self.version, now)));
         }
-        if events > 0 {
-            if self.first.load(Ordering::Acquire) == 0 {
-                self.first.store(now, Ordering::Release);
-            }
-            self.last.store(now, Ordering::Release);
-            self.events.fetch_add(events, Ordering::AcqRel);
-        }
-        if self.version.load(Ordering::SeqCst) >= self.awaited.load(Ordering::SeqCst) {
-            self.reached.notify_one();
-        }
-    }
-
-    /// Waits until the handler has seen a version.
-    async fn reach(&self, version: u64) {
-        self.awaited.store(version, Ordering::SeqCst);
-        while self.version.load(Ordering::SeqCst) < version {
-            self.reached.notified().await;
-        }
-        self.awaited.store(u64::MAX, Ordering::SeqCst);
+        self.synced == Some(now) || self.version >= self.awaited
     }
 }
 
@@ -122,7 +97,7 @@ struct Begun {
 /// A measured engine and its handler. Must be used inside an actix `System`.
 pub struct Probe {
     engine: RunningEngine,
-    seen: Arc<Seen>,
+    seen: Arc<watch::Sender<Seen>>,
     /// Start time.
     start: u64,
     phase: Begun,
@@ -137,14 +112,14 @@ impl Probe {
         let (cpu_before, written_before) = (cpu(), written());
         let config = config(options)?;
         let access = ClusterAccess::without_credentials(&options.server, "bench")?;
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(watch::Sender::new(Seen::default()));
         let of_handler = Arc::clone(&seen);
         let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
         let handler = HandlerDefaults { on, ..HandlerDefaults::default() };
         let start = monotonic();
         let builder = Engine::builder().config(config).cluster(access);
         let builder = builder.on_change("bench", handler, move |notification| {
-            of_handler.see(notification);
+            of_handler.send_if_modified(|seen| seen.see(notification));
             Ok(())
         });
         let engine = builder.start().await?;
@@ -180,11 +155,10 @@ impl Probe {
             tell(done, wrong);
         }
         let view = self.view().filter(|view| view.synced && view.objects > 0).ok_or_else(|| self.nothing())?;
-        while self.seen.synced.load(Ordering::Acquire) == 0 {
-            self.seen.reached.notified().await;
-        }
+        let mut seen = self.seen.subscribe();
+        let synced = seen.wait_for(|seen| seen.synced.is_some()).await.ok().and_then(|seen| seen.synced);
         sleep(REST).await;
-        let wall_nanos = self.seen.synced.load(Ordering::Acquire).saturating_sub(self.start);
+        let wall_nanos = synced.map_or(0, |synced| synced.saturating_sub(self.start));
         let (cpu_nanos, resident, resident_peak) = (cpu() - self.phase.cpu, resident(), resident_peak());
         Ok(Synced {
             objects: view.objects,
@@ -199,8 +173,8 @@ impl Probe {
 
     /// Starts a phase: usage counts from here.
     pub fn begin(&mut self) {
-        self.seen.first.store(0, Ordering::Release);
-        self.phase = Begun { cpu: cpu(), written: written(), events: self.seen.events.load(Ordering::Acquire) };
+        self.seen.send_modify(|seen| seen.first = None);
+        self.phase = Begun { cpu: cpu(), written: written(), events: self.seen.borrow().events };
     }
 
     /// Waits until the handler has seen a version and the engine is idle; returns the usage since [`Probe::begin`].
@@ -210,7 +184,7 @@ impl Probe {
     /// Fails if the engine has stopped.
     pub async fn reached(&self, version: u64, mut tell: impl FnMut(u64)) -> Result<EventsCost, ProbeError> {
         if self.version() < version {
-            self.meanwhile(self.seen.reach(version), &mut tell).await?;
+            self.meanwhile(self.reach(version), &mut tell).await?;
         }
         sleep(REST).await;
         Ok(self.used())
@@ -223,6 +197,13 @@ impl Probe {
     pub async fn follow(&self, within: Duration, mut tell: impl FnMut(u64)) -> Result<EventsCost, ProbeError> {
         self.meanwhile(sleep(within), &mut tell).await?;
         Ok(self.used())
+    }
+
+    /// Waits until the handler has seen a version.
+    async fn reach(&self, version: u64) {
+        self.seen.send_modify(|seen| seen.awaited = version);
+        drop(self.seen.subscribe().wait_for(|seen| seen.version >= version).await);
+        self.seen.send_modify(|seen| seen.awaited = u64::MAX);
     }
 
     /// Waits for a future, and meanwhile reports the number of events.
@@ -239,13 +220,15 @@ impl Probe {
 
     /// Starts recording the arrival of each event.
     pub fn note(&self) {
-        *lock(&self.seen.noted) = Some(Vec::new());
+        self.seen.send_modify(|seen| seen.noted = Some(Vec::new()));
     }
 
     /// Waits for a version, and returns the recorded arrivals.
     pub async fn arrivals(&self, version: u64) -> Vec<Stamp> {
-        self.seen.reach(version).await;
-        lock(&self.seen.noted).take().unwrap_or_default()
+        self.reach(version).await;
+        let mut arrivals = None;
+        self.seen.send_modify(|seen| arrivals = seen.noted.take());
+        arrivals.unwrap_or_default()
     }
 
     /// Reads for `within` in each way, on a separate thread. Returns the results, and the number of events per second
@@ -258,9 +241,9 @@ impl Probe {
         let seen = Arc::clone(&self.seen);
         let reading = move || {
             let reading = Reading::new(lister)?;
-            let (began, before) = (monotonic(), seen.events.load(Ordering::Acquire));
+            let (began, before) = (monotonic(), seen.borrow().events);
             let reads = reading.run(within, by_key_only);
-            let events = seen.events.load(Ordering::Acquire) - before;
+            let events = seen.borrow().events - before;
             Some((reads, per_second(events, monotonic() - began)))
         };
         tokio::task::spawn_blocking(reading).await.ok().flatten().ok_or(ProbeError::Empty)
@@ -277,17 +260,19 @@ impl Probe {
     }
 
     fn events(&self) -> u64 {
-        self.seen.events.load(Ordering::Acquire) - self.phase.events
+        self.seen.borrow().events - self.phase.events
     }
 
     fn used(&self) -> EventsCost {
-        let (first, last) = (self.seen.first.load(Ordering::Acquire), self.seen.last.load(Ordering::Acquire));
+        let (first, last) = {
+            let seen = self.seen.borrow();
+            (seen.first, seen.last)
+        };
         EventsCost {
             delivered: self.events(),
-            wall_nanos: if first > 0 { last.saturating_sub(first) } else { 0 },
+            wall_nanos: first.map_or(0, |first| last.saturating_sub(first)),
             cpu_nanos: cpu() - self.phase.cpu,
             resident: resident(),
-            bodies: self.view().map_or(0, |view| view.bytes),
             written: written() - self.phase.written,
         }
     }

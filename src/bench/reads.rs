@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     lister::{LabelSelector, Lister, Selector},
-    object::{KeyRef, ObjectKey},
+    object::ObjectKey,
     simulator::Random,
 };
 
@@ -45,74 +45,60 @@ impl Reading {
     /// Reads for `within` in each way.
     pub(super) fn run(&self, within: Duration, by_key_only: bool) -> Reads {
         let mut took = Vec::new();
-        let mut rounds = self.keys.chunks(ROUND).cycle();
-        let by_key = rate(within, || {
-            let round = rounds.next().unwrap_or_default();
-            for (at, key) in round.iter().enumerate() {
+        let read = |key: &ObjectKey| drop(black_box(self.lister.get(key.as_ref())));
+        let by_key = self.repeat(ROUND, within, |keys| {
+            for (at, key) in keys.iter().enumerate() {
                 if at % TIMED == 0 {
                     let before = monotonic();
-                    self.read(key.as_ref());
+                    read(key);
                     took.push(monotonic() - before);
                 } else {
-                    self.read(key.as_ref());
+                    read(key);
                 }
             }
-            round.len()
+            keys.len()
         });
         took.sort_unstable();
-        let [p50, p99, p999] = [500, 990, 999].map(|permille| percentile(&took, permille).unwrap_or_default());
-        let found = (!by_key_only).then(|| self.found(within));
-        let by_keys = (!by_key_only).then(|| self.by_keys(within));
-        let by_index = (!by_key_only).then(|| self.by_index(within));
-        let by_selector = if by_key_only { None } else { self.by_selector(within) };
-        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, found, by_keys, by_index, by_selector }
+        let [p50_nanos, p99_nanos, p999_nanos] = [500, 990, 999].map(|permille| percentile(&took, permille));
+        let reads = Reads { by_key, p50_nanos, p99_nanos, p999_nanos, ..Reads::default() };
+        if by_key_only {
+            return reads;
+        }
+        Reads {
+            found: self.repeat(AT_ONCE, within, |keys| {
+                self.lister
+                    .snapshot(|query| keys.iter().filter(|key| black_box(query.find(key.as_ref())).is_some()).count())
+            }),
+            by_keys: self.repeat(AT_ONCE, within, |keys| {
+                black_box(self.lister.get_all(keys.iter().map(ObjectKey::as_ref))).len()
+            }),
+            by_index: self.repeat(1, within, |keys| {
+                let namespace = keys.first().map_or("", |key| key.as_ref().namespace);
+                black_box(self.lister.namespace(namespace).list(&Selector::all())).len()
+            }),
+            by_selector: self.by_selector(within),
+            ..reads
+        }
     }
 
-    fn read(&self, key: KeyRef<'_>) {
-        drop(black_box(self.lister.get(key)));
-    }
-
-    fn found(&self, within: Duration) -> f64 {
-        let mut rounds = self.keys.chunks(AT_ONCE).cycle();
-        rate(within, || {
-            let keys = rounds.next().unwrap_or_default();
-            self.lister
-                .snapshot(|query| keys.iter().filter(|key| black_box(query.find(key.as_ref())).is_some()).count())
-        })
-    }
-
-    fn by_keys(&self, within: Duration) -> f64 {
-        let mut rounds = self.keys.chunks(AT_ONCE).cycle();
-        rate(within, || {
-            let keys = rounds.next().unwrap_or_default();
-            black_box(self.lister.get_all(keys.iter().map(ObjectKey::as_ref))).len()
-        })
-    }
-
-    fn by_index(&self, within: Duration) -> f64 {
-        let mut keys = self.keys.iter().cycle();
-        rate(within, || {
-            let namespace = keys.next().map_or("", |key| key.as_ref().namespace);
-            black_box(self.lister.namespace(namespace).list(&Selector::all())).len()
-        })
-    }
-
-    fn by_selector(&self, within: Duration) -> Option<f64> {
-        let selector = self.selector.as_ref()?;
+    fn by_selector(&self, within: Duration) -> f64 {
+        let Some(selector) = &self.selector else { return 0.0 };
         let all = usize::try_from(self.lister.len()).unwrap_or(usize::MAX);
-        Some(rate(within, || {
+        self.repeat(1, within, |_| {
             black_box(self.lister.list(selector));
             all
-        }))
+        })
     }
-}
 
-/// Repeats `read` for `within` and returns the number of objects per second. `read` returns the number that it read.
-fn rate(within: Duration, mut read: impl FnMut() -> usize) -> f64 {
-    let (began, mut objects, mut nanos) = (monotonic(), 0, 0);
-    while u128::from(nanos) < within.as_nanos() {
-        objects += read() as u64;
-        nanos = monotonic() - began;
+    /// Repeats `read` with the next `count` keys for `within`. Returns the number of objects per second; `read` returns the
+    /// number that it read.
+    fn repeat(&self, count: usize, within: Duration, mut read: impl FnMut(&[ObjectKey]) -> usize) -> f64 {
+        let mut rounds = self.keys.chunks(count).cycle();
+        let (began, mut objects, mut nanos) = (monotonic(), 0, 0);
+        while u128::from(nanos) < within.as_nanos() {
+            objects += read(rounds.next().unwrap_or_default()) as u64;
+            nanos = monotonic() - began;
+        }
+        per_second(objects, nanos)
     }
-    per_second(objects, nanos)
 }

@@ -1,36 +1,43 @@
 //! A server that sends generated objects without storing them: lists, pages, streaming lists, watches and bookmarks of one
 //! type. It forwards other requests of an engine (discovery, rights, definitions, namespaces) to a simulated API server.
 
-mod answer;
 mod stream;
 
 use std::{
-    convert::Infallible,
     io,
     net::{SocketAddr, TcpListener as StdListener},
     sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Query, Request, State, rejection::QueryRejection},
+    response::{IntoResponse as _, Response},
+    routing::get,
+    serve::ListenerExt as _,
+};
+use http::{StatusCode, Uri, header};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioIo},
+    rt::TokioExecutor,
 };
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
-    sync::{oneshot, watch},
-    time::{Instant, MissedTickBehavior, interval},
+    runtime::Runtime,
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
+use self::stream::Watch;
 use super::{Generator, Shape, States, orders::Stamp};
 use crate::{
     mutex::lock,
     simulator::{Simulator, SimulatorOptions, Workload},
 };
-
-/// A response body.
-type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>;
 
 /// Time between two steps of a flow.
 const FLOW_STEP: Duration = Duration::from_millis(5);
@@ -39,13 +46,13 @@ const FLOOD_STEP: u64 = 256;
 /// Timeout for a single change to reach a socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server of generated objects, with its own thread and runtime; dropping it stops it.
+/// A server of generated objects on its own thread; dropping it stops it.
 #[derive(Debug)]
 pub struct ReplayServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Runtime of the server; `None` while it is dropped.
+    runtime: Option<Runtime>,
     _simulator: Simulator,
 }
 
@@ -61,7 +68,7 @@ struct Shared {
     sent: Mutex<Option<Vec<Stamp>>>,
     /// Address of the simulated API server.
     behind: SocketAddr,
-    client: Client<HttpConnector, hyper::body::Incoming>,
+    client: Client<HttpConnector, Body>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,19 +124,19 @@ impl ReplayServer {
             behind: simulator.address(),
             client: Client::builder(TokioExecutor::new()).build_http(),
         });
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let serving = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("replay".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = serve(listener, &serving) => {}
-                    () = flow(&serving) => {}
-                    _ = stopped => {}
-                }
-            });
-        })?;
-        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread), _simulator: simulator })
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("replay").enable_all().build()?;
+        let listener = {
+            let _in_runtime = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        // Without this option, small frames wait for acknowledgements.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        let path = shared.generator.resource().path(None);
+        let routes = Router::new().route(&path, get(answer)).fallback(forward).with_state(Arc::clone(&shared));
+        runtime.spawn(async move { axum::serve(listener, routes).await });
+        runtime.spawn(flow(Arc::clone(&shared)));
+        Ok(Self { address, shared, runtime: Some(runtime), _simulator: simulator })
     }
 
     /// Returns the URL, such as `http://127.0.0.1:40001`.
@@ -172,18 +179,17 @@ impl ReplayServer {
     }
 
     /// Makes single changes, one every `every`. Returns the times at which they were written to the watch's socket, without
-    /// those that no watch accepted. Blocks meanwhile.
-    pub fn tick(&self, changes: u64, every: Duration) -> Vec<Stamp> {
+    /// those that no watch accepted.
+    pub async fn tick(&self, changes: u64, every: Duration) -> Vec<Stamp> {
         *lock(&self.shared.sent) = Some(Vec::new());
-        let sent = || lock(&self.shared.sent).as_ref().map_or(0, |sent| sent.len() as u64);
         for _ in 0..changes {
-            thread::sleep(every);
+            sleep(every).await;
             self.release(1);
         }
-        let mut waited = Duration::ZERO;
-        while sent() < changes && waited < SEND_TIMEOUT {
-            thread::sleep(FLOW_STEP);
-            waited += FLOW_STEP;
+        let deadline = Instant::now() + SEND_TIMEOUT;
+        let sent = || lock(&self.shared.sent).as_ref().map_or(0, |sent| sent.len() as u64);
+        while sent() < changes && Instant::now() < deadline {
+            sleep(FLOW_STEP).await;
         }
         lock(&self.shared.sent).take().unwrap_or_default()
     }
@@ -191,39 +197,89 @@ impl ReplayServer {
 
 impl Drop for ReplayServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the replay server's thread has panicked");
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background(); // unlike a drop, this is allowed within another runtime
         }
     }
 }
 
-async fn serve(listener: StdListener, shared: &Arc<Shared>) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(FLOW_STEP).await;
-            continue;
-        };
-        drop(stream.set_nodelay(true)); // best effort: otherwise small frames wait for acknowledgements
-        let shared = Arc::clone(shared);
-        let service = hyper::service::service_fn(move |request| {
-            let shared = Arc::clone(&shared);
-            async move { Ok::<_, Infallible>(answer::answer(shared, request).await) }
-        });
-        tokio::spawn(async move {
-            let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = serving.await {
-                tracing::debug!(%error, "replay: connection ended");
-            }
-        });
+/// Query of a request for the generated type.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Asked {
+    watch: String,
+    resource_version: String,
+    send_initial_events: String,
+    allow_watch_bookmarks: String,
+    timeout_seconds: Option<u64>,
+    limit: Option<u64>,
+    #[serde(rename = "continue")]
+    continue_token: String,
+    label_selector: String,
+    field_selector: String,
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text, "true" | "1")
+}
+
+type Refusal = (StatusCode, Json<Value>);
+
+fn refuse(code: StatusCode, message: &str) -> Refusal {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
+        "reason": code.canonical_reason().unwrap_or_default().replace(' ', ""), "code": code.as_u16(),
+    });
+    (code, Json(status))
+}
+
+/// Answers a request for the generated type.
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Refusal> {
+    let Query(asked) = asked.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    if !asked.label_selector.is_empty() || !asked.field_selector.is_empty() {
+        return Err(refuse(StatusCode::BAD_REQUEST, "the replay server knows no selectors"));
     }
+    let body = if is_true(&asked.watch) { watch(shared, &asked) } else { list(shared, &asked) };
+    let unknown = || refuse(StatusCode::BAD_REQUEST, "resourceVersion or continue is not of this server");
+    let body = body.ok_or_else(unknown)?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+fn watch(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
+    let from = match asked.resource_version.as_str() {
+        _ if is_true(&asked.send_initial_events) => None,
+        "" | "0" => None,
+        version => Some(shared.generator.change_of(version.parse().ok()?)),
+    };
+    // A watch without version begins with the existing objects, and has no marker after them.
+    Some(Watch::open(shared, from, asked).into_body())
+}
+
+fn list(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
+    let head = shared.head.borrow().changes;
+    let (at, first) = match asked.continue_token.split_once('.') {
+        Some((at, first)) => (at.parse().ok().filter(|at| *at <= head)?, first.parse().ok()?),
+        None if asked.continue_token.is_empty() => (head, 0),
+        None => return None,
+    };
+    Some(stream::page(shared, at, first, asked.limit.filter(|limit| *limit > 0)))
+}
+
+/// Forwards a request to the simulated API server.
+async fn forward(State(shared): State<Arc<Shared>>, mut request: Request) -> Result<Response, Refusal> {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let uri = format!("http://{}{path}", shared.behind).parse::<Uri>();
+    *request.uri_mut() = uri.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let response = shared.client.request(request).await;
+    let response = response.map_err(|error| refuse(StatusCode::BAD_GATEWAY, &error.to_string()))?;
+    Ok(response.map(Body::new))
 }
 
 /// Makes the changes of a flow.
-async fn flow(shared: &Shared) {
+async fn flow(shared: Arc<Shared>) {
     let mut head = shared.head.subscribe();
     loop {
         if head.wait_for(|head| head.flow > 0).await.is_err() {

@@ -1,8 +1,5 @@
 //! Figures as a table for users and as a document for programs.
 
-use std::fmt::Write;
-
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -25,9 +22,15 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Summarizes one figure.
+    /// Summarizes one figure; `None` if no run has it.
     pub fn summary(&self, figure: &Figure) -> Option<Summary> {
-        Summary::of(&self.runs, figure)
+        let mut values: Vec<f64> = self.runs.iter().filter_map(|run| figure.value(run)).collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
+        Some(Summary { median, min, max })
     }
 }
 
@@ -59,15 +62,14 @@ fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let cell = if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
-            text.push_str(&cell);
-        }
-        text.push('\n');
-    }
-    text
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("  {cell:>width$}"),
+        });
+        cells.chain(["\n".to_owned()]).collect::<String>()
+    };
+    rows.iter().map(line).collect()
 }
 
 /// Writes a count with thousands separators.
@@ -91,7 +93,7 @@ pub fn number(value: f64, decimals: usize) -> String {
 }
 
 /// Returns the JSON document: machine, options, and each figure with its median and range.
-pub fn document(measured: &[Measured], machine: &Machine, options: &impl Serialize) -> Value {
+pub fn document(measured: &[Measured], machine: &Machine, options: &Value) -> Value {
     let results: Vec<Value> = measured
         .iter()
         .map(|of| {
@@ -113,35 +115,29 @@ pub fn document(measured: &[Measured], machine: &Machine, options: &impl Seriali
 /// Returns the heading: the machine, and a line per kind.
 pub fn heading(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
-    let mut text = format!("{} × {model}", machine.cpus);
-    if machine.memory_bytes > 0 {
-        write_to(&mut text, format_args!(", {} GB", machine.memory_bytes.div_ceil(1 << 30)));
-    }
-    for of in measured {
-        let Some(run) = of.runs.first() else { continue };
+    let if_any = |is_any: bool, text: String| if is_any { text } else { String::new() };
+    let memory = format!(", {} GB", machine.memory_bytes.div_ceil(1 << 30));
+    let memory = if_any(machine.memory_bytes > 0, memory);
+    let line = |of: &Measured| {
+        let run = of.runs.first()?;
         let [objects, changes] = [run.synced.objects, run.changes].map(grouped);
-        write_to(&mut text, format_args!("\n{}: {} × {objects}", of.name, of.title));
-        if run.changes > 0 {
-            write_to(&mut text, format_args!(", then {changes} changes"));
-        }
-        if of.runs.len() > 1 {
-            write_to(&mut text, format_args!("; {} runs: median (least … most)", of.runs.len()));
-        }
-    }
-    text
-}
-
-fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    text.write_fmt(arguments).expect("a string takes all");
+        let changes = if_any(run.changes > 0, format!(", then {changes} changes"));
+        let runs = if_any(of.runs.len() > 1, format!("; {} runs: median (least … most)", of.runs.len()));
+        Some(format!("\n{}: {} × {objects}{changes}{runs}", of.name, of.title))
+    };
+    format!("{} × {model}{memory}{}", machine.cpus, measured.iter().filter_map(line).collect::<String>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::testing::run;
+    use crate::bench::{
+        figures::{named, testing::run},
+        orders::EventsCost,
+    };
 
     fn measured() -> Vec<Measured> {
-        let slower = Run { flow: None, events: None, ..run() };
+        let slower = Run { flow: 0.0, events: EventsCost::default(), ..run() };
         vec![
             Measured { name: "pods".to_owned(), title: "pods, 9 KB".to_owned(), runs: vec![run(), run()] },
             Measured { name: "events".to_owned(), title: "events, 1 KB".to_owned(), runs: vec![slower] },
@@ -159,6 +155,17 @@ mod tests {
         ] {
             assert_eq!(number(value, decimals), expected);
         }
+    }
+
+    #[test]
+    fn several_runs_give_median_and_range() {
+        let summary = |bytes: &[u64]| {
+            let runs = bytes.iter().map(|bytes| Run { object_bytes: *bytes, ..Run::default() }).collect();
+            Measured { runs, ..Measured::default() }.summary(named("objectBytes").unwrap())
+        };
+        assert_eq!(summary(&[30, 10, 20]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
+        assert_eq!(summary(&[10, 30]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
+        assert_eq!(summary(&[0, 0]), None);
     }
 
     #[test]

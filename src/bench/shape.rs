@@ -1,13 +1,11 @@
 //! Shapes of the objects of a measurement.
 
-use serde::{Deserialize, Serialize};
 use strum::{AsRefStr, Display};
 
 use crate::{object::ResourceType, simulator::bench_type};
 
 /// Shape of the objects of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, AsRefStr, Display)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr, Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Shape {
     /// Pods of 9 KB that share most values, like the pods of a few applications.

@@ -1,8 +1,7 @@
 //! `deltabus bench`: measures the engine on this machine.
 
+mod engine_process;
 mod measuring;
-mod processes;
-mod roles;
 
 use std::{
     fs,
@@ -11,16 +10,19 @@ use std::{
     time::Duration,
 };
 
-use crate::bench::{Shape, chart, measure::machine, orders::Role, report};
+use crate::{
+    bench::{Shape, chart, measure::machine, orders::EngineOptions, report},
+    text::parse_duration,
+};
+use anyhow::{Context as _, bail};
 use clap::{
     Args,
     builder::{PossibleValue, PossibleValuesParser},
 };
 use http::Uri;
-use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
+use serde_json::{Value, json};
 
-use super::report::note;
+use super::{report::note, run::StopSignals};
 
 /// Measures the engine on this machine: sync, CPU and memory per object and event, latency, reads.
 ///
@@ -86,9 +88,9 @@ pub(crate) struct BenchArgs {
     /// Also draws the figures into an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Role of this process, if another process started it.
-    #[arg(long, hide = true, value_parser = role)]
-    role: Option<Role>,
+    /// Options of the engine to run in this process, if another measuring process started it.
+    #[arg(long, hide = true, value_parser = engine_options)]
+    engine: Option<EngineOptions>,
 }
 
 const EXAMPLES: &str = "\
@@ -118,36 +120,21 @@ fn values(of: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     of.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect::<Vec<_>>().into()
 }
 
-/// Options in the JSON document: those that change the figures.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Options<'a> {
-    server: Option<&'a str>,
-    compression: &'a str,
-    keep_all: bool,
-    index: bool,
-    state: bool,
-    flow: u64,
-    seed: u64,
-}
-
-fn role(text: &str) -> Result<Role, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
+fn engine_options(text: &str) -> serde_json::Result<EngineOptions> {
+    serde_json::from_str(text)
 }
 
 /// Parses the URL of a server.
-fn url(text: &str) -> Result<String, String> {
+fn url(text: &str) -> Result<String, &'static str> {
     let uri: Option<Uri> = text.parse().ok();
     let is_url = uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
-    if is_url { Ok(text.to_owned()) } else { Err("expected a URL such as http://127.0.0.1:8001".to_owned()) }
+    is_url.then(|| text.to_owned()).ok_or("expected a URL such as http://127.0.0.1:8001")
 }
 
 /// Parses a time of at least one second.
-fn duration(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a time of at least 1s, such as 30s or 5m".to_owned();
-    let span: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
-    let time = Duration::try_from(span).map_err(|_| expected())?;
-    if time < Duration::from_secs(1) { Err(expected()) } else { Ok(time) }
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    let time = parse_duration(text).filter(|time| *time >= Duration::from_secs(1));
+    time.ok_or("expected a time of at least 1s, such as 30s or 5m")
 }
 
 impl BenchArgs {
@@ -161,38 +148,34 @@ impl BenchArgs {
         shapes
     }
 
-    fn options(&self) -> Options<'_> {
-        Options {
-            server: self.server.as_deref(),
-            compression: &self.compression,
-            keep_all: self.keep_all,
-            index: self.index,
-            state: self.state.is_some(),
-            flow: self.flow,
-            seed: self.seed,
-        }
+    /// Returns the options that change the figures, for the JSON document.
+    fn options(&self) -> Value {
+        let Self { server, compression, keep_all, index, state, flow, seed, .. } = self;
+        json!({
+            "server": server, "compression": compression, "keepAll": keep_all, "index": index, "state": state.is_some(),
+            "flow": flow, "seed": seed,
+        })
     }
 }
 
 /// Runs the measurements and prints the results.
 pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
-    if let Some(role) = &args.role {
-        return roles::play(role);
+    if let Some(options) = &args.engine {
+        return engine_process::run(options);
     }
     if cfg!(debug_assertions) {
         note("this is a debug build: its figures do not show the engine's speed");
     }
     if let Some(plot) = &args.plot {
         // Fails now, not after minutes of measuring.
-        fs::write(plot, "").map_err(|error| anyhow::anyhow!("failed to write {}: {error}", plot.display()))?;
+        fs::write(plot, "").with_context(|| format!("failed to write {}", plot.display()))?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let measured = runtime.block_on(async {
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut told = StopSignals::new()?;
         tokio::select! {
             measured = measuring::measure(args) => measured,
-            _ = terminate.recv() => Err(anyhow::anyhow!("stopped before the measurements were complete")),
-            _ = interrupt.recv() => Err(anyhow::anyhow!("stopped before the measurements were complete")),
+            () = told.recv() => bail!("stopped before the measurements were complete"),
         }
     });
     super::terminal::clear();
@@ -200,8 +183,7 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     let machine = machine();
     let mut stdout = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut stdout, &report::document(&measured, &machine, &args.options()))?;
-        writeln!(stdout)?;
+        writeln!(stdout, "{:#}", report::document(&measured, &machine, &args.options()))?;
     } else {
         writeln!(stdout, "{}\n\n{}", report::heading(&measured, &machine), report::table(&measured).trim_end())?;
     }

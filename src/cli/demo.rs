@@ -1,12 +1,10 @@
 //! `deltabus demo`: the engine against an embedded API server with a living cluster.
 
 use std::{
-    cell::OnceCell,
     env,
     io::{self, IsTerminal as _, Write as _},
     net::SocketAddr,
     path::Path,
-    rc::Rc,
     sync::Arc,
 };
 
@@ -107,7 +105,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
                 report::note(&place);
             }
         };
-        run::block_on(|| engine, say)
+        run::block_on(|| engine, say).map(drop)
     };
     drop(living);
     simulator.stop();
@@ -137,11 +135,9 @@ fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
 fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
     let options = HandlerDefaults { initial: Initial::Skip, ..HandlerDefaults::default() };
     let started = Instant::now();
-    let registry = Rc::new(OnceCell::new());
-    let of_engine = Rc::clone(&registry);
     let recent = table::Recent::default();
     let shown = recent.clone();
-    run::block_on(
+    let registry = run::block_on(
         move || {
             let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
             engine.on_change("screen", options, move |notification| lines.deliver(notification))
@@ -150,17 +146,14 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
             let addresses = engine.addresses();
             let mut footer = places(addresses.first(), kubeconfig);
             footer.push("ctrl-c stops".to_owned());
-            of_engine.get_or_init(|| Arc::clone(engine.registry()));
             let surroundings = table::Surroundings { recent: shown, news, footer };
             actix_rt::spawn(table::draw(Arc::clone(engine.registry()), surroundings));
         },
     )?;
-    if let Some(registry) = registry.get() {
-        let views = registry.views();
-        let events: u64 = views.iter().map(table::events).sum();
-        let (types, seconds) = (views.len(), started.elapsed().as_secs());
-        report::note(&format!("stopped after {seconds} s: {events} changes of objects of {types} types"));
-    }
+    let views = registry.views();
+    let events: u64 = views.iter().map(table::events).sum();
+    let (types, seconds) = (views.len(), started.elapsed().as_secs());
+    report::note(&format!("stopped after {seconds} s: {events} changes of objects of {types} types"));
     Ok(())
 }
 

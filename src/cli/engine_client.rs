@@ -78,10 +78,9 @@ impl EngineArgs {
         if token.is_some() && !is_private(&url) {
             bail!("cannot send the token to {url}: the connection is not encrypted; use https://");
         }
-        let authorities = match url.starts_with("https://").then(|| self.ca_file(config)).flatten() {
-            Some(file) => Some(certificates(file)?),
-            None => None,
-        };
+        let configured = config.and_then(|config| config.http.tls.cert_file.as_deref());
+        let ca_file = self.ca_file.as_deref().or(configured).filter(|_| url.starts_with("https://"));
+        let authorities = ca_file.map(certificates).transpose()?;
         let access = ClusterAccess::with_token(&url, "engine", token, authorities)
             .with_context(|| format!("invalid engine address {url:?}"))?;
         let client = RawClient::new(&access)?;
@@ -100,11 +99,6 @@ impl EngineArgs {
         };
         let read = secret.map(|secret| secret.read()).transpose().map_err(anyhow::Error::msg);
         read.with_context(|| format!("cannot read the engine's token; pass it with --token-file or {TOKEN_VARIABLE}"))
-    }
-
-    fn ca_file<'a>(&'a self, config: Option<&'a Config>) -> Option<&'a Path> {
-        let configured = || config.and_then(|config| config.http.tls.cert_file.as_deref());
-        self.ca_file.as_deref().or_else(configured)
     }
 
     /// Returns the engine's address.
@@ -179,22 +173,14 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
 
 /// Client of a running engine, for use on one thread.
 pub(crate) struct EngineClient {
-    url: String,
-    access: ClusterAccess,
+    /// URL of the engine.
+    pub(crate) url: String,
+    /// Access to the engine as a cluster: its read API follows the Kubernetes API.
+    pub(crate) access: ClusterAccess,
     client: RawClient,
 }
 
 impl EngineClient {
-    /// Returns the URL of the engine.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Returns the access to the engine as a cluster: its read API follows the Kubernetes API.
-    pub(crate) fn access(&self) -> &ClusterAccess {
-        &self.access
-    }
-
     /// Sends a GET request and returns the response, even if it is an error.
     pub(crate) async fn ask(&self, path: &str, accept: &str) -> anyhow::Result<Answer> {
         self.client.get(path, accept, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))

@@ -143,11 +143,8 @@ fn parse_index(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Objects to print: all of a type, or those with these names.
-struct Target {
-    resource: ResourceType,
-    names: Vec<String>,
-}
+/// Type, and the names of its objects to print; all of them if there are no names.
+type Target = (ResourceType, Vec<String>);
 
 /// Prints the objects that the arguments name.
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
@@ -160,11 +157,9 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
         let named = args.types_and_names()?;
         // An engine that is not there is reported in better words here than by discovery.
         engine.get("/livez", "*/*").await?;
-        let catalog = discovery::discover(&engine.access().client()?).await?;
-        let target = |(resource, names): (String, Vec<String>)| {
-            Ok(Target { resource: resolve(engine.url(), &catalog, &resource)?, names })
-        };
-        let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<_>>>()?;
+        let catalog = discovery::discover(&engine.access.client()?).await?;
+        let target = |(resource, names): (String, _)| Ok((resolve(&engine.url, &catalog, &resource)?, names));
+        let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<Target>>>()?;
         print(args, &engine, &targets).await
     })
 }
@@ -240,28 +235,28 @@ fn unknown(url: &str, text: &str, pattern: &Pattern, suggestions: &[String], cat
 
 /// Prints the objects of the targets. Missing objects are reported after the others are printed.
 async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> anyhow::Result<()> {
-    let is_one_object = matches!(targets, [Target { names, .. }] if names.len() == 1);
+    let is_one_object = matches!(targets, [(_, names)] if names.len() == 1);
     let mut printer = ListPrinter::new(args, targets.len() > 1, is_one_object);
     let mut missing = Vec::new();
-    for target in targets {
-        printer.begin(&target.resource);
-        if target.names.is_empty() {
-            list(args, engine, &target.resource, &mut printer).await?;
+    for (resource, names) in targets {
+        printer.begin(resource);
+        if names.is_empty() {
+            list(args, engine, resource, &mut printer).await?;
         }
-        for name in &target.names {
+        for name in names {
             let encoded = utf8_percent_encode(name, NON_ALPHANUMERIC);
             let include = if args.sort_by.is_some() { "?includeObject=Object" } else { "" };
-            let path = format!("{}/{encoded}{include}", target.resource.path(Some(&args.namespace)));
+            let path = format!("{}/{encoded}{include}", resource.path(Some(&args.namespace)));
             match read(args, engine, &path, OBJECT_NAMES).await {
-                Ok(page) if args.output.is_table() => printer.page(page)?,
-                Ok(object) => printer.page(json!({"items": [object]}))?,
+                Ok(page) if args.output.is_table() => printer.page(page),
+                Ok(object) => printer.page(json!({"items": [object]})),
                 Err(error) => missing.push(error),
             }
         }
     }
     let count = printer.finish()?;
-    if count == 0 && targets.iter().all(|target| target.names.is_empty()) {
-        let namespaced = targets.iter().any(|target| target.resource.namespaced);
+    if count == 0 && targets.iter().all(|(_, names)| names.is_empty()) {
+        let namespaced = targets.iter().any(|(resource, _)| resource.namespaced);
         let place = (namespaced && !args.all_namespaces).then(|| format!(" in {} namespace", args.namespace));
         anstream::eprintln!("No resources found{}.", place.unwrap_or_default());
     }
@@ -284,7 +279,7 @@ async fn list(
         let path = format!("{}?{}", resource.path(namespace), args.query(token.as_deref()));
         let page = read(args, engine, &path, LIST_NAMES).await?;
         token = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
-        printer.page(page)?;
+        printer.page(page);
         if token.is_none() {
             return Ok(());
         }

@@ -9,6 +9,8 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Green.on_default().bold();
 const PLACE: Style = Style::new().bold();
+/// Style of headers.
+pub(crate) const HEADER: Style = Style::new().bold();
 const KEY: Style = AnsiColor::Cyan.on_default();
 const EXCERPT: Style = Style::new().dimmed();
 
@@ -62,10 +64,10 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Prints a table to stdout, with a style for each row.
-pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl IntoIterator<Item = Style>) -> io::Result<()> {
+/// Prints a table to stdout, with a header and a style for each other row.
+pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl Iterator<Item = Style>) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
-    for (line, style) in table(rows).lines().zip(styles) {
+    for (line, style) in table(rows).lines().zip([HEADER].into_iter().chain(styles)) {
         writeln!(stdout, "{style}{line}{style:#}")?;
     }
     Ok(())

@@ -16,7 +16,6 @@ use super::{
     server::{Rights, ServerArgs},
 };
 
-const HEADER: Style = Style::new().bold();
 const REFUSED: Style = AnsiColor::Red.on_default();
 const UNKNOWN: Style = AnsiColor::Yellow.on_default();
 const UNMATCHED: Style = Style::new().dimmed();
@@ -74,12 +73,7 @@ pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
             print_table(&config, &rows)?;
             tell(&config, &catalog, &selection, args.all);
         }
-        Output::Json => {
-            let document = document(&config, &catalog, &selection, &rows);
-            let mut stdout = io::stdout().lock();
-            serde_json::to_writer_pretty(&mut stdout, &document)?;
-            stdout.write_all(b"\n")?;
-        }
+        Output::Json => writeln!(io::stdout(), "{:#}", document(&config, &catalog, &selection, &rows))?,
     }
     Ok(())
 }
@@ -163,7 +157,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
         let pattern = config.pattern(entry, position);
         [plural, group, version, kind, scope, entry, pattern, &row.access()].map(or_dash)
     }));
-    report::print_table(&cells, [HEADER].into_iter().chain(rows.iter().map(Row::style)))
+    report::print_table(&cells, rows.iter().map(Row::style))
 }
 
 /// Prints notes on stderr about anything that the table does not show.

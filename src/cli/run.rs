@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,6 +14,7 @@ use crate::{
     },
     handler::exec::kill_all,
     mutex::lock,
+    registry::Registry,
     trace,
 };
 use actix::System;
@@ -87,19 +89,20 @@ fn raise_file_limit() {
     }
 }
 
-/// Starts an engine inside a new actix system and runs it until a signal stops it.
+/// Starts an engine inside a new actix system and runs it until a signal stops it. Returns its registry.
 pub(crate) fn block_on(
     builder: impl FnOnce() -> EngineBuilder,
     started: impl FnOnce(&RunningEngine),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Arc<Registry>> {
     raise_file_limit();
     System::new().block_on(async {
         let told = StopSignals::new()?; // before others can see that the engine runs
         let engine = builder().start().await?;
         started(&engine);
+        let registry = Arc::clone(engine.registry());
         let outcome = until_told_to_stop(engine, told).await;
         terminal::clear();
-        outcome
+        outcome.map(|()| registry)
     })
 }
 

@@ -1,5 +1,7 @@
 //! Requests of commands to the API server: the types it serves, and the rights of this user.
 
+use std::collections::BTreeSet;
+
 use crate::{
     config::{Kube, ResourceConfig},
     discovery::{self, Catalog, DiscoveryError, TypeAccess},
@@ -150,10 +152,8 @@ impl Rights {
 
     /// Returns the namespaces where a verb is refused; empty if it is refused in all.
     pub(crate) fn namespaces(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.refused.iter().filter_map(|refused| refused.namespace.as_deref()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        let names: BTreeSet<_> = self.refused.iter().filter_map(|refused| refused.namespace.as_deref()).collect();
+        names.into_iter().collect()
     }
 
     /// Formats the rights as a table cell.

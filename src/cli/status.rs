@@ -9,12 +9,13 @@ use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     engine_client::EngineArgs,
     handlers::{last_error, state, text},
-    report,
+    report::{self, HEADER},
 };
 
 /// Lag at which a unit or handler counts as late.
@@ -22,7 +23,6 @@ const LATE: Duration = Duration::from_secs(30);
 /// Rows of a table; further rows are only counted.
 const ROWS_MAX: usize = 12;
 
-const HEADER: Style = Style::new().bold();
 const WELL: Style = Style::new();
 const LATE_ROW: Style = AnsiColor::Red.on_default();
 
@@ -74,9 +74,12 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
         let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
         let metrics = engine.get("/metrics", "text/plain").await?;
         Ok(Status {
-            url: engine.url().to_owned(),
+            url: engine.url.clone(),
             process: Process::of(&String::from_utf8_lossy(&metrics.body), Timestamp::now()),
-            undiscovered: undiscovered(&String::from_utf8_lossy(&readiness.body)),
+            undiscovered: String::from_utf8_lossy(&readiness.body)
+                .lines()
+                .find_map(|line| line.strip_prefix("[-]discovery failed: "))
+                .map(str::to_owned),
             resources,
             handlers,
         })
@@ -128,13 +131,8 @@ impl Process {
     }
 }
 
-/// Returns the reason why the types of the API server are unknown, from the verbose response of `/readyz`.
-fn undiscovered(readiness: &str) -> Option<String> {
-    let why = readiness.lines().find_map(|line| line.strip_prefix("[-]discovery failed: "));
-    why.map(str::to_owned)
-}
-
 /// Part of the engine that is late or fails.
+#[derive(Serialize)]
 struct Problem {
     kind: &'static str,
     name: String,
@@ -160,28 +158,24 @@ impl Status {
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let discovery = self.undiscovered.as_ref().map(|why| {
+        let mut problems = Vec::new();
+        let mut add = |kind, name, why| problems.push(Problem { kind, name, why });
+        if let Some(why) = &self.undiscovered {
             let error = self.units().iter().find_map(|row| row["lastError"].as_str());
-            let error = error.map_or_else(String::new, |error| format!(": {error}"));
-            Problem { kind: "discovery", name: String::new(), why: format!("{why}{error}") }
-        });
+            let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+            add("discovery", String::new(), format!("{why}{error}"));
+        }
         let journal = &self.handlers["journal"];
-        let state = (journal["writable"] == false).then(|| {
-            let why = format!("cannot be written: {}", text(&journal["lastError"]));
-            Problem { kind: "state", name: String::new(), why }
-        });
-        let units = self.units().iter().filter_map(|row| {
-            Some(Problem {
-                kind: "resource",
-                name: format!("{} ({})", text(&row["name"]), place(row)),
-                why: late_unit(row)?,
-            })
-        });
-        let handlers = self
-            .handlers()
-            .iter()
-            .filter_map(|row| Some(Problem { kind: "handler", name: text(&row["name"]), why: late_handler(row)? }));
-        discovery.into_iter().chain(state).chain(units).chain(handlers).collect()
+        if journal["writable"] == false {
+            add("state", String::new(), format!("cannot be written: {}", text(&journal["lastError"])));
+        }
+        for (row, why) in self.units().iter().filter_map(|row| Some((row, late_unit(row)?))) {
+            add("resource", format!("{} ({})", text(&row["name"]), place(row)), why);
+        }
+        for (row, why) in self.handlers().iter().filter_map(|row| Some((row, late_handler(row)?))) {
+            add("handler", text(&row["name"]), why);
+        }
+        problems
     }
 
     fn print(&self, problems: &[Problem]) -> io::Result<()> {
@@ -216,7 +210,6 @@ impl Status {
 
     fn document(&self, problems: &[Problem]) -> Value {
         let Process { version, uptime, resident_bytes } = &self.process;
-        let problem = |Problem { kind, name, why }: &Problem| json!({"kind": kind, "name": name, "why": why});
         json!({
             "engine": self.url,
             "version": version,
@@ -224,7 +217,7 @@ impl Status {
             "residentBytes": resident_bytes,
             "server": self.resources["server"],
             "healthy": problems.is_empty(),
-            "problems": problems.iter().map(problem).collect::<Vec<_>>(),
+            "problems": problems,
             "resources": self.resources["resources"],
             "handlers": self.handlers["handlers"],
             "journal": self.handlers["journal"],
@@ -242,14 +235,11 @@ fn place(row: &Value) -> String {
 
 /// Returns the reason why a unit is late; `None` if it is well or waits for its type.
 fn late_unit(row: &Value) -> Option<String> {
-    let said = || {
-        let of = |key: &str| Some(&row[key]).filter(|said| said.is_string()).map(text);
-        of("message").or_else(|| of("lastError"))
-    };
+    let said = ["message", "lastError"].into_iter().find(|key| row[key].is_string()).map(|key| text(&row[key]));
     match row["state"].as_str()? {
         "waiting" => None,
-        state @ ("forbidden" | "degraded" | "backing_off") => Some(said().unwrap_or_else(|| state.replace('_', " "))),
-        _ if row["synced"] == false => Some(said().unwrap_or_else(|| "not synced yet".to_owned())),
+        state @ ("forbidden" | "degraded" | "backing_off") => Some(said.unwrap_or_else(|| state.replace('_', " "))),
+        _ if row["synced"] == false => Some(said.unwrap_or_else(|| "not synced yet".to_owned())),
         // A watch may be silent between two bookmarks, the answer to a list may not.
         "listing" => late(&row["lastActivitySeconds"]).map(|lag| format!("no answer from the API server for {lag}")),
         _ => late(&row["lagSeconds"]).map(|lag| format!("changes are applied {lag} late")),
@@ -332,7 +322,7 @@ fn print_table(columns: [Column; 7], all: &[Value], late: fn(&Value) -> Option<S
     cells.extend(rows.iter().map(|(why, row)| columns.map(|(_, cell)| cell(row, why.as_deref()))));
     let styles = rows.iter().map(|(why, _)| if why.is_some() { LATE_ROW } else { WELL });
     writeln!(io::stdout())?;
-    report::print_table(&cells, [HEADER].into_iter().chain(styles))?;
+    report::print_table(&cells, styles)?;
     if more > 0 {
         writeln!(io::stdout(), "and {more} more")?;
     }

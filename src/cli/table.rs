@@ -3,23 +3,24 @@
 //! A frame is drawn four times a second, in one write, within the width and height of the terminal.
 
 use std::{
+    cmp::Reverse,
     collections::VecDeque,
     io::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use crate::{
+    mutex::lock,
     registry::Registry,
     simulator::News,
     status::{UnitState, UnitView},
 };
 use anstyle::{AnsiColor, Style};
 use console::Term;
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
-use super::terminal::{SCREEN, colours};
+use super::terminal::{self, SCREEN, colours};
 
 /// Interval between frames.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -27,36 +28,29 @@ const REDRAW: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(20);
 /// Frames over which a rate is measured: five seconds.
 const WINDOW: usize = 20;
-/// Factor by which the score of a type fades with each frame; it halves in about seven seconds.
-const FADE: f64 = 0.975;
 /// Lines of news and of events, if there is room.
 const NEWS_MAX: usize = 3;
 const EVENTS_MAX: usize = 5;
 /// Rows of types that take precedence over events.
 const ROWS_WANTED: usize = 12;
-/// Columns and lines to assume if the terminal does not report its size.
-const SIZE: (usize, usize) = (80, 24);
 
 /// Newest events as lines, shared by the handler that writes them and the frame that shows them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
+pub(crate) struct Recent(Arc<Mutex<Vec<String>>>);
 
 impl Recent {
-    fn newest(&self, count: usize) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().skip(lines.len().saturating_sub(count)).cloned().collect()
+    fn newest(&self) -> Vec<String> {
+        lock(&self.0).clone()
     }
 }
 
 impl Write for Recent {
-    /// Appends whole lines.
+    /// Appends whole lines, and forgets old ones.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let surplus = (lines.len() + EVENTS_MAX).saturating_sub(2 * EVENTS_MAX);
+        let mut lines = lock(&self.0);
+        lines.extend(String::from_utf8_lossy(text).lines().map(str::to_owned));
+        let surplus = lines.len().saturating_sub(EVENTS_MAX);
         lines.drain(..surplus);
-        let newest = String::from_utf8_lossy(text);
-        let all: Vec<&str> = newest.lines().collect();
-        lines.extend(all[all.len().saturating_sub(EVENTS_MAX)..].iter().map(|line| (*line).to_owned()));
         Ok(text.len())
     }
 
@@ -77,9 +71,8 @@ pub(crate) struct Surroundings {
 
 /// Draws frames until the screen is cleared.
 pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
-    let style = ProgressStyle::with_template("{msg}").expect("the template is right");
-    let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style));
-    let (mut board, mut size) = (Board::default(), terminal_size());
+    let drawing = terminal::drawing();
+    let (mut history, mut size) = (History::default(), terminal::size());
     let started = Instant::now();
     let mut synced = None;
     let mut next = started;
@@ -90,8 +83,8 @@ pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
         }
         if Instant::now() >= next {
             next += REDRAW;
-            board.update(registry.views());
-            let now = terminal_size();
+            history.push(registry.views());
+            let now = terminal::size();
             if now != size {
                 wipe();
                 size = now;
@@ -99,20 +92,15 @@ pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
             let frame = Frame {
                 synced,
                 news: surroundings.news.latest(),
-                events: surroundings.recent.newest(EVENTS_MAX),
+                events: surroundings.recent.newest(),
                 footer: &surroundings.footer,
                 colours: colours(),
             };
-            bar.set_message(frame.text(&board, size));
+            drawing.set_message(frame.text(&history.rows(), size));
         }
         let pause = if synced.is_none() { LOOK } else { next.saturating_duration_since(Instant::now()) };
         sleep(pause).await;
     }
-}
-
-fn terminal_size() -> (usize, usize) {
-    let size = Term::stderr().size_checked();
-    size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
 }
 
 /// Clears the screen: lines that were drawn for another width wrap in ways that only the terminal knows.
@@ -126,78 +114,41 @@ pub(crate) fn events(view: &UnitView) -> u64 {
     view.events.added + view.events.updated + view.events.deleted + view.events.removed
 }
 
-/// Types in the order of their activity, with their recent counts.
+/// Types of the last frames, newest first.
 #[derive(Default)]
-struct Board {
-    rows: Vec<Row>,
+struct History(VecDeque<Vec<UnitView>>);
+
+/// Type with its recent number of events per second.
+struct Row<'a> {
+    view: &'a UnitView,
+    rate: f64,
 }
 
-struct Row {
-    view: UnitView,
-    /// Event counts at this and earlier frames, newest first.
-    counts: VecDeque<u64>,
-    /// Fading count of recent events.
-    score: f64,
-}
+impl History {
+    fn push(&mut self, views: Vec<UnitView>) {
+        self.0.push_front(views);
+        self.0.truncate(WINDOW + 1);
+    }
 
-impl Board {
-    /// Updates the rows. A type moves up only past a clearly less active one, so that rows do not jump.
-    fn update(&mut self, views: Vec<UnitView>) {
-        let mut before: Vec<Row> = std::mem::take(&mut self.rows);
-        let mut new = Vec::new();
-        let mut kept: Vec<(usize, Row)> = Vec::new();
-        for view in views {
-            let is_it = |row: &Row| {
-                (&row.view.name, &row.view.api_version, &row.view.plural)
-                    == (&view.name, &view.api_version, &view.plural)
-            };
-            match before.iter().position(is_it) {
-                Some(at) => kept.push((at, Row { view, ..before[at].take() })),
-                None => new.push(Row { view, counts: VecDeque::new(), score: 0.0 }),
-            }
-        }
-        kept.sort_by_key(|(at, _)| *at);
-        self.rows = kept.into_iter().map(|(_, row)| row).chain(new).collect();
-        for row in &mut self.rows {
-            row.count();
-        }
-        for at in (1..self.rows.len()).rev() {
-            let (above, below) = (&self.rows[at - 1], &self.rows[at]);
-            if below.score > above.score * 1.25 + 0.5 {
-                self.rows.swap(at - 1, at);
-            }
-        }
-        self.rows.sort_by_key(Row::is_waiting);
+    /// Returns the types, those with the most events first. Types that the server does not have come last.
+    fn rows(&self) -> Vec<Row<'_>> {
+        let frames = u32::try_from(self.0.len().saturating_sub(1)).unwrap_or(1).max(1);
+        let row = |view| Row { view, rate: f64::from(self.recent(view)) / (REDRAW * frames).as_secs_f64() };
+        let mut rows: Vec<_> = self.0.front().into_iter().flatten().map(row).collect();
+        rows.sort_by_key(|row| (row.is_waiting(), Reverse(events(row.view))));
+        rows
+    }
+
+    /// Returns the events of a type since the oldest frame. The first list does not count: it does not show activity.
+    fn recent(&self, view: &UnitView) -> u32 {
+        let is_it = |old: &&UnitView| (&old.api_version, &old.plural) == (&view.api_version, &view.plural);
+        let before = self.0.iter().rev().filter_map(|views| views.iter().find(is_it)).find(|old| old.synced);
+        let recent = before.map_or(0, |before| events(view).saturating_sub(events(before)));
+        u32::try_from(recent).unwrap_or(u32::MAX)
     }
 }
 
-impl Row {
-    fn take(&mut self) -> Self {
-        let (counts, score) = (std::mem::take(&mut self.counts), self.score);
-        Self { view: self.view.clone(), counts, score }
-    }
-
-    /// Adds the events of this frame to the score. The first list does not count, because it does not show activity.
-    fn count(&mut self) {
-        let now = events(&self.view);
-        if !self.view.synced {
-            self.counts.clear();
-            return;
-        }
-        let fresh = self.counts.front().map_or(0, |before| now.saturating_sub(*before));
-        self.score = self.score * FADE + f64::from(u32::try_from(fresh).unwrap_or(u32::MAX));
-        self.counts.push_front(now);
-        self.counts.truncate(WINDOW + 1);
-    }
-
-    /// Returns the recent number of events per second.
-    fn rate(&self) -> f64 {
-        let (Some(newest), Some(oldest)) = (self.counts.front(), self.counts.back()) else { return 0.0 };
-        let events = u32::try_from(newest.saturating_sub(*oldest)).unwrap_or(u32::MAX);
-        let frames = u32::try_from(self.counts.len() - 1).unwrap_or(1).max(1);
-        f64::from(events) / (REDRAW * frames).as_secs_f64()
-    }
-
+impl Row<'_> {
     fn is_waiting(&self) -> bool {
         self.view.state == UnitState::Waiting
     }
@@ -213,7 +164,7 @@ impl Row {
     }
 }
 
-/// Content of a frame other than the board.
+/// Content of a frame other than the types.
 struct Frame<'a> {
     /// Time until everything was synced.
     synced: Option<Duration>,
@@ -226,17 +177,17 @@ struct Frame<'a> {
 
 impl Frame<'_> {
     /// Renders the frame within this number of columns and lines.
-    fn text(&self, board: &Board, (columns, lines): (usize, usize)) -> String {
+    fn text(&self, rows: &[Row<'_>], (columns, lines): (usize, usize)) -> String {
         let style = |style: Style| if self.colours { style } else { Style::new() };
         let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
         // The terminal's own ^C scrolls the frame up by a line: the line that stays behind is the first, empty one.
-        let mut frame = vec![String::new(), paint(bold, &self.title(board))];
+        let mut frame = vec![String::new(), paint(bold, &self.title(rows))];
         let footer = &self.footer[self.footer.len().saturating_sub(lines / 3)..];
         let room = lines.saturating_sub(1 + frame.len() + 2 + footer.len() + 1);
         let news = self.news.len().min(NEWS_MAX).min(room.saturating_sub(4));
         let room = room.saturating_sub(news);
-        let wanted = board.rows.len().min(ROWS_WANTED + 1);
+        let wanted = rows.len().min(ROWS_WANTED + 1);
         let events = self.events.len().min(EVENTS_MAX).min(room.saturating_sub(wanted + 1));
         let room = room.saturating_sub(if events > 0 { events + 1 } else { 0 });
         for (at, news) in self.news.iter().rev().take(news).enumerate() {
@@ -248,12 +199,12 @@ impl Frame<'_> {
         }
         frame.push(String::new());
         frame.push(paint(bold, &cells(columns, ["RESOURCE", "STATE", "OBJECTS", "KIB", "EVENTS", "PER S"])));
-        let shown = if board.rows.len() <= room { board.rows.len() } else { room.saturating_sub(1) };
-        for row in &board.rows[..shown] {
+        let shown = if rows.len() <= room { rows.len() } else { room.saturating_sub(1) };
+        for row in &rows[..shown] {
             frame.push(paint(style(colour_of(row.view.state)), &row_text(columns, row)));
         }
-        if shown < board.rows.len() {
-            frame.push(paint(dim, &rest(&board.rows[shown..])));
+        if shown < rows.len() {
+            frame.push(paint(dim, &rest(&rows[shown..])));
         }
         if events > 0 {
             frame.push(String::new());
@@ -261,35 +212,34 @@ impl Frame<'_> {
         }
         frame.push(String::new());
         frame.extend(footer.iter().map(|line| paint(dim, line)));
-        let cut = |line: &String| console::truncate_str(line, columns.saturating_sub(1), "…").into_owned();
-        frame.iter().map(cut).collect::<Vec<_>>().join("\n")
+        terminal::cut(&frame, columns)
     }
 
-    fn title(&self, board: &Board) -> String {
-        let there = board.rows.iter().filter(|row| !row.is_waiting());
+    fn title(&self, rows: &[Row<'_>]) -> String {
+        let there = rows.iter().filter(|row| !row.is_waiting());
         let (types, objects) = (there.clone().count(), there.clone().map(|row| row.view.objects).sum::<u64>());
-        let rate: f64 = there.map(Row::rate).sum();
+        let rate: f64 = there.map(|row| row.rate).sum();
         let synced = if let Some(after) = self.synced {
             format!("all synced after {:.2} s", after.as_secs_f64())
         } else {
-            let synced = board.rows.iter().filter(|row| row.view.synced).count();
+            let synced = rows.iter().filter(|row| row.view.synced).count();
             format!("{synced} of {types} synced")
         };
         format!("deltabus demo: {types} types, {objects} objects, {rate:.0} events/s; {synced}")
     }
 }
 
-fn row_text(columns: usize, row: &Row) -> String {
+fn row_text(columns: usize, row: &Row<'_>) -> String {
     let [objects, kib, events] =
-        [row.view.objects, row.view.bytes / 1024, events(&row.view)].map(|number| number.to_string());
-    cells(columns, [&row.name(), row.view.state.as_ref(), &objects, &kib, &events, &format!("{:.1}", row.rate())])
+        [row.view.objects, row.view.bytes / 1024, events(row.view)].map(|number| number.to_string());
+    cells(columns, [&row.name(), row.view.state.as_ref(), &objects, &kib, &events, &format!("{:.1}", row.rate)])
 }
 
 /// Summarizes the rows for which there is no room.
-fn rest(rows: &[Row]) -> String {
+fn rest(rows: &[Row<'_>]) -> String {
     let waiting = rows.iter().filter(|row| row.is_waiting()).count();
     let objects: u64 = rows.iter().map(|row| row.view.objects).sum();
-    let rate: f64 = rows.iter().map(Row::rate).sum();
+    let rate: f64 = rows.iter().map(|row| row.rate).sum();
     let wait = if waiting == 0 { String::new() } else { format!("; {waiting} wait for their type") };
     format!("and {} more types, {objects} objects, {rate:.1} events/s{wait}", rows.len() - waiting)
 }
@@ -329,10 +279,10 @@ mod tests {
         Frame { synced: Some(Duration::from_millis(210)), news, events, footer, colours }
     }
 
-    fn board(types: usize) -> Board {
-        let mut board = Board::default();
-        board.update((0..types).map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching)).collect());
-        board
+    fn history(types: usize) -> History {
+        let mut history = History::default();
+        history.push((0..types).map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching)).collect());
+        history
     }
 
     #[test]
@@ -349,7 +299,7 @@ mod tests {
         for columns in [20, 40, 80, 200] {
             for lines in [8, 12, 16, 24, 40, 100] {
                 for types in [1, 5, 31, 300] {
-                    let text = frame(&footer, true).text(&board(types), (columns, lines));
+                    let text = frame(&footer, true).text(&history(types).rows(), (columns, lines));
                     let drawn: Vec<_> = text.lines().collect();
                     let plain = console::strip_ansi_codes(&text).into_owned();
                     let widest = plain.lines().map(|line| line.chars().count()).max().unwrap();
@@ -364,13 +314,13 @@ mod tests {
 
     #[test]
     fn most_active_types_come_first_with_rest_summed() {
-        let mut board = board(30);
+        let mut history = history(30);
         for frame in 1..10 {
             let updated = |number: u64| if number == 25 { frame * 10 } else { u64::from(number == 3) * frame };
             let views = (0..30).map(|number| view(&format!("kind{number:02}s"), updated(number), UnitState::Watching));
-            board.update(views.collect());
+            history.push(views.collect());
         }
-        let text = frame(&[], false).text(&board, (80, 24));
+        let text = frame(&[], false).text(&history.rows(), (80, 24));
         let rows: Vec<_> = text.lines().filter(|line| line.starts_with("kind")).collect();
         assert!(rows[0].starts_with("kind25s") && rows[0].ends_with(" 40.0"), "{text}");
         assert!(rows[1].starts_with("kind03s"), "{text}");
@@ -381,14 +331,12 @@ mod tests {
 
     #[test]
     fn removed_type_keeps_order_of_others() {
-        let mut board = board(4);
-        board.update([0, 2, 3].map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching)).to_vec());
+        let mut history = history(4);
         let mut coming = view("later", 0, UnitState::Waiting);
         coming.api_version.clear();
-        let mut views: Vec<_> = board.rows.iter().map(|row| row.view.clone()).collect();
-        views.insert(0, coming);
-        board.update(views);
-        let names: Vec<_> = board.rows.iter().map(Row::name).collect();
+        let kept = [0, 2, 3].map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching));
+        history.push([coming].into_iter().chain(kept).collect());
+        let names: Vec<_> = history.rows().iter().map(Row::name).collect();
         assert_eq!(names, ["kind00s", "kind02s", "kind03s", "later"]);
     }
 
@@ -399,7 +347,6 @@ mod tests {
             let lines: Vec<_> = (0..batch).map(|line| format!("{batch}.{line}\n")).collect();
             recent.write_all(lines.concat().as_bytes()).unwrap();
         }
-        assert_eq!(recent.newest(2), ["99.97", "99.98"]);
-        assert!(recent.newest(1000).len() <= 2 * EVENTS_MAX);
+        assert_eq!(recent.newest(), ["99.94", "99.95", "99.96", "99.97", "99.98"]);
     }
 }

@@ -11,27 +11,30 @@ use std::{
 use crate::{
     config::{Log, LogFormat, LogLevel},
     handler::stdout,
-    registry::Registry,
+    registry,
     status::{UnitState, UnitView},
 };
+use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 use tracing_subscriber::{
-    EnvFilter,
+    EnvFilter, Registry,
     fmt::{format::Writer, time::FormatTime},
     layer::SubscriberExt as _,
     reload,
     util::SubscriberInitExt as _,
 };
 
+/// Columns and lines to assume if the terminal does not report its size.
+const SIZE: (usize, usize) = (80, 24);
 /// Interval between drawings of the progress.
 const REDRAW: Duration = Duration::from_millis(120);
 
 /// Drawings on stderr, hidden if stderr is not a terminal. Log lines appear above them.
 pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Function that replaces the filter of the log.
-static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+/// Filter of the log.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Writer of whole lines to stdout or stderr, above the drawings on stderr.
 pub(crate) struct AboveTheBars<W>(pub(crate) fn() -> W);
@@ -58,8 +61,7 @@ pub(crate) fn start(log: &Log) {
         stdout::redirect(|| Box::new(AboveTheBars(io::stdout)));
     }
     let (filter, handle) = reload::Layer::new(filter(log));
-    let set_filter = move |filter| drop(handle.reload(filter)); // the subscriber lives as long as the process
-    SET_FILTER.get_or_init(|| Box::new(set_filter));
+    FILTER.get_or_init(|| handle);
     let terminal = io::stderr().is_terminal();
     let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
     let layer = tracing_subscriber::fmt::layer().with_writer(|| AboveTheBars(io::stderr)).with_target(false);
@@ -77,8 +79,8 @@ pub(crate) fn start(log: &Log) {
 
 /// Changes the level of the log; `RUST_LOG` overrides it as at the start.
 pub(crate) fn change_level(log: &Log) {
-    if let Some(set) = SET_FILTER.get() {
-        set(filter(log));
+    if let Some(handle) = FILTER.get() {
+        drop(handle.reload(filter(log))); // the subscriber lives as long as the process
     }
 }
 
@@ -114,41 +116,39 @@ pub(crate) fn clear() {
     SCREEN.set_draw_target(ProgressDrawTarget::hidden());
 }
 
+/// Returns the number of columns and lines of the terminal.
+pub(crate) fn size() -> (usize, usize) {
+    let size = Term::stderr().size_checked();
+    size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
+}
+
+/// Adds a drawing whose message is several lines; see [`cut`].
+pub(crate) fn drawing() -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg}").expect("the template is right");
+    SCREEN.add(ProgressBar::new_spinner().with_style(style))
+}
+
+/// Joins lines, each cut to this number of columns.
+pub(crate) fn cut(lines: &[String], columns: usize) -> String {
+    let cut = |line: &String| console::truncate_str(line, columns.saturating_sub(1), "…").into_owned();
+    lines.iter().map(cut).collect::<Vec<_>>().join("\n")
+}
+
 /// Draws a line for each resource until all are synced, then erases the lines and logs the result.
-pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
-    let template =
-        if colours() { "{spinner:.cyan} {prefix:<32} {wide_msg}" } else { "{spinner} {prefix:<32} {wide_msg}" };
-    let style = ProgressStyle::with_template(template).expect("the template is right");
-    let started = Instant::now();
-    let mut bars: Vec<ProgressBar> = Vec::new();
-    let line = || {
-        let style = ProgressStyle::with_template("{msg}").expect("the template is right");
-        SCREEN.add(ProgressBar::new_spinner().with_style(style))
-    };
-    // The terminal's own ^C scrolls up by a line: the line that stays behind is this empty one.
-    let (blank, footer) = (line().with_message(" "), line());
-    blank.tick();
+pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
+    let (started, drawing) = (Instant::now(), drawing());
     while !registry.unready().is_empty() {
         let views = registry.views();
-        for gone in bars.drain(views.len().min(bars.len())..) {
-            SCREEN.remove(&gone);
-        }
-        for (row, view) in views.iter().enumerate() {
-            if bars.len() <= row {
-                bars.push(SCREEN.insert_before(&footer, ProgressBar::new_spinner().with_style(style.clone())));
-            }
-            bars[row].set_prefix(view.plural.clone());
-            bars[row].set_message(progress(view));
-            bars[row].tick();
-        }
+        // The terminal's own ^C scrolls up by a line: the line that stays behind is the first, empty one.
+        let mut lines = vec![String::new()];
+        lines.extend(views.iter().map(|view| format!("{:<32} {}", view.plural, progress(view))));
         let synced = views.iter().filter(|view| view.synced).count();
-        footer.set_message(format!("{synced} of {} synced, ctrl-c stops", views.len()));
+        lines.push(format!("{synced} of {} synced, ctrl-c stops", views.len()));
+        drawing.set_message(cut(&lines, size().0));
         tokio::time::sleep(REDRAW).await;
     }
-    for bar in bars.into_iter().chain([blank, footer]) {
-        bar.finish_and_clear();
-        SCREEN.remove(&bar);
-    }
+    drawing.finish_and_clear();
+    SCREEN.remove(&drawing);
     let views = registry.views();
     let (synced, waiting): (Vec<_>, Vec<_>) = views.iter().partition(|view| view.synced);
     let objects: u64 = synced.iter().map(|view| view.objects).sum();

@@ -201,18 +201,18 @@ impl Verdict {
 
     fn unmatched(&mut self, loaded: &Loaded, name: &str, pattern: usize, resolution: &Resolution) {
         let (text, why) = (loaded.config.pattern(name, pattern), resolution.why_not());
-        let finding = |message: String| finding(loaded, name, pattern, message);
         let on_missing = entry(loaded, name).map(|entry| entry.options.on_missing);
-        match (resolution, on_missing) {
+        let (findings, message) = match (resolution, on_missing) {
             (Resolution::Missing { .. }, Some(OnMissing::Wait)) | (Resolution::Empty { .. }, _) => {
-                self.notes.push(finding(format!("the engine will wait for \"{text}\": {why}")));
+                (&mut self.notes, format!("the engine will wait for \"{text}\": {why}"))
             }
             (Resolution::Missing { .. }, Some(OnMissing::Warn)) => {
-                self.warnings.push(finding(format!("\"{text}\" is left out: {why}")));
+                (&mut self.warnings, format!("\"{text}\" is left out: {why}"))
             }
-            (Resolution::Excluded { .. }, _) => self.warnings.push(finding(format!("\"{text}\": {why}"))),
-            _ => self.errors.push(finding(format!("\"{text}\": {why}"))),
-        }
+            (Resolution::Excluded { .. }, _) => (&mut self.warnings, format!("\"{text}\": {why}")),
+            _ => (&mut self.errors, format!("\"{text}\": {why}")),
+        };
+        findings.push(finding(loaded, name, pattern, message));
     }
 
     /// Reports types that several patterns name, once for each pair of patterns: an error between entries, a warning
@@ -223,19 +223,16 @@ impl Verdict {
             let message = format!("\"{pattern}\" and \"{other}\" both select {resource}: remove one of them");
             self.warnings.push(finding(loaded, &second.entry, second.pattern, message));
         }
-        let mut told: Vec<&Conflict> = Vec::new();
-        for conflict in &selection.conflicts {
-            let Conflict { first, second, .. } = conflict;
+        for (at, Conflict { first, second, .. }) in selection.conflicts.iter().enumerate() {
             let is_same = |other: &&Conflict| other.first == *first && other.second == *second;
-            if told.iter().any(is_same) {
+            if selection.conflicts[..at].iter().any(|other| is_same(&other)) {
                 continue;
             }
-            told.push(conflict);
             let types: Vec<_> = selection.conflicts.iter().filter(is_same).map(|other| &other.resource).collect();
             let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
-            let rule = "a type belongs to one entry, or to several entries with disjoint `namespaces`";
             let message = format!(
-                "\"{pattern}\" selects {}, like \"{other}\" in [resources.{}]: {rule}",
+                "\"{pattern}\" selects {}, like \"{other}\" in [resources.{}]: a type belongs to one entry, or to several \
+                 entries with disjoint `namespaces`",
                 listed(&types),
                 first.entry
             );
@@ -264,19 +261,17 @@ impl Verdict {
             if without.is_empty() {
                 continue;
             }
-            let said = [
-                ("namespaces", !resource.namespaces.is_all()),
-                ("namespace_selector", !resource.namespace_selector.is_empty()),
-            ];
-            for (key, _) in said.into_iter().filter(|(_, said)| *said) {
-                let keys = ["resources", name, key];
-                if within.is_empty() {
-                    let message = "no type of this entry has namespaces: all their objects are shown";
-                    self.warnings.push(loaded.finding(&keys, message));
-                } else {
-                    let message = format!("all objects are shown of types without namespaces: {}", listed(&without));
-                    self.notes.push(loaded.finding(&keys, message));
-                }
+            let (findings, message) = if within.is_empty() {
+                let message = "no type of this entry has namespaces: all their objects are shown";
+                (&mut self.warnings, message.to_owned())
+            } else {
+                let message = format!("all objects are shown of types without namespaces: {}", listed(&without));
+                (&mut self.notes, message)
+            };
+            let by_name = (!resource.namespaces.is_all()).then_some("namespaces");
+            let by_label = (!resource.namespace_selector.is_empty()).then_some("namespace_selector");
+            for key in by_name.into_iter().chain(by_label) {
+                findings.push(loaded.finding(&["resources", name, key], message.clone()));
             }
         }
     }
@@ -284,9 +279,8 @@ impl Verdict {
     /// Reports patterns of namespaces that match no existing namespace. The server does not report this: a missing namespace
     /// has no objects.
     fn absent_namespaces(&mut self, loaded: &Loaded, server: &ServerArgs) {
-        let narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all());
-        let narrowed: Vec<_> = narrowed.collect();
-        let Some((first, _)) = narrowed.first() else { return };
+        let mut narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all()).peekable();
+        let Some(&(first, _)) = narrowed.peek() else { return };
         let there = match server.namespaces() {
             Ok(Some(there)) => there,
             Ok(None) => return,
@@ -298,20 +292,17 @@ impl Verdict {
         };
         for (name, entry) in narrowed {
             for (place, pattern, is_name) in entry.namespaces.without_match(&there) {
-                let finding =
-                    |message| loaded.finding(&["resources", name, "namespaces", &format!("[{place}]")], message);
                 let is_exclude = entry.namespaces.patterns()[place].starts_with('!');
                 let meant = config::nearest(pattern, there.iter().map(String::as_str));
                 let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-                match (is_name, is_exclude) {
-                    (true, false) => self.warnings.push(finding(format!(
-                        "namespace `{pattern}` does not exist now; it is watched once it exists{meant}"
-                    ))),
-                    (true, true) => self
-                        .warnings
-                        .push(finding(format!("namespace `{pattern}` does not exist now; nothing is left out{meant}"))),
-                    (false, _) => self.notes.push(finding(format!("no namespace matches `{pattern}` now"))),
-                }
+                let effect = if is_exclude { "nothing is left out" } else { "it is watched once it exists" };
+                let (findings, message) = if is_name {
+                    (&mut self.warnings, format!("namespace `{pattern}` does not exist now; {effect}{meant}"))
+                } else {
+                    (&mut self.notes, format!("no namespace matches `{pattern}` now"))
+                };
+                let keys = ["resources", name, "namespaces", &format!("[{place}]")];
+                findings.push(loaded.finding(&keys, message));
             }
         }
     }
@@ -334,22 +325,18 @@ impl Verdict {
 
     /// Reports missing rights, once for each pattern and set of missing rights.
     fn refusals(&mut self, loaded: &Loaded) {
-        let key = |claim: &Claim| {
-            let Claim { owned: Owned { entry, pattern, .. }, rights } = claim;
-            let namespaces: Vec<_> = rights.namespaces().into_iter().map(str::to_owned).collect();
-            (entry.clone(), *pattern, rights.verbs(), namespaces)
+        let is_same = |one: &Claim, other: &Claim| {
+            let [one_rights, other_rights] =
+                [one, other].map(|claim| (claim.rights.verbs(), claim.rights.namespaces()));
+            one.is_of(&other.owned.entry, other.owned.pattern) && one_rights == other_rights
         };
-        let mut told = Vec::new();
-        for claim in self.claims.iter().filter(|claim| !claim.rights.refused.is_empty()) {
-            let what = key(claim);
-            if told.contains(&what) {
+        for (at, claim) in self.claims.iter().enumerate().filter(|(_, claim)| !claim.rights.refused.is_empty()) {
+            if self.claims[..at].iter().any(|earlier| is_same(earlier, claim)) {
                 continue;
             }
-            let same = self.claims.iter().filter(|other| key(other) == what);
-            let types: Vec<_> = same.map(|other| &other.owned.resource).collect();
-            let message = refusal(&types, &claim.rights);
-            self.warnings.push(finding(loaded, &what.0, what.1, message));
-            told.push(what);
+            let same = self.claims.iter().filter(|other| is_same(other, claim));
+            let message = refusal(&same.map(|other| &other.owned.resource).collect::<Vec<_>>(), &claim.rights);
+            self.warnings.push(finding(loaded, &claim.owned.entry, claim.owned.pattern, message));
         }
         let unknown = self.claims.iter().find_map(|claim| Some((&claim.owned, claim.rights.unknown.as_ref()?)));
         if let Some((owned, why)) = unknown {
@@ -461,19 +448,14 @@ fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
 
 /// Summarizes the rights on the types of a wildcard: `list, watch`, or `no watch: 2 types`.
 fn access_of_many(types: &[&Claim]) -> String {
-    let mut cells: Vec<(String, usize)> = Vec::new();
-    for claim in types {
-        let cell = claim.rights.cell();
-        match cells.iter_mut().find(|(known, _)| *known == cell) {
-            Some((_, count)) => *count += 1,
-            None => cells.push((cell, 1)),
-        }
+    let mut cells: Vec<_> = types.iter().map(|claim| claim.rights.cell()).collect();
+    cells.sort();
+    let groups: Vec<_> = cells.chunk_by(|a, b| a == b).collect();
+    if let [group] = groups[..] {
+        return group[0].clone();
     }
-    if let [(cell, _)] = &cells[..] {
-        return cell.clone();
-    }
-    let odd = cells.iter().filter(|(cell, _)| cell.starts_with("no ") || cell == "unknown");
-    odd.map(|(cell, count)| format!("{cell}: {}", report::counted(*count, "type"))).collect::<Vec<_>>().join(", ")
+    let odd = groups.iter().filter(|group| group[0] != "list, watch");
+    odd.map(|group| format!("{}: {}", group[0], report::counted(group.len(), "type"))).collect::<Vec<_>>().join(", ")
 }
 
 /// Lists types: `pods`, or `pods, services and 7 more types`.

@@ -9,14 +9,17 @@ use std::{
     time::Duration,
 };
 
-use crate::{list_watch::kube::ClusterAccess, list_watch::kube::raw::RawClient};
+use crate::{
+    list_watch::kube::{ClusterAccess, raw::RawClient},
+    text::parse_duration,
+};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use self::{
-    compare::{Difference, Different, Outcome},
+    compare::{Different, Outcome},
     unit::{Parties, Resources, Unit, Verdict},
 };
 use super::{
@@ -60,7 +63,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     kube: KubeArgs,
     /// Time for a type that is behind to catch up.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     wait: Duration,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
@@ -77,12 +80,8 @@ enum Output {
     Json,
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let expected = |_| "expected a duration like 10s or 1m".to_owned();
-    text.parse::<jiff::SignedDuration>()
-        .map_err(expected)?
-        .try_into()
-        .map_err(|_| "expected a duration that is not negative".to_owned())
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text).ok_or("expected a duration like 10s or 1m")
 }
 
 /// Verifies all types, prints the verdicts, and fails unless all are equal.
@@ -94,8 +93,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (url, server, verdicts) = runtime.block_on(async {
         let engine = args.engine.client(config.as_ref())?;
-        let url = engine.url().to_owned();
-        let Resources { server, resources: units } = unit::resources(&engine).await?;
+        let url = engine.url.clone();
+        let Resources { server, resources: units } = engine.get_json("/v1/resources").await?;
         let is_open_here = |server: &&str| server.starts_with("http://") && is_loopback(server) && is_loopback(&url);
         let access = match server.as_deref().filter(is_open_here).filter(|_| !is_named) {
             Some(server) => ClusterAccess::without_credentials(server, "engine"),
@@ -115,10 +114,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     })?;
     match args.output {
         Output::Table => print_table(&verdicts)?,
-        Output::Json => {
-            let document = document(&url, &server, &verdicts);
-            writeln!(io::stdout(), "{document:#}")?;
-        }
+        Output::Json => writeln!(io::stdout(), "{:#}", document(&url, &server, &verdicts))?,
     }
     conclude(&verdicts)
 }
@@ -159,8 +155,9 @@ fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
         let namespace = unit.namespace.clone().unwrap_or_else(|| "*".to_owned());
         let resource = unit.resource().qualified_name();
         rows.push(match verdict {
-            Ok((version, outcome)) => {
-                [resource, namespace, version.to_string(), outcome.objects.to_string(), word(outcome)]
+            Ok((version, Outcome { objects, different, .. })) => {
+                let word = if *different == 0 { "equal".to_owned() } else { format!("different: {different}") };
+                [resource, namespace, version.to_string(), objects.to_string(), word]
             }
             Err(why) => [resource, namespace, "-".to_owned(), "-".to_owned(), format!("not verified: {why:#}")],
         });
@@ -172,7 +169,7 @@ fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
         for different in outcome.named.iter().take(NAMED_MAX) {
             writeln!(out, "{} {}: {}", unit.resource(), different.key, sentence(different))?;
         }
-        let more = outcome.different.saturating_sub(NAMED_MAX as u64);
+        let more = outcome.different.saturating_sub(NAMED_MAX);
         if more > 0 {
             writeln!(out, "{}: {more} more, see -o json", unit.resource())?;
         }
@@ -180,23 +177,12 @@ fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
     Ok(())
 }
 
-fn word(outcome: &Outcome) -> String {
-    match outcome.different {
-        0 => "equal".to_owned(),
-        count => format!("different: {count}"),
-    }
-}
-
 fn sentence(different: &Different) -> String {
     let state = |state: &Option<compare::State>| match state {
         Some(state) => format!("version {} of uid {}", state.resource_version, state.uid),
         None => "nothing".to_owned(),
     };
-    let word = match different.kind {
-        Difference::Missing => "missing",
-        Difference::Extra => "extra",
-        Difference::Stale => "stale",
-    };
+    let word: &str = different.kind.into();
     format!("{word}: the cache has {}, the server has {}", state(&different.cache), state(&different.server))
 }
 
@@ -234,16 +220,4 @@ fn document(engine: &str, server: &str, verdicts: &[(Unit, Verdict)]) -> Value {
         "equal"
     };
     json!({"engine": engine, "server": server, "verdict": verdict, "units": units})
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_need_units() {
-        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(parse_duration("1m"), Ok(Duration::from_mins(1)));
-        assert!(parse_duration("10").is_err() && parse_duration("-1s").is_err() && parse_duration("").is_err());
-    }
 }

@@ -12,12 +12,15 @@ use std::{
     },
 };
 
-use deltabus::internals::{
-    bench::{Generator, Probe, ReplayServer, Shape, States, figures::FIGURES, orders::EngineOptions},
-    config::Config,
-    engine::Engine,
-    list_watch::kube::ClusterAccess,
-    lister::{Lister, Selector},
+use deltabus::{
+    ObjectKey,
+    internals::{
+        bench::{Generator, Probe, ReplayServer, Shape, States, figures::FIGURES, orders::EngineOptions},
+        config::Config,
+        engine::Engine,
+        list_watch::kube::ClusterAccess,
+        lister::{Lister, Selector},
+    },
 };
 use serde_json::Value;
 use tokio::time::{Duration, sleep};
@@ -45,9 +48,10 @@ fn assert_equal(lister: &Lister, generator: &Generator, changes: u64) {
     for number in 0..generator.objects() {
         let mut expected = Vec::new();
         generator.write(number, states.last(number), &mut expected);
-        let object = lister.get(generator.key(number).as_ref()).unwrap();
-        let [is, expected]: [Value; 2] = [&*object.json(), &expected].map(|json| serde_json::from_slice(json).unwrap());
-        assert_eq!(is, expected, "object {number}");
+        let expected: Value = serde_json::from_slice(&expected).unwrap();
+        let [namespace, name] = ["namespace", "name"].map(|part| expected["metadata"][part].as_str().unwrap());
+        let object = lister.get(ObjectKey::new(namespace, name).as_ref()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&object.json()).unwrap(), expected, "object {number}");
     }
 }
 
@@ -151,7 +155,7 @@ fn single_changes_have_times_and_flood_ends() {
         let probe = Probe::start(&options(&server, Shape::Events)).await.unwrap();
         probe.synced(|_, _| {}).await.unwrap();
         probe.note();
-        let sent = server.tick(20, Duration::from_millis(1));
+        let sent = server.tick(20, Duration::from_millis(1)).await;
         let versions: Vec<u64> = (1..=20).map(|change| server.generator().version(change)).collect();
         assert_eq!(sent.iter().map(|(version, _)| *version).collect::<Vec<_>>(), versions);
         let arrived = probe.arrivals(versions[19]).await;
@@ -308,7 +312,7 @@ fn stopped_measurement_leaves_no_process() {
             .spawn()
             .unwrap();
         let mut started = Vec::new();
-        while started.len() < 2 {
+        while started.is_empty() {
             started = children(measuring.id());
             std::thread::yield_now();
         }
@@ -355,7 +359,7 @@ fn cache_selectors_find_generated_objects() {
         assert_eq!(lister.list(&Selector::from(web)).len(), 20);
         assert_eq!(lister.namespace("team-03").list(&Selector::all()).len(), 20);
         let (reads, _) = probe.read(Duration::from_millis(20), false).await.unwrap();
-        assert!(reads.by_key > 0.0 && reads.by_index.unwrap() > 0.0 && reads.by_selector.unwrap() > 0.0);
+        assert!(reads.by_key > 0.0 && reads.by_index > 0.0 && reads.by_selector > 0.0);
         probe.stop().await;
     });
 }

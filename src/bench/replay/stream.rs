@@ -1,15 +1,13 @@
 //! Answers that are generated while they are sent, chunk by chunk.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{convert::Infallible, iter, ops::Range, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use axum::body::Body;
 use futures_util::{Stream, StreamExt, stream};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Body, Head, Shared};
+use super::{Asked, Head, Shared, is_true};
 use crate::{
     bench::{States, measure::monotonic},
     mutex::lock,
@@ -21,71 +19,42 @@ const BOOKMARKS_EVERY: Duration = Duration::from_mins(1);
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(45);
 
 fn body(chunks: impl Stream<Item = Vec<u8>> + Send + 'static) -> Body {
-    let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
-    BodyExt::boxed_unsync(StreamBody::new(frames))
+    Body::from_stream(chunks.map(Ok::<_, Infallible>))
 }
 
-/// A page of a list, or a whole list.
-pub(super) struct Page {
-    shared: Arc<Shared>,
-    states: Arc<States>,
-    left: Range<u64>,
-    begun: bool,
-    ended: bool,
-}
-
-impl Page {
-    /// Opens a list at object `first`, in the states after the change `at`.
-    pub(super) fn open(shared: Arc<Shared>, at: u64, first: u64, limit: Option<u64>) -> Self {
-        let objects = shared.generator.objects();
-        let first = first.min(objects);
-        let end = limit.map_or(objects, |limit| objects.min(first.saturating_add(limit)));
-        Self { states: shared.states(at), shared, left: first..end, begun: false, ended: false }
+/// Returns a list from object `first` on, in the states after the change `at`.
+pub(super) fn page(shared: Arc<Shared>, at: u64, first: u64, limit: Option<u64>) -> Body {
+    let objects = shared.generator.objects();
+    let first = first.min(objects);
+    let end = limit.map_or(objects, |limit| objects.min(first.saturating_add(limit)));
+    let resource = shared.generator.resource();
+    let mut metadata = json!({"resourceVersion": shared.generator.version(at).to_string()});
+    if end < objects {
+        metadata["continue"] = json!(format!("{at}.{end}"));
+        metadata["remainingItemCount"] = json!(objects - end);
     }
-
-    pub(super) fn into_body(self) -> Body {
-        body(stream::unfold(self, async |mut page| {
-            let chunk = page.next()?;
-            Some((chunk, page))
-        }))
-    }
-
-    fn next(&mut self) -> Option<Vec<u8>> {
-        if self.ended {
-            return None;
-        }
-        let mut chunk = Vec::with_capacity(CHUNK + (CHUNK >> 3));
-        let generator = &self.shared.generator;
-        if !self.begun {
-            chunk.extend_from_slice(self.head().as_bytes());
-        }
+    let (kind, version) = (&resource.kind, resource.api_version());
+    let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let (states, mut left) = (shared.states(at), first..end);
+    let mut begun = Some(head.into_bytes());
+    body(stream::iter(iter::from_fn(move || {
+        let mut chunk = begun.take()?;
+        chunk.reserve(CHUNK + (CHUNK >> 3));
         while chunk.len() < CHUNK
-            && let Some(number) = self.left.next()
+            && let Some(number) = left.next()
         {
-            if self.begun {
+            shared.generator.write_item(number, states.last(number), &mut chunk);
+            if !left.is_empty() {
                 chunk.push(b',');
             }
-            self.begun = true;
-            generator.write_item(number, self.states.last(number), &mut chunk);
         }
-        if self.left.is_empty() {
-            self.ended = true;
+        if left.is_empty() {
             chunk.extend_from_slice(b"]}\n");
+        } else {
+            begun = Some(Vec::new());
         }
         Some(chunk)
-    }
-
-    fn head(&self) -> String {
-        let resource = self.shared.generator.resource();
-        let mut metadata = json!({"resourceVersion": self.shared.generator.version(self.states.at()).to_string()});
-        let remaining = self.shared.generator.objects() - self.left.end;
-        if remaining > 0 {
-            metadata["continue"] = json!(format!("{}.{}", self.states.at(), self.left.end));
-            metadata["remainingItemCount"] = json!(remaining);
-        }
-        let (kind, version) = (&resource.kind, resource.api_version());
-        format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
-    }
+    })))
 }
 
 /// A watch: a position in the sequence of changes.
@@ -105,25 +74,19 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Opens a watch after the change `from`; with `None` it begins with all existing objects.
-    pub(super) fn open(
-        shared: Arc<Shared>,
-        from: Option<u64>,
-        marker: bool,
-        bookmarks: bool,
-        timeout_seconds: Option<u64>,
-    ) -> Self {
+    pub(super) fn open(shared: Arc<Shared>, from: Option<u64>, asked: &Asked) -> Self {
         let now = Instant::now();
         let head = shared.head.subscribe();
         let present = head.borrow().changes;
-        let lifetime = timeout_seconds.filter(|seconds| *seconds > 0).map_or(TIMEOUT_DEFAULT, Duration::from_secs);
-        let initial = from.is_none().then(|| (shared.states(present), 0..shared.generator.objects()));
+        let timeout = asked.timeout_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let bookmarks = is_true(&asked.allow_watch_bookmarks);
         Self {
-            initial,
-            marker: marker && bookmarks,
+            initial: from.is_none().then(|| (shared.states(present), 0..shared.generator.objects())),
+            marker: bookmarks && is_true(&asked.send_initial_events),
             cursor: from.unwrap_or(present),
             bookmarks,
             bookmark_at: now + BOOKMARKS_EVERY,
-            deadline: now + lifetime,
+            deadline: now + timeout.unwrap_or(TIMEOUT_DEFAULT),
             head,
             shared,
         }

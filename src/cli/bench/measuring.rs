@@ -4,27 +4,24 @@ use std::{env, path::PathBuf, time::Duration};
 
 use crate::{
     bench::{
-        Shape,
-        figures::{Latency, Reads, Run, per_second},
+        Generator, ReplayServer, Shape,
+        figures::{Latency, Run, per_second},
         measure::monotonic,
-        orders::{EngineAnswer, EngineOptions, EngineOrder, EventsCost, Role, ServerOrder, Stamp, Synced},
+        orders::{EngineOptions, EngineOrder, EventsCost},
         report::{Measured, grouped},
     },
     list_watch::kube::{ClusterAccess, raw::RawClient},
 };
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use super::{BenchArgs, processes::Player};
+use super::{BenchArgs, engine_process::EngineProcess};
 use crate::cli::terminal::{SCREEN, colours};
 
 /// Number of single changes, and the time between them, in which the engine becomes idle.
 const TICKS: u64 = 600;
 const TICK_EVERY: Duration = Duration::from_millis(4);
-/// Duration of each kind of read.
-const READ: Duration = Duration::from_secs(1);
 /// Time limit for the response with the server's version.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Duration of a flood before the concurrent reads start.
@@ -35,13 +32,12 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
     let progress = Progress::new();
     let mut measured = Vec::new();
     if let Some(server) = &args.server {
-        let mut of = Measured { name: args.resource.clone(), title: format!("of {server}"), runs: Vec::new() };
+        let mut runs = Vec::new();
         for run in 1..=args.runs {
             progress.begin(&args.resource, run, args.runs);
-            of.runs.push(watch_as_it_is(args, server, &progress).await?);
+            runs.push(watch_as_it_is(args, server, &progress).await?);
         }
-        measured.push(of);
-        return Ok(measured);
+        return Ok(vec![Measured { name: args.resource.clone(), title: format!("of {server}"), runs }]);
     }
     for shape in args.shapes() {
         let mut of = Measured { name: shape.to_string(), title: shape.title().to_owned(), runs: Vec::new() };
@@ -57,49 +53,44 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
 /// Runs one measurement against our own server.
 async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::Result<Run> {
     let (objects, changes) = (shape.scaled(args.pods), shape.scaled(args.events));
-    let mut server = Player::start(&Role::Server { shape, objects, seed: args.seed })?;
-    let (url, object_bytes): (String, u64) = server.answer().await?;
+    let server = ReplayServer::start(Generator::new(shape, objects, args.seed))?;
+    let generator = server.generator();
     let flow_began = monotonic();
-    if args.flow > 0 {
-        server.tell(&ServerOrder::Flow(args.flow)).await?;
-    }
+    server.flow(args.flow);
     let indexes = if args.index { shape.indexes().map(str::to_owned).to_vec() } else { Vec::new() };
     let state = state_dir(args.state.as_ref())?;
     let resource = shape.resource().qualified_name();
-    let mut engine = Engine::start(options(args, url, resource, indexes, state.as_ref()), progress)?;
+    let mut engine = EngineProcess::start(&options(args, server.url(), resource, indexes, state.as_ref()), progress)?;
 
-    let synced: Synced = engine.result("sync").await?;
-    server.tell(&ServerOrder::Hold).await?;
-    let (meanwhile, at): (u64, u64) = server.answer().await?;
-    let flow = (args.flow > 0).then(|| per_second(meanwhile, monotonic() - flow_began));
+    let synced = engine.result("sync").await?;
+    let meanwhile = server.hold();
+    let flow = per_second(meanwhile, monotonic() - flow_began);
+    let at = generator.version(meanwhile);
     engine.ask::<()>(&EngineOrder::Reach(at), "catching up").await?;
     engine.result::<EventsCost>("catching up").await?;
 
     let target = at + changes;
     engine.ask::<()>(&EngineOrder::Reach(target), "events").await?;
-    server.tell(&ServerOrder::Release(changes)).await?;
-    let events: EventsCost = engine.result("events").await?;
+    server.release(changes);
+    let events = engine.result("events").await?;
 
-    engine.ask::<()>(&EngineOrder::Note, "single changes").await?;
-    let every_micros = u64::try_from(TICK_EVERY.as_micros())?;
-    server.tell(&ServerOrder::Tick { changes: TICKS, every_micros }).await?;
-    let sent: Vec<Stamp> = server.answer().await?;
-    let arrived = engine.ask(&EngineOrder::Arrivals(target + TICKS), "single changes").await?;
-    let latency = Latency::of(&sent, arrived);
+    engine.ask::<()>(&EngineOrder::Note(target + TICKS), "single changes").await?;
+    let sent = server.tick(TICKS, TICK_EVERY).await;
+    let latency = Latency::of(&sent, engine.result("single changes").await?);
 
-    let (reads, _) = engine.read("reads", false).await?;
-    server.tell(&ServerOrder::Flood).await?;
+    let (reads, _): (_, f64) = engine.ask(&EngineOrder::Read { by_key_only: false }, "reads").await?;
+    server.flood();
     tokio::time::sleep(FLOOD_BEGINS).await;
-    let beside = engine.read("reads beside a writer", true).await?;
+    let reads_beside_writer = engine.ask(&EngineOrder::Read { by_key_only: true }, "reads beside a writer").await?;
     Ok(Run {
-        object_bytes,
+        object_bytes: generator.object_bytes() as u64,
         synced,
         flow,
         changes,
-        events: Some(events),
+        events,
         latency,
-        reads: Some(reads),
-        reads_beside_writer: Some(beside),
+        reads,
+        reads_beside_writer,
     })
 }
 
@@ -108,12 +99,12 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> 
     check_reach(server).await?;
     let state = state_dir(args.state.as_ref())?;
     let options = options(args, server.to_owned(), args.resource.clone(), Vec::new(), state.as_ref());
-    let mut engine = Engine::start(options, progress)?;
-    let synced: Synced = engine.result("sync").await?;
+    let mut engine = EngineProcess::start(&options, progress)?;
+    let synced = engine.result("sync").await?;
     let follow = EngineOrder::Follow(u64::try_from(args.within.as_millis())?);
-    let events: EventsCost = engine.ask(&follow, "events as they come").await?;
-    let (reads, _) = engine.read("reads", false).await?;
-    Ok(Run { synced, events: Some(events), reads: Some(reads), ..Run::default() })
+    let events = engine.ask(&follow, "events as they come").await?;
+    let (reads, _): (_, f64) = engine.ask(&EngineOrder::Read { by_key_only: false }, "reads").await?;
+    Ok(Run { synced, events, reads, ..Run::default() })
 }
 
 /// Fails early in cases where an engine would retry forever.
@@ -153,53 +144,16 @@ fn state_dir(asked: Option<&Option<PathBuf>>) -> anyhow::Result<Option<TempDir>>
     made.map(Some).with_context(|| format!("failed to create a directory in {} (--state)", place.display()))
 }
 
-/// Process that is measured.
-struct Engine<'a> {
-    player: Player,
-    progress: &'a Progress,
-}
-
-impl<'a> Engine<'a> {
-    fn start(options: EngineOptions, progress: &'a Progress) -> anyhow::Result<Self> {
-        Ok(Self { player: Player::start(&Role::Engine(options))?, progress })
-    }
-
-    /// Waits for a result and shows the progress until then.
-    async fn result<T: DeserializeOwned>(&mut self, phase: &str) -> anyhow::Result<T> {
-        self.progress.say(phase);
-        loop {
-            match self.player.answer().await? {
-                EngineAnswer::Progress { done, wrong } => self.progress.count(phase, done, wrong.as_deref()),
-                EngineAnswer::Failed(error) => bail!(error),
-                EngineAnswer::Done(result) => return Ok(serde_json::from_value(result)?),
-            }
-        }
-    }
-
-    async fn ask<T: DeserializeOwned>(&mut self, order: &EngineOrder, phase: &str) -> anyhow::Result<T> {
-        self.player.tell(order).await?;
-        self.result(phase).await
-    }
-
-    async fn read(&mut self, phase: &str, by_key_only: bool) -> anyhow::Result<(Reads, f64)> {
-        let millis = u64::try_from(READ.as_millis())?;
-        self.ask(&EngineOrder::Read { millis, by_key_only }, phase).await
-    }
-}
-
 /// Progress line on the terminal.
-struct Progress {
+pub(super) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     fn new() -> Self {
-        let template = if colours() {
-            "{spinner:.cyan} {elapsed} {prefix}: {wide_msg}"
-        } else {
-            "{spinner} {elapsed} {prefix}: {wide_msg}"
-        };
-        let style = ProgressStyle::with_template(template).expect("the template is right");
+        let spinner = if colours() { "{spinner:.cyan}" } else { "{spinner}" };
+        let template = format!("{spinner} {{elapsed}} {{prefix}}: {{wide_msg}}");
+        let style = ProgressStyle::with_template(&template).expect("the template is right");
         let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style));
         bar.enable_steady_tick(Duration::from_millis(200));
         Self { bar }
@@ -211,12 +165,12 @@ impl Progress {
         self.say("starting");
     }
 
-    fn say(&self, phase: &str) {
+    pub(super) fn say(&self, phase: &str) {
         self.bar.set_message(phase.to_owned());
     }
 
     /// Shows the progress of a phase. Items that all arrive at the end are not counted before that.
-    fn count(&self, phase: &str, done: u64, wrong: Option<&str>) {
+    pub(super) fn count(&self, phase: &str, done: u64, wrong: Option<&str>) {
         let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
         let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));
         self.bar.set_message(format!("{phase}{count}{wrong}"));

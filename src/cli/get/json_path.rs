@@ -4,6 +4,7 @@ use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
 
 pub(super) use crate::serve::kube_api::JsonPath;
+use crate::serve::kube_api::closing;
 
 /// Template of `-o jsonpath=`.
 #[derive(Clone, Debug)]
@@ -31,10 +32,10 @@ impl Template {
         let mut rest = text;
         while let Some(open) = rest.find('{') {
             parts.push(Part::Text(rest[..open].to_owned()));
-            let end =
-                brace_end(&rest[open..]).with_context(|| format!("a '}}' is missing behind {:?}", &rest[open..]))?;
-            let inner = rest[open + 1..open + end].trim();
-            rest = &rest[open + end + 1..];
+            let block = &rest[open..];
+            let end = closing(block, ['{', '}']).with_context(|| format!("a '}}' is missing behind {block:?}"))?;
+            let inner = block[1..end].trim();
+            rest = &block[end + 1..];
             if let Some(path) = inner.strip_prefix("range ") {
                 ranges.push((JsonPath::parse(path)?, std::mem::take(&mut parts)));
             } else if inner == "end" {
@@ -75,22 +76,6 @@ fn fill(parts: &[Part], value: &Value, out: &mut String) {
 /// Returns text unchanged, and any other value as JSON.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// Returns the position of the `}` that closes the brace at the start of the text.
-fn brace_end(text: &str) -> Option<usize> {
-    let mut quote = None;
-    let mut letters = text.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match (quote, letter) {
-            (Some(_), '\\') => drop(letters.next()),
-            (None, '\'' | '"') => quote = Some(letter),
-            (Some(open), _) if open == letter => quote = None,
-            (None, '}') => return Some(at),
-            _ => {}
-        }
-    }
-    None
 }
 
 /// Parses a text in quotes, with the escapes of JSON.

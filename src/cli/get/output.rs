@@ -3,19 +3,19 @@
 use std::io::{self, Write as _};
 
 use crate::object::ResourceType;
-use anstyle::Style;
 use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::{GetArgs, Output, json_path::JsonPath, sort::sort_by};
-use crate::cli::{report, yaml};
-
-const HEADER: Style = Style::new().bold();
+use crate::cli::{
+    report::{self, HEADER},
+    yaml,
+};
 
 /// Gap between two columns, the same as in kubectl.
 const GAP: &str = "   ";
 
-/// Prints objects of one or several types: page by page where it can, at the end where it needs all of them.
+/// Collects the objects of one or several types, page by page, and prints them.
 pub(super) struct ListPrinter<'a> {
     args: &'a GetArgs,
     /// Set when tables name the type of each object.
@@ -24,15 +24,13 @@ pub(super) struct ListPrinter<'a> {
     is_one_object: bool,
     resource: Option<&'a ResourceType>,
     tables: Vec<TablePrinter>,
-    /// Objects that wait for the last page.
+    /// Objects, in formats without tables.
     items: Vec<(&'a ResourceType, Value)>,
-    printed: usize,
 }
 
 impl<'a> ListPrinter<'a> {
     pub(super) fn new(args: &'a GetArgs, several_types: bool, is_one_object: bool) -> Self {
-        let (tables, items) = (Vec::new(), Vec::new());
-        Self { args, several_types, is_one_object, resource: None, tables, items, printed: 0 }
+        Self { args, several_types, is_one_object, resource: None, tables: Vec::new(), items: Vec::new() }
     }
 
     /// Sets the type of the following pages.
@@ -43,7 +41,6 @@ impl<'a> ListPrinter<'a> {
                 is_wide: matches!(self.args.output, Output::Wide),
                 with_namespace: self.args.all_namespaces && resource.namespaced,
                 with_labels: self.args.show_labels,
-                with_objects: self.args.sort_by.is_some(),
                 prefix: if self.several_types { kind(resource) + "/" } else { String::new() },
                 ..TablePrinter::default()
             });
@@ -51,118 +48,65 @@ impl<'a> ListPrinter<'a> {
     }
 
     /// Adds a page: a Table, or a List of objects.
-    pub(super) fn page(&mut self, mut page: Value) -> io::Result<()> {
+    pub(super) fn page(&mut self, mut page: Value) {
         if let Some(table) = self.tables.last_mut() {
-            table.add(&page);
-            return Ok(());
-        }
-        let (Some(resource), Value::Array(items)) = (self.resource, page["items"].take()) else { return Ok(()) };
-        let is_stream = matches!(self.args.output, Output::Name | Output::Json | Output::Yaml);
-        if self.is_one_object || self.args.sort_by.is_some() || !is_stream {
+            table.add(page);
+        } else if let (Some(resource), Value::Array(items)) = (self.resource, page["items"].take()) {
             self.items.extend(items.into_iter().map(|item| (resource, item)));
-            return Ok(());
-        }
-        let mut out = io::stdout().lock();
-        items.into_iter().try_for_each(|item| self.print(&mut out, resource, item))
-    }
-
-    fn print(&mut self, out: &mut impl io::Write, resource: &ResourceType, item: Value) -> io::Result<()> {
-        let is_first = self.printed == 0;
-        self.printed += 1;
-        match self.args.output {
-            Output::Yaml => write!(out, "{}{}", begin(true, is_first), element(true, item)),
-            Output::Json => write!(out, "{}{}", begin(false, is_first), element(false, item)),
-            _ => writeln!(out, "{}", name(resource, &item)),
         }
     }
 
-    /// Prints the remaining objects. Returns the number of objects; an empty document counts as one, because it was printed.
+    /// Prints the objects. Returns their number; an empty document counts as one, because it was printed.
     pub(super) fn finish(mut self) -> io::Result<usize> {
-        let mut items = std::mem::take(&mut self.items);
-        if let Some(path) = &self.args.sort_by {
-            sort_by(&mut items, path, |(_, object)| object);
+        let args = self.args;
+        if let Some(path) = &args.sort_by {
+            sort_by(&mut self.items, path, |(_, object)| object);
             self.tables.iter_mut().for_each(|table| sort_by(&mut table.rows, path, |(_, object)| object));
         }
+        let with_header = !args.no_headers;
         let mut out = io::stdout().lock();
-        match &self.args.output {
+        match &args.output {
             Output::Table | Output::Wide => {
                 let tables: Vec<_> = self.tables.iter().filter(|table| !table.rows.is_empty()).collect();
-                let texts: Vec<_> = tables.iter().map(|table| table.text(!self.args.no_headers)).collect();
+                let texts: Vec<_> = tables.iter().map(|table| table.text(with_header)).collect();
                 // Only tables have colours; everything else is printed as it is.
                 anstream::AutoStream::auto(out).write_all(texts.join("\n").as_bytes())?;
-                Ok(tables.iter().map(|table| table.rows.len()).sum())
+                return Ok(tables.iter().map(|table| table.rows.len()).sum());
             }
-            Output::JsonPath(template) => {
-                let mut objects = items.into_iter().map(|(_, object)| object);
-                let value = if self.is_one_object {
-                    objects.next()
-                } else {
-                    Some(json!({"apiVersion": "v1", "items": objects.collect::<Vec<_>>(), "kind": "List",
-                        "metadata": {"resourceVersion": ""}}))
-                };
-                write!(out, "{}", value.map(|value| template.fill(&value)).unwrap_or_default())?;
-                Ok(1)
+            Output::Name => {
+                self.items.iter().try_for_each(|(resource, object)| writeln!(out, "{}", name(resource, object)))?;
+                return Ok(self.items.len());
             }
             Output::CustomColumns(columns) => {
-                let objects = items.iter().map(|(_, object)| object);
-                out.write_all(columns.text(objects, !self.args.no_headers).as_bytes())?;
-                Ok(items.len())
+                let objects = self.items.iter().map(|(_, object)| object);
+                out.write_all(columns.text(objects, with_header).as_bytes())?;
+                return Ok(self.items.len());
             }
-            Output::Json if self.is_one_object => {
-                items.into_iter().try_for_each(|(_, mut object)| {
-                    object.sort_all_objects();
-                    writeln!(out, "{object:#}")
-                })?;
-                Ok(1)
+            Output::JsonPath(template) => {
+                let text = self.document().map(|document| template.fill(&document));
+                out.write_all(text.unwrap_or_default().as_bytes())?;
             }
-            Output::Yaml if self.is_one_object => {
-                items.iter().try_for_each(|(_, object)| write!(out, "{}", yaml(object)))?;
-                Ok(1)
-            }
-            Output::Name | Output::Json | Output::Yaml => {
-                items.into_iter().try_for_each(|(resource, item)| self.print(&mut out, resource, item))?;
-                let end = match (&self.args.output, self.printed) {
-                    (Output::Name, count) => return Ok(count),
-                    (Output::Yaml, 0) => "apiVersion: v1\nitems: []\nkind: List\nmetadata:\n  resourceVersion: \"\"\n",
-                    (Output::Yaml, _) => "kind: List\nmetadata:\n  resourceVersion: \"\"\n",
-                    (_, 0) => {
-                        "{\n  \"apiVersion\": \"v1\",\n  \"items\": [],\n  \"kind\": \"List\",\n  \"metadata\": {\n    \
-                         \"resourceVersion\": \"\"\n  }\n}\n"
-                    }
-                    _ => "\n  ],\n  \"kind\": \"List\",\n  \"metadata\": {\n    \"resourceVersion\": \"\"\n  }\n}\n",
-                };
-                out.write_all(end.as_bytes())?;
-                Ok(1)
+            format @ (Output::Json | Output::Yaml) => {
+                if let Some(mut document) = self.document() {
+                    document.sort_all_objects();
+                    let is_json = matches!(format, Output::Json);
+                    let text = if is_json { format!("{document:#}\n") } else { yaml::yaml(&document) };
+                    out.write_all(text.as_bytes())?;
+                }
             }
         }
+        Ok(1)
     }
-}
 
-/// Returns the text before an item of a document.
-fn begin(is_yaml: bool, is_first: bool) -> &'static str {
-    match (is_yaml, is_first) {
-        (true, true) => "apiVersion: v1\nitems:\n",
-        (true, false) => "",
-        (false, true) => "{\n  \"apiVersion\": \"v1\",\n  \"items\": [\n",
-        (false, false) => ",\n",
+    /// Returns the object, or a List of all objects; `None` if the one object is missing.
+    fn document(&mut self) -> Option<Value> {
+        let mut objects = self.items.drain(..).map(|(_, object)| object);
+        if self.is_one_object {
+            return objects.next();
+        }
+        let items: Vec<_> = objects.collect();
+        Some(json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}))
     }
-}
-
-/// Returns the text of an item within a List.
-fn element(is_yaml: bool, mut item: Value) -> String {
-    item.sort_all_objects();
-    if is_yaml {
-        return yaml(&Value::Array(vec![item]));
-    }
-    let text = format!("{item:#}");
-    text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
-}
-
-/// Returns a document as YAML, its members sorted, as kubectl prints it.
-fn yaml(value: &Value) -> String {
-    let mut value = value.clone();
-    value.sort_all_objects();
-    yaml::yaml(&value)
 }
 
 /// Returns `pod/web-1`, `deployment.apps/web`.
@@ -212,25 +156,26 @@ struct TablePrinter {
     is_wide: bool,
     with_namespace: bool,
     with_labels: bool,
-    /// Set when rows keep their objects, to be sorted.
-    with_objects: bool,
     /// Text before each name: `pod/`, where types are mixed.
     prefix: String,
     header: Vec<String>,
+    /// Cells of each row, and its object.
     rows: Vec<(Vec<String>, Value)>,
 }
 
 impl TablePrinter {
     /// Adds the rows of a Table.
-    fn add(&mut self, table: &Value) {
-        let columns = table["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    fn add(&mut self, mut table: Value) {
+        let columns = table["columnDefinitions"].take();
+        let columns = columns.as_array().map(Vec::as_slice).unwrap_or_default();
         let is_shown = |column: &Value| self.is_wide || column["priority"].as_i64().unwrap_or_default() == 0;
         let names = columns.iter().filter(|column| is_shown(column)).map(|column| cell(&column["name"]).to_uppercase());
         let namespace = self.with_namespace.then(|| "NAMESPACE".to_owned());
         let label_header = self.with_labels.then(|| "LABELS".to_owned());
         self.header = namespace.into_iter().chain(names).chain(label_header).collect();
-        for row in table["rows"].as_array().into_iter().flatten() {
-            let metadata = &row["object"]["metadata"];
+        for row in table["rows"].as_array_mut().into_iter().flatten() {
+            let object = row["object"].take();
+            let metadata = &object["metadata"];
             let namespace = self.with_namespace.then(|| cell(&metadata["namespace"]));
             let label_cell = self.with_labels.then(|| labels(&metadata["labels"]));
             let cells = row["cells"].as_array().into_iter().flatten().zip(columns);
@@ -238,7 +183,6 @@ impl TablePrinter {
                 let prefix = if column["format"] == "name" { &*self.prefix } else { "" };
                 format!("{prefix}{}", cell(value))
             });
-            let object = if self.with_objects { row["object"].clone() } else { Value::Null };
             self.rows.push((namespace.into_iter().chain(cells).chain(label_cell).collect(), object));
         }
     }
@@ -301,7 +245,7 @@ mod tests {
         };
         let print = |is_wide, with_namespace| {
             let mut table = TablePrinter { is_wide, with_namespace, ..TablePrinter::default() };
-            table.add(&page("web\x1b[31m"));
+            table.add(page("web\x1b[31m"));
             anstream::adapter::strip_str(&table.text(true)).to_string()
         };
         assert_eq!(print(false, false), "NAME      READY\nweb[31m   3\nx\n");
@@ -314,7 +258,7 @@ mod tests {
     #[test]
     fn yaml_keeps_strings_as_strings() {
         let object = json!({"data": {"a": "yes", "b": "1", "c": "", "d": "x: y\n", "e": "null", "f": "1e3", "g": "~"}});
-        let text = yaml(&object);
+        let text = yaml::yaml(&object);
         for (key, plain) in [("a", "yes"), ("b", "1"), ("e", "null"), ("f", "1e3"), ("g", "~")] {
             assert!(!text.lines().any(|line| line.trim() == format!("{key}: {plain}")), "{text}");
         }

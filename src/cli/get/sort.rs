@@ -4,34 +4,22 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use super::json_path::JsonPath;
+use super::json_path::{JsonPath, text};
 
 /// Sorts items by the first value at the path in their objects, like kubectl. Missing values come first. Quantities and
 /// numbers are compared by amount, and text by letters, with runs of digits as numbers.
-pub(super) fn sort_by<T>(items: &mut [T], path: &JsonPath, object: impl Fn(&T) -> &Value) {
-    items.sort_by_cached_key(|item| Key(path.find(object(item)).first().map(|value| (*value).clone())));
+pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
+    let key = |item: &T| path.find(object(item)).first().map(|value| (*value).clone());
+    let mut keyed: Vec<_> = items.drain(..).map(|item| (key(&item), item)).collect();
+    keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
+    items.extend(keyed.into_iter().map(|(_, item)| item));
 }
 
-#[derive(PartialEq)]
-struct Key(Option<Value>);
-
-impl Eq for Key {}
-
-impl PartialOrd for Key {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Key {
-    fn cmp(&self, other: &Self) -> Ordering {
-        match (&self.0, &other.0) {
-            (Some(a), Some(b)) => match (amount(a), amount(b)) {
-                (Some(a), Some(b)) => a.total_cmp(&b),
-                _ => natural(&super::json_path::text(a), &super::json_path::text(b)),
-            },
-            (a, b) => a.is_some().cmp(&b.is_some()),
-        }
+fn compare(a: Option<&Value>, b: Option<&Value>) -> Ordering {
+    let (Some(a), Some(b)) = (a, b) else { return a.is_some().cmp(&b.is_some()) };
+    match (amount(a), amount(b)) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        _ => natural(&text(a), &text(b)),
     }
 }
 
@@ -39,24 +27,13 @@ impl Ord for Key {
 fn amount(value: &Value) -> Option<f64> {
     let Value::String(text) = value else { return value.as_f64() };
     let end = text.find(|letter: char| !matches!(letter, '0'..='9' | '.' | '-' | '+')).unwrap_or(text.len());
-    let number: f64 = text[..end].parse().ok()?;
-    let factor = match &text[end..] {
-        "" => 1.0,
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        binary => {
-            let power = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].iter().position(|unit| *unit == binary)?;
-            1024_f64.powi(i32::try_from(power).ok()? + 1)
-        }
-    };
-    Some(number * factor)
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.parse().ok()?;
+    let power = |units: &[&str]| i32::try_from(units.iter().position(|known| *known == unit)?).ok();
+    match power(&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]) {
+        Some(power) => Some(number * 1024_f64.powi(power)),
+        None => Some(number * 1000_f64.powi(power(&["n", "u", "m", "", "k", "M", "G", "T", "P", "E"])? - 3)),
+    }
 }
 
 /// Compares texts; runs of digits are compared as numbers, so that `web-2` comes before `web-10`.

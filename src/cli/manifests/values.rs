@@ -47,7 +47,8 @@ pub(super) struct Values {
     pub(super) ports: Ports,
     pub(super) egress_ports: BTreeSet<u16>,
     pub(super) termination_grace_period_seconds: u64,
-    pub(super) resources: Resources,
+    /// Resources of the container.
+    pub(super) resources: Value,
     pub(super) monitoring: bool,
 }
 
@@ -91,13 +92,6 @@ pub(super) struct Ports {
     pub(super) probe: u16,
     /// Port of `[http] listen`, if other pods can reach it.
     pub(super) http: Option<u16>,
-}
-
-/// Resources of the container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Resources {
-    pub(super) requests: BTreeMap<&'static str, String>,
-    pub(super) limits: BTreeMap<&'static str, String>,
 }
 
 /// Serializes rules in the form of the chart: those of the cluster, and those of each namespace.
@@ -185,24 +179,13 @@ fn config_map(
     files: Vec<(PathBuf, String)>,
     context: Option<&str>,
 ) -> anyhow::Result<Vec<ConfigFile>> {
-    let mut own = String::from("# Written by `deltabus manifests`: options that differ in a pod.\n");
-    let mut table = toml::Table::new();
-    let mut set = |section: &str, key: &str, value: &str| {
-        let section = table.entry(section).or_insert_with(|| toml::Table::new().into());
-        section.as_table_mut().expect("sections are tables").insert(key.to_owned(), value.into());
-    };
-    if config.http.probe_listen.is_none() {
-        set("http", "probe_listen", &PROBE_LISTEN.to_string());
-    }
-    if let (None, Some(context)) = (&config.cluster.name, context) {
-        set("cluster", "name", context);
-    }
-    if config.kube.kubeconfig.is_some() || config.kube.context.is_some() {
-        set("kube", "kubeconfig", "");
-        set("kube", "context", "");
-    }
-    own.push_str(table.to_string().trim_end());
-    own.push('\n');
+    let name = context.filter(|_| config.cluster.name.is_none());
+    let cluster = name.map(|name| format!("[cluster]\nname = {}\n", toml::Value::from(name)));
+    let http = config.http.probe_listen.is_none().then(|| format!("[http]\nprobe_listen = \"{PROBE_LISTEN}\"\n"));
+    let names_cluster = config.kube.kubeconfig.is_some() || config.kube.context.is_some();
+    let kube = names_cluster.then(|| "[kube]\ncontext = \"\"\nkubeconfig = \"\"\n".to_owned());
+    let sections: Vec<_> = [cluster, http, kube].into_iter().flatten().collect();
+    let own = "# Written by `deltabus manifests`: options that differ in a pod.\n".to_owned() + &sections.join("\n");
     let files = files.into_iter().chain([(PathBuf::from("pod.toml"), own)]).enumerate();
     let files = files.map(|(place, (path, text))| {
         let name = key(&path.file_name().unwrap_or_default().to_string_lossy());
@@ -313,7 +296,7 @@ fn gibibytes(bytes: u64) -> String {
 const MEMORY_STEP: u64 = 32 << 20;
 
 /// Returns the memory of an engine with this number of objects, plus the budgets of its configuration.
-fn resources(config: &Config, objects: u64) -> Resources {
+fn resources(config: &Config, objects: u64) -> Value {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
     let handlers = config.handlers.values().filter(|handler| handler.enabled);
     let buffers: u64 = handlers.map(|handler| handler.options.buffer.max_bytes).sum();
@@ -323,8 +306,5 @@ fn resources(config: &Config, objects: u64) -> Resources {
     let limit = [buffers, http, queues].into_iter().fold(request, u64::saturating_add);
     // Large steps: a pod restarts when its resources change, and the number of objects differs at each run.
     let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(MEMORY_STEP) * (MEMORY_STEP >> 20));
-    Resources {
-        requests: [("cpu", "100m".to_owned()), ("memory", memory(request))].into(),
-        limits: [("memory", memory(limit))].into(),
-    }
+    json!({ "requests": { "cpu": "100m", "memory": memory(request) }, "limits": { "memory": memory(limit) } })
 }

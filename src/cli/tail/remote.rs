@@ -38,7 +38,7 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
             Err(_) => {}
         }
         if attempt == 0 {
-            report::note(&format!("the stream from {} ended, reconnecting", engine.url()));
+            report::note(&format!("the stream from {} ended, reconnecting", engine.url));
         }
         sleep(Duration::from_millis(AGAIN[attempt.min(AGAIN.len() - 1)])).await;
         attempt += 1;

@@ -1,20 +1,12 @@
-//! Comparison of two lists at one version, as their objects arrive, in any order.
-//!
-//! Objects that both lists have are dropped at once. If both lists have the same order, few objects are held at a time.
+//! Comparison of two lists at one version, by uid and version.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 /// Maximum number of differences that are listed; further ones are only counted.
 const NAMED_MAX: usize = 1000;
-
-/// Side that has an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Cache,
-    Server,
-}
 
 /// Identity of a state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,8 +17,9 @@ pub(super) struct State {
 }
 
 /// Kind of a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Difference {
     /// Only the server has the object.
     Missing,
@@ -45,68 +38,36 @@ pub(super) struct Different {
     pub(super) server: Option<State>,
 }
 
-/// Comparison in progress.
-#[derive(Debug, Default)]
-pub(super) struct Comparison {
-    /// Objects seen on only one side so far.
-    single: HashMap<Box<str>, (Side, State)>,
-    outcome: Outcome,
-}
-
 /// Result of a comparison.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outcome {
     /// Number of objects on either side, each counted once.
-    pub(super) objects: u64,
+    pub(super) objects: usize,
     /// Number of objects that differ.
-    pub(super) different: u64,
+    pub(super) different: usize,
     /// First differences, ordered by key.
     pub(super) named: Vec<Different>,
 }
 
-impl Comparison {
-    /// Adds an object of one side. If one side has an object twice, the later state counts.
-    pub(super) fn see(&mut self, side: Side, key: Box<str>, state: State) {
-        match self.single.remove(&key) {
-            Some((other, first)) if other != side => {
-                self.outcome.objects += 1;
-                if first != state {
-                    let (cache, server) = if side == Side::Cache { (state, first) } else { (first, state) };
-                    self.outcome.differ(Different {
-                        kind: Difference::Stale,
-                        key,
-                        cache: Some(cache),
-                        server: Some(server),
-                    });
-                }
-            }
-            _ => {
-                self.single.insert(key, (side, state));
-            }
+/// Compares the objects of both sides, in any order.
+pub(super) fn compare(cached: Vec<(Box<str>, State)>, served: Vec<(Box<str>, State)>) -> Outcome {
+    let mut cached: HashMap<_, _> = cached.into_iter().collect();
+    let mut objects = served.len();
+    let mut named = Vec::new();
+    for (key, server) in served {
+        let cache = cached.remove(&key);
+        if cache.as_ref() != Some(&server) {
+            let kind = if cache.is_some() { Difference::Stale } else { Difference::Missing };
+            named.push(Different { kind, key, cache, server: Some(server) });
         }
     }
-
-    /// Ends the comparison; both lists must be complete.
-    pub(super) fn finish(mut self) -> Outcome {
-        for (key, (side, state)) in self.single {
-            self.outcome.objects += 1;
-            self.outcome.differ(match side {
-                Side::Cache => Different { kind: Difference::Extra, key, cache: Some(state), server: None },
-                Side::Server => Different { kind: Difference::Missing, key, cache: None, server: Some(state) },
-            });
-        }
-        self.outcome.named.sort_by(|a, b| a.key.cmp(&b.key));
-        self.outcome
-    }
-}
-
-impl Outcome {
-    fn differ(&mut self, different: Different) {
-        self.different += 1;
-        if self.named.len() < NAMED_MAX {
-            self.named.push(different);
-        }
-    }
+    objects += cached.len();
+    let extra = |(key, state)| Different { kind: Difference::Extra, key, cache: Some(state), server: None };
+    named.extend(cached.into_iter().map(extra));
+    named.sort_by(|a, b| a.key.cmp(&b.key));
+    let different = named.len();
+    named.truncate(NAMED_MAX);
+    Outcome { objects, different, named }
 }
 
 #[cfg(test)]
@@ -121,12 +82,10 @@ mod tests {
     fn differences_are_found_in_any_list_order() {
         let cache = [("a", "1", "10"), ("b", "2", "11"), ("c", "3", "12"), ("d", "4", "13"), ("e", "5", "14")];
         let server = [("f", "6", "15"), ("e", "5", "14"), ("c", "9", "12"), ("b", "2", "20"), ("a", "1", "10")];
-        let mut comparison = Comparison::default();
-        for ((key, uid, version), (other, other_uid, other_version)) in cache.into_iter().zip(server) {
-            comparison.see(Side::Cache, key.into(), state(uid, version));
-            comparison.see(Side::Server, other.into(), state(other_uid, other_version));
-        }
-        let outcome = comparison.finish();
+        let side = |objects: [(&str, &str, &str); 5]| {
+            objects.map(|(key, uid, version)| (Box::<str>::from(key), state(uid, version))).to_vec()
+        };
+        let outcome = compare(side(cache), side(server));
         assert_eq!((outcome.objects, outcome.different), (6, 4));
         let named: Vec<_> = outcome.named.iter().map(|different| (&*different.key, different.kind)).collect();
         let expected =
@@ -137,16 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn sorted_lists_use_no_memory_for_equal_objects() {
-        let mut comparison = Comparison::default();
-        for i in 0..5000 {
-            let key = format!("ns/{i:05}");
-            comparison.see(Side::Server, key.as_str().into(), state("u", "1"));
-            let version = if i % 2 == 0 { "1" } else { "2" };
-            comparison.see(Side::Cache, key.as_str().into(), state("u", version));
-            assert!(comparison.single.is_empty());
-        }
-        let outcome = comparison.finish();
-        assert_eq!((outcome.objects, outcome.different, outcome.named.len()), (5000, 2500, NAMED_MAX));
+    fn further_differences_are_only_counted() {
+        let cached = (0..1500).map(|i| (format!("ns/{i:05}").into(), state("u", "1"))).collect();
+        let outcome = compare(cached, Vec::new());
+        assert_eq!((outcome.objects, outcome.different, outcome.named.len()), (1500, 1500, NAMED_MAX));
     }
 }

@@ -9,13 +9,12 @@ use crate::{
     scope::Namespaces,
 };
 use anyhow::{Context as _, bail};
-use futures_util::future::{self, OptionFuture};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::{
     super::engine_client::{EngineClient, message},
-    compare::{Comparison, Outcome, Side, State},
+    compare::{Outcome, State, compare},
 };
 
 /// Objects in one page.
@@ -189,8 +188,8 @@ impl Unit {
 
     /// Reads the row of the unit again; fails if it no longer exists.
     async fn again(&self, parties: &Parties) -> anyhow::Result<Self> {
-        let rows = resources(&parties.engine).await?.resources;
-        rows.into_iter().find(|unit| unit.id == self.id).context(GONE)
+        let now: Resources = parties.engine.get_json("/v1/resources").await?;
+        now.resources.into_iter().find(|unit| unit.id == self.id).context(GONE)
     }
 
     /// Returns the version of the last change that the server reports after `version`; `None` if it reports none.
@@ -223,29 +222,15 @@ impl Unit {
     /// Compares both lists at the current version of the cache.
     async fn compare(&self, parties: &Parties) -> Verdict {
         let namespaces = Namespaces::parse(&self.namespaces).context("invalid namespaces of the engine")?;
-        let mut comparison = Comparison::default();
-        let first = self.cache_list(parties, "").await?;
-        let version = first.metadata.resource_version.clone();
-        let (mut cached, mut served) = (Some(first), Some(self.server_list(parties, &version, "").await?));
-        while cached.is_some() || served.is_some() {
-            for (side, page) in [(Side::Cache, &mut cached), (Side::Server, &mut served)] {
-                for Item { metadata } in page.iter_mut().flat_map(|page| page.items.take().unwrap_or_default()) {
-                    if side == Side::Cache || metadata.is_shown(&namespaces) {
-                        let (key, state) = metadata.split();
-                        comparison.see(side, key, state);
-                    }
-                }
-            }
-            let from_cache = next_token(cached.as_ref()).map(|next| self.cache_list(parties, next));
-            let from_server = next_token(served.as_ref()).map(|next| self.server_list(parties, &version, next));
-            let next = future::join(OptionFuture::from(from_cache), OptionFuture::from(from_server)).await;
-            (cached, served) = (next.0.transpose()?, next.1.transpose()?);
-        }
-        Ok((ResourceVersion::from(&*version), comparison.finish()))
+        let (version, cached) = list(async |next: &str| self.cache_page(parties, next).await, |_| true).await?;
+        let page = async |next: &str| self.server_page(parties, &version, next).await;
+        let (_, served) = list(page, |object| object.is_shown(&namespaces)).await?;
+        Ok((ResourceVersion::from(&*version), compare(cached, served)))
     }
 
-    async fn cache_list(&self, parties: &Parties, next: &str) -> anyhow::Result<Page> {
-        let path = self.cache_path(&[("limit", PAGE), ("continue", next)]);
+    async fn cache_page(&self, parties: &Parties, next: &str) -> anyhow::Result<Page> {
+        let unit = self.id.unwrap_or_default().to_string();
+        let path = self.path(&[("unit", &*unit), ("limit", PAGE), ("continue", next)]);
         let answer = parties.engine.ask(&path, LIST).await?;
         if answer.code == 404 {
             bail!(GONE);
@@ -253,17 +238,12 @@ impl Unit {
         page("the engine", &path, answer)
     }
 
-    async fn server_list(&self, parties: &Parties, version: &str, next: &str) -> anyhow::Result<Page> {
+    async fn server_page(&self, parties: &Parties, version: &str, next: &str) -> anyhow::Result<Page> {
         let at = [("resourceVersion", version), ("resourceVersionMatch", "Exact")];
         // The token contains the version.
         let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
         let path = self.server_path(&[&[("limit", PAGE)], at].concat());
         page("the API server", &path, ask_server(parties, &path, LIST).await?)
-    }
-
-    fn cache_path(&self, query: &[(&str, &str)]) -> String {
-        let unit = self.id.unwrap_or_default().to_string();
-        self.path(&[&[("unit", &*unit)], query].concat())
     }
 
     fn server_path(&self, query: &[(&str, &str)]) -> String {
@@ -301,9 +281,22 @@ pub(super) struct Resources {
     pub(super) resources: Vec<Unit>,
 }
 
-/// Reads `/v1/resources` of an engine.
-pub(super) async fn resources(engine: &EngineClient) -> anyhow::Result<Resources> {
-    engine.get_json("/v1/resources").await
+/// Reads all pages of a list. Returns its version, and the states of the objects that `is_shown` selects, by key.
+async fn list(
+    page: impl AsyncFn(&str) -> anyhow::Result<Page>,
+    is_shown: impl Fn(&Metadata) -> bool,
+) -> anyhow::Result<(String, Vec<(Box<str>, State)>)> {
+    let Page { metadata: ListMeta { resource_version, mut next }, mut items } = page("").await?;
+    let mut objects = Vec::new();
+    loop {
+        let shown = items.unwrap_or_default().into_iter().map(|item| item.metadata).filter(&is_shown);
+        objects.extend(shown.map(Metadata::split));
+        if next.is_empty() {
+            return Ok((resource_version, objects));
+        }
+        let page = page(&next).await?;
+        (next, items) = (page.metadata.next, page.items);
+    }
 }
 
 /// Sends a request to the API server; retries if the server is busy or was not reached.
@@ -321,10 +314,6 @@ async fn ask_server(parties: &Parties, path: &str, accept: &str) -> anyhow::Resu
         tries += 1;
         sleep(RETRY_AFTER).await;
     }
-}
-
-fn next_token(page: Option<&Page>) -> Option<&str> {
-    page.map(|page| &*page.metadata.next).filter(|next| !next.is_empty())
 }
 
 fn page(who: &str, path: &str, answer: Answer) -> anyhow::Result<Page> {

@@ -28,7 +28,7 @@ use self::{
 use crate::object::{Object, ResourceType};
 
 #[cfg(feature = "cli")]
-pub(crate) use json_path::JsonPath;
+pub(crate) use json_path::{JsonPath, closing};
 
 /// Conversion of the objects of one type to rows.
 #[derive(Debug)]

@@ -40,9 +40,9 @@ fn standard(path: &str) -> Result<String, JsonPathError> {
     let mut standard = String::from("$");
     while !rest.is_empty() {
         if rest.starts_with('[') {
-            let end = bracket_end(rest).ok_or_else(|| JsonPathError(format!("{path:?}: a ']' is missing")))?;
-            standard.push_str(&rest[..end]);
-            rest = &rest[end..];
+            let end = closing(rest, ['[', ']']).ok_or_else(|| JsonPathError(format!("{path:?}: a ']' is missing")))?;
+            standard.push_str(&rest[..=end]);
+            rest = &rest[end + 1..];
             continue;
         }
         let descends = rest.starts_with("..");
@@ -79,16 +79,19 @@ fn member(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Returns the length of the bracketed part at the start of `text`.
-fn bracket_end(text: &str) -> Option<usize> {
+/// Returns the position of the bracket that closes the one at the start of the text. Quoted text is skipped.
+pub(crate) fn closing(text: &str, [open, close]: [char; 2]) -> Option<usize> {
     let (mut depth, mut quote) = (0_usize, None);
-    for (at, letter) in text.char_indices() {
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
         match (quote, letter) {
+            (Some(_), '\\') => drop(letters.next()),
+            (Some(opened), _) if opened == letter => quote = None,
+            (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(letter),
-            (Some(open), _) if open == letter => quote = None,
-            (None, '[') => depth += 1,
-            (None, ']') if depth == 1 => return Some(at + 1),
-            (None, ']') => depth -= 1,
+            (None, _) if letter == open => depth += 1,
+            (None, _) if letter == close && depth == 1 => return Some(at),
+            (None, _) if letter == close => depth -= 1,
             _ => {}
         }
     }

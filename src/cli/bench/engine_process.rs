@@ -1,0 +1,145 @@
+//! The measured engine in a child process: this program with `--engine`. Orders and answers are lines of JSON on its stdin
+//! and stdout.
+
+use std::{
+    env,
+    io::{self, BufRead as _, Write as _},
+    process::{self, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    bench::{
+        Probe, ProbeError,
+        orders::{EngineAnswer, EngineOptions, EngineOrder},
+    },
+    config::{Log, LogLevel},
+};
+use anyhow::{Context as _, bail};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::mpsc,
+};
+
+use super::measuring::Progress;
+use crate::cli::terminal;
+
+/// Capacity of the queue of orders.
+const ORDERS: usize = 16;
+/// Duration of each kind of read.
+const READ: Duration = Duration::from_secs(1);
+
+/// Child process with an engine. Dropping this kills the process; it also ends when this process ends.
+pub(super) struct EngineProcess<'a> {
+    answers: Lines<BufReader<ChildStdout>>,
+    orders: ChildStdin,
+    child: Child,
+    progress: &'a Progress,
+}
+
+impl<'a> EngineProcess<'a> {
+    /// Starts an engine. Ctrl-c on the terminal reaches only this process.
+    pub(super) fn start(options: &EngineOptions, progress: &'a Progress) -> anyhow::Result<Self> {
+        let program = env::current_exe().context("failed to find this program's own file")?;
+        let mut command = Command::new(program);
+        command.args(["bench", "--engine", &serde_json::to_string(options)?]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).process_group(0);
+        let mut child = command.spawn().context("failed to start the engine process")?;
+        let (Some(answers), Some(orders)) = (child.stdout.take(), child.stdin.take()) else {
+            bail!("the engine process has no pipes");
+        };
+        Ok(Self { answers: BufReader::new(answers).lines(), orders, child, progress })
+    }
+
+    /// Sends an order and waits for its first result.
+    pub(super) async fn ask<T: DeserializeOwned>(&mut self, order: &EngineOrder, phase: &str) -> anyhow::Result<T> {
+        let line = format!("{}\n", serde_json::to_string(order)?);
+        self.orders.write_all(line.as_bytes()).await.context("the engine process has ended")?;
+        self.result(phase).await
+    }
+
+    /// Waits for the next result, and shows the progress until then.
+    pub(super) async fn result<T: DeserializeOwned>(&mut self, phase: &str) -> anyhow::Result<T> {
+        self.progress.say(phase);
+        loop {
+            let Some(line) = self.answers.next_line().await? else {
+                bail!("the engine process has ended: {}", self.child.wait().await?);
+            };
+            let answer = serde_json::from_str::<EngineAnswer>(&line);
+            match answer.with_context(|| format!("unexpected answer of the engine process: {line:?}"))? {
+                EngineAnswer::Progress { done, wrong } => self.progress.count(phase, done, wrong.as_deref()),
+                EngineAnswer::Failed(error) => bail!(error),
+                EngineAnswer::Done(result) => return Ok(serde_json::from_value(result)?),
+            }
+        }
+    }
+}
+
+/// Runs an engine in this process, and executes orders until stdin is closed.
+pub(super) fn run(options: &EngineOptions) -> anyhow::Result<()> {
+    terminal::start(&Log { level: LogLevel::Error, ..Log::default() });
+    let orders = orders();
+    actix::System::new().block_on(async {
+        match execute(options, orders).await {
+            Err(error) if error.is::<ProbeError>() => answer(&EngineAnswer::Failed(error.to_string())),
+            ended => ended,
+        }
+    })
+}
+
+/// Reads orders on a separate thread. When stdin ends, the process exits at once.
+fn orders() -> mpsc::Receiver<EngineOrder> {
+    let (sender, receiver) = mpsc::channel(ORDERS);
+    thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let order = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+            if order.is_none_or(|order| sender.blocking_send(order).is_err()) {
+                break;
+            }
+        }
+        process::exit(0);
+    });
+    receiver
+}
+
+async fn execute(options: &EngineOptions, mut orders: mpsc::Receiver<EngineOrder>) -> anyhow::Result<()> {
+    let mut probe = Probe::start(options).await?;
+    // A lost progress report is ignored: the next answer fails as well.
+    let tell = |done, wrong| drop(answer(&EngineAnswer::Progress { done, wrong }));
+    let synced = probe.synced(tell).await?;
+    done(&synced)?;
+    while let Some(order) = orders.recv().await {
+        match order {
+            EngineOrder::Reach(version) => {
+                probe.begin();
+                done(&())?;
+                done(&probe.reached(version, |done| tell(done, None)).await?)?;
+            }
+            EngineOrder::Follow(millis) => {
+                probe.begin();
+                done(&probe.follow(Duration::from_millis(millis), |done| tell(done, None)).await?)?;
+            }
+            EngineOrder::Note(version) => {
+                probe.note();
+                done(&())?;
+                done(&probe.arrivals(version).await)?;
+            }
+            EngineOrder::Read { by_key_only } => done(&probe.read(READ, by_key_only).await?)?,
+        }
+    }
+    probe.stop().await;
+    Ok(())
+}
+
+fn done(result: &impl Serialize) -> anyhow::Result<()> {
+    answer(&EngineAnswer::Done(serde_json::to_value(result)?))
+}
+
+fn answer(answer: &EngineAnswer) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", serde_json::to_string(answer)?)?;
+    Ok(stdout.flush()?)
+}
