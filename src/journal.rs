@@ -236,33 +236,9 @@ pub enum AppendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u32);
 
-/// Start position of a new reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReaderStart {
-    /// The next record that is released.
-    Next,
-    /// The record after this position.
-    After(Sequence),
-}
-
-/// Error: the journal does not have the requested records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no records after {}: the journal holds {} to {}", asked.0, first.0, last.0)]
-pub struct Gap {
-    /// Position after which the reader wanted to start.
-    pub asked: Sequence,
-    /// Oldest record that the journal keeps.
-    pub first: Sequence,
-    /// The released watermark.
-    pub last: Sequence,
-}
-
 /// Reason why a reader was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenReaderError {
-    /// The requested records are not in the journal.
-    #[error(transparent)]
-    Gap(#[from] Gap),
     /// A reader with this name is already open.
     #[error("reader {0:?} is already open")]
     Taken(String),
@@ -418,7 +394,7 @@ pub struct Interest {
 /// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Set when the reader sees nothing of the unit before a [`Journal::join`]. Has no effect on a unit that the reader
+    /// Set when the reader sees nothing of the unit before it joins in [`Journal::cross`]. Has no effect on a unit that the reader
     /// already sees.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
@@ -450,10 +426,10 @@ pub struct Move {
 /// Kind of a [`Move`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveKind {
-    /// Calls [`Journal::join`] with one [`Change::Added`] per cached object, with this cause. `None` passes no objects: the
-    /// reader then gets an existing object only when it changes.
+    /// The reader gets one [`Change::Added`] per cached object, with this cause. `None` passes no objects: the reader then gets
+    /// an existing object only when it changes.
     Join(Option<Cause>),
-    /// Calls [`Journal::leave`] with one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
+    /// The reader gets one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
     Leave,
 }
 

@@ -12,7 +12,7 @@ use deltabus::internals::{
     delta_fifo::{DeltaFifo, QueueOrder},
     indexer::{Indexer, IndexerOptions, store::EvmapStore},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, TypeNumber, UnitId, UnitInterest,
+        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, TypeNumber, UnitId, UnitInterest,
         UnitTerms,
     },
     list_watch::{WatchEvent, decode::WatchDecoder},
@@ -69,7 +69,7 @@ impl Stages {
         let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
         let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
         let reader = journal
-            .open_reader(ReaderStart::Next, ReaderOptions { bounds: Bounds::default(), interest, name: None })
+            .open_reader(ReaderOptions { bounds: Bounds::default(), interest, name: None })
             .expect("a reader");
         Self {
             keep,

@@ -28,7 +28,7 @@ use crate::{
         table::{RouteTable, UnitOptions},
     },
     journal::{
-        Bounds, ChangeSet, ReaderId, ReaderOptions, ReaderStart, Record, Sequence, UnitId, WhenFull,
+        Bounds, ChangeSet, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
         compaction::testing::{Merger, Step},
         memory::{Durability, MemoryJournal},
         store::{StoredReader, StoredUnit},
@@ -267,9 +267,7 @@ impl<'a> World<'a> {
 
     fn open_reader(&self, journal: &mut MemoryJournal, options: ReaderOptions) -> ReaderId {
         let until = journal.released();
-        let Some(mut judge) = journal.judge(ReaderStart::Next, &options).unwrap() else {
-            return journal.open_reader(ReaderStart::Next, options).unwrap();
-        };
+        let Some(mut judge) = journal.judge(&options) else { return journal.open_reader(options) };
         let behind = judge.position().0 + 1;
         self.disk.now.records.range(behind..).for_each(|(_, record)| judge.visit(&head(record)));
         journal.open_judged(judge.up_to(until), &options).unwrap()

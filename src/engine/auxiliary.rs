@@ -13,7 +13,7 @@ use super::{options, plan::KnownNamespaces};
 use crate::{
     change::{Cause, Change},
     informer::{Informer, Shared, actor::UnitSupervisor, messages::StopUnit},
-    journal::{ChangeSet, Interest, Journal, ReaderOptions, ReaderStart, UnitId, UnitInterest},
+    journal::{ChangeSet, Interest, Journal, ReaderOptions, UnitId, UnitInterest},
     object::ResourceType,
     reflector::ReflectorConfig,
     status::UnitState,
@@ -61,7 +61,7 @@ impl Auxiliary {
         let interest =
             Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL, filter: None };
         let reader = journal
-            .open_reader(ReaderStart::Next, ReaderOptions { interest, ..ReaderOptions::default() })
+            .open_reader(ReaderOptions { interest, ..ReaderOptions::default() })
             .expect("a new journal has no gap");
         let shared = Shared { journal: journal.clone(), timings: Arc::default(), ..shared };
         let options = options::auxiliary(reflector);

@@ -24,8 +24,8 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    pub(super) fn new(id: &str, earlier: Sequence, core: MemoryJournal, disk: Option<Disk>) -> Arc<Self> {
-        Arc::new(Self { id: id.into(), earlier, core: Mutex::new(core), wakers: Mutex::default(), disk })
+    pub(super) fn new(id: &str, earlier: Sequence, core: MemoryJournal, disk: Option<Disk>) -> Self {
+        Self { id: id.into(), earlier, core: Mutex::new(core), wakers: Mutex::default(), disk }
     }
 
     pub(super) fn core(&self) -> MutexGuard<'_, MemoryJournal> {

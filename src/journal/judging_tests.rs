@@ -66,7 +66,7 @@ fn commit_is_durable_while_compaction_judges() {
     let interest = Interest { filter: Some(RecordFilter::new(Arc::new(filter))), ..everything() };
     let bounds = Bounds { max_events: 10_000, ..Bounds::default() };
     let options = ReaderOptions { bounds, interest, name: Some("slow".to_owned()) };
-    journal.open_reader(ReaderStart::Next, options).unwrap();
+    journal.open_reader(options).unwrap();
     let waiting: Vec<_> = (1..=WAITING).map(|version| updated("a", "a", version, version + 1)).collect();
     let waiting = commit(&journal, &waiting);
     while journal.released() < waiting {

@@ -17,18 +17,22 @@ use std::{
     sync::Arc,
 };
 
+use educe::Educe;
+
 use super::{
-    Fenced, ReaderId, Record, Sequence, Ticket, UnitId,
+    Fenced, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
-    units::{Crossing, JournalUnit, Lane, Units},
+    units::{JournalUnit, Units},
 };
 use crate::change::{Cause, Change, Reached};
 
 /// Pure core of [`Journal`](super::Journal). The documentation of its methods is there.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default)]
 pub(crate) struct MemoryJournal {
-    /// Position of the next record. The first record has position 1.
+    /// Position of the next record.
+    #[educe(Default = 1)]
     next: u64,
     /// Released watermark: all records up to here are visible.
     mark: u64,
@@ -36,8 +40,9 @@ pub(crate) struct MemoryJournal {
     pending: VecDeque<Batch>,
     units: Units,
     /// Position at which the initial state of each type was complete.
-    synced: HashMap<Lane, Sequence>,
-    discovered: bool,
+    synced: HashMap<TypeNumber, Sequence>,
+    /// Set when all units of the first discovery are known.
+    pub(super) discovered: bool,
     readers: BTreeMap<ReaderId, JournalReader>,
     next_reader: u32,
     /// An id above those of all units.
@@ -50,6 +55,7 @@ pub(crate) struct MemoryJournal {
     /// Readers of the last run that were not opened again.
     pub(super) dormant: BTreeMap<Box<str>, StoredReader>,
     /// First position whose record may be kept.
+    #[educe(Default = 1)]
     kept_from: u64,
 }
 
@@ -96,7 +102,8 @@ enum Turn {
     /// One reader gets the records, and starts or stops seeing the unit.
     Cross {
         reader: ReaderId,
-        crossing: Crossing,
+        /// Set for a join.
+        joins: bool,
         /// Number of the unit's last resync before the batch.
         round: u32,
         /// The reader's interest in resyncs after the batch.
@@ -106,27 +113,6 @@ enum Turn {
     Seed,
     /// All readers stop seeing the unit.
     Retire,
-}
-
-impl Default for MemoryJournal {
-    fn default() -> Self {
-        Self {
-            next: 1,
-            mark: 0,
-            pending: VecDeque::new(),
-            units: HashMap::new(),
-            synced: HashMap::new(),
-            discovered: false,
-            readers: BTreeMap::new(),
-            next_reader: 0,
-            next_unit: 0,
-            durability: Durability::Memory,
-            unsynced: VecDeque::new(),
-            unsynced_bytes: 0,
-            dormant: BTreeMap::new(),
-            kept_from: 1,
-        }
-    }
 }
 
 impl MemoryJournal {
@@ -145,17 +131,17 @@ impl MemoryJournal {
             kept_from: recovered.first.0,
             ..Self::default()
         };
-        let mut synced: HashMap<Lane, bool> = HashMap::new();
+        let mut synced: HashMap<TypeNumber, bool> = HashMap::new();
         for stored in &recovered.units {
             journal.add_unit(stored.id, stored.terms);
             let unit = journal.unit(stored.id);
             unit.retired = stored.retired.is_some();
             if !unit.retired {
-                *synced.entry(unit.origin.lane).or_insert(true) &= stored.reached.synced;
+                *synced.entry(unit.terms.resource).or_insert(true) &= stored.reached.synced;
             }
         }
         let synced = synced.into_iter().filter(|(_, is_synced)| *is_synced);
-        journal.synced = synced.map(|(lane, _)| (lane, Sequence(last))).collect();
+        journal.synced = synced.map(|(resource, _)| (resource, Sequence(last))).collect();
         journal
     }
 
@@ -180,11 +166,11 @@ impl MemoryJournal {
         self.push(unit, changes, now_micros, Turn::Seed)
     }
 
-    /// Appends released records for one reader. When they become visible, the reader starts or stops seeing the unit. Returns
-    /// `None` if the reader is closed. The caller must write it like an append.
+    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if it `joins`, else
+    /// it stops. Returns `None` if the reader is closed. The caller must write it like an append.
     pub(crate) fn cross(
         &mut self,
-        (reader, crossing): (ReaderId, Crossing),
+        (reader, joins): (ReaderId, bool),
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
@@ -195,7 +181,7 @@ impl MemoryJournal {
         let Some(resync_every) = self.readers.get(&reader).map(|reader| reader.resync_every(unit)) else {
             return Ok(None);
         };
-        Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, crossing, round, resync_every })))
+        Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, joins, round, resync_every })))
     }
 
     fn push(&mut self, unit: UnitId, changes: &[Change], now_micros: i64, turn: Turn) -> Ticket {
@@ -342,10 +328,10 @@ impl MemoryJournal {
                 unit.retired = true;
                 return self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
             }
-            Turn::Cross { reader: id, crossing, round, resync_every } => {
+            Turn::Cross { reader: id, joins, round, resync_every } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
                 let unit = JournalUnit { round, ..*unit };
-                if reader.cross(crossing, &batch.records, batch.ticket.last, &unit, resync_every) {
+                if reader.cross(joins, &batch.records, batch.ticket.last, &unit, resync_every) {
                     wake(id);
                 }
                 return;
@@ -356,7 +342,7 @@ impl MemoryJournal {
             match record.change {
                 // A later round may have been noted before this batch became visible.
                 Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = unit.round.max(round),
-                Change::Synced { .. } => drop(self.synced.entry(unit.origin.lane).or_insert(record.sequence)),
+                Change::Synced { .. } => drop(self.synced.entry(unit.terms.resource).or_insert(record.sequence)),
                 _ => {}
             }
         }
@@ -375,32 +361,6 @@ fn bytes(records: &[Record]) -> usize {
 
 #[cfg(test)]
 impl MemoryJournal {
-    /// Calls [`MemoryJournal::cross`] for a join, without a store.
-    pub(super) fn join(
-        &mut self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now_micros: i64,
-    ) -> Result<Vec<ReaderId>, Fenced> {
-        self.cross((reader, Crossing::Join), unit, epoch, changes, now_micros)?;
-        Ok(self.raise())
-    }
-
-    /// Calls [`MemoryJournal::cross`] for a leave, without a store.
-    pub(super) fn leave(
-        &mut self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now_micros: i64,
-    ) -> Result<Vec<ReaderId>, Fenced> {
-        self.cross((reader, Crossing::Leave), unit, epoch, changes, now_micros)?;
-        Ok(self.raise())
-    }
-
     /// Asserts the invariants between two calls.
     pub(crate) fn check(&self) {
         let is_due = |batch: &Batch| {

@@ -279,7 +279,7 @@ fn terms(unit: u32) -> UnitTerms {
 impl Run {
     fn new() -> Self {
         let mut journal = MemoryJournal::default();
-        journal.set_discovered();
+        journal.discovered = true;
         (0..UNITS).for_each(|unit| journal.add_unit(UnitId(unit), terms(unit)));
         let size = pod("a", "0a100", 100).size_bytes();
         let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED).with(ChangeSet::RESYNC);
@@ -307,7 +307,7 @@ impl Run {
             .into_iter()
             .map(|(bounds, interest)| {
                 let options = ReaderOptions { bounds, interest: interest.clone(), name: None };
-                let id = journal.open_reader(ReaderStart::Next, options).unwrap();
+                let id = journal.open_reader(options);
                 let sees = (0..UNITS).map(|unit| (unit, 0)).collect();
                 (id, Consumer { sees, ..Consumer::default() }, interest, bounds.when_full)
             })
@@ -382,13 +382,15 @@ impl Run {
         let at_work = self.at_work[unit as usize];
         let crosses = consumer.sees.contains_key(&unit) == leaves;
         if leaves {
-            self.journal.leave(*id, at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.cross((*id, false), at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.raise();
             consumer.sees.remove(&unit);
             consumer.begins_with.remove(&unit);
             self.hits.left += u64::from(crosses);
             consumer.awaits.insert(unit);
         } else {
-            self.journal.join(*id, at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.cross((*id, true), at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.raise();
             self.hits.joined += u64::from(crosses);
             consumer.awaits.remove(&unit);
             if crosses {
@@ -508,7 +510,7 @@ impl Run {
                 let unit = self.at_work[*unit as usize];
                 self.journal.fence(unit, self.epoch);
                 assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], 1).is_err());
-                assert!(self.journal.join(self.readers[0].0, unit, self.epoch - 1, &[synced(9)], 1).is_err());
+                assert!(self.journal.cross((self.readers[0].0, true), unit, self.epoch - 1, &[synced(9)], 1).is_err());
             }
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
             Op::Ack { reader, part } => self.ack(*reader, *part),
