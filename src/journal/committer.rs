@@ -125,7 +125,9 @@ impl<'a> Work<'a> {
             if self.is_called(calls::REPAIR) {
                 warn!(error = %failed, "the state still cannot be written; retrying");
             }
-            self.room.pass = None;
+            if let Some(pass) = self.room.pass.take() {
+                pass.cancel(self.inner, self.disk);
+            }
             self.calls |= calls::REPAIR;
             self.put_repair_off();
         }

@@ -166,8 +166,7 @@ impl Work<'_> {
     /// Drops the records that wait before a position, for all readers.
     fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
         let slow = self.inner.core().spilled_before(place);
-        for (reader, places) in slow {
-            let name = self.inner.core().reader_name(reader);
+        for (reader, name, places) in slow {
             let named = &places[..places.len().min(NAMED_LOSSES_MAX)];
             let records = self.disk.store.load_for(&name, named)?;
             self.inner.with(reader, |reader| reader.drop_spilled(&places, &records, place));
