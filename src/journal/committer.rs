@@ -5,7 +5,6 @@ mod pass;
 mod room;
 
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -26,6 +25,7 @@ use crate::{
     backoff::{Backoff, BackoffConfig},
     change::Change,
     mutex::lock,
+    supervisor::child::panic_text,
 };
 
 /// Minimum time between two saves of readers. Saving takes at most about a tenth of the time.
@@ -120,7 +120,7 @@ impl<'a> Work<'a> {
             let failed = match done {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => self.disk.fail(&error),
-                Err(panic) => self.disk.fail(&format!("the committer panicked: {}", said(&*panic))),
+                Err(panic) => self.disk.fail(&format!("the committer panicked: {}", panic_text(&*panic))),
             };
             if self.is_called(calls::REPAIR) {
                 warn!(error = %failed, "the state still cannot be written; retrying");
@@ -228,10 +228,4 @@ fn now() -> Instant {
 
 fn micros() -> i64 {
     Timestamp::now().as_microsecond()
-}
-
-/// Returns the message of a panic.
-fn said(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

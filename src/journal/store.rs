@@ -5,7 +5,6 @@
 mod append;
 mod body;
 mod compact;
-mod entries;
 mod error;
 mod files;
 mod lock;
@@ -15,7 +14,6 @@ mod parts;
 mod read;
 mod recent;
 mod record;
-mod replace;
 mod retain;
 mod seal;
 mod state;

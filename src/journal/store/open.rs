@@ -19,9 +19,8 @@ use super::{
     DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, compact,
     parts::FORMAT_FILE,
     read,
-    replace::replace,
     retain::FIRST_KEY,
-    seal::{self, Facts, Sealer},
+    seal::{self, Facts, Sealer, replace},
     state, sync,
 };
 use crate::{

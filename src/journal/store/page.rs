@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::{
     LogPage, PageSize, Store, StoreError,
-    body::sequence_key,
-    read::{head_of, load, sequence_of, unreadable},
+    read::{head_of, heads_in, load},
 };
 use crate::journal::{ChangeKind, Sequence, UnitId};
 
@@ -26,10 +25,8 @@ impl Store {
             let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
             let (mut wanted, mut bytes, mut missing, mut to) = (Vec::new(), 0, 0, until);
             if from <= until.0 {
-                let range = files.records.range(sequence_key(from)..=sequence_key(until.0));
-                for (looked, entry) in range.enumerate() {
-                    let (key, value) = entry.into_inner()?;
-                    let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+                for (looked, head) in heads_in(files, from..=until.0).enumerate() {
+                    let (sequence, value) = head?;
                     let head = head_of(files, sequence, &value)?;
                     let is_news = !matches!(head.kind, ChangeKind::Unchanged | ChangeKind::Refreshed);
                     let is_for_all = head.only.is_none() && is_news;
@@ -62,17 +59,12 @@ impl Store {
             // Binary search: times grow with positions, unless a clock was set back.
             while low < high {
                 let middle = low + (high - low) / 2;
-                let next = files.records.range(sequence_key(middle)..sequence_key(high)).next();
-                let Some(entry) = next else {
-                    high = middle;
-                    continue;
-                };
-                let (key, value) = entry.into_inner()?;
-                let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
-                if head_of(files, sequence, &value)?.time_micros < micros {
-                    low = sequence + 1;
-                } else {
-                    high = middle;
+                let next = heads_in(files, middle..high).next().transpose()?;
+                match next {
+                    Some((sequence, value)) if head_of(files, sequence, &value)?.time_micros < micros => {
+                        low = sequence + 1;
+                    }
+                    _ => high = middle,
                 }
             }
             Ok(Sequence(low.saturating_sub(1)))

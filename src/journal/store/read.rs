@@ -1,13 +1,13 @@
 //! Reading of heads, of records with their bodies, and of states of objects.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::{ops::RangeBounds, sync::atomic::Ordering::SeqCst};
 
 use fjall::{Keyspace, KvPair, UserValue};
 
 use super::{
     Fault, Files, Inner, Store, StoreError,
     body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
-    entries::decode_entry,
+    compact::decode_entry,
     record::{Head, Old, StoredBody},
 };
 use crate::{
@@ -29,9 +29,8 @@ impl Store {
     pub fn heads(&self, after: Sequence, visit: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
         self.with("read records", |inner, files| {
             let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
-            for entry in files.records.range(sequence_key(from)..) {
-                let (key, value) = entry.into_inner()?;
-                let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+            for head in heads_in(files, from..) {
+                let (sequence, value) = head?;
                 visit(&head_of(files, sequence, &value)?);
             }
             Ok(())
@@ -115,39 +114,24 @@ impl Store {
 /// Lookup of keys in the order of sequences: one by one, or with one scan if they are close to each other.
 pub(super) struct Finder<'a> {
     keyspace: &'a Keyspace,
-    walk: Option<Walk>,
+    scan: Option<fjall::Iter>,
+    /// First entry of the scan behind the last requested key.
+    ahead: Option<KvPair>,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn over(keyspace: &'a Keyspace, asked: &[u64]) -> Self {
         let ends = asked.first().zip(asked.last()).filter(|_| asked.is_sorted());
         let close = ends.filter(|(from, to)| *to - *from < asked.len() as u64 * CLOSE);
-        let walk = close.map(|(from, to)| Walk::over(keyspace, sequence_key(*from), old_key(*to)));
-        Self { keyspace, walk }
+        let scan = |(from, to): (&u64, &u64)| {
+            keyspace.range::<&[u8], _>(&sequence_key(*from)[..]..=&old_key(*to)[..])
+        };
+        Self { keyspace, scan: close.map(scan), ahead: None }
     }
 
+    /// Returns the value of a key. With a scan, keys must be requested in order.
     pub(super) fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
-        match &mut self.walk {
-            Some(walk) => walk.find(key),
-            None => Ok(self.keyspace.get(key)?),
-        }
-    }
-}
-
-/// Scan of a range of keys. It finds the requested keys, which must come in order.
-struct Walk {
-    entries: fjall::Iter,
-    /// First entry behind the last requested key.
-    ahead: Option<KvPair>,
-}
-
-impl Walk {
-    fn over(keyspace: &Keyspace, from: [u8; 8], to: [u8; 9]) -> Self {
-        Self { entries: keyspace.range::<&[u8], _>(&from[..]..=&to[..]), ahead: None }
-    }
-
-    /// Returns the value of a key. Keys must be requested in order.
-    fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
+        let Some(scan) = &mut self.scan else { return Ok(self.keyspace.get(key)?) };
         loop {
             if let Some((_, value)) = self.ahead.take_if(|(found, _)| **found == *key) {
                 return Ok(Some(value));
@@ -155,7 +139,7 @@ impl Walk {
             if self.ahead.as_ref().is_some_and(|(found, _)| **found > *key) {
                 return Ok(None);
             }
-            let Some(entry) = self.entries.next() else { return Ok(None) };
+            let Some(entry) = scan.next() else { return Ok(None) };
             let (found, value) = entry.into_inner_if(|found| **found >= *key)?;
             self.ahead = value.map(|value| (found, value));
         }
@@ -176,6 +160,19 @@ fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Res
 /// Decodes the sequence in the key of a record.
 pub(super) fn sequence_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.try_into().ok()?))
+}
+
+/// Returns the encoded heads of the records in a range, with their sequences.
+pub(super) fn heads_in(
+    files: &Files,
+    range: impl RangeBounds<u64>,
+) -> impl Iterator<Item = Result<(u64, UserValue), Fault>> {
+    let [start, end] = [range.start_bound(), range.end_bound()].map(|bound| bound.map(|at| sequence_key(*at)));
+    files.records.range((start, end)).map(|entry| {
+        let (key, value) = entry.into_inner()?;
+        let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+        Ok((sequence, value))
+    })
 }
 
 pub(super) fn head_of<'a>(files: &Files, sequence: u64, value: &'a [u8]) -> Result<Head<'a>, Fault> {

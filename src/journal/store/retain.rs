@@ -11,7 +11,7 @@ use fjall::{AbstractTree, OwnedWriteBatch};
 use super::{
     Files, Inner, Retained, Store, StoreError,
     body::{Pointer, old_key, sequence_key},
-    read::{head_of, sequence_of, unreadable},
+    read::{head_of, heads_in},
     record::{Head, Old, StoredBody},
     state,
 };
@@ -47,9 +47,8 @@ impl Store {
             let mut batch = files.db.batch();
             let mut removed = 0;
             let mut next = end;
-            for entry in files.records.range(sequence_key(first)..sequence_key(end)) {
-                let (key, value) = entry.into_inner()?;
-                let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+            for head in heads_in(files, first..end) {
+                let (sequence, value) = head?;
                 if removed == RECORDS_A_CALL {
                     next = sequence;
                     break;
