@@ -50,15 +50,17 @@ mod units;
 
 use std::{collections::HashMap, fmt};
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
-    filter::{Judgement, ReaderFilter, RecordFilter},
+    filter::{ReaderFilter, RecordFilter},
     handle::Journal,
     reader::{Held, ToLoad},
 };
+pub use crate::change::ChangeKind;
 use crate::{
     change::{Cause, Change},
     object::{Object, ObjectKey},
@@ -129,37 +131,10 @@ impl Record {
     }
 }
 
-/// A [`Change`] without its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ChangeKind {
-    /// [`Change::Added`].
-    Added,
-    /// [`Change::Updated`].
-    Updated,
-    /// [`Change::Deleted`].
-    Deleted,
-    /// [`Change::Removed`].
-    Removed,
-    /// [`Change::Unchanged`].
-    Unchanged,
-    /// [`Change::Refreshed`].
-    Refreshed,
-    /// [`Change::Synced`].
-    Synced,
-}
-
 impl ChangeKind {
     /// Returns the kind of a change.
     pub fn of(change: &Change) -> Self {
-        match change {
-            Change::Added { .. } => Self::Added,
-            Change::Updated { .. } => Self::Updated,
-            Change::Deleted { .. } => Self::Deleted,
-            Change::Removed { .. } => Self::Removed,
-            Change::Unchanged { .. } => Self::Unchanged,
-            Change::Refreshed { .. } => Self::Refreshed,
-            Change::Synced { .. } => Self::Synced,
-        }
+        change.into()
     }
 
     /// Returns the word at the end of an event's `type`. An unchanged object is delivered as `updated`; a refreshed one is not
@@ -272,22 +247,19 @@ pub enum WhenFull {
 
 /// Limits of the memory for records that wait for one reader. With a store, further records wait on disk, and none are
 /// coalesced or dropped here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default)]
 pub struct Bounds {
     /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only events of objects that the
     /// cache does not hold, such as deletions. One or two more events may wait for each cached object.
+    #[educe(Default = 10_000)]
     pub max_events: usize,
     /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only bodies that the
     /// cache does not hold. The size of the records themselves can only cause `old`s to be discarded, never a loss of records.
+    #[educe(Default = 64 << 20)]
     pub max_bytes: usize,
     /// Policy at the limit.
     pub when_full: WhenFull,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { max_events: 10_000, max_bytes: 64 << 20, when_full: WhenFull::Coalesce }
-    }
 }
 
 /// Properties of a unit.
@@ -542,12 +514,9 @@ pub(crate) mod testing {
     }
 
     impl ReaderFilter for ByVersions {
-        fn judge(&self, record: &Record) -> Judgement {
-            match Self::passes(&record.change) {
-                true => Judgement::Wanted,
-                false if record.sequence.0.is_multiple_of(2) => Judgement::Refused,
-                false => Judgement::Failed("on purpose".to_owned()),
-            }
+        fn judge(&self, record: &Record) -> Result<bool, String> {
+            let passes = Self::passes(&record.change);
+            if passes || record.sequence.0.is_multiple_of(2) { Ok(passes) } else { Err("on purpose".to_owned()) }
         }
     }
 

@@ -12,13 +12,12 @@ use crate::change::Reached;
 struct Even(Mutex<Vec<String>>);
 
 impl ReaderFilter for Even {
-    fn judge(&self, record: &Record) -> Judgement {
-        let Some(object) = record.object() else { return Judgement::Wanted };
+    fn judge(&self, record: &Record) -> Result<bool, String> {
+        let Some(object) = record.object() else { return Ok(true) };
         self.0.lock().unwrap().push(brief(record));
         match object.resource_version().parse::<u64>().unwrap() {
-            7 => Judgement::Failed("seven".to_owned()),
-            version if version.is_multiple_of(2) => Judgement::Wanted,
-            _ => Judgement::Refused,
+            7 => Err("seven".to_owned()),
+            version => Ok(version.is_multiple_of(2)),
         }
     }
 }

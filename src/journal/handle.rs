@@ -48,7 +48,7 @@ impl Journal {
     /// removed.
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
-        let mut core = MemoryJournal::restored(disk.durability(), &recovered);
+        let mut core = MemoryJournal::restored(options.fsync, &recovered);
         let passed = core.passed();
         let is_over = |unit: &&StoredUnit| unit.retired.is_some_and(|last| last <= passed);
         for unit in recovered.units.iter().filter(is_over).filter(|unit| unit.id.0 + 1 < core.next_unit) {

@@ -6,7 +6,7 @@
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
 //! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow
-//! readers. A batch is visible once it is released and durable; with [`Durability::Interval`], once it is released and
+//! readers. A batch is visible once it is released and durable; with [`Fsync::Interval`], once it is released and
 //! written.
 
 mod readers;
@@ -20,7 +20,7 @@ use std::{
 use educe::Educe;
 
 use super::{
-    Fenced, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
+    Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
     units::{JournalUnit, Units},
@@ -47,7 +47,8 @@ pub(crate) struct MemoryJournal {
     next_reader: u32,
     /// An id above those of all units.
     pub(super) next_unit: u32,
-    durability: Durability,
+    /// Moment at which a released batch becomes durable, and so visible; `None` without a store.
+    fsync: Option<Fsync>,
     /// Batches that are not durable, in append order.
     unsynced: VecDeque<Unsynced>,
     /// Size of the bodies in `unsynced`.
@@ -57,18 +58,6 @@ pub(crate) struct MemoryJournal {
     /// First position whose record may be kept.
     #[educe(Default = 1)]
     kept_from: u64,
-}
-
-/// Moment at which a released batch becomes visible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// Visible at once: there is no store.
-    #[default]
-    Memory,
-    /// Visible once it is written.
-    Interval,
-    /// Visible once it is durable.
-    Group,
 }
 
 /// Append that is not durable: a failure of the machine could lose it. It has at least one record.
@@ -117,7 +106,7 @@ enum Turn {
 
 impl MemoryJournal {
     /// Returns the core of a journal with a store in the state of the last run. Everything written counts as released.
-    pub(crate) fn restored(durability: Durability, recovered: &Recovered) -> Self {
+    pub(crate) fn restored(fsync: Fsync, recovered: &Recovered) -> Self {
         // A reader's position may be above the last record that survived. The reader has judged these records, so their
         // positions are not used again.
         let positions = recovered.readers.iter().map(|reader| reader.position.0);
@@ -126,7 +115,7 @@ impl MemoryJournal {
         let mut journal = Self {
             next: last + 1,
             mark: last,
-            durability,
+            fsync: Some(fsync),
             dormant: dormant.collect(),
             kept_from: recovered.first.0,
             ..Self::default()
@@ -146,7 +135,7 @@ impl MemoryJournal {
     }
 
     fn is_stored(&self) -> bool {
-        self.durability != Durability::Memory
+        self.fsync.is_some()
     }
 
     /// Appends invisible records. With a store, the caller must then call [`Self::written`] or [`Self::take_back`].
@@ -204,8 +193,8 @@ impl MemoryJournal {
                 _ => None,
             };
             // With an interval many records wait here, so they are kept packed.
-            let records = match self.durability {
-                Durability::Interval => Arc::new(records.iter().map(Record::packed).collect()),
+            let records = match self.fsync {
+                Some(Fsync::Interval(_)) => Arc::new(records.iter().map(Record::packed).collect()),
                 _ => Arc::clone(&records),
             };
             self.unsynced_bytes += bytes(&records);
@@ -305,8 +294,8 @@ impl MemoryJournal {
     /// Makes released batches visible if nothing before them is outstanding. Returns the readers to wake.
     pub(crate) fn raise(&mut self) -> Vec<ReaderId> {
         let mut woken = Vec::new();
-        let (durability, durable) = (self.durability, self.durable());
-        let is_durable = |batch: &Batch| durability != Durability::Group || batch.ticket.last <= durable;
+        let (fsync, durable) = (self.fsync, self.durable());
+        let is_durable = |batch: &Batch| fsync != Some(Fsync::Group) || batch.ticket.last <= durable;
         let is_due = |batch: &mut Batch| batch.released && batch.written && is_durable(batch);
         while let Some(batch) = self.pending.pop_front_if(is_due) {
             self.hand_out(&batch, &mut woken);
@@ -364,13 +353,13 @@ impl MemoryJournal {
     /// Asserts the invariants between two calls.
     pub(crate) fn check(&self) {
         let is_due = |batch: &Batch| {
-            let is_durable = self.durability != Durability::Group || batch.ticket.last <= self.durable();
+            let is_durable = self.fsync != Some(Fsync::Group) || batch.ticket.last <= self.durable();
             batch.released && batch.written && is_durable
         };
         assert!(self.pending.front().is_none_or(|batch| !is_due(batch)), "a visible batch is held back");
         assert_eq!(self.unsynced_bytes, self.unsynced.iter().map(|batch| bytes(&batch.records)).sum::<usize>());
         assert!(
-            self.durability != Durability::Group || self.released() <= self.durable(),
+            self.fsync != Some(Fsync::Group) || self.released() <= self.durable(),
             "nothing above the durable mark"
         );
         assert!(self.mark < self.next);

@@ -264,10 +264,10 @@ async fn reading_during_merging_keeps_object_order() {
 struct Thirds;
 
 impl ReaderFilter for Thirds {
-    fn judge(&self, record: &Record) -> Judgement {
+    fn judge(&self, record: &Record) -> Result<bool, String> {
         let version = record.object().unwrap().resource_version().parse::<u64>().unwrap();
         let is_update = matches!(record.change, Change::Updated { .. });
-        if is_update && !version.is_multiple_of(3) { Judgement::Refused } else { Judgement::Wanted }
+        Ok(!is_update || version.is_multiple_of(3))
     }
 }
 

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Mutex,
+    time::Duration,
 };
 
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -15,7 +16,7 @@ use roaring::RoaringTreemap;
 
 use super::{
     compaction::testing::{Entry, Merger, Step},
-    memory::{Durability, MemoryJournal},
+    memory::MemoryJournal,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
     *,
@@ -289,7 +290,7 @@ struct Hits {
 }
 
 struct Run {
-    durability: Durability,
+    fsync: Fsync,
     journal: MemoryJournal,
     disk: Disk,
     /// The running sync: its number of writes, and the last position that it makes durable.
@@ -344,10 +345,10 @@ fn terms(unit: u32) -> UnitTerms {
 }
 
 impl Run {
-    fn new(durability: Durability) -> Self {
+    fn new(fsync: Fsync) -> Self {
         let mut run = Self {
-            durability,
-            journal: MemoryJournal::restored(durability, &recovered(&Content { first: 1, ..Content::default() })),
+            fsync,
+            journal: MemoryJournal::restored(fsync, &recovered(&Content { first: 1, ..Content::default() })),
             disk: Disk::default(),
             syncing: None,
             compacting: None,
@@ -624,11 +625,11 @@ impl Run {
             let said = record.object().map(|object| format!("{object:?} {}", record.is_gone()));
             let before = reader.said.insert(sequence, said.clone());
             let is_same = before.is_none_or(|before| before == said);
-            assert!(is_same || self.durability != Durability::Group, "{sequence} is another event than before");
+            assert!(is_same || self.fsync != Fsync::Group, "{sequence} is another event than before");
             assert!(self.released.contains(&sequence), "nothing is shown before it is released");
             // A removed record was durable before: a reader without a name replays it from memory.
             let is_durable = self.disk.synced.records.contains_key(&sequence) || sequence < self.disk.now.first;
-            assert!(is_durable || self.durability != Durability::Group, "nothing is shown before it is durable");
+            assert!(is_durable || self.fsync != Fsync::Group, "nothing is shown before it is durable");
             if reader.again.first() == Some(&sequence) {
                 reader.again.remove(&sequence);
             } else {
@@ -712,7 +713,7 @@ impl Run {
         let content = self.disk.now.clone();
         (self.syncing, self.compacting, self.merger, self.loading) = (None, None, None, None);
         self.outstanding.clear();
-        self.journal = MemoryJournal::restored(self.durability, &recovered(&content));
+        self.journal = MemoryJournal::restored(self.fsync, &recovered(&content));
         let entries = content.entries.values().flat_map(BTreeMap::keys);
         self.released = content.records.keys().chain(entries).copied().collect();
         for number in 0..READERS {
@@ -916,11 +917,11 @@ fn head<'a>(record: &'a Record, only: Option<&'a str>) -> Head<'a> {
     Head::of(&record.change, record.unit, record.sequence.0, record.time_micros, only)
 }
 
-fn holds(durability: Durability) {
+fn holds(fsync: Fsync) {
     let totals = Mutex::new(Vec::new());
     TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })
         .run(&proptest::collection::vec(op(), 200..400), |ops| {
-            let mut run = Run::new(durability);
+            let mut run = Run::new(fsync);
             for op in &ops {
                 run.apply(op);
             }
@@ -964,11 +965,11 @@ fn holds(durability: Durability) {
 /// Checks I3 and I4 with a state directory, for `fsync = "group"`. `PROPTEST_CASES` sets the number of cases.
 #[test]
 fn unacknowledged_records_return_after_any_crash() {
-    holds(Durability::Group);
+    holds(Fsync::Group);
 }
 
 /// Checks the same for `fsync` with an interval, where written records are handed out at once.
 #[test]
 fn interval_records_that_survive_crash_return() {
-    holds(Durability::Interval);
+    holds(Fsync::Interval(Duration::ZERO));
 }
