@@ -16,6 +16,10 @@
 //!
 //! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
 
+#[cfg(feature = "state")]
+mod committer;
+#[cfg(not(feature = "state"))]
+#[path = "journal/committer/none.rs"]
 mod committer;
 #[cfg(feature = "state")]
 pub(crate) mod compaction;
