@@ -25,7 +25,7 @@ use super::{
     store::{NOBODY, Recovered, StoredReader},
     units::{JournalUnit, Units},
 };
-use crate::change::{Cause, Change, Reached};
+use crate::change::{Change, Reached};
 
 /// Pure core of [`Journal`](super::Journal). The documentation of its methods is there.
 #[derive(Debug, Educe)]
@@ -93,10 +93,6 @@ enum Turn {
         reader: ReaderId,
         /// Set for a join.
         joins: bool,
-        /// Number of the unit's last resync before the batch.
-        round: u32,
-        /// The reader's interest in resyncs after the batch.
-        resync_every: u32,
     },
     /// First state of the unit. No reader gets the records.
     Seed,
@@ -166,11 +162,8 @@ impl MemoryJournal {
         now_micros: i64,
     ) -> Result<Option<Ticket>, Fenced> {
         self.check_epoch(unit, epoch)?;
-        let round = self.units[&unit].round;
-        let Some(resync_every) = self.readers.get(&reader).map(|reader| reader.resync_every(unit)) else {
-            return Ok(None);
-        };
-        Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, joins, round, resync_every })))
+        let is_open = self.readers.contains_key(&reader);
+        Ok(is_open.then(|| self.push(unit, changes, now_micros, Turn::Cross { reader, joins })))
     }
 
     fn push(&mut self, unit: UnitId, changes: &[Change], now_micros: i64, turn: Turn) -> Ticket {
@@ -317,10 +310,9 @@ impl MemoryJournal {
                 unit.retired = true;
                 return self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
             }
-            Turn::Cross { reader: id, joins, round, resync_every } => {
+            Turn::Cross { reader: id, joins } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
-                let unit = JournalUnit { round, ..*unit };
-                if reader.cross(joins, &batch.records, batch.ticket.last, &unit, resync_every) {
+                if reader.cross(joins, &batch.records, batch.ticket.last, unit) {
                     wake(id);
                 }
                 return;
@@ -328,11 +320,8 @@ impl MemoryJournal {
             Turn::Show => {}
         }
         for record in &*batch.records {
-            match record.change {
-                // A later round may have been noted before this batch became visible.
-                Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = unit.round.max(round),
-                Change::Synced { .. } => drop(self.synced.entry(unit.terms.resource).or_insert(record.sequence)),
-                _ => {}
+            if matches!(record.change, Change::Synced { .. }) {
+                self.synced.entry(unit.terms.resource).or_insert(record.sequence);
             }
         }
         let unit = *unit;

@@ -11,8 +11,6 @@ pub(crate) type Units = HashMap<UnitId, JournalUnit>;
 pub(crate) struct JournalUnit {
     pub(crate) id: UnitId,
     pub(crate) terms: UnitTerms,
-    /// Number of the last resync.
-    pub(crate) round: u32,
     /// Set when the unit appends no more records, and no reader sees it.
     pub(crate) retired: bool,
     pub(in crate::journal) epoch: u64,
@@ -22,6 +20,6 @@ impl JournalUnit {
     pub(super) fn new(id: UnitId) -> Self {
         // Before its terms are set, a unit shares its type with no other unit.
         let terms = UnitTerms { resource: TypeNumber(u32::MAX - id.0), late: false, cached: true };
-        Self { id, terms, round: 0, retired: false, epoch: 0 }
+        Self { id, terms, retired: false, epoch: 0 }
     }
 }

@@ -105,8 +105,7 @@ impl Journal {
         self.inner.core().discovered = true;
     }
 
-    /// Returns true if some reader is due for the `round`-th resync of `unit` (S-11). Call it before each round: readers count
-    /// from the last round that it was called for.
+    /// Returns true if some reader is due for the `round`-th resync of `unit`, counted from 1 (S-11).
     pub fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
         self.inner.core().is_resync_due(unit, round)
     }

@@ -50,11 +50,8 @@ impl MemoryJournal {
         reader.is_some_and(|reader| reader.has_synced(&self.units, &self.synced))
     }
 
-    /// Notes a resync of a unit. Returns true if a reader is due for it.
-    pub(crate) fn is_resync_due(&mut self, unit: UnitId, round: u32) -> bool {
-        if let Some(unit) = self.units.get_mut(&unit) {
-            unit.round = round;
-        }
+    /// Returns true if a reader is due for a resync of a unit.
+    pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
         // A reader may be due once its pending join takes effect.
         let is_joined = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { .. });
         self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_joined)

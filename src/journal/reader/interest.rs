@@ -18,21 +18,14 @@ pub(super) struct Sight {
     joined: Option<Sequence>,
     /// Set while the unit is part of the interest. If not set, the reader is about to leave the unit.
     wanted: bool,
-    /// The reader gets every nth resync of the unit, counted from `base`; 0 means none (S-11).
+    /// The reader gets every nth resync of the unit; 0 means none (S-11).
     resync_every: u32,
-    base: u32,
 }
 
 impl Sight {
     /// Returns the view of a unit that the reader had joined in the last run.
     pub(super) fn of_last_run() -> Self {
         Self { joined: Some(Sequence(0)), ..Self::default() }
-    }
-
-    fn is_resync_due(&self, round: u32) -> bool {
-        self.joined.is_some()
-            && self.resync_every > 0
-            && round.wrapping_sub(self.base).is_multiple_of(self.resync_every)
     }
 }
 
@@ -61,16 +54,13 @@ impl JournalReader {
         self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
         for (unit, sight) in &mut self.units {
             sight.wanted = interest.units.contains_key(unit);
-            let every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
-            if every != sight.resync_every {
-                (sight.resync_every, sight.base) = (every, units[unit].round);
-            }
+            sight.resync_every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
         }
         self.touch();
         for (id, wanted) in &interest.units {
             let unit = &units[id];
             let joined = (!wanted.joins).then_some(last);
-            let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every, base: unit.round };
+            let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every };
             self.units.entry(*id).or_insert(sight);
             if let Some(synced) = synced.get(&unit.terms.resource) {
                 self.mark(unit.terms.resource, *synced);
@@ -108,15 +98,13 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join, or else of a leave. Returns true if one of them is wanted. `resync_every` is the interest
-    /// at the time of the call, because the interest may have changed since.
+    /// Takes the records of a join, or else of a leave. Returns true if one of them is wanted.
     pub(crate) fn cross(
         &mut self,
         joins: bool,
         records: &[Record],
         last: Sequence,
         unit: &JournalUnit,
-        resync_every: u32,
     ) -> bool {
         if self.abandoned || self.sees(unit.id) == joins {
             return false;
@@ -125,9 +113,8 @@ impl JournalReader {
         self.touch();
         self.stored.iter_mut().for_each(|stored| drop(stored.joining.remove(&unit.id)));
         if joins {
-            let unseen = Sight { wanted: true, resync_every, ..Sight::default() };
-            let sight = self.units.entry(unit.id).or_insert(unseen);
-            (sight.joined, sight.base) = (Some(last), unit.round);
+            let unseen = Sight { wanted: true, ..Sight::default() };
+            self.units.entry(unit.id).or_insert(unseen).joined = Some(last);
             self.mark(unit.terms.resource, last);
         } else if let Some(sight) = self.units.get_mut(&unit.id).filter(|sight| sight.wanted) {
             sight.joined = None; // the unit stays in the interest and can be joined again
@@ -152,13 +139,9 @@ impl JournalReader {
         }
     }
 
-    /// Returns n if the reader gets every nth resync of the unit; 0 means none.
-    pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
-        self.units.get(&unit).map_or(0, |sight| sight.resync_every)
-    }
-
     pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(|sight| sight.is_resync_due(round))
+        let is_due = |sight: &Sight| sight.joined.is_some() && round.is_multiple_of(sight.resync_every);
+        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(is_due)
     }
 
     fn mark(&mut self, resource: TypeNumber, position: Sequence) {
