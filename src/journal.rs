@@ -357,7 +357,7 @@ impl ChangeSet {
 }
 
 /// Records that a reader wants.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Interest {
     /// Wanted units.
     pub units: HashMap<UnitId, UnitInterest>,

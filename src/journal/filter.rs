@@ -20,7 +20,7 @@ pub trait ReaderFilter: fmt::Debug + Send + Sync {
     fn judge(&self, record: &Record) -> Result<bool, String>;
 }
 
-/// A shared [`ReaderFilter`]. Two are equal if they share the same filter.
+/// A shared [`ReaderFilter`].
 #[derive(Clone, Debug)]
 pub struct RecordFilter(Arc<dyn ReaderFilter>);
 
@@ -42,14 +42,6 @@ impl RecordFilter {
         }
     }
 }
-
-impl PartialEq for RecordFilter {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for RecordFilter {}
 
 /// Errors of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

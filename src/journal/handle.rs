@@ -49,14 +49,13 @@ impl Journal {
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
         let mut core = MemoryJournal::restored(options.fsync, &recovered);
-        let passed = core.passed();
-        let is_over = |unit: &&StoredUnit| unit.retired.is_some_and(|last| last <= passed);
-        for unit in recovered.units.iter().filter(is_over).filter(|unit| unit.id.0 + 1 < core.next_unit) {
+        let (passed, next_unit) = (core.passed(), core.next_unit);
+        let is_passed = |unit: &StoredUnit| unit.retired.is_some_and(|last| last <= passed);
+        for unit in recovered.units.extract_if(.., |unit| is_passed(unit) && unit.id.0 + 1 < next_unit) {
             disk.store.forget_unit(unit.id)?;
             lock(&disk.units).remove(&unit.id);
+            core.forget_unit(unit.id);
         }
-        recovered.units = lock(&disk.units).values().cloned().collect();
-        core.forget_units_but(|unit: UnitId| lock(&disk.units).contains_key(&unit));
         let inner = Arc::new(Inner::new(&recovered.journal_id, recovered.last, core, Some(disk)));
         let committer = Committer::start(Arc::clone(&inner))?;
         Ok((Self { inner, committer: Arc::new(Mutex::new(Some(committer))) }, recovered))

@@ -544,7 +544,7 @@ impl Run {
                 continue;
             }
             self.hits.had_synced += u64::from(!consumer.sees.is_empty());
-            for unit in consumer.sees.iter() {
+            for unit in &consumer.sees {
                 assert!(self.world.synced.contains(unit), "S-8: unit {unit} has not");
                 for (name, uid) in consumer.begins_with.get(unit).into_iter().flatten() {
                     let is_there = self.world.objects.get(&(*unit, *name)).is_some_and(|(now, _)| now == uid);

@@ -67,15 +67,9 @@ impl Work<'_> {
         if let Some(pass) = self.room.pass.as_mut().filter(|pass| pass.due <= now())
             && pass.step(self.inner, self.disk)?
         {
-            self.end_pass();
+            (self.room.pass, self.room.tried, self.room.retain_at) = (None, Some(now()), now());
         }
         Ok(())
-    }
-
-    fn end_pass(&mut self) {
-        self.room.pass = None;
-        self.room.tried = Some(now());
-        self.room.retain_at = now();
     }
 
     /// Finds removable records, and takes measures if the state is too large.

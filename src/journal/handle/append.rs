@@ -1,5 +1,7 @@
 //! Appends, their release, and joins and leaves of readers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use jiff::Timestamp;
 
 use super::Journal;
@@ -8,7 +10,6 @@ use crate::{
     journal::{
         AppendError, Move, MoveKind, NotWritable, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
-        inner::Inner,
         store::{Append, NOBODY},
     },
     mutex::lock,
@@ -65,14 +66,14 @@ impl Journal {
         }
     }
 
-    /// Writes an append that has a ticket. Takes the ticket back if the write fails.
+    /// Writes an append that has a ticket. Takes the ticket back if the write fails or panics.
     fn write(&self, disk: &Disk, epoch: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
-        let mut ticketed = Ticketed { inner: &self.inner, ticket, is_written: false };
-        if let Err(error) = disk.store.append(append) {
-            drop(ticketed);
-            return Err(disk.fail(&error).into());
+        let done = catch_unwind(AssertUnwindSafe(|| disk.store.append(append)));
+        if !matches!(done, Ok(Ok(()))) {
+            let woken = self.inner.core().take_back(ticket);
+            self.inner.wake(&woken);
         }
-        ticketed.is_written = true;
+        done.unwrap_or_else(|panic| resume_unwind(panic)).map_err(|error| disk.fail(&error))?;
         let mut core = self.inner.core();
         let woken = core.written((append.unit, epoch), ticket, append.reached);
         let unsynced = core.unsynced_bytes;
@@ -159,21 +160,5 @@ impl Journal {
         drop(core);
         let append = Append { unit, first: ticket.first, time_micros, changes, only: Some(&only), reached: None };
         self.write(disk, epoch, ticket, &append)
-    }
-}
-
-/// An append that has a ticket. The ticket is taken back if the write fails or panics.
-struct Ticketed<'a> {
-    inner: &'a Inner,
-    ticket: Ticket,
-    is_written: bool,
-}
-
-impl Drop for Ticketed<'_> {
-    fn drop(&mut self) {
-        if !self.is_written {
-            let woken = self.inner.core().take_back(self.ticket);
-            self.inner.wake(&woken);
-        }
     }
 }

@@ -1,7 +1,5 @@
 //! Readers of the core: opening, saving, compaction, and the records that they need.
 
-use std::collections::HashMap;
-
 use roaring::RoaringTreemap;
 
 use super::MemoryJournal;
@@ -112,11 +110,10 @@ impl MemoryJournal {
 
     /// Notes the success or failure of saving these states.
     pub(crate) fn saved(&mut self, states: &[StoredReader], is_saved: bool) {
-        let by_name: HashMap<_, _> = states.iter().map(|state| (state.name.as_str(), state)).collect();
-        for reader in self.readers.values_mut() {
-            match reader.name().and_then(|name| by_name.get(name)) {
-                Some(state) if is_saved => reader.saved(state),
-                Some(_) => reader.touch(),
+        for state in states {
+            match self.readers.values_mut().find(|reader| reader.name() == Some(state.name.as_str())) {
+                Some(reader) if is_saved => reader.saved(state),
+                Some(reader) => reader.touch(),
                 None => {}
             }
         }

@@ -38,13 +38,6 @@ impl MemoryJournal {
         }
     }
 
-    pub(crate) fn forget_units_but(&mut self, is_known: impl Fn(UnitId) -> bool) {
-        let gone: Vec<_> = self.units.keys().copied().filter(|unit| !is_known(*unit)).collect();
-        for unit in gone {
-            self.forget_unit(unit);
-        }
-    }
-
     pub(crate) fn has_synced(&self, reader: ReaderId) -> bool {
         let reader = self.readers.get(&reader).filter(|_| self.discovered);
         reader.is_some_and(|reader| reader.has_synced(&self.units, &self.synced))

@@ -217,7 +217,8 @@ impl Backlog {
     /// Decides how a record changes the last entry of its lane.
     fn merge(&self, tail: Sequence, Arrival { record, wanted, mark, .. }: Arrival<'_>) -> Merge {
         let entry = &self.entries[&tail];
-        let Some((before, object)) = before_and_after(record) else { return Merge::Append };
+        let Some(object) = record.object() else { return Merge::Append };
+        let before = if let Change::Updated { old, .. } = &record.change { old } else { object };
         if entry.dead || entry.uid() != before.uid() {
             return Merge::Append;
         }
@@ -328,18 +329,14 @@ impl Backlog {
         while self.extra_bytes + self.entries.len() * ENTRY_BYTES > bounds.max_bytes
             && let Some(oldest) = self.with_old.pop_first()
         {
-            self.lose_old(oldest, tally);
+            self.update(oldest, |entry| {
+                give_up_old(&mut entry.record.change);
+                entry.record.old_lost = true;
+            });
+            tally.stats.olds_given_up += 1;
         }
         while self.extra_bytes > bounds.max_bytes && self.drop_oldest_loose(tally) {}
         while self.loose.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
-    }
-
-    fn lose_old(&mut self, sequence: Sequence, tally: &mut Tally) {
-        self.update(sequence, |entry| {
-            give_up_old(&mut entry.record.change);
-            entry.record.old_lost = true;
-        });
-        tally.stats.olds_given_up += 1;
     }
 
     /// Drops the oldest loose entry. If its object is deleted, also drops the other entries up to that deletion.
@@ -411,14 +408,6 @@ fn give_up_old(change: &mut Change) {
 /// Returns true if the update changed the uid of the object (`recreated = "update"`).
 fn recreates(record: &Record) -> bool {
     record.old().is_some_and(|old| record.object().is_some_and(|object| object.uid() != old.uid()))
-}
-
-/// Returns the object before a change and after it.
-fn before_and_after(record: &Record) -> Option<(&Object, &Object)> {
-    match &record.change {
-        Change::Updated { old, object, .. } => Some((old, object)),
-        _ => record.object().map(|object| (object, object)),
-    }
 }
 
 #[cfg(test)]
