@@ -6,8 +6,7 @@ use criterion::{Criterion, Throughput};
 use deltabus::internals::{
     change::{Cause, Change, Reached},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, TypeNumber, UnitId, UnitInterest,
-        UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, TypeNumber, UnitId, UnitInterest, UnitTerms,
     },
 };
 use jiff::Timestamp;

@@ -15,8 +15,8 @@ use deltabus::internals::{
     bench::Shape,
     change::{Cause, Change, Reached},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderFilter, ReaderId, ReaderOptions, RecordFilter,
-        TypeNumber, UnitId, UnitInterest, UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, ReaderFilter, ReaderId, ReaderOptions, RecordFilter, TypeNumber, UnitId,
+        UnitInterest, UnitTerms,
     },
     object::{
         FieldPath,

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     change::Cause,
     journal::{
-        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence,
-        UnitId, UnitTerms,
+        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
+        UnitTerms,
     },
     mutex::lock,
     notification::{Event, UnitInfo},

@@ -62,7 +62,7 @@ impl Auxiliary {
             Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL, filter: None };
         let reader = journal
             .open_reader(ReaderOptions { interest, ..ReaderOptions::default() })
-            .expect("a new journal has no gap");
+            .expect("a reader in memory always opens");
         let shared = Shared { journal: journal.clone(), timings: Arc::default(), ..shared };
         let options = options::auxiliary(reflector);
         let informer = Informer::new(UNIT, "", Arc::new(resource), options, Arc::default(), None);

@@ -21,8 +21,8 @@ use crate::{
         messages::{Sabotage, StopUnit},
     },
     journal::{
-        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record,
-        Sequence, UnitInterest,
+        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
+        UnitInterest,
     },
     list_watch::{
         WatchEvent,

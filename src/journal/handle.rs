@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    JournalHealth, JournalOptions, OpenJournalError, Sequence, UnitId,
+    JournalHealth, JournalOptions, OpenJournalError, Sequence,
     committer::Committer,
     disk::Disk,
     inner::Inner,

@@ -93,12 +93,7 @@ impl Inner {
     /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may be on
     /// disk or not. It is then written again before any other state is saved, and the reader loads no records until then.
     /// Otherwise a crash could undo the step after its result was read: the reader would then also get the older states.
-    pub(super) fn put_compacted(
-        &self,
-        disk: &Disk,
-        reader: ReaderId,
-        step: CompactionStep,
-    ) -> Result<(), StoreError> {
+    pub(super) fn put_compacted(&self, disk: &Disk, reader: ReaderId, step: CompactionStep) -> Result<(), StoreError> {
         let mut unfinished = lock(&disk.saving);
         *unfinished = Some((reader, step));
         self.finish_step(disk, &mut unfinished)

@@ -23,7 +23,7 @@ use super::{
     Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
-    units::{JournalUnit, Units},
+    units::Units,
 };
 use crate::change::{Change, Reached};
 

@@ -14,13 +14,13 @@ mod stored;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 pub use self::stored::{Held, ToLoad};
+pub(super) use self::stored::{needs, waits_from};
 use self::{
     backlog::{Arrival, Backlog, Tally},
     interest::Sight,
     queue::{Queue, WaitingRecord},
     stored::Stored,
 };
-pub(super) use self::stored::{needs, waits_from};
 use super::{
     Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitId, UnitTerms, WhenFull,
     filter::RecordFilter, store::StoredReader, units::Units,

@@ -41,7 +41,8 @@ impl Judge {
             }
             // A `Synced` concerns the whole type, not only the unit that reports it.
             None if head.kind == ChangeKind::Synced => {
-                let is_of_type = |of: &UnitId| self.units.get(of).is_some_and(|of| of.terms.resource == unit.terms.resource);
+                let is_of_type =
+                    |of: &UnitId| self.units.get(of).is_some_and(|of| of.terms.resource == unit.terms.resource);
                 joined.iter().any(is_of_type)
             }
             None => joined.contains(&head.unit),

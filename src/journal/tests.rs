@@ -158,8 +158,7 @@ fn live_objects_displace_olds_before_deletions() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
     let bounds = Bounds { max_events: 2, max_bytes: size + 3 * ENTRY_BYTES, when_full: WhenFull::Coalesce };
-    let one =
-        journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
+    let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
     commit(&mut journal, 0, &[deleted("d", "d", 1), updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 2, "nothing is left beside the deletion");
     commit(&mut journal, 0, &[updated("c", "c", 1, 2), updated("e", "e", 1, 2)]);
@@ -198,8 +197,7 @@ fn olds_are_dropped_before_events() {
     let size = pod("a", "a", 1).size_bytes();
     let max_bytes = size * 2 + size / 2 + 3 * ENTRY_BYTES;
     let bounds = Bounds { max_events: 2, max_bytes, when_full: WhenFull::Coalesce };
-    let one =
-        journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
+    let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2), updated("c", "c", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 1);
     assert_eq!(all(&mut journal, one), ["updated a/2", "updated b/2<1", "updated c/2<1"]);
@@ -305,7 +303,13 @@ fn open(journal: &mut MemoryJournal, interest: Interest) -> ReaderId {
     journal.open_reader(ReaderOptions { interest, ..ReaderOptions::default() })
 }
 
-fn join(journal: &mut MemoryJournal, reader: ReaderId, unit: UnitId, epoch: u64, changes: &[Change]) -> Result<(), Fenced> {
+fn join(
+    journal: &mut MemoryJournal,
+    reader: ReaderId,
+    unit: UnitId,
+    epoch: u64,
+    changes: &[Change],
+) -> Result<(), Fenced> {
     journal.cross((reader, true), unit, epoch, changes, 5)?;
     journal.raise();
     Ok(())
@@ -524,8 +528,7 @@ fn type_syncs_with_its_last_unit() {
 #[test]
 fn position_stays_before_open_acknowledgements() {
     let journal = Journal::in_memory();
-    let reader =
-        journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+    let reader = journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
     journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     assert_eq!(journal.read(reader, 9, usize::MAX).len(), 5);
@@ -542,8 +545,7 @@ fn position_stays_before_open_acknowledgements() {
 #[test]
 fn given_up_record_is_replayed_once() {
     let journal = Journal::in_memory();
-    let reader =
-        journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+    let reader = journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..4).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
     journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     journal.read(reader, 2, usize::MAX);

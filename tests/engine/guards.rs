@@ -153,9 +153,7 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
     let interest = Interest { units, changes: ChangeSet::ALL, filter: None };
-    let reader = journal
-        .open_reader(ReaderOptions { bounds, interest, name: None })
-        .expect("a journal has room");
+    let reader = journal.open_reader(ReaderOptions { bounds, interest, name: None }).expect("a journal has room");
     let list_permits = Arc::new(Semaphore::new(4));
     let sources = Arc::new(Sources(access));
     let shared = Shared { journal, sources, list_permits, timings: Arc::default() };

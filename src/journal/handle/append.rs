@@ -35,7 +35,9 @@ impl Journal {
         now: Timestamp,
     ) -> Result<Ticket, AppendError> {
         let time_micros = now.as_microsecond();
-        let Some(disk) = self.inner.disk() else { return Ok(self.inner.core().append(unit, epoch, changes, time_micros)?) };
+        let Some(disk) = self.inner.disk() else {
+            return Ok(self.inner.core().append(unit, epoch, changes, time_micros)?);
+        };
         let _gate = disk.enter()?;
         let ticket = self.inner.core().append(unit, epoch, changes, time_micros)?;
         let append = Append { unit, first: ticket.first, time_micros, changes, only: None, reached: Some(reached) };

@@ -7,8 +7,8 @@ use tracing::warn;
 use super::Journal;
 use crate::{
     journal::{
-        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStats,
-        Record, Sequence, UnitId,
+        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStats, Record, Sequence,
+        UnitId,
         disk::Disk,
         reader::JournalReader,
         store::{Head, LogPage, PageSize, StoreError},

@@ -1,9 +1,7 @@
 //! Units of the core: their terms, epochs, resyncs, and synced types.
 
 use super::{Batch, MemoryJournal, Turn};
-use crate::journal::{
-    Fenced, ReaderId, Sequence, UnitId, UnitTerms, units::JournalUnit,
-};
+use crate::journal::{Fenced, ReaderId, Sequence, UnitId, UnitTerms, units::JournalUnit};
 
 impl MemoryJournal {
     pub(super) fn unit(&mut self, id: UnitId) -> &mut JournalUnit {

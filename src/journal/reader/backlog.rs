@@ -30,9 +30,7 @@ use hashbrown::{Equivalent, HashMap};
 use super::queue::WaitingRecord;
 use crate::{
     change::Change,
-    journal::{
-        Bounds, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitTerms, filter::FilterFailures,
-    },
+    journal::{Bounds, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitTerms, filter::FilterFailures},
     object::{KeyRef, Object, ObjectKey},
 };
 

@@ -99,19 +99,15 @@ impl JournalReader {
     }
 
     /// Takes the records of a join, or else of a leave. Returns true if one of them is wanted.
-    pub(crate) fn cross(
-        &mut self,
-        joins: bool,
-        records: &[Record],
-        last: Sequence,
-        unit: &JournalUnit,
-    ) -> bool {
+    pub(crate) fn cross(&mut self, joins: bool, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
         if self.abandoned || self.sees(unit.id) == joins {
             return false;
         }
         let before = self.tally.stats.wanted;
         self.touch();
-        self.stored.iter_mut().for_each(|stored| drop(stored.joining.remove(&unit.id)));
+        if let Some(stored) = &mut self.stored {
+            stored.joining.remove(&unit.id);
+        }
         if joins {
             let unseen = Sight { wanted: true, ..Sight::default() };
             self.units.entry(unit.id).or_insert(unseen).joined = Some(last);

@@ -123,9 +123,7 @@ impl<'a> Finder<'a> {
     pub(super) fn over(keyspace: &'a Keyspace, asked: &[u64]) -> Self {
         let ends = asked.first().zip(asked.last()).filter(|_| asked.is_sorted());
         let close = ends.filter(|(from, to)| *to - *from < asked.len() as u64 * CLOSE);
-        let scan = |(from, to): (&u64, &u64)| {
-            keyspace.range::<&[u8], _>(&sequence_key(*from)[..]..=&old_key(*to)[..])
-        };
+        let scan = |(from, to): (&u64, &u64)| keyspace.range::<&[u8], _>(&sequence_key(*from)[..]..=&old_key(*to)[..]);
         Self { keyspace, scan: close.map(scan), ahead: None }
     }
 
@@ -168,7 +166,7 @@ pub(super) fn heads_in(
     range: impl RangeBounds<u64>,
 ) -> impl Iterator<Item = Result<(u64, UserValue), Fault>> {
     let [start, end] = [range.start_bound(), range.end_bound()].map(|bound| bound.map(|at| sequence_key(*at)));
-    files.records.range((start, end)).map(|entry| {
+    files.records.range((start, end)).map(move |entry| {
         let (key, value) = entry.into_inner()?;
         let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
         Ok((sequence, value))
