@@ -270,6 +270,6 @@ impl<'a> World<'a> {
         let Some(mut judge) = journal.judge(&options) else { return journal.open_reader(options) };
         let behind = judge.position().0 + 1;
         self.disk.now.records.range(behind..).for_each(|(_, record)| judge.visit(&head(record)));
-        journal.open_judged(judge.up_to(until), &options).unwrap()
+        journal.open_judged(judge.up_to(until), &options)
     }
 }

@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use tracing::{debug, error, warn};
 
 use self::room::Room;
@@ -224,8 +223,4 @@ impl<'a> Work<'a> {
 #[expect(clippy::disallowed_methods, reason = "a shell: it waits for what is due")]
 fn now() -> Instant {
     Instant::now()
-}
-
-fn micros() -> i64 {
-    Timestamp::now().as_microsecond()
 }

@@ -729,7 +729,7 @@ impl Run {
             for (record, only) in content.records.range(judge.position().0 + 1..).map(|(_, record)| record) {
                 judge.visit(&head(record, only.as_deref()));
             }
-            let id = self.journal.open_judged(judge.up_to(until), &options).unwrap();
+            let id = self.journal.open_judged(judge.up_to(until), &options);
             let reader = &mut self.readers[number];
             let survives = |sequence: &u64| content.records.contains_key(sequence);
             reader.id = Some(id);

@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Work, micros, now, pass::Pass};
+use super::{Work, now, pass::Pass};
 use crate::{
     journal::{
         NotWritable, OnFull, Sequence, disk::calls, reader::backlog::NAMED_LOSSES_MAX, retention::make_room,
@@ -82,7 +83,7 @@ impl Work<'_> {
         lock(&self.disk.figures).disk_bytes = bytes;
         let max_bytes = self.disk.options.max_bytes;
         let (is_full, is_nearly) = (bytes > max_bytes, bytes > max_bytes / 4 * 3);
-        let now_micros = micros();
+        let now_micros = Timestamp::now().as_microsecond();
         let mut retention = lock(&self.disk.retention);
         retention.note(now_micros, last);
         let old = retention.keep_from(now_micros);

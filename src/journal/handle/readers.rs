@@ -25,7 +25,12 @@ impl Journal {
     pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
         let reader = match self.inner.disk().filter(|_| options.name.is_some()) {
             None => self.inner.core().open_reader(options),
-            Some(disk) => self.open_stored(disk, options)?,
+            Some(disk) => {
+                let reader = self.open_stored(disk, options)?;
+                // If the store did not know the name after a crash, the reader would start at the end of the log.
+                disk.note(self.inner.save(disk));
+                reader
+            }
         };
         lock(&self.inner.wakers).insert(reader, Arc::default());
         Ok(reader)
@@ -36,44 +41,31 @@ impl Journal {
         if let Some(name) = options.name.as_deref().filter(|name| core.is_open(name)) {
             return Err(OpenReaderError::Taken(name.to_owned()));
         }
-        let judge = core.judge(&options);
-        let mut until = core.released();
-        let reader = if let Some(mut judge) = judge {
-            drop(core);
-            loop {
-                let behind = judge.position();
-                let mut visit = |head: &Head<'_>| {
-                    if head.sequence <= until.0 {
-                        judge.visit(head);
-                    }
-                };
-                let visited = disk.store.heads(behind, &mut visit);
-                visited.map_err(|error| OpenReaderError::Store(error.to_string()))?;
-                let mut core = self.inner.core();
-                match core.open_judged(judge.up_to(until), &options) {
-                    Ok(reader) => break reader,
-                    Err(further) => (judge, until) = (*further, core.released()),
+        let Some(mut judge) = core.judge(&options) else { return Ok(core.open_reader(options)) };
+        drop(core);
+        loop {
+            let (behind, until) = (judge.position(), self.inner.core().released());
+            let mut visit = |head: &Head<'_>| {
+                if head.sequence <= until.0 {
+                    judge.visit(head);
                 }
-            }
-        } else {
-            let reader = core.open_reader(options);
-            drop(core);
-            reader
-        };
-        // If the store did not know the name after a crash, the reader would start at the end of the log.
-        disk.note(self.inner.save(disk));
-        Ok(reader)
+            };
+            let visited = disk.store.heads(behind, &mut visit);
+            visited.map_err(|error| OpenReaderError::Store(error.to_string()))?;
+            judge = judge.up_to(until);
+            let mut core = self.inner.core();
+            if core.released() == until {
+                return Ok(core.open_judged(judge, &options));
+            } // else it has more records to judge
+        }
     }
 
     /// Closes a reader, and forgets its name and the records that wait for it. Do not call it at the end of the process: the
     /// reader could not resume. May block on the disk.
     pub fn close_reader(&self, reader: ReaderId) {
-        let mut core = self.inner.core();
-        let name = core.reader_name(reader);
-        core.close_reader(reader);
-        drop(core);
+        let name = self.inner.core().close_reader(reader);
         lock(&self.inner.wakers).remove(&reader);
-        if let Some(disk) = self.inner.disk().filter(|_| !name.is_empty()) {
+        if let Some((disk, name)) = self.inner.disk().zip(name) {
             let _saving = lock(&disk.saving); // keeps a running save from storing the reader again
             disk.note(disk.store.remove_reader(&name));
         }
@@ -131,11 +123,10 @@ impl Journal {
     /// Returns the names of the records that wait for a reader or are in flight, oldest first, up to `limit`. May block on the
     /// disk.
     pub fn undelivered(&self, reader: ReaderId, limit: usize) -> Vec<EventName> {
-        let name = self.inner.core().reader_name(reader);
-        let (mut names, spilled) = self.inner.with(reader, |reader| {
+        let (mut names, spilled, name) = self.inner.with(reader, |reader| {
             let names = reader.undelivered(limit);
             let spilled: Vec<_> = reader.spilled().take(limit - names.len()).collect();
-            (names, spilled)
+            (names, spilled, reader.name().unwrap_or_default().to_owned())
         });
         if let Some(disk) = self.inner.disk().filter(|_| !spilled.is_empty()) {
             match disk.store.load_for(&name, &spilled) {

@@ -76,11 +76,9 @@ impl Journal {
     /// Loads the next records of a reader from the store into memory.
     fn load(&self, reader: ReaderId) {
         let Some(disk) = self.inner.disk() else { return };
-        let mut core = self.inner.core();
-        let asked = core.reader(reader).map(|reader| reader.to_load()).unwrap_or_default();
+        let to_load = |reader: &mut JournalReader| Some((reader.name()?.to_owned(), reader.to_load()));
+        let Some((name, asked)) = self.inner.with(reader, to_load) else { return };
         let Some(first) = asked.places.first() else { return };
-        let name = core.reader_name(reader);
-        drop(core);
         match disk.store.load_for(&name, &asked.places) {
             Ok(records) => {
                 let missing = asked.places.len() - records.len();

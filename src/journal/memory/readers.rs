@@ -43,16 +43,12 @@ impl MemoryJournal {
         Some(Judge { state: state.clone(), changes: options.interest.changes, units: self.units.clone() })
     }
 
-    /// Opens the reader of a judge that has judged all records up to the released watermark. Returns the judge if it must
-    /// judge more.
-    pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> Result<ReaderId, Box<Judge>> {
-        if judge.position() != self.released() {
-            return Err(Box::new(judge));
-        }
+    /// Opens the reader of a judge that has judged all records up to the released watermark.
+    pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> ReaderId {
         let state = judge.state;
         self.dormant.remove(state.name.as_str());
         let reader = JournalReader::stored(options.bounds, state, &self.units);
-        Ok(self.add_reader(reader, &options.interest))
+        self.add_reader(reader, &options.interest)
     }
 
     pub(crate) fn set_interest(&mut self, reader: ReaderId, interest: &Interest) {
@@ -65,19 +61,15 @@ impl MemoryJournal {
         }
     }
 
-    pub(crate) fn close_reader(&mut self, reader: ReaderId) {
-        self.readers.remove(&reader);
+    /// Forgets a reader. Returns its name, if it has one.
+    pub(crate) fn close_reader(&mut self, reader: ReaderId) -> Option<String> {
+        self.readers.remove(&reader)?.name().map(str::to_owned)
     }
 
     /// Returns the name to which records for a reader are addressed.
     pub(crate) fn address(&self, reader: ReaderId) -> Box<str> {
         let name = self.readers.get(&reader).and_then(JournalReader::name);
         name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
-    }
-
-    /// Returns the name of a reader; empty if it has none.
-    pub(crate) fn reader_name(&self, reader: ReaderId) -> String {
-        self.readers.get(&reader).and_then(JournalReader::name).unwrap_or_default().to_owned()
     }
 
     /// Adds records that were read from the store for a reader; see [`JournalReader::loaded`].

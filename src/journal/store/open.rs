@@ -189,7 +189,9 @@ fn begin(
     let earlier_id = files.meta.get(JOURNAL_ID_KEY)?;
     if let Some(sealed) = sealed {
         let id = earlier_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        sealed.check(&Facts::new(&id, last, &readers))?;
+        if let Some(what) = sealed.lost(&Facts::new(&id, last, &readers)) {
+            return Err(Fault::Lost(what));
+        }
     }
     if format < FORMAT {
         // If the process ends between these steps, the next start repeats them.

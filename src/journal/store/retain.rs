@@ -42,7 +42,7 @@ impl Store {
             let first = inner.first.load(SeqCst);
             let end = keep_from.0.min(inner.last.load(SeqCst) + 1);
             if end <= first {
-                return Ok(Retained { removed: 0, first: Sequence(first), more: false });
+                return Ok(Retained { first: Sequence(first), more: false });
             }
             let mut batch = files.db.batch();
             let mut removed = 0;
@@ -64,7 +64,7 @@ impl Store {
                 files.records.tree.drop_range(..sequence_key(next))?;
                 inner.dropped.store(next, SeqCst);
             }
-            Ok(Retained { removed: removed as u64, first: Sequence(next), more: next < end })
+            Ok(Retained { first: Sequence(next), more: next < end })
         })
     }
 

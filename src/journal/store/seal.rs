@@ -37,13 +37,8 @@ impl Facts {
         Self { journal_id: journal_id.to_owned(), last, readers }
     }
 
-    /// Fails if a store has lost any of these facts.
-    pub(super) fn check(&self, found: &Self) -> Result<(), Fault> {
-        self.lost(found).map_or(Ok(()), |what| Err(Fault::Lost(what)))
-    }
-
     /// Returns a description of the first fact that a store has lost.
-    fn lost(&self, found: &Self) -> Option<String> {
+    pub(super) fn lost(&self, found: &Self) -> Option<String> {
         if found.journal_id.is_empty() {
             return Some(format!("records up to {} were durable, but the store is empty", self.last));
         }
