@@ -148,17 +148,16 @@ impl<'a> Writer<'a> {
 
     /// Returns the stored state of an object.
     fn state(&self, object_key: &[u8], key: u128) -> Result<Option<ObjectState>, Fault> {
-        if let Some(known) = self.recent.get(key) {
-            return Ok(known);
-        }
-        let Some(value) = self.files.objects.get(object_key)? else { return Ok(None) };
-        let state = Pointer::decode(&value).and_then(|Pointer { sequence, uid, resource_version }| {
-            let print = self.recent.print(uid.as_str(), resource_version);
-            NonZero::new(sequence).map(|sequence| ObjectState { sequence, print })
-        });
-        state.map(Some).ok_or_else(|| {
-            let what = format!("the location of {} is unreadable", String::from_utf8_lossy(object_key));
-            Fault::corrupt(self.files.objects.path(), what)
+        self.recent.state(key, || {
+            let Some(value) = self.files.objects.get(object_key)? else { return Ok(None) };
+            let state = Pointer::decode(&value).and_then(|Pointer { sequence, uid, resource_version }| {
+                let print = self.recent.print(uid.as_str(), resource_version);
+                NonZero::new(sequence).map(|sequence| ObjectState { sequence, print })
+            });
+            state.map(Some).ok_or_else(|| {
+                let what = format!("the location of {} is unreadable", String::from_utf8_lossy(object_key));
+                Fault::corrupt(self.files.objects.path(), what)
+            })
         })
     }
 }

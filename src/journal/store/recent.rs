@@ -55,9 +55,13 @@ impl Recent {
         self.print(object.uid(), object.resource_version())
     }
 
-    /// Returns the state of an object; the outer `None` means that only the files know it.
-    pub(super) fn get(&self, key: u128) -> Option<Option<ObjectState>> {
-        self.states.get(&key).copied()
+    /// Returns the state of an object. Calls `read` if it is not known.
+    pub(super) fn state<E>(
+        &self,
+        key: u128,
+        read: impl FnOnce() -> Result<Option<ObjectState>, E>,
+    ) -> Result<Option<ObjectState>, E> {
+        self.states.get(&key).map_or_else(read, |known| Ok(*known))
     }
 
     pub(super) fn put(&mut self, key: u128, state: Option<ObjectState>) {
@@ -88,16 +92,17 @@ mod tests {
     fn last_state_of_object_is_known() {
         let mut recent = Recent::default();
         let (a, b) = (recent.key(b"a/x"), recent.key(b"a/y"));
-        assert_eq!(recent.get(a), None);
+        let unknown = || Err(());
+        assert_eq!(recent.state(a, unknown), Err(()));
         for sequence in [7, 9] {
             let state = state(&recent, sequence, "1");
             recent.put(a, state);
-            assert_eq!((recent.get(a), recent.get(b)), (Some(state), None));
+            assert_eq!((recent.state(a, unknown), recent.state(b, unknown)), (Ok(state), Err(())));
         }
         recent.put(a, None);
-        assert_eq!(recent.get(a), Some(None));
+        assert_eq!(recent.state(a, unknown), Ok(None));
         recent.shrink(&[a]);
-        assert_eq!(recent.get(a), None);
+        assert_eq!(recent.state(a, unknown), Err(()));
     }
 
     #[test]
