@@ -1,5 +1,7 @@
 //! Changes of a cache. The indexer makes them, the journal keeps them, handlers receive them.
 
+use strum::EnumDiscriminants;
+
 use crate::object::{Object, ResourceVersion};
 
 /// Source of a change: the attribute `cause` of an event.
@@ -27,7 +29,8 @@ pub enum Cause {
 }
 
 /// Difference between two versions of a cache, emitted by the indexer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, EnumDiscriminants)]
+#[strum_discriminants(name(ChangeKind), derive(Hash, PartialOrd, Ord), doc = "A [`Change`] without its content.")]
 #[non_exhaustive]
 pub enum Change {
     /// New key of the cache.

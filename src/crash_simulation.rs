@@ -25,10 +25,11 @@ use std::{
     collections::BTreeMap,
     env,
     panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
 };
 
 use self::world::World;
-use crate::journal::{Record, memory::Durability};
+use crate::journal::{Fsync, Record};
 
 const UNITS: u32 = 2;
 const HANDLERS: usize = 3;
@@ -98,8 +99,8 @@ const EXPECTED: &[&str] = &[
     "crash: merged, not durable",
 ];
 
-fn run(seed: u64, durability: Durability, hits: &mut Hits, traces: bool) {
-    let mut world = World::new(seed, durability, hits, traces);
+fn run(seed: u64, fsync: Fsync, hits: &mut Hits, traces: bool) {
+    let mut world = World::new(seed, fsync, hits, traces);
     for _ in 0..STEPS {
         world.step();
     }
@@ -111,14 +112,14 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
-fn simulate(name: &str, durability: Durability, more: &[&str]) {
+fn simulate(name: &str, fsync: Fsync, more: &[&str]) {
     let mut hits = Hits::default();
     if let Some(seed) = number("DELTABUS_SEED") {
-        return run(seed, durability, &mut hits, true);
+        return run(seed, fsync, &mut hits, true);
     }
     let seeds = number("DELTABUS_SEEDS").or_else(|| number("PROPTEST_CASES")).unwrap_or(SEEDS);
     for seed in 0..seeds {
-        let end = catch_unwind(AssertUnwindSafe(|| run(seed, durability, &mut hits, false)));
+        let end = catch_unwind(AssertUnwindSafe(|| run(seed, fsync, &mut hits, false)));
         assert!(
             end.is_ok(),
             "seed {seed} fails; what it does: DELTABUS_SEED={seed} cargo test --lib {name} -- --nocapture"
@@ -133,12 +134,12 @@ fn simulate(name: &str, durability: Durability, more: &[&str]) {
 /// Rule: G-1.
 #[test]
 fn sinks_equal_server_after_any_crashes() {
-    simulate("sinks_equal_server_after_any_crashes", Durability::Group, &[]);
+    simulate("sinks_equal_server_after_any_crashes", Fsync::Group, &[]);
 }
 
 /// Rule: G-6.
 #[test]
 fn interval_fsync_loses_only_unsynced_records() {
     let holes = ["interval: a record was shown, and is lost", "interval: a ghost stays"];
-    simulate("interval_fsync_loses_only_unsynced_records", Durability::Interval, &holes);
+    simulate("interval_fsync_loses_only_unsynced_records", Fsync::Interval(Duration::ZERO), &holes);
 }

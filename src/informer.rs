@@ -33,7 +33,7 @@ use crate::{
         view,
         writer::{IndexerWriter, finish, recover},
     },
-    journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
+    journal::{AppendError, Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::{
         ListWatch,
         kube::Scope,
@@ -261,10 +261,11 @@ impl Informer {
     }
 
     /// Appends `changes` for one reader of the journal, which then sees nothing more of this unit: see
-    /// [`Journal::leave`]. For a unit whose actors have ended for good, before [`Informer::retire`].
+    /// [`Journal::cross`]. For a unit whose actors have ended for good, before [`Informer::retire`].
     /// An error changes nothing.
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
-        self.end(journal, |epoch| journal.leave(reader, self.id, epoch, changes, Timestamp::now()))
+        let leave = Move { reader, kind: MoveKind::Leave };
+        self.end(journal, |epoch| journal.cross(leave, self.id, epoch, changes, Timestamp::now()))
     }
 
     /// Appends in a new epoch.

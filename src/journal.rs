@@ -16,6 +16,10 @@
 //!
 //! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
 
+#[cfg(feature = "state")]
+mod committer;
+#[cfg(not(feature = "state"))]
+#[path = "journal/committer/none.rs"]
 mod committer;
 #[cfg(feature = "state")]
 pub(crate) mod compaction;
@@ -50,15 +54,17 @@ mod units;
 
 use std::{collections::HashMap, fmt};
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
-    filter::{Judgement, ReaderFilter, RecordFilter},
+    filter::{ReaderFilter, RecordFilter},
     handle::Journal,
     reader::{Held, ToLoad},
 };
+pub use crate::change::ChangeKind;
 use crate::{
     change::{Cause, Change},
     object::{Object, ObjectKey},
@@ -129,37 +135,10 @@ impl Record {
     }
 }
 
-/// A [`Change`] without its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ChangeKind {
-    /// [`Change::Added`].
-    Added,
-    /// [`Change::Updated`].
-    Updated,
-    /// [`Change::Deleted`].
-    Deleted,
-    /// [`Change::Removed`].
-    Removed,
-    /// [`Change::Unchanged`].
-    Unchanged,
-    /// [`Change::Refreshed`].
-    Refreshed,
-    /// [`Change::Synced`].
-    Synced,
-}
-
 impl ChangeKind {
     /// Returns the kind of a change.
     pub fn of(change: &Change) -> Self {
-        match change {
-            Change::Added { .. } => Self::Added,
-            Change::Updated { .. } => Self::Updated,
-            Change::Deleted { .. } => Self::Deleted,
-            Change::Removed { .. } => Self::Removed,
-            Change::Unchanged { .. } => Self::Unchanged,
-            Change::Refreshed { .. } => Self::Refreshed,
-            Change::Synced { .. } => Self::Synced,
-        }
+        change.into()
     }
 
     /// Returns the word at the end of an event's `type`. An unchanged object is delivered as `updated`; a refreshed one is not
@@ -236,33 +215,9 @@ pub enum AppendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u32);
 
-/// Start position of a new reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReaderStart {
-    /// The next record that is released.
-    Next,
-    /// The record after this position.
-    After(Sequence),
-}
-
-/// Error: the journal does not have the requested records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no records after {}: the journal holds {} to {}", asked.0, first.0, last.0)]
-pub struct Gap {
-    /// Position after which the reader wanted to start.
-    pub asked: Sequence,
-    /// Oldest record that the journal keeps.
-    pub first: Sequence,
-    /// The released watermark.
-    pub last: Sequence,
-}
-
 /// Reason why a reader was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenReaderError {
-    /// The requested records are not in the journal.
-    #[error(transparent)]
-    Gap(#[from] Gap),
     /// A reader with this name is already open.
     #[error("reader {0:?} is already open")]
     Taken(String),
@@ -296,22 +251,19 @@ pub enum WhenFull {
 
 /// Limits of the memory for records that wait for one reader. With a store, further records wait on disk, and none are
 /// coalesced or dropped here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default)]
 pub struct Bounds {
     /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only events of objects that the
     /// cache does not hold, such as deletions. One or two more events may wait for each cached object.
+    #[educe(Default = 10_000)]
     pub max_events: usize,
     /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only bodies that the
     /// cache does not hold. The size of the records themselves can only cause `old`s to be discarded, never a loss of records.
+    #[educe(Default = 64 << 20)]
     pub max_bytes: usize,
     /// Policy at the limit.
     pub when_full: WhenFull,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { max_events: 10_000, max_bytes: 64 << 20, when_full: WhenFull::Coalesce }
-    }
 }
 
 /// Properties of a unit.
@@ -405,7 +357,7 @@ impl ChangeSet {
 }
 
 /// Records that a reader wants.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Interest {
     /// Wanted units.
     pub units: HashMap<UnitId, UnitInterest>,
@@ -418,7 +370,7 @@ pub struct Interest {
 /// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Set when the reader sees nothing of the unit before a [`Journal::join`]. Has no effect on a unit that the reader
+    /// Set when the reader sees nothing of the unit before it joins in [`Journal::cross`]. Has no effect on a unit that the reader
     /// already sees.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
@@ -450,10 +402,10 @@ pub struct Move {
 /// Kind of a [`Move`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveKind {
-    /// Calls [`Journal::join`] with one [`Change::Added`] per cached object, with this cause. `None` passes no objects: the
-    /// reader then gets an existing object only when it changes.
+    /// The reader gets one [`Change::Added`] per cached object, with this cause. `None` passes no objects: the reader then gets
+    /// an existing object only when it changes.
     Join(Option<Cause>),
-    /// Calls [`Journal::leave`] with one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
+    /// The reader gets one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
     Leave,
 }
 
@@ -566,12 +518,9 @@ pub(crate) mod testing {
     }
 
     impl ReaderFilter for ByVersions {
-        fn judge(&self, record: &Record) -> Judgement {
-            match Self::passes(&record.change) {
-                true => Judgement::Wanted,
-                false if record.sequence.0.is_multiple_of(2) => Judgement::Refused,
-                false => Judgement::Failed("on purpose".to_owned()),
-            }
+        fn judge(&self, record: &Record) -> Result<bool, String> {
+            let passes = Self::passes(&record.change);
+            if passes || record.sequence.0.is_multiple_of(2) { Ok(passes) } else { Err("on purpose".to_owned()) }
         }
     }
 

@@ -43,7 +43,7 @@ pub use self::{
 };
 use self::{subject::Subject, when::When};
 use crate::{
-    journal::{ChangeKind, Judgement, ReaderFilter, Record},
+    journal::{ChangeKind, ReaderFilter, Record},
     object::{FieldPath, Object, difference::paths_between},
 };
 
@@ -215,13 +215,13 @@ impl Rules {
 }
 
 impl ReaderFilter for Rules {
-    fn judge(&self, record: &Record) -> Judgement {
-        let Some(object) = record.object() else { return Judgement::Wanted };
+    fn judge(&self, record: &Record) -> Result<bool, String> {
+        let Some(object) = record.object() else { return Ok(true) };
         let old = record.old();
         match self.judge(ChangeKind::of(&record.change), old, object) {
-            RuleVerdict::Match => Judgement::Wanted,
-            RuleVerdict::NotChanged | RuleVerdict::NotTrue => Judgement::Refused,
-            RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Judgement::Failed(error),
+            RuleVerdict::Match => Ok(true),
+            RuleVerdict::NotChanged | RuleVerdict::NotTrue => Ok(false),
+            RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Err(error),
         }
     }
 }

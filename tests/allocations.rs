@@ -12,8 +12,7 @@ use deltabus::internals::{
     delta_fifo::{DeltaFifo, QueueOrder},
     indexer::{Indexer, IndexerOptions, store::EvmapStore},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, TypeNumber, UnitId, UnitInterest,
-        UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, TypeNumber, UnitId, UnitInterest, UnitTerms,
     },
     list_watch::{WatchEvent, decode::WatchDecoder},
     object::{
@@ -68,9 +67,8 @@ impl Stages {
         journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
         let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
         let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
-        let reader = journal
-            .open_reader(ReaderStart::Next, ReaderOptions { bounds: Bounds::default(), interest, name: None })
-            .expect("a reader");
+        let reader =
+            journal.open_reader(ReaderOptions { bounds: Bounds::default(), interest, name: None }).expect("a reader");
         Self {
             keep,
             decoder: WatchDecoder::new(pods, plan, 1 << 24),

@@ -6,8 +6,7 @@ use criterion::{Criterion, Throughput};
 use deltabus::internals::{
     change::{Cause, Change, Reached},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, TypeNumber, UnitId, UnitInterest,
-        UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, TypeNumber, UnitId, UnitInterest, UnitTerms,
     },
 };
 use jiff::Timestamp;
@@ -30,7 +29,7 @@ fn reader(journal: &Journal) -> ReaderId {
     let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
     let options = ReaderOptions { bounds: Bounds::default(), interest, name: None };
-    journal.open_reader(ReaderStart::Next, options).expect("it is in memory")
+    journal.open_reader(options).expect("it is in memory")
 }
 
 fn append(journal: &Journal, changes: &[Change]) {

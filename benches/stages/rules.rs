@@ -15,8 +15,8 @@ use deltabus::internals::{
     bench::Shape,
     change::{Cause, Change, Reached},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderFilter, ReaderId, ReaderOptions, ReaderStart, RecordFilter,
-        TypeNumber, UnitId, UnitInterest, UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, ReaderFilter, ReaderId, ReaderOptions, RecordFilter, TypeNumber, UnitId,
+        UnitInterest, UnitTerms,
     },
     object::{
         FieldPath,
@@ -145,5 +145,5 @@ fn reader(journal: &Journal, row: &Row, number: usize) -> ReaderId {
     let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter, units };
     let options = ReaderOptions { bounds: Bounds::default(), interest, name: None };
-    journal.open_reader(ReaderStart::Next, options).expect("a reader")
+    journal.open_reader(options).expect("a reader")
 }

@@ -6,9 +6,8 @@ use super::{HANDLERS, RecordName};
 use crate::{
     change::{Change, Reached},
     journal::{
-        Record, Sequence, UnitId,
+        Fsync, Record, Sequence, UnitId,
         compaction::testing::{Entry, Step},
-        memory::Durability,
         store::{Head, Recovered, StoredReader, StoredUnit},
     },
     object::Object,
@@ -168,8 +167,8 @@ impl Disk {
     }
 
     /// Starts a run; returns the journal's id, which changes if the tail may have been lost.
-    pub(super) fn open(&mut self, durability: Durability) -> u64 {
-        let keeps = self.now.clean || durability == Durability::Group && self.now.journal_id > 0;
+    pub(super) fn open(&mut self, fsync: Fsync) -> u64 {
+        let keeps = self.now.clean || fsync == Fsync::Group && self.now.journal_id > 0;
         let id = if keeps { self.now.journal_id } else { self.now.journal_id + 1 };
         self.write(Write::Begin(id));
         self.sync(self.log.len());

@@ -28,9 +28,9 @@ use crate::{
         table::{RouteTable, UnitOptions},
     },
     journal::{
-        Bounds, ChangeSet, ReaderId, ReaderOptions, ReaderStart, Record, Sequence, UnitId, WhenFull,
+        Bounds, ChangeSet, Fsync, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
         compaction::testing::{Merger, Step},
-        memory::{Durability, MemoryJournal},
+        memory::MemoryJournal,
         store::{StoredReader, StoredUnit},
     },
     notification::UnitInfo,
@@ -63,7 +63,7 @@ struct Compacting {
 }
 
 pub(super) struct World<'a> {
-    durability: Durability,
+    fsync: Fsync,
     config: ReflectorConfig,
     /// Number of versions by which a list of any state may be out of date.
     lag: u64,
@@ -126,7 +126,7 @@ fn info(unit: u32) -> UnitInfo {
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(seed: u64, durability: Durability, hits: &'a mut Hits, traces: bool) -> Self {
+    pub(super) fn new(seed: u64, fsync: Fsync, hits: &'a mut Hits, traces: bool) -> Self {
         let mut random = Random::new(seed);
         let streaming_lists = [StreamingLists::Auto, StreamingLists::Never][random.below(2)];
         let page_size = [None, Some(2)][random.below(2)];
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         let mut sinks: [Sink; HANDLERS] = Default::default();
         sinks[1].skips = true;
         Self {
-            durability,
+            fsync,
             config,
             lag: [0, 1, 3, 8][random.below(4)],
             schedules,
@@ -229,9 +229,9 @@ impl<'a> World<'a> {
 
     /// Starts the process from the store.
     fn boot(&mut self) {
-        let journal_id = self.disk.open(self.durability);
+        let journal_id = self.disk.open(self.fsync);
         let recovered = self.disk.now.recovered();
-        let mut journal = MemoryJournal::restored(self.durability, &recovered);
+        let mut journal = MemoryJournal::restored(self.fsync, &recovered);
         let mut table = RouteTable::default();
         let mut units = Vec::new();
         for number in 0..UNITS {
@@ -267,11 +267,9 @@ impl<'a> World<'a> {
 
     fn open_reader(&self, journal: &mut MemoryJournal, options: ReaderOptions) -> ReaderId {
         let until = journal.released();
-        let Some(mut judge) = journal.judge(ReaderStart::Next, &options).unwrap() else {
-            return journal.open_reader(ReaderStart::Next, options).unwrap();
-        };
+        let Some(mut judge) = journal.judge(&options) else { return journal.open_reader(options) };
         let behind = judge.position().0 + 1;
         self.disk.now.records.range(behind..).for_each(|(_, record)| judge.visit(&head(record)));
-        journal.open_judged(judge.up_to(until), &options).unwrap()
+        journal.open_judged(judge.up_to(until), &options)
     }
 }

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     change::Cause,
     journal::{
-        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, ReaderStart, Sequence,
-        UnitId, UnitTerms,
+        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
+        UnitTerms,
     },
     mutex::lock,
     notification::{Event, UnitInfo},
@@ -76,7 +76,7 @@ impl Router {
     ) -> Result<ReaderId, OpenReaderError> {
         let (name, joins) = (name.map(str::to_owned), joins.into_iter().collect());
         let options = ReaderOptions { bounds, interest: table.interest_of(&route, &joins), name: name.clone() };
-        let reader = self.journal.open_reader(ReaderStart::Next, options)?;
+        let reader = self.journal.open_reader(options)?;
         table.add_route(reader, name, route, joins);
         Ok(reader)
     }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     change::{Cause, Change},
     handler::{Handler, HandlerError},
-    journal::{UnitId, testing::*},
+    journal::{Move, MoveKind, UnitId, testing::*},
     notification::{Event, Notification},
 };
 
@@ -208,7 +208,8 @@ fn late_handler_syncs_after_handling_initial_state() {
         status.attach(engine.handlers.router().clone(), reader);
         assert_eq!(joins, [UnitId(0)]);
         let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
-        engine.journal.join(reader, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let join = Move { reader, kind: MoveKind::Join(None) };
+        engine.journal.cross(join, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
         until(|| !seen.lock().unwrap().is_empty()).await;
         assert!(!status.view(jiff::Timestamp::now()).synced);
         go.send(()).unwrap();

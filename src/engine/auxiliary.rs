@@ -16,7 +16,7 @@ use crate::{
         Informer, Shared,
         actor::{StopUnit, UnitSupervisor},
     },
-    journal::{ChangeSet, Interest, Journal, ReaderOptions, ReaderStart, UnitId, UnitInterest},
+    journal::{ChangeSet, Interest, Journal, ReaderOptions, UnitId, UnitInterest},
     object::ResourceType,
     reflector::ReflectorConfig,
     status::UnitState,
@@ -56,8 +56,8 @@ impl Auxiliary {
         let interest =
             Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL, filter: None };
         let reader = journal
-            .open_reader(ReaderStart::Next, ReaderOptions { interest, ..ReaderOptions::default() })
-            .expect("a new journal has no gap");
+            .open_reader(ReaderOptions { interest, ..ReaderOptions::default() })
+            .expect("a reader in memory always opens");
         let shared = Shared { journal: journal.clone(), timings: Arc::default(), ..shared.clone() };
         let options = options::auxiliary(reflector);
         let informer = Arc::new(Informer::new(UNIT, "", Arc::new(resource), options, Arc::default(), None));

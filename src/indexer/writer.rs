@@ -133,23 +133,19 @@ impl IndexerWriter {
     }
 
     /// Appends one record per cached object for a reader that joins or leaves, in the order of keys.
-    pub(super) fn move_reader(&self, Move { reader, kind }: Move) -> Result<(), AppendError> {
+    pub(super) fn move_reader(&self, moved: Move) -> Result<(), AppendError> {
         let indexer = self.lease.get();
-        let now = Timestamp::now();
-        match kind {
+        let changes = match moved.kind {
             MoveKind::Join(cause) => {
                 let shown = cause.filter(|_| indexer.keeps_bodies());
-                let changes: Vec<_> = shown.map_or_else(Vec::new, |cause| {
+                shown.map_or_else(Vec::new, |cause| {
                     let objects = indexer.objects().into_iter();
                     objects.map(|object| Change::Added { object, cause }).collect()
-                });
-                self.journal.join(reader, self.unit, self.epoch, &changes, now)
+                })
             }
-            MoveKind::Leave => {
-                let changes = retirement(indexer.objects(), Retirement::Removed(Cause::Reload));
-                self.journal.leave(reader, self.unit, self.epoch, &changes, now)
-            }
-        }
+            MoveKind::Leave => retirement(indexer.objects(), Retirement::Removed(Cause::Reload)),
+        };
+        self.journal.cross(moved, self.unit, self.epoch, &changes, Timestamp::now())
     }
 
     /// Packs some cached objects again.

@@ -19,8 +19,8 @@ use crate::{
     },
     informer::actor::{Sabotage, StopUnit, UnitSupervisor},
     journal::{
-        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, ReaderStart as From, Record,
-        Sequence, UnitInterest,
+        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
+        UnitInterest,
     },
     list_watch::{
         WatchEvent,
@@ -115,7 +115,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 impl Bench {
     fn new() -> Self {
         let (journal, sources) = (Journal::in_memory(), Arc::<Sources>::default());
-        let reader = journal.open_reader(From::Next, everything(false)).unwrap();
+        let reader = journal.open_reader(everything(false)).unwrap();
         let list_permits = Arc::new(Semaphore::new(8));
         let shared = Shared {
             journal,
@@ -643,7 +643,7 @@ fn moving_readers_miss_and_repeat_nothing() {
         let journal = &bench.shared.journal;
         let mut readers: Vec<Late> = Vec::new();
         for round in 0..60 {
-            let reader = journal.open_reader(From::Next, everything(true)).unwrap();
+            let reader = journal.open_reader(everything(true)).unwrap();
             moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await;
             if round % 3 == 0 {
                 moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await; // as after a lost answer
@@ -692,7 +692,7 @@ fn late_reader_gets_each_object_once_by_key() {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
         let journal = &bench.shared.journal;
         let joined = |supervisor: actix::Addr<UnitSupervisor>, cause| async move {
-            let reader = journal.open_reader(From::Next, everything(true)).unwrap();
+            let reader = journal.open_reader(everything(true)).unwrap();
             moved(&supervisor, reader, MoveKind::Join(cause)).await;
             reader
         };

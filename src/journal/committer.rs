@@ -5,14 +5,12 @@ mod pass;
 mod room;
 
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use tracing::{debug, error, warn};
 
 use self::room::Room;
@@ -26,6 +24,7 @@ use crate::{
     backoff::{Backoff, BackoffConfig},
     change::Change,
     mutex::lock,
+    supervisor::child::panic_text,
 };
 
 /// Minimum time between two saves of readers. Saving takes at most about a tenth of the time.
@@ -120,12 +119,14 @@ impl<'a> Work<'a> {
             let failed = match done {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => self.disk.fail(&error),
-                Err(panic) => self.disk.fail(&format!("the committer panicked: {}", said(&*panic))),
+                Err(panic) => self.disk.fail(&format!("the committer panicked: {}", panic_text(&*panic))),
             };
             if self.is_called(calls::REPAIR) {
                 warn!(error = %failed, "the state still cannot be written; retrying");
             }
-            self.room.pass = None;
+            if let Some(pass) = self.room.pass.take() {
+                pass.cancel(self.inner, self.disk);
+            }
             self.calls |= calls::REPAIR;
             self.put_repair_off();
         }
@@ -222,14 +223,4 @@ impl<'a> Work<'a> {
 #[expect(clippy::disallowed_methods, reason = "a shell: it waits for what is due")]
 fn now() -> Instant {
     Instant::now()
-}
-
-fn micros() -> i64 {
-    Timestamp::now().as_microsecond()
-}
-
-/// Returns the message of a panic.
-fn said(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -15,7 +16,6 @@ use tracing::{error, info};
 
 use super::{
     ReaderId, Sequence, UnitId,
-    memory::Durability,
     retention::Retention,
     store::{CompactionStep, Recovered, Store, StoreError, StoredUnit},
 };
@@ -49,31 +49,23 @@ pub enum OnFull {
 }
 
 /// Options of a journal with a store: `[state]` of the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default)]
 pub struct JournalOptions {
     /// See [`Fsync`].
     pub fsync: Fsync,
     /// Time for which records are kept that no reader needs.
+    #[educe(Default = Duration::from_hours(24))]
     pub retention: Duration,
     /// Approximate size limit of the state on disk, in bytes. At the limit, records are removed early, and records that wait
     /// for readers are coalesced.
+    #[educe(Default = 4 << 30)]
     pub max_bytes: u64,
     /// See [`OnFull`].
     pub on_full: OnFull,
     /// Maximum size of the bodies that are written and not durable, in bytes. Beyond it appends wait for the disk.
+    #[educe(Default = 64 << 20)]
     pub unsynced_max_bytes: usize,
-}
-
-impl Default for JournalOptions {
-    fn default() -> Self {
-        Self {
-            fsync: Fsync::Group,
-            retention: Duration::from_hours(24),
-            max_bytes: 4 << 30,
-            on_full: OnFull::StopReading,
-            unsynced_max_bytes: 64 << 20,
-        }
-    }
 }
 
 /// Reason why a journal takes no appends.
@@ -203,6 +195,7 @@ impl Bell {
     }
 }
 
+#[derive(Debug)]
 pub(super) struct Disk {
     pub(super) store: Store,
     pub(super) options: JournalOptions,
@@ -218,12 +211,6 @@ pub(super) struct Disk {
     pub(super) figures: Mutex<JournalHealth>,
     pub(super) sync_duration: Histogram,
     pub(super) retention: Mutex<Retention>,
-}
-
-impl fmt::Debug for Disk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disk").field("dir", &self.store.dir()).finish_non_exhaustive()
-    }
 }
 
 impl Disk {
@@ -244,13 +231,6 @@ impl Disk {
             retention: Mutex::new(retention),
         };
         Ok((disk, recovered))
-    }
-
-    pub(super) fn durability(&self) -> Durability {
-        match self.options.fsync {
-            Fsync::Group => Durability::Group,
-            Fsync::Interval(_) => Durability::Interval,
-        }
     }
 
     /// Lets an append through. Until the guard is dropped, [`Disk::shut`] waits.

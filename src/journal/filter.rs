@@ -13,22 +13,14 @@ use super::{Record, Sequence};
 /// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged
 /// again after a restart or a crash.
 pub trait ReaderFilter: fmt::Debug + Send + Sync {
-    /// Judges one record in the form in which it was appended.
-    fn judge(&self, record: &Record) -> Judgement;
+    /// Returns true if the reader gets a record, which has the form in which it was appended.
+    ///
+    /// # Errors
+    /// Explains why the filter failed. The reader does not get the record.
+    fn judge(&self, record: &Record) -> Result<bool, String>;
 }
 
-/// Judgement of a record by a [`ReaderFilter`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    /// The reader gets the record.
-    Wanted,
-    /// The reader does not get the record.
-    Refused,
-    /// The filter failed with this error. The reader does not get the record.
-    Failed(String),
-}
-
-/// A shared [`ReaderFilter`]. Two are equal if they share the same filter.
+/// A shared [`ReaderFilter`].
 #[derive(Clone, Debug)]
 pub struct RecordFilter(Arc<dyn ReaderFilter>);
 
@@ -40,9 +32,8 @@ impl RecordFilter {
 
     pub(super) fn judge(&self, record: &Record, failures: &mut FilterFailures) -> bool {
         match self.0.judge(record) {
-            Judgement::Wanted => true,
-            Judgement::Refused => false,
-            Judgement::Failed(error) => {
+            Ok(is_wanted) => is_wanted,
+            Err(error) => {
                 failures.count += 1;
                 let name = record.object().map(|object| object.key().to_string()).unwrap_or_default();
                 failures.last = Some(format!("{name}: {error}"));
@@ -51,14 +42,6 @@ impl RecordFilter {
         }
     }
 }
-
-impl PartialEq for RecordFilter {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for RecordFilter {}
 
 /// Errors of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,13 +12,12 @@ use crate::change::Reached;
 struct Even(Mutex<Vec<String>>);
 
 impl ReaderFilter for Even {
-    fn judge(&self, record: &Record) -> Judgement {
-        let Some(object) = record.object() else { return Judgement::Wanted };
+    fn judge(&self, record: &Record) -> Result<bool, String> {
+        let Some(object) = record.object() else { return Ok(true) };
         self.0.lock().unwrap().push(brief(record));
         match object.resource_version().parse::<u64>().unwrap() {
-            7 => Judgement::Failed("seven".to_owned()),
-            version if version.is_multiple_of(2) => Judgement::Wanted,
-            _ => Judgement::Refused,
+            7 => Err("seven".to_owned()),
+            version => Ok(version.is_multiple_of(2)),
         }
     }
 }
@@ -27,13 +26,13 @@ fn open(journal: &Journal, max_events: usize, filter: &std::sync::Arc<Even>) -> 
     let filter: std::sync::Arc<Even> = std::sync::Arc::clone(filter);
     let interest = Interest { filter: Some(RecordFilter::new(filter)), ..everything() };
     let bounds = Bounds { max_events, ..Bounds::default() };
-    journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None }).unwrap()
+    journal.open_reader(ReaderOptions { bounds, interest, name: None }).unwrap()
 }
 
 fn commit(journal: &Journal, changes: &[Change]) {
     let ticket = journal.append(UnitId(0), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
-    journal.shared_core().check();
+    journal.inner.core().check();
 }
 
 fn read(journal: &Journal, reader: ReaderId) -> Vec<String> {
@@ -41,7 +40,7 @@ fn read(journal: &Journal, reader: ReaderId) -> Vec<String> {
     if let Some(last) = batch.last() {
         journal.ack(reader, last.sequence);
     }
-    journal.shared_core().check();
+    journal.inner.core().check();
     batch.iter().map(brief).collect()
 }
 

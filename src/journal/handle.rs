@@ -7,16 +7,15 @@ mod units;
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 use super::{
-    JournalHealth, JournalOptions, OpenJournalError, ReaderId, Sequence, UnitId,
+    JournalHealth, JournalOptions, OpenJournalError, Sequence,
     committer::Committer,
     disk::Disk,
     inner::Inner,
     memory::MemoryJournal,
-    reader::JournalReader,
     store::{Recovered, StoreError, StoredUnit},
 };
 use crate::mutex::lock;
@@ -28,24 +27,16 @@ use crate::mutex::lock;
 /// the committer thread makes them. The journal ends with [`Journal::close`] or when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    inner: Arc<Inner>,
-    committer: Mutex<Option<Committer>>,
+    pub(super) inner: Arc<Inner>,
+    committer: Arc<Mutex<Option<Committer>>>,
 }
 
 impl Journal {
     /// Returns an empty journal in memory, with a random id of 12 hex digits.
     pub fn in_memory() -> Self {
         let id = format!("{:012x}", rand::random::<u64>() >> 16);
-        Self::of(Inner::new(&id, Sequence(0), MemoryJournal::default(), None), None)
-    }
-
-    fn of(inner: Arc<Inner>, committer: Option<Committer>) -> Self {
-        Self { shared: Arc::new(Shared { inner, committer: Mutex::new(committer) }) }
+        let inner = Arc::new(Inner::new(&id, Sequence(0), MemoryJournal::default(), None));
+        Self { inner, committer: Arc::default() }
     }
 
     /// Opens the journal in `dir`, which is created if absent. Returns the journal and the state of the last run. Blocks on
@@ -57,70 +48,69 @@ impl Journal {
     /// removed.
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
-        let mut core = MemoryJournal::restored(disk.durability(), &recovered);
-        let passed = core.passed();
-        let is_over = |unit: &&StoredUnit| unit.retired.is_some_and(|last| last <= passed);
-        for unit in recovered.units.iter().filter(is_over).filter(|unit| unit.id.0 + 1 < core.next_unit) {
+        let mut core = MemoryJournal::restored(options.fsync, &recovered);
+        let (passed, next_unit) = (core.passed(), core.next_unit);
+        let is_passed = |unit: &StoredUnit| unit.retired.is_some_and(|last| last <= passed);
+        for unit in recovered.units.extract_if(.., |unit| is_passed(unit) && unit.id.0 + 1 < next_unit) {
             disk.store.forget_unit(unit.id)?;
             lock(&disk.units).remove(&unit.id);
+            core.forget_unit(unit.id);
         }
-        recovered.units = lock(&disk.units).values().cloned().collect();
-        core.forget_units_but(|unit: UnitId| lock(&disk.units).contains_key(&unit));
-        let inner = Inner::new(&recovered.journal_id, recovered.last, core, Some(disk));
+        let inner = Arc::new(Inner::new(&recovered.journal_id, recovered.last, core, Some(disk)));
         let committer = Committer::start(Arc::clone(&inner))?;
-        Ok((Self::of(inner, Some(committer)), recovered))
+        Ok((Self { inner, committer: Arc::new(Mutex::new(Some(committer))) }, recovered))
     }
 
     /// Makes all earlier appends durable, so that they can be handed out before the process ends. Blocks on the disk. Has no
     /// effect without a store.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.disk().map_or(Ok(()), |disk| self.inner().sync(disk))
+        self.inner.disk().map_or(Ok(()), |disk| self.inner.sync(disk))
     }
 
     /// Makes everything durable, saves the positions of the readers, and marks the run as cleanly ended. From now on appends
     /// are refused; named readers keep their positions. After an error, the next run recovers the store as after a crash.
     /// Blocks on the disk. Has no effect without a store.
     pub fn close(&self) -> Result<(), StoreError> {
-        let Some(disk) = self.disk() else { return Ok(()) };
+        let Some(disk) = self.inner.disk() else { return Ok(()) };
         disk.close();
-        drop(lock(&self.shared.committer).take()); // waits until the thread has ended
+        drop(lock(&self.committer).take()); // waits until the thread has ended
         let _gate = disk.shut();
-        self.inner().sync(disk)?;
-        self.inner().save(disk)?;
+        self.inner.sync(disk)?;
+        self.inner.save(disk)?;
         disk.store.close()
     }
 
     /// Returns the journal id. Sequences are comparable only within one id.
     pub fn id(&self) -> &str {
-        &self.inner().id
+        &self.inner.id
     }
 
     /// Returns the last position of earlier runs. Later records were appended by this run.
     pub fn earlier(&self) -> Sequence {
-        self.inner().earlier
+        self.inner.earlier
     }
 
     /// Returns true if the journal is stored on disk.
     pub fn is_stored(&self) -> bool {
-        self.disk().is_some()
+        self.inner.disk().is_some()
     }
 
     /// Binds the state to a cluster on the first call. Later calls fail if the cluster is another one. Blocks on the disk.
     pub fn bind(&self, cluster_uid: &str) -> Result<(), StoreError> {
-        self.disk().map_or(Ok(()), |disk| disk.store.bind(cluster_uid))
+        self.inner.disk().map_or(Ok(()), |disk| disk.store.bind(cluster_uid))
     }
 
     /// Waits until the journal takes appends. Returns at once if it already does.
     pub async fn writable(&self) {
-        if let Some(disk) = self.disk() {
+        if let Some(disk) = self.inner.disk() {
             disk.writable().await;
         }
     }
 
     /// Returns figures about the journal.
     pub fn health(&self) -> JournalHealth {
-        let of_store = self.disk().map(Disk::health).unwrap_or_default();
-        let core = self.core();
+        let of_store = self.inner.disk().map(Disk::health).unwrap_or_default();
+        let core = self.inner.core();
         JournalHealth {
             first: core.kept_from(),
             needed: core.needed(),
@@ -129,26 +119,5 @@ impl Journal {
             last: core.last(),
             ..of_store
         }
-    }
-
-    fn inner(&self) -> &Inner {
-        &self.shared.inner
-    }
-
-    fn core(&self) -> MutexGuard<'_, MemoryJournal> {
-        self.inner().core()
-    }
-
-    fn disk(&self) -> Option<&Disk> {
-        self.inner().disk()
-    }
-
-    fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut JournalReader) -> R) -> R {
-        self.inner().with(reader, act)
-    }
-
-    #[cfg(test)]
-    pub(super) fn shared_core(&self) -> MutexGuard<'_, MemoryJournal> {
-        self.core()
     }
 }

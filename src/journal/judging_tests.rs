@@ -30,12 +30,12 @@ struct Told {
 }
 
 impl ReaderFilter for Told {
-    fn judge(&self, _: &Record) -> Judgement {
+    fn judge(&self, _: &Record) -> Result<bool, String> {
         let number = self.judged.fetch_add(1, Ordering::Relaxed) + 1;
         if self.says.lock().unwrap().send(number).is_ok() {
             self.goes_on.lock().unwrap().recv().ok(); // an error means that the test wants no more reports
         }
-        Judgement::Wanted
+        Ok(true)
     }
 }
 
@@ -66,7 +66,7 @@ fn commit_is_durable_while_compaction_judges() {
     let interest = Interest { filter: Some(RecordFilter::new(Arc::new(filter))), ..everything() };
     let bounds = Bounds { max_events: 10_000, ..Bounds::default() };
     let options = ReaderOptions { bounds, interest, name: Some("slow".to_owned()) };
-    journal.open_reader(ReaderStart::Next, options).unwrap();
+    journal.open_reader(options).unwrap();
     let waiting: Vec<_> = (1..=WAITING).map(|version| updated("a", "a", version, version + 1)).collect();
     let waiting = commit(&journal, &waiting);
     while journal.released() < waiting {

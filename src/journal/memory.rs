@@ -6,7 +6,7 @@
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
 //! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow
-//! readers. A batch is visible once it is released and durable; with [`Durability::Interval`], once it is released and
+//! readers. A batch is visible once it is released and durable; with [`Fsync::Interval`], once it is released and
 //! written.
 
 mod readers;
@@ -17,18 +17,22 @@ use std::{
     sync::Arc,
 };
 
+use educe::Educe;
+
 use super::{
-    Fenced, ReaderId, Record, Sequence, Ticket, UnitId,
+    Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
-    units::{Crossing, JournalUnit, Lane, Units},
+    units::Units,
 };
-use crate::change::{Cause, Change, Reached};
+use crate::change::{Change, Reached};
 
 /// Pure core of [`Journal`](super::Journal). The documentation of its methods is there.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default)]
 pub(crate) struct MemoryJournal {
-    /// Position of the next record. The first record has position 1.
+    /// Position of the next record.
+    #[educe(Default = 1)]
     next: u64,
     /// Released watermark: all records up to here are visible.
     mark: u64,
@@ -36,13 +40,15 @@ pub(crate) struct MemoryJournal {
     pending: VecDeque<Batch>,
     units: Units,
     /// Position at which the initial state of each type was complete.
-    synced: HashMap<Lane, Sequence>,
-    discovered: bool,
+    synced: HashMap<TypeNumber, Sequence>,
+    /// Set when all units of the first discovery are known.
+    pub(super) discovered: bool,
     readers: BTreeMap<ReaderId, JournalReader>,
     next_reader: u32,
     /// An id above those of all units.
     pub(super) next_unit: u32,
-    durability: Durability,
+    /// Moment at which a released batch becomes durable, and so visible; `None` without a store.
+    fsync: Option<Fsync>,
     /// Batches that are not durable, in append order.
     unsynced: VecDeque<Unsynced>,
     /// Size of the bodies in `unsynced`.
@@ -50,19 +56,8 @@ pub(crate) struct MemoryJournal {
     /// Readers of the last run that were not opened again.
     pub(super) dormant: BTreeMap<Box<str>, StoredReader>,
     /// First position whose record may be kept.
+    #[educe(Default = 1)]
     kept_from: u64,
-}
-
-/// Moment at which a released batch becomes visible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// Visible at once: there is no store.
-    #[default]
-    Memory,
-    /// Visible once it is written.
-    Interval,
-    /// Visible once it is durable.
-    Group,
 }
 
 /// Append that is not durable: a failure of the machine could lose it. It has at least one record.
@@ -96,11 +91,8 @@ enum Turn {
     /// One reader gets the records, and starts or stops seeing the unit.
     Cross {
         reader: ReaderId,
-        crossing: Crossing,
-        /// Number of the unit's last resync before the batch.
-        round: u32,
-        /// The reader's interest in resyncs after the batch.
-        resync_every: u32,
+        /// Set for a join.
+        joins: bool,
     },
     /// First state of the unit. No reader gets the records.
     Seed,
@@ -108,30 +100,9 @@ enum Turn {
     Retire,
 }
 
-impl Default for MemoryJournal {
-    fn default() -> Self {
-        Self {
-            next: 1,
-            mark: 0,
-            pending: VecDeque::new(),
-            units: HashMap::new(),
-            synced: HashMap::new(),
-            discovered: false,
-            readers: BTreeMap::new(),
-            next_reader: 0,
-            next_unit: 0,
-            durability: Durability::Memory,
-            unsynced: VecDeque::new(),
-            unsynced_bytes: 0,
-            dormant: BTreeMap::new(),
-            kept_from: 1,
-        }
-    }
-}
-
 impl MemoryJournal {
     /// Returns the core of a journal with a store in the state of the last run. Everything written counts as released.
-    pub(crate) fn restored(durability: Durability, recovered: &Recovered) -> Self {
+    pub(crate) fn restored(fsync: Fsync, recovered: &Recovered) -> Self {
         // A reader's position may be above the last record that survived. The reader has judged these records, so their
         // positions are not used again.
         let positions = recovered.readers.iter().map(|reader| reader.position.0);
@@ -140,27 +111,27 @@ impl MemoryJournal {
         let mut journal = Self {
             next: last + 1,
             mark: last,
-            durability,
+            fsync: Some(fsync),
             dormant: dormant.collect(),
             kept_from: recovered.first.0,
             ..Self::default()
         };
-        let mut synced: HashMap<Lane, bool> = HashMap::new();
+        let mut synced: HashMap<TypeNumber, bool> = HashMap::new();
         for stored in &recovered.units {
             journal.add_unit(stored.id, stored.terms);
             let unit = journal.unit(stored.id);
             unit.retired = stored.retired.is_some();
             if !unit.retired {
-                *synced.entry(unit.origin.lane).or_insert(true) &= stored.reached.synced;
+                *synced.entry(unit.terms.resource).or_insert(true) &= stored.reached.synced;
             }
         }
         let synced = synced.into_iter().filter(|(_, is_synced)| *is_synced);
-        journal.synced = synced.map(|(lane, _)| (lane, Sequence(last))).collect();
+        journal.synced = synced.map(|(resource, _)| (resource, Sequence(last))).collect();
         journal
     }
 
     fn is_stored(&self) -> bool {
-        self.durability != Durability::Memory
+        self.fsync.is_some()
     }
 
     /// Appends invisible records. With a store, the caller must then call [`Self::written`] or [`Self::take_back`].
@@ -180,22 +151,19 @@ impl MemoryJournal {
         self.push(unit, changes, now_micros, Turn::Seed)
     }
 
-    /// Appends released records for one reader. When they become visible, the reader starts or stops seeing the unit. Returns
-    /// `None` if the reader is closed. The caller must write it like an append.
+    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if it `joins`, else
+    /// it stops. Returns `None` if the reader is closed. The caller must write it like an append.
     pub(crate) fn cross(
         &mut self,
-        (reader, crossing): (ReaderId, Crossing),
+        (reader, joins): (ReaderId, bool),
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
         now_micros: i64,
     ) -> Result<Option<Ticket>, Fenced> {
         self.check_epoch(unit, epoch)?;
-        let round = self.units[&unit].round;
-        let Some(resync_every) = self.readers.get(&reader).map(|reader| reader.resync_every(unit)) else {
-            return Ok(None);
-        };
-        Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, crossing, round, resync_every })))
+        let is_open = self.readers.contains_key(&reader);
+        Ok(is_open.then(|| self.push(unit, changes, now_micros, Turn::Cross { reader, joins })))
     }
 
     fn push(&mut self, unit: UnitId, changes: &[Change], now_micros: i64, turn: Turn) -> Ticket {
@@ -218,8 +186,8 @@ impl MemoryJournal {
                 _ => None,
             };
             // With an interval many records wait here, so they are kept packed.
-            let records = match self.durability {
-                Durability::Interval => Arc::new(records.iter().map(Record::packed).collect()),
+            let records = match self.fsync {
+                Some(Fsync::Interval(_)) => Arc::new(records.iter().map(Record::packed).collect()),
                 _ => Arc::clone(&records),
             };
             self.unsynced_bytes += bytes(&records);
@@ -319,8 +287,8 @@ impl MemoryJournal {
     /// Makes released batches visible if nothing before them is outstanding. Returns the readers to wake.
     pub(crate) fn raise(&mut self) -> Vec<ReaderId> {
         let mut woken = Vec::new();
-        let (durability, durable) = (self.durability, self.durable());
-        let is_durable = |batch: &Batch| durability != Durability::Group || batch.ticket.last <= durable;
+        let (fsync, durable) = (self.fsync, self.durable());
+        let is_durable = |batch: &Batch| fsync != Some(Fsync::Group) || batch.ticket.last <= durable;
         let is_due = |batch: &mut Batch| batch.released && batch.written && is_durable(batch);
         while let Some(batch) = self.pending.pop_front_if(is_due) {
             self.hand_out(&batch, &mut woken);
@@ -342,10 +310,9 @@ impl MemoryJournal {
                 unit.retired = true;
                 return self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
             }
-            Turn::Cross { reader: id, crossing, round, resync_every } => {
+            Turn::Cross { reader: id, joins } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
-                let unit = JournalUnit { round, ..*unit };
-                if reader.cross(crossing, &batch.records, batch.ticket.last, &unit, resync_every) {
+                if reader.cross(joins, &batch.records, batch.ticket.last, unit) {
                     wake(id);
                 }
                 return;
@@ -353,11 +320,8 @@ impl MemoryJournal {
             Turn::Show => {}
         }
         for record in &*batch.records {
-            match record.change {
-                // A later round may have been noted before this batch became visible.
-                Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = unit.round.max(round),
-                Change::Synced { .. } => drop(self.synced.entry(unit.origin.lane).or_insert(record.sequence)),
-                _ => {}
+            if matches!(record.change, Change::Synced { .. }) {
+                self.synced.entry(unit.terms.resource).or_insert(record.sequence);
             }
         }
         let unit = *unit;
@@ -375,42 +339,16 @@ fn bytes(records: &[Record]) -> usize {
 
 #[cfg(test)]
 impl MemoryJournal {
-    /// Calls [`MemoryJournal::cross`] for a join, without a store.
-    pub(super) fn join(
-        &mut self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now_micros: i64,
-    ) -> Result<Vec<ReaderId>, Fenced> {
-        self.cross((reader, Crossing::Join), unit, epoch, changes, now_micros)?;
-        Ok(self.raise())
-    }
-
-    /// Calls [`MemoryJournal::cross`] for a leave, without a store.
-    pub(super) fn leave(
-        &mut self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now_micros: i64,
-    ) -> Result<Vec<ReaderId>, Fenced> {
-        self.cross((reader, Crossing::Leave), unit, epoch, changes, now_micros)?;
-        Ok(self.raise())
-    }
-
     /// Asserts the invariants between two calls.
     pub(crate) fn check(&self) {
         let is_due = |batch: &Batch| {
-            let is_durable = self.durability != Durability::Group || batch.ticket.last <= self.durable();
+            let is_durable = self.fsync != Some(Fsync::Group) || batch.ticket.last <= self.durable();
             batch.released && batch.written && is_durable
         };
         assert!(self.pending.front().is_none_or(|batch| !is_due(batch)), "a visible batch is held back");
         assert_eq!(self.unsynced_bytes, self.unsynced.iter().map(|batch| bytes(&batch.records)).sum::<usize>());
         assert!(
-            self.durability != Durability::Group || self.released() <= self.durable(),
+            self.fsync != Some(Fsync::Group) || self.released() <= self.durable(),
             "nothing above the durable mark"
         );
         assert!(self.mark < self.next);

@@ -144,8 +144,8 @@ struct Consumer {
     accounted: BTreeSet<u64>,
     /// Uids of objects with an acknowledged record.
     handled: BTreeSet<String>,
-    /// Units that it sees, in the order of the journal, and the resync round from which it counts.
-    sees: BTreeMap<u32, u32>,
+    /// Units that it sees, in the order of the journal.
+    sees: BTreeSet<u32>,
     /// Units that it must still join.
     awaits: BTreeSet<u32>,
     /// Uids that it gets with its join, by unit.
@@ -279,7 +279,7 @@ fn terms(unit: u32) -> UnitTerms {
 impl Run {
     fn new() -> Self {
         let mut journal = MemoryJournal::default();
-        journal.set_discovered();
+        journal.discovered = true;
         (0..UNITS).for_each(|unit| journal.add_unit(UnitId(unit), terms(unit)));
         let size = pod("a", "0a100", 100).size_bytes();
         let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED).with(ChangeSet::RESYNC);
@@ -307,8 +307,8 @@ impl Run {
             .into_iter()
             .map(|(bounds, interest)| {
                 let options = ReaderOptions { bounds, interest: interest.clone(), name: None };
-                let id = journal.open_reader(ReaderStart::Next, options).unwrap();
-                let sees = (0..UNITS).map(|unit| (unit, 0)).collect();
+                let id = journal.open_reader(options);
+                let sees = (0..UNITS).collect();
                 (id, Consumer { sees, ..Consumer::default() }, interest, bounds.when_full)
             })
             .collect();
@@ -334,7 +334,9 @@ impl Run {
             let sequence = ticket.first.0 + at as u64;
             let is_later = |uid: &str| changes[at..].iter().any(|c| c.object().is_some_and(|o| o.uid() == uid));
             for (number, (_, consumer, interest, _)) in self.readers.iter_mut().enumerate() {
-                let Some(base) = consumer.sees.get(&unit) else { continue };
+                if !consumer.sees.contains(&unit) {
+                    continue;
+                }
                 let every = interest.units.values().next().unwrap().resync_every;
                 let wanted = match change {
                     Change::Added { cause: Cause::Initial, .. } if unit == LATE => {
@@ -342,7 +344,7 @@ impl Run {
                         true // every reader wants added objects
                     }
                     Change::Unchanged { cause: Cause::Resync { round }, .. } => {
-                        every > 0 && (round - base).is_multiple_of(every)
+                        every > 0 && round.is_multiple_of(every)
                     }
                     _ => interest.changes.contains(change),
                 };
@@ -380,19 +382,21 @@ impl Run {
         }
         let (id, consumer, interest, _) = &mut self.readers[reader];
         let at_work = self.at_work[unit as usize];
-        let crosses = consumer.sees.contains_key(&unit) == leaves;
+        let crosses = consumer.sees.contains(&unit) == leaves;
         if leaves {
-            self.journal.leave(*id, at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.cross((*id, false), at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.raise();
             consumer.sees.remove(&unit);
             consumer.begins_with.remove(&unit);
             self.hits.left += u64::from(crosses);
             consumer.awaits.insert(unit);
         } else {
-            self.journal.join(*id, at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.cross((*id, true), at_work, self.epoch, &changes, 1).unwrap();
+            self.journal.raise();
             self.hits.joined += u64::from(crosses);
             consumer.awaits.remove(&unit);
             if crosses {
-                consumer.sees.insert(unit, self.rounds[unit as usize]);
+                consumer.sees.insert(unit);
                 let begins =
                     if silent { Vec::new() } else { all.iter().map(|(n, uid, _)| (*n, uid.clone())).collect() };
                 consumer.begins_with.insert(unit, begins);
@@ -415,7 +419,7 @@ impl Run {
         self.rounds[unit as usize] = round;
         let is_due = |(_, consumer, interest, _): &(_, Consumer, Interest, _)| {
             let every = interest.units.values().next().unwrap().resync_every;
-            consumer.sees.get(&unit).is_some_and(|base| every > 0 && (round - base).is_multiple_of(every))
+            consumer.sees.contains(&unit) && every > 0 && round.is_multiple_of(every)
         };
         let due = self.readers.iter().any(is_due);
         let said = self.journal.is_resync_due(self.at_work[unit as usize], round);
@@ -436,7 +440,7 @@ impl Run {
     fn take_interest(&mut self, reader: usize) {
         let (id, consumer, interest, _) = &mut self.readers[reader];
         let UnitInterest { resync_every, .. } = *interest.units.values().next().unwrap();
-        consumer.awaits = (0..UNITS).filter(|unit| !consumer.sees.contains_key(unit)).collect();
+        consumer.awaits = (0..UNITS).filter(|unit| !consumer.sees.contains(unit)).collect();
         let wanted = self.at_work.iter().map(|unit| {
             let joins = consumer.awaits.contains(&self.places[unit]);
             (*unit, UnitInterest { joins, resync_every })
@@ -455,7 +459,6 @@ impl Run {
         self.rounds[unit as usize] = 0;
         for reader in 0..READERS {
             self.take_interest(reader);
-            self.readers[reader].1.sees.entry(unit).and_modify(|base| *base = 0);
         }
         let (last, _) = self.journal.retire_unit(before);
         self.retired.push((before, last));
@@ -508,7 +511,7 @@ impl Run {
                 let unit = self.at_work[*unit as usize];
                 self.journal.fence(unit, self.epoch);
                 assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], 1).is_err());
-                assert!(self.journal.join(self.readers[0].0, unit, self.epoch - 1, &[synced(9)], 1).is_err());
+                assert!(self.journal.cross((self.readers[0].0, true), unit, self.epoch - 1, &[synced(9)], 1).is_err());
             }
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
             Op::Ack { reader, part } => self.ack(*reader, *part),
@@ -541,7 +544,7 @@ impl Run {
                 continue;
             }
             self.hits.had_synced += u64::from(!consumer.sees.is_empty());
-            for unit in consumer.sees.keys() {
+            for unit in &consumer.sees {
                 assert!(self.world.synced.contains(unit), "S-8: unit {unit} has not");
                 for (name, uid) in consumer.begins_with.get(unit).into_iter().flatten() {
                     let is_there = self.world.objects.get(&(*unit, *name)).is_some_and(|(now, _)| now == uid);
@@ -642,7 +645,7 @@ impl Run {
             assert_eq!((stats.queued, stats.in_flight), (0, 0));
             assert_eq!(stats.position, self.journal.released());
             let all_synced =
-                consumer.awaits.is_empty() && consumer.sees.keys().all(|unit| self.world.synced.contains(unit));
+                consumer.awaits.is_empty() && consumer.sees.iter().all(|unit| self.world.synced.contains(unit));
             assert_eq!(self.journal.has_synced(*id), all_synced, "S-8: everything is handled");
             self.hits.coalesced += stats.coalesced;
             self.hits.olds_given_up += stats.olds_given_up;
@@ -660,7 +663,7 @@ impl Run {
             for (unit, (number, name)) in (0..UNITS).flat_map(|unit| NAMES.iter().enumerate().map(move |n| (unit, n))) {
                 let key = (unit, (*name).to_owned());
                 let told = |state: &(String, u64)| told(&self.world.refreshed, state.clone());
-                let is = self.world.objects.get(&(unit, number)).filter(|_| consumer.sees.contains_key(&unit));
+                let is = self.world.objects.get(&(unit, number)).filter(|_| consumer.sees.contains(&unit));
                 if full && !consumer.lossy.contains(&key) {
                     let assumed = || consumer.assumed.iter().rfind(|(of, ..)| *of == key).map(|(.., object)| object);
                     let shown = consumer.shown.get(&key).or_else(assumed).map(told);

@@ -1,66 +1,62 @@
 //! One reader of the journal: the records that it wants, and those that it has not acknowledged.
 //!
 //! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits they are dropped, or coalesced in a
-//! [`Backlog`] until that is empty again. With a store, a [`Spill`] keeps only the positions of further records.
+//! [`Backlog`] until that is empty again. For a named reader of a journal with a store, only the positions of further records
+//! are kept, in [`Stored`].
 
 mod ack;
 pub(super) mod backlog;
 mod interest;
 mod judging;
 mod queue;
-mod saved;
-mod spill;
+mod stored;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-pub(super) use self::saved::{needs, waits_from};
+pub use self::stored::{Held, ToLoad};
+pub(super) use self::stored::{needs, waits_from};
 use self::{
     backlog::{Arrival, Backlog, Tally},
     interest::Sight,
     queue::{Queue, WaitingRecord},
-    saved::Kept,
-    spill::Spill,
+    stored::Stored,
 };
-pub use self::{saved::Held, spill::ToLoad};
 use super::{
-    Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, UnitId, WhenFull,
-    filter::RecordFilter,
-    store::StoredReader,
-    units::{Lane, RecordOrigin, Units},
+    Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitId, UnitTerms, WhenFull,
+    filter::RecordFilter, store::StoredReader, units::Units,
 };
 use crate::change::{Cause, Change};
 
 /// Number of waiting records in memory at which the reader starts to store new ones packed: packed records share memory
-/// with the cache. Without a spill it also judges them on arrival, so that few are left to judge during coalescing.
+/// with the cache. Without a store it also judges them on arrival, so that few are left to judge during coalescing.
 const MANY: usize = 512;
 
 /// State of one reader.
 ///
-/// Its records, oldest first, are in `in_flight`, `again`, the `backlog` or the `queue`, and the `spill`.
-/// **Invariants:** Records in `in_flight` and `again` are not coalesced. While there is a backlog, the queue is empty. With a
-/// spill there is no backlog, and all records in memory are wanted.
+/// Its records, oldest first, are in `in_flight`, `again`, the `backlog` or the `queue`, and the store.
+/// **Invariants:** Records in `in_flight` and `again` are not coalesced. While there is a backlog, the queue is empty. A
+/// stored reader has no backlog, and wants all its records in memory.
 #[derive(Debug, Default)]
 pub(crate) struct JournalReader {
     bounds: Bounds,
     changes: ChangeSet,
     filter: Option<RecordFilter>,
     units: HashMap<UnitId, Sight>,
-    /// Position for each lane up to which Added records belong to the reader's initial state (S-8).
-    marks: HashMap<Lane, Sequence>,
+    /// Position for each type up to which Added records belong to the reader's initial state (S-8).
+    marks: HashMap<TypeNumber, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,
     /// Set when a record was dropped; reset when nothing waits. While it is set, all waiting records are judged.
     overflowed: bool,
-    /// Present in a journal with a store.
-    spill: Option<Spill>,
+    /// Present for a named reader of a journal with a store.
+    stored: Option<Stored>,
     again: VecDeque<WaitingRecord>,
     /// Sorted by position.
     in_flight: VecDeque<WaitingRecord>,
-    /// Given-up records of a reader without a name, for a replay.
+    /// Given-up records of a reader that is not stored, for a replay.
     given_up: BTreeMap<Sequence, WaitingRecord>,
     abandoned: bool,
     tally: Tally,
-    kept: Kept,
 }
 
 impl JournalReader {
@@ -68,28 +64,25 @@ impl JournalReader {
         Self { bounds, ..Self::default() }
     }
 
-    /// Returns a reader that resumes from `state`, for a journal with a store.
+    /// Returns a named reader that resumes from `state`, for a journal with a store.
     pub(super) fn stored(bounds: Bounds, mut state: StoredReader, units: &Units) -> Self {
         let is_known = |unit: &UnitId| units.get(unit).is_some_and(|unit| !unit.retired);
         let joined = std::mem::take(&mut state.joined).into_iter().filter(is_known);
         let mut reader = Self::new(bounds);
         reader.tally.stats.wanted = state.pending.len();
         reader.units = joined.map(|unit| (unit, Sight::of_last_run())).collect();
-        reader.spill = Some(Spill::of(state.pending.clone()));
-        reader.kept = Kept::of(state);
+        reader.stored = Some(Stored::of(state));
         reader
     }
 
     pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
         self.bounds = bounds;
         if self.drops() {
-            let mut waiting = std::mem::take(&mut self.queue).waiting;
+            self.queue.retain(|waiting| waiting.wanted); // only a backlog needs unwanted records
             if let Some(mut backlog) = self.backlog.take() {
                 self.overflowed = true;
-                waiting.extend(std::iter::from_fn(|| backlog.pop_front()));
+                std::iter::from_fn(|| backlog.pop_front()).for_each(|waiting| self.queue.push(waiting));
             }
-            // only a backlog needs unwanted records
-            waiting.into_iter().filter(|waiting| waiting.wanted).for_each(|waiting| self.queue.push(waiting));
         }
         if let Some(backlog) = &mut self.backlog {
             backlog.enforce(&bounds, &mut self.tally);
@@ -107,29 +100,29 @@ impl JournalReader {
     }
 
     /// Adds a record of a unit that the reader sees.
-    fn take(&mut self, record: &Record, origin: RecordOrigin, wanted: bool) {
+    fn take(&mut self, record: &Record, terms: UnitTerms, wanted: bool) {
         self.tally.stats.wanted += u64::from(wanted);
-        if let Some(spill) = self.spill.as_mut().filter(|spill| !spill.positions.is_empty()) {
+        if let Some(stored) = self.stored.as_mut().filter(|stored| !stored.spilled.is_empty()) {
             if wanted {
-                spill.push(record);
+                stored.push(record);
             }
             return;
         }
         let many_wait = self.backlog.is_some() || self.overflowed || self.queue.waiting.len() >= MANY;
-        let judged = wanted && many_wait && self.spill.is_none();
+        let judged = wanted && many_wait && self.stored.is_none();
         let wanted = wanted && (!judged || self.passes(record));
         let packed = many_wait.then(|| record.packed());
         let record = packed.as_ref().unwrap_or(record);
         if let Some(backlog) = &mut self.backlog {
-            let mark = self.marks.get(&origin.lane).copied();
-            backlog.push(Arrival { record, origin, wanted, mark }, &self.bounds, &mut self.tally);
-        } else if let Some(spill) = &mut self.spill
+            let mark = self.marks.get(&terms.resource).copied();
+            backlog.push(Arrival { record, terms, wanted, mark }, &self.bounds, &mut self.tally);
+        } else if let Some(stored) = &mut self.stored
             && wanted
             && !self.queue.has_room(record.body_bytes(), &self.bounds)
         {
-            spill.push(record);
+            stored.push(record);
         } else if wanted || self.matters(record) {
-            self.queue.push(WaitingRecord { record: record.clone(), origin, wanted, judged });
+            self.queue.push(WaitingRecord { record: record.clone(), terms, wanted, judged });
             if self.drops() {
                 self.settle();
             }
@@ -139,14 +132,14 @@ impl JournalReader {
     /// Returns true if an unwanted record must be kept, because it would change the waiting records when they are coalesced.
     fn matters(&self, record: &Record) -> bool {
         let is_news = !matches!(record.change, Change::Unchanged { cause, .. } if cause != Cause::Reload);
-        is_news && !self.queue.waiting.is_empty() && !self.drops() && self.spill.is_none()
+        is_news && !self.queue.waiting.is_empty() && !self.drops() && self.stored.is_none()
     }
 
     /// Brings the waiting records within the limits.
     fn settle(&mut self) {
-        if let Some(spill) = &mut self.spill {
+        if let Some(stored) = &mut self.stored {
             while self.queue.is_over(&self.bounds) {
-                spill.put_back(&self.queue.pop_last().expect("too much waits"));
+                stored.put_back(&self.queue.pop_last().expect("too much waits"));
             }
         } else if self.backlog.is_none() && self.queue.is_over(&self.bounds) {
             if !self.drops() {
@@ -178,10 +171,10 @@ impl JournalReader {
     /// Moves all records from the queue to a backlog.
     fn coalesce(&mut self) {
         let mut backlog = Backlog::default();
-        for WaitingRecord { record, origin, wanted, judged } in std::mem::take(&mut self.queue).waiting {
+        for WaitingRecord { record, terms, wanted, judged } in std::mem::take(&mut self.queue).waiting {
             let wanted = wanted && (judged || self.passes(&record));
-            let mark = self.marks.get(&origin.lane).copied();
-            backlog.push(Arrival { record: &record, origin, wanted, mark }, &self.bounds, &mut self.tally);
+            let mark = self.marks.get(&terms.resource).copied();
+            backlog.push(Arrival { record: &record, terms, wanted, mark }, &self.bounds, &mut self.tally);
         }
         self.backlog = Some(backlog);
     }
@@ -204,7 +197,9 @@ impl JournalReader {
             let mut waiting = self.pop().expect("it was just seen");
             waiting.judged |= self.filter.is_none(); // it is handed out without a filter, even if a reload brings one
             let sequence = waiting.sequence();
-            self.kept.shown = self.kept.shown.max(sequence.0);
+            if let Some(stored) = &mut self.stored {
+                stored.shown = stored.shown.max(sequence.0);
+            }
             batch.push(waiting.record.clone());
             let at = self.in_flight.partition_point(|other| other.sequence() < sequence);
             self.in_flight.insert(at, waiting); // at the end, unless it is replayed
@@ -228,13 +223,14 @@ impl JournalReader {
 
     pub(crate) fn stats(&self, mark: Sequence) -> ReaderStats {
         let waiting = self.again.len() + self.backlog.as_ref().map_or(self.queue.wanted.events, Backlog::len);
-        let spilled = self.spill.as_ref().map_or(0, |spill| spill.positions.len());
+        let (spilled, given_up) =
+            self.stored.as_ref().map_or((0, 0), |stored| (stored.spilled.len(), stored.given_up.len()));
         ReaderStats {
             queued: waiting as u64 + spilled,
             spilled,
             in_flight: self.in_flight.len() as u64,
             filter_errors: self.tally.failures.count,
-            given_up: self.kept.given_up.len(),
+            given_up,
             position: self.first().map_or(mark, |first| Sequence(first.0 - 1)),
             oldest_micros: self.oldest_micros(),
             ..self.tally.stats
@@ -254,14 +250,14 @@ impl JournalReader {
     pub(crate) fn first(&self) -> Option<Sequence> {
         let in_flight = self.in_flight.front().map(WaitingRecord::sequence);
         let waiting = self.peek().map(|record| record.sequence);
-        let spilled = self.spill.as_ref().and_then(|spill| spill.positions.min()).map(Sequence);
+        let spilled = self.spilled().next().map(Sequence);
         [in_flight, waiting, spilled].into_iter().flatten().min()
     }
 
     fn oldest_micros(&self) -> Option<i64> {
         let in_flight = self.in_flight.front().map(|waiting| waiting.record.time_micros);
         let oldest = in_flight.or_else(|| self.peek().map(|record| record.time_micros));
-        oldest.or_else(|| self.spill.as_ref()?.since_micros())
+        oldest.or_else(|| self.stored.as_ref()?.since_micros())
     }
 
     /// Returns the names of unacknowledged records in memory, oldest first, up to `limit`.
@@ -284,13 +280,13 @@ impl JournalReader {
 
     /// Asserts the invariants between two calls.
     pub(super) fn check(&self) {
-        assert!(self.in_flight.len() <= self.in_flight_max() || !self.again.is_empty() || self.spill.is_some());
+        assert!(self.in_flight.len() <= self.in_flight_max() || !self.again.is_empty() || self.stored.is_some());
         self.queue.check(&self.bounds);
         assert!(self.in_flight.iter().is_sorted_by_key(WaitingRecord::sequence));
-        if let Some(spill) = &self.spill {
+        if let Some(stored) = &self.stored {
             let mut in_memory = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
             assert!(self.backlog.is_none());
-            assert!(!in_memory.any(|waiting| spill.positions.contains(waiting.sequence().0)));
+            assert!(!in_memory.any(|waiting| stored.spilled.contains(waiting.sequence().0)));
         }
         if let Some(backlog) = &self.backlog {
             assert!(self.queue.waiting.is_empty() && backlog.len() > 0);

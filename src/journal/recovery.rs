@@ -1,7 +1,7 @@
-//! Selection of the records that a reader wants and has not seen, after a restart or when it starts in the past.
+//! Selection of the records that a reader wants and has not seen, after a restart.
 
 use super::{
-    ChangeKind, ChangeSet, Interest, Sequence, UnitId,
+    ChangeKind, ChangeSet, Sequence, UnitId,
     store::{Head, StoredReader},
     units::Units,
 };
@@ -12,22 +12,14 @@ use crate::change::Cause;
 /// Joins and leaves take effect at their records, the only ones that are addressed to one reader. Resyncs are not repeated.
 #[derive(Debug)]
 pub(crate) struct Judge {
+    /// State from which the reader resumes.
     pub(super) state: StoredReader,
-    changes: ChangeSet,
-    units: Units,
+    /// Wanted kinds of changes.
+    pub(super) changes: ChangeSet,
+    pub(super) units: Units,
 }
 
 impl Judge {
-    /// Returns the judge of a reader that resumes from `state`. If the reader is new (`begins`), it sees all units of its
-    /// interest.
-    pub(super) fn new(mut state: StoredReader, units: Units, interest: &Interest, begins: bool) -> Self {
-        if begins {
-            let seen = interest.units.iter().filter(|(_, unit)| !unit.joins);
-            state.joined = seen.map(|(unit, _)| *unit).collect();
-        }
-        Self { state, changes: interest.changes, units }
-    }
-
     /// Returns the position up to which all records are judged.
     pub(crate) fn position(&self) -> Sequence {
         self.state.position
@@ -49,13 +41,14 @@ impl Judge {
             }
             // A `Synced` concerns the whole type, not only the unit that reports it.
             None if head.kind == ChangeKind::Synced => {
-                let is_of_type = |of: &UnitId| self.units.get(of).is_some_and(|of| of.origin.lane == unit.origin.lane);
+                let is_of_type =
+                    |of: &UnitId| self.units.get(of).is_some_and(|of| of.terms.resource == unit.terms.resource);
                 joined.iter().any(is_of_type)
             }
             None => joined.contains(&head.unit),
         };
         let is_resync = matches!(head.cause, Some(Cause::Resync { .. }));
-        if sees && !is_resync && self.changes.takes(head.kind, head.cause, unit.late) {
+        if sees && !is_resync && self.changes.takes(head.kind, head.cause, unit.terms.late) {
             self.state.pending.insert(head.sequence);
         }
     }

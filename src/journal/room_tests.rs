@@ -50,7 +50,7 @@ fn reader_with(journal: &Journal, name: &str, filter: Option<RecordFilter>) -> R
     let seen = UnitInterest { joins: false, resync_every: 0 };
     let interest = Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL, filter };
     let bounds = Bounds { max_events: 16, max_bytes: 64 << 20, when_full: WhenFull::Coalesce };
-    journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: Some(name.to_owned()) }).unwrap()
+    journal.open_reader(ReaderOptions { bounds, interest, name: Some(name.to_owned()) }).unwrap()
 }
 
 /// Returns text that does not compress.
@@ -264,10 +264,10 @@ async fn reading_during_merging_keeps_object_order() {
 struct Thirds;
 
 impl ReaderFilter for Thirds {
-    fn judge(&self, record: &Record) -> Judgement {
+    fn judge(&self, record: &Record) -> Result<bool, String> {
         let version = record.object().unwrap().resource_version().parse::<u64>().unwrap();
         let is_update = matches!(record.change, Change::Updated { .. });
-        if is_update && !version.is_multiple_of(3) { Judgement::Refused } else { Judgement::Wanted }
+        Ok(!is_update || version.is_multiple_of(3))
     }
 }
 

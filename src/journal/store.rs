@@ -5,17 +5,13 @@
 mod append;
 mod body;
 mod compact;
-mod entries;
 mod error;
 mod files;
-mod lock;
 mod open;
-mod page;
 mod parts;
 mod read;
 mod recent;
 mod record;
-mod replace;
 mod retain;
 mod seal;
 mod state;
@@ -40,7 +36,7 @@ use std::{
 use roaring::RoaringTreemap;
 
 pub(super) use self::compact::{CompactionStep, Compactor};
-use self::{error::Fault, files::Files, lock::Lock, recent::Recent, seal::Sealer};
+use self::{error::Fault, files::Files, open::Lock, recent::Recent, seal::Sealer};
 pub use self::{
     error::StoreError,
     parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit},

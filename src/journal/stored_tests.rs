@@ -100,7 +100,7 @@ async fn clean_stop_repeats_and_loses_nothing() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     let id = journal.id().to_owned();
-    let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+    let reader = journal.open_reader(named("one", small())).unwrap();
     commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
     journal.describe_unit(UnitId(0), serde_json::json!({ "entry": "pods" }));
     assert_eq!(words(&take(&journal, reader, 1).await), ["added a/1"]);
@@ -115,11 +115,11 @@ async fn clean_stop_repeats_and_loses_nothing() {
     assert_eq!(journal.id(), id);
     assert_eq!(journal.units()[0].description["entry"], "pods");
     assert_eq!((journal.next_unit(), journal.dormant_readers()), (UnitId(2), vec!["one".to_owned()]));
-    let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+    let reader = journal.open_reader(named("one", small())).unwrap();
     let late = commit(&journal, 1, &[added("e", "e", 1)]);
     assert!(late.first > batch[1].sequence, "places go on");
     assert_eq!(words(&take(&journal, reader, 2).await), ["added b/1", "added e/1"]);
-    let twice = journal.open_reader(ReaderStart::Next, named("one", small()));
+    let twice = journal.open_reader(named("one", small()));
     assert_eq!(twice, Err(OpenReaderError::Taken("one".to_owned())));
     journal.close().unwrap();
 }
@@ -128,7 +128,7 @@ async fn clean_stop_repeats_and_loses_nothing() {
 async fn unacknowledged_records_return_after_crash() {
     let (dir, crashed) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let journal = open(dir.path(), JournalOptions::default());
-    let reader = journal.open_reader(ReaderStart::Next, named("one", Bounds::default())).unwrap();
+    let reader = journal.open_reader(named("one", Bounds::default())).unwrap();
     let changes: Vec<_> = (1..=50).map(|version| added(&format!("p{version}"), "u", version)).collect();
     for batch in changes.chunks(5) {
         commit(&journal, 0, batch);
@@ -139,7 +139,7 @@ async fn unacknowledged_records_return_after_crash() {
     drop(journal);
 
     let journal = open(crashed.path(), JournalOptions::default());
-    let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+    let reader = journal.open_reader(named("one", small())).unwrap();
     let queued = usize::try_from(journal.stats(reader).queued).unwrap();
     let again = words(&take(&journal, reader, queued).await);
     let all: Vec<_> =
@@ -157,7 +157,7 @@ async fn slow_reader_holds_few_records_and_gets_all() {
     const EVENTS: u64 = 100_000;
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
-    let reader = journal.open_reader(ReaderStart::Next, named("slow", small())).unwrap();
+    let reader = journal.open_reader(named("slow", small())).unwrap();
     for batch in 0..EVENTS / 500 {
         let changes: Vec<_> = (1..=500).map(|n| updated("a", "a", batch * 500 + n - 1, batch * 500 + n)).collect();
         commit_at_last(&journal, &changes).await;
@@ -169,7 +169,7 @@ async fn slow_reader_holds_few_records_and_gets_all() {
             journal.readable(reader).await;
             continue;
         };
-        assert!(journal.shared_core()[reader].held() <= 32, "in the queue and in flight");
+        assert!(journal.inner.core()[reader].held() <= 32, "in the queue and in flight");
         for record in &batch {
             seen += 1;
             assert_eq!(brief(record), format!("updated a/{seen}<{}", seen - 1));
@@ -184,7 +184,7 @@ async fn slow_reader_holds_few_records_and_gets_all() {
 async fn given_up_records_are_replayed_after_restart() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
-    let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+    let reader = journal.open_reader(named("one", small())).unwrap();
     commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
     while journal.stats(reader).queued < 3 {
         journal.readable(reader).await;
@@ -196,7 +196,7 @@ async fn given_up_records_are_replayed_after_restart() {
     journal.close().unwrap();
     drop(journal);
     let journal = open(dir.path(), JournalOptions::default());
-    let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+    let reader = journal.open_reader(named("one", small())).unwrap();
     assert_eq!(journal.stats(reader).queued, 0);
     assert_eq!(journal.replay(reader), Replayed { queued: 1, gone: 0 });
     assert_eq!(words(&take(&journal, reader, 1).await), ["added b/1"]);
@@ -208,7 +208,7 @@ async fn given_up_records_are_retained_after_give_up() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { retention: Duration::from_secs(4), ..JournalOptions::default() };
     let journal = open(dir.path(), options);
-    let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+    let reader = journal.open_reader(named("one", small())).unwrap();
     commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
     while journal.stats(reader).queued < 3 {
         journal.readable(reader).await;
@@ -233,36 +233,23 @@ async fn joined_reader_keeps_its_unit_after_restart() {
     let journal = open(dir.path(), JournalOptions::default());
     let mut options = named("late", small());
     options.interest.units.values_mut().for_each(|unit| unit.joins = true);
-    let late = journal.open_reader(ReaderStart::Next, options.clone()).unwrap();
-    let other = journal.open_reader(ReaderStart::Next, named("other", small())).unwrap();
+    let late = journal.open_reader(options.clone()).unwrap();
+    let other = journal.open_reader(named("other", small())).unwrap();
     let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
-    journal.join(late, UnitId(0), 1, &[replay], Timestamp::UNIX_EPOCH).unwrap();
-    journal.join(late, UnitId(1), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    let join = Move { reader: late, kind: MoveKind::Join(None) };
+    journal.cross(join, UnitId(0), 1, &[replay], Timestamp::UNIX_EPOCH).unwrap();
+    journal.cross(join, UnitId(1), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
     commit(&journal, 0, &[updated("a", "a", 1, 2)]);
     commit(&journal, 1, &[added("b", "b", 1)]);
     journal.close().unwrap();
     drop((journal, other));
     let journal = open(dir.path(), JournalOptions::default());
-    let late = journal.open_reader(ReaderStart::Next, options).unwrap();
+    let late = journal.open_reader(options).unwrap();
     assert_eq!(journal.joined(late), [UnitId(0), UnitId(1)].into());
     assert_eq!(words(&take(&journal, late, 3).await), ["added a/1", "updated a/2<1", "added b/1"]);
-    let other = journal.open_reader(ReaderStart::Next, named("other", small())).unwrap();
+    let other = journal.open_reader(named("other", small())).unwrap();
     assert_eq!(words(&take(&journal, other, 2).await), ["updated a/2<1", "added b/1"]);
     assert_eq!(journal.stats(other).queued, 0);
-}
-
-#[tokio::test]
-async fn reader_may_start_in_retained_past() {
-    let dir = TempDir::new().unwrap();
-    let journal = open(dir.path(), JournalOptions::default());
-    let quick = journal.open_reader(ReaderStart::Next, named("quick", small())).unwrap();
-    let ticket = commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), deleted("a", "a", 2)]);
-    take(&journal, quick, 3).await;
-    let past = ReaderOptions { name: None, ..named("", small()) };
-    let reader = journal.open_reader(ReaderStart::After(ticket.first), past.clone()).unwrap();
-    assert_eq!(words(&take(&journal, reader, 2).await), ["added b/1", "deleted a/2"]);
-    let ahead = journal.open_reader(ReaderStart::After(Sequence(99)), past);
-    assert!(matches!(ahead, Err(OpenReaderError::Gap(_))), "{ahead:?}");
 }
 
 /// Returns changes of which none can be coalesced.
@@ -280,7 +267,7 @@ async fn wait_for(journal: &Journal, is_so: impl Fn(&JournalHealth) -> bool) {
 async fn retention_removes_only_unneeded_records() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions { max_bytes: 1, ..JournalOptions::default() });
-    let slow = journal.open_reader(ReaderStart::Next, named("slow", small())).unwrap();
+    let slow = journal.open_reader(named("slow", small())).unwrap();
     commit_at_last(&journal, &different(100)).await;
     // The state exceeds its limit, all of it is needed, and none can be coalesced.
     let is_slow = |why: &_| matches!(why, Some(NotWritable::Full { slowest, .. }) if slowest == "slow");
@@ -310,7 +297,7 @@ async fn drop_policy_names_losses_of_slowest_reader() {
     let dir = TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: 1, on_full: OnFull::Drop, ..JournalOptions::default() };
     let journal = open(dir.path(), options);
-    let slow = journal.open_reader(ReaderStart::Next, named("slow", small())).unwrap();
+    let slow = journal.open_reader(named("slow", small())).unwrap();
     commit(&journal, 0, &different(100));
     while journal.stats(slow).dropped < 20 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -349,7 +336,7 @@ fn full_disk_blocks_reading_and_loses_nothing() {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         let dir = TempDir::new().unwrap();
         let journal = open(dir.path(), JournalOptions::default());
-        let reader = journal.open_reader(ReaderStart::Next, named("one", small())).unwrap();
+        let reader = journal.open_reader(named("one", small())).unwrap();
         let change = |n: u64| updated("a", "a", n - 1, n);
         for n in 1..=100 {
             commit_at_last(&journal, &[change(n)]).await;

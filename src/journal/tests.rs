@@ -7,7 +7,7 @@ use crate::change::Reached;
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
     let bounds = Bounds { max_events, max_bytes: 1 << 20, when_full };
-    journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap()
+    journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None })
 }
 
 fn commit(journal: &mut MemoryJournal, unit: u32, changes: &[Change]) {
@@ -158,8 +158,7 @@ fn live_objects_displace_olds_before_deletions() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
     let bounds = Bounds { max_events: 2, max_bytes: size + 3 * ENTRY_BYTES, when_full: WhenFull::Coalesce };
-    let one =
-        journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
+    let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
     commit(&mut journal, 0, &[deleted("d", "d", 1), updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 2, "nothing is left beside the deletion");
     commit(&mut journal, 0, &[updated("c", "c", 1, 2), updated("e", "e", 1, 2)]);
@@ -183,7 +182,7 @@ fn reader_without_deletions_keeps_no_deleted_bodies() {
     let mut journal = MemoryJournal::default();
     let bounds = Bounds { max_events: 3, ..Bounds::default() };
     let interest = Interest { changes: ChangeSet::ADDED, ..everything() };
-    let only_added = journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
+    let only_added = journal.open_reader(ReaderOptions { bounds, interest, name: None });
     for n in 0..100 {
         let (name, uid) = (format!("job{n}"), format!("u{n}"));
         commit(&mut journal, 0, &[added(&name, &uid, 1), updated(&name, &uid, 1, 2), deleted(&name, &uid, 3)]);
@@ -198,8 +197,7 @@ fn olds_are_dropped_before_events() {
     let size = pod("a", "a", 1).size_bytes();
     let max_bytes = size * 2 + size / 2 + 3 * ENTRY_BYTES;
     let bounds = Bounds { max_events: 2, max_bytes, when_full: WhenFull::Coalesce };
-    let one =
-        journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
+    let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2), updated("c", "c", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 1);
     assert_eq!(all(&mut journal, one), ["updated a/2", "updated b/2<1", "updated c/2<1"]);
@@ -267,21 +265,6 @@ fn stalled_reader_holds_nothing_for_others() {
 }
 
 #[test]
-fn reader_starts_at_position_or_gets_gap() {
-    let mut journal = MemoryJournal::default();
-    let holder = reader(&mut journal, 10, WhenFull::Coalesce);
-    commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 1)]);
-    let options = || ReaderOptions { interest: everything(), ..ReaderOptions::default() };
-    let late = journal.open_reader(ReaderStart::After(Sequence(2)), options()).unwrap();
-    commit(&mut journal, 0, &[added("c", "c", 1)]);
-    assert_eq!(all(&mut journal, late), ["added c/1"]);
-    let gap = journal.open_reader(ReaderStart::After(Sequence(1)), options()).unwrap_err();
-    assert_eq!(gap, Gap { asked: Sequence(1), first: Sequence(4), last: Sequence(3) }, "nothing is kept for others");
-    assert_eq!(all(&mut journal, holder).len(), 3);
-    assert!(journal.open_reader(ReaderStart::After(Sequence(9)), options()).is_err());
-}
-
-#[test]
 fn abandoned_reader_names_all_its_losses() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 1, WhenFull::Coalesce);
@@ -300,7 +283,7 @@ async fn release_wakes_readers_without_lost_wakeup() {
     let journal = Journal::in_memory();
     assert_eq!(journal.id().len(), 12);
     let options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
-    let one = journal.open_reader(ReaderStart::Next, options).unwrap();
+    let one = journal.open_reader(options).unwrap();
     let ticket =
         journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
@@ -317,7 +300,19 @@ fn every(resync_every: u32) -> Interest {
 }
 
 fn open(journal: &mut MemoryJournal, interest: Interest) -> ReaderId {
-    journal.open_reader(ReaderStart::Next, ReaderOptions { interest, ..ReaderOptions::default() }).unwrap()
+    journal.open_reader(ReaderOptions { interest, ..ReaderOptions::default() })
+}
+
+fn join(
+    journal: &mut MemoryJournal,
+    reader: ReaderId,
+    unit: UnitId,
+    epoch: u64,
+    changes: &[Change],
+) -> Result<(), Fenced> {
+    journal.cross((reader, true), unit, epoch, changes, 5)?;
+    journal.raise();
+    Ok(())
 }
 
 fn replayed(name: &str, version: u64) -> Change {
@@ -335,8 +330,8 @@ fn late_reader_gets_cache_once_then_changes() {
         open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL, filter: None });
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
     assert!(all(&mut journal, late).is_empty(), "it was not introduced");
-    journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap();
-    journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap(); // a second join has no effect
+    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
+    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 2)]).unwrap(); // a second join has no effect
     commit(&mut journal, 0, &[updated("a", "a", 2, 3)]);
     assert_eq!(all(&mut journal, late), ["added a/2", "updated a/3<2"]);
     assert_eq!(all(&mut journal, early), ["added a/1", "synced", "updated a/2<1", "updated a/3<2"]);
@@ -348,12 +343,12 @@ fn private_records_wait_for_unreleased_ones() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, Interest { changes: ChangeSet::ALL, ..Interest::default() });
     let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 0).unwrap();
-    journal.join(late, UnitId(0), 1, &[replayed("a", 1)], 0).unwrap();
+    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(journal[late].read(9, usize::MAX).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), None, "nothing of it has to be released");
     assert_eq!(journal.release(ticket), [late]);
     assert_eq!(all(&mut journal, late), ["added a/1"]);
-    assert!(journal.join(late, UnitId(0), 0, &[], 0).is_err(), "an older epoch is fenced");
+    assert!(join(&mut journal, late, UnitId(0), 0, &[]).is_err(), "an older epoch is fenced");
 }
 
 #[test]
@@ -362,9 +357,10 @@ fn rejoining_reader_sees_removed_then_added() {
     let one = open(&mut journal, every(0));
     commit(&mut journal, 0, &[added("a", "a", 1)]);
     let removed = Change::Removed { object: pod("a", "a", 1), cause: Cause::Reload };
-    journal.leave(one, UnitId(0), 1, &[removed], 0).unwrap();
+    journal.cross((one, false), UnitId(0), 1, &[removed], 0).unwrap();
+    journal.raise();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
-    journal.join(one, UnitId(0), 1, &[replayed("a", 2)], 0).unwrap();
+    join(&mut journal, one, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
     assert_eq!(journal[one].read(9, usize::MAX).len(), 3);
     journal[one].rewind();
     assert_eq!(all(&mut journal, one), ["added a/1", "removed a/1", "added a/2"]);
@@ -400,7 +396,7 @@ fn unwanted_records_behind_waiting_one_are_dropped() {
     let mut journal = MemoryJournal::default();
     let interest = Interest { changes: ChangeSet::DELETED, ..everything() };
     let bounds = Bounds { max_events: 5, ..Bounds::default() };
-    let stuck = journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
+    let stuck = journal.open_reader(ReaderOptions { bounds, interest, name: None });
     commit(&mut journal, 0, &[deleted("a", "a", 1)]);
     for version in 1..100 {
         commit(&mut journal, 1, &[updated("b", "b", version, version + 1)]);
@@ -418,7 +414,7 @@ fn reader_syncs_after_acknowledging_initial_state() {
     commit(&mut journal, 0, &[initial("a", "a", 1), initial("b", "b", 1), synced(2)]);
     all(&mut journal, one);
     assert!(!journal.has_synced(one), "more may be discovered");
-    journal.set_discovered();
+    journal.discovered = true;
     assert!(journal.has_synced(one));
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
     for expected in ["added a/2", "added b/2", "synced"] {
@@ -434,7 +430,7 @@ fn reader_syncs_after_acknowledging_initial_state() {
 #[test]
 fn late_reader_syncs_after_acknowledging_replay() {
     let mut journal = MemoryJournal::default();
-    journal.set_discovered();
+    journal.discovered = true;
     commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
     let late = open(
         &mut journal,
@@ -445,7 +441,7 @@ fn late_reader_syncs_after_acknowledging_replay() {
         },
     );
     assert!(!journal.has_synced(late));
-    journal.join(late, UnitId(0), 1, &[replayed("a", 1)], 0).unwrap();
+    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(!journal.has_synced(late));
     all(&mut journal, late);
     assert!(journal.has_synced(late));
@@ -475,14 +471,14 @@ fn each_reader_sees_resyncs_when_due() {
 
 /// Rule: S-11.
 #[test]
-fn late_reader_counts_rounds_from_its_join() {
+fn late_reader_gets_the_same_rounds_as_others() {
     let mut journal = MemoryJournal::default();
     let awaits = UnitInterest { joins: true, resync_every: 2 };
     let late =
         open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL, filter: None });
-    assert!(!journal.is_resync_due(UnitId(0), 3), "it sees nothing yet");
-    journal.join(late, UnitId(0), 1, &[], 0).unwrap();
-    let due: Vec<_> = (4..8).map(|round| journal.is_resync_due(UnitId(0), round)).collect();
+    assert!(!journal.is_resync_due(UnitId(0), 2), "it sees nothing yet");
+    join(&mut journal, late, UnitId(0), 1, &[]).unwrap();
+    let due: Vec<_> = (3..7).map(|round| journal.is_resync_due(UnitId(0), round)).collect();
     assert_eq!(due, [false, true, false, true]);
 }
 
@@ -519,7 +515,7 @@ fn type_syncs_with_its_last_unit() {
     (0..8).for_each(|unit| {
         journal.add_unit(UnitId(unit), if unit < 2 { terms } else { UnitTerms { resource: TypeNumber(8), ..terms } });
     });
-    journal.set_discovered();
+    journal.discovered = true;
     let one = open(&mut journal, every(0));
     commit(&mut journal, 0, &[initial("a", "a", 1)]);
     all(&mut journal, one);
@@ -532,8 +528,7 @@ fn type_syncs_with_its_last_unit() {
 #[test]
 fn position_stays_before_open_acknowledgements() {
     let journal = Journal::in_memory();
-    let reader =
-        journal.open_reader(ReaderStart::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+    let reader = journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
     journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     assert_eq!(journal.read(reader, 9, usize::MAX).len(), 5);
@@ -550,8 +545,7 @@ fn position_stays_before_open_acknowledgements() {
 #[test]
 fn given_up_record_is_replayed_once() {
     let journal = Journal::in_memory();
-    let reader =
-        journal.open_reader(ReaderStart::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+    let reader = journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..4).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
     journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     journal.read(reader, 2, usize::MAX);
@@ -562,4 +556,19 @@ fn given_up_record_is_replayed_once() {
     assert_eq!((stats.wanted, stats.queued, stats.acknowledged, stats.position), (4, 2, 2, Sequence(0)));
     let read: Vec<_> = journal.read(reader, 9, usize::MAX).iter().map(|record| record.sequence.0).collect();
     assert_eq!(read, [1, 3]);
+}
+
+#[test]
+fn oldest_given_up_records_leave_memory_at_limit() {
+    let mut journal = MemoryJournal::default();
+    let bounds = Bounds { max_bytes: pod("a", "a", 1).size_bytes() * 2, ..Bounds::default() };
+    let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name: None });
+    for name in ["a", "b", "c"] {
+        commit(&mut journal, 0, &[added(name, name, 1)]);
+        let last = journal.released();
+        assert_eq!(journal[one].read(9, usize::MAX).len(), 1);
+        journal[one].give_up(&[last]);
+    }
+    assert_eq!(journal.replay(one), Replayed { queued: 2, gone: 0 });
+    assert_eq!(all(&mut journal, one), ["added b/1", "added c/1"]);
 }

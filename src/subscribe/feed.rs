@@ -112,7 +112,9 @@ impl Feed {
         let mut ring = hub.ring();
         let Some((_, ring)) = ring.as_mut() else { return };
         if lost > 0 {
-            warn!(events = lost, "streams have a gap: the journal dropped events that were not read in time");
+            if !hub.journal.is_stored() {
+                warn!(events = lost, "streams have a gap: the journal dropped events that were not read in time");
+            } // else subscribers read these events from the store
             ring.cut(position, now_micros());
         } else {
             for entry in entries {

@@ -14,7 +14,7 @@ use deltabus::internals::{
     delta_fifo::QueueOrder,
     indexer::{IndexerOptions, siblings::Siblings, store::Meta},
     informer::{Actors, Informer, InformerOptions, Seed, Shared, SourceFactory},
-    journal::{Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, UnitId, UnitInterest},
+    journal::{Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, UnitId, UnitInterest},
     list_watch::{
         ListWatch,
         kube::{ClusterAccess, KubeListWatch, KubeOptions, Limits, Scope},
@@ -154,9 +154,7 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
     let interest = Interest { units, changes: ChangeSet::ALL, filter: None };
-    let reader = journal
-        .open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None })
-        .expect("a journal has room");
+    let reader = journal.open_reader(ReaderOptions { bounds, interest, name: None }).expect("a journal has room");
     let list_permits = Arc::new(Semaphore::new(4));
     let sources = Arc::new(Sources(access));
     let arbiters = Arc::new(Arbiters::new(1));

@@ -30,7 +30,7 @@ impl World<'_> {
         let process = self.process.as_ref().expect("the process runs");
         let sequence = record.sequence.0;
         let is_durable = self.disk.synced.has(name_of(record));
-        assert!(is_durable || self.durability != Durability::Group, "I3: {sequence} is handed out and not durable");
+        assert!(is_durable || self.fsync != Fsync::Group, "I3: {sequence} is handed out and not durable");
         assert!(self.disk.now.has(name_of(record)), "I3: {sequence} is handed out and not written");
         assert!(process.consumers[handler].last < sequence, "I3: {sequence} is handed out after a later one");
         let Some(object) = record.object() else { return };

@@ -36,7 +36,7 @@ impl World<'_> {
                 }
             }
             if self.sinks.iter().any(|sink| sink.accepted.contains(name)) {
-                assert_ne!(self.durability, Durability::Group, "{name:?} was shown, and is lost");
+                assert_ne!(self.fsync, Fsync::Group, "{name:?} was shown, and is lost");
                 self.hits.add("interval: a record was shown, and is lost");
             }
         }

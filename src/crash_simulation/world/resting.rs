@@ -77,7 +77,7 @@ impl World<'_> {
 
     /// Checks that the consumer's state equals the server's, except for ignored updates (I1).
     fn check_sink(&mut self, handler: usize) {
-        let Self { sinks, sites, journaled, durability, lost, shown_and_lost, hits, .. } = self;
+        let Self { sinks, sites, journaled, fsync, lost, shown_and_lost, hits, .. } = self;
         let sink = &sinks[handler];
         let listed: BTreeMap<(u32, &str), u64> = journaled.values().filter_map(initial).collect();
         for (drops_repeated, shown) in [(true, &sink.objects), (false, &sink.plain)] {
@@ -102,7 +102,7 @@ impl World<'_> {
                     drops_repeated && shown_and_lost[handler].contains(&(place.0, uid.clone(), *version))
                 };
                 let is_excused = lost.contains(by) || expected.get(place).is_some_and(is_repeated);
-                if is_wrong && *durability == Durability::Interval && is_excused {
+                if is_wrong && *fsync != Fsync::Group && is_excused {
                     assert!(is_over || drops_repeated || sink.skips, "I1: handler {handler}: {place:?} stays old");
                     hits.add(if is_over { "interval: a ghost stays" } else { "interval: an old state stays" });
                     expected.remove(place);

@@ -174,7 +174,7 @@ fn late_reader_joins_running_and_later_units() {
     assert_eq!([0, 1, 3].map(joins), [true; 3]);
     assert_eq!(table.types(reader), ["pods"]);
     table.remove_route(reader);
-    assert_eq!(table.interest(reader), Interest::default());
+    assert!(table.interest(reader).units.is_empty());
 }
 
 #[test]

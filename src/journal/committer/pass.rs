@@ -6,12 +6,15 @@ use roaring::RoaringTreemap;
 use tracing::info;
 
 use super::now;
-use crate::journal::{
-    Held, ReaderId, Sequence,
-    disk::Disk,
-    inner::Inner,
-    reader::JournalReader,
-    store::{Compactor, StoreError},
+use crate::{
+    journal::{
+        Held, ReaderId, Sequence,
+        disk::Disk,
+        inner::Inner,
+        reader::JournalReader,
+        store::{Compactor, StoreError},
+    },
+    mutex::lock,
 };
 
 /// Minimum and maximum number of records per step.
@@ -62,20 +65,27 @@ impl Pass {
                 self.current = None;
                 return Ok(false);
             };
-            let hold = Hold { inner, reader: *reader, is_kept: false };
             judge(inner, disk, *reader, &mut records)?;
-            // else the filter refused all of them
-            if !records.places.is_empty() {
+            if records.places.is_empty() {
+                release(inner, *reader); // the filter refused all of them
+            } else {
                 let step = disk.store.plan_compaction(compactor, &records)?;
                 self.written += step.written.len();
                 self.merged += step.superseded.len();
-                inner.put_compacted(disk, hold.keep(), step)?;
+                inner.put_compacted(disk, *reader, step)?;
             }
             let places = if begin.elapsed() > STEP { self.places / 2 } else { self.places * 2 };
             self.places = places.clamp(PLACES.0, PLACES.1);
         }
         self.due = now() + begin.elapsed();
         Ok(false)
+    }
+
+    /// Ends the pass after a failed step. A step that is being written holds its reader until it is written again.
+    pub(super) fn cancel(self, inner: &Inner, disk: &Disk) {
+        if let Some((reader, _)) = self.current.filter(|_| lock(&disk.saving).is_none()) {
+            release(inner, reader);
+        }
     }
 }
 
@@ -91,25 +101,8 @@ fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Resul
     Ok(())
 }
 
-/// Hold on the records of a reader. It is released unless the step reaches its write.
-struct Hold<'a> {
-    inner: &'a Inner,
-    reader: ReaderId,
-    is_kept: bool,
-}
-
-impl Hold<'_> {
-    fn keep(mut self) -> ReaderId {
-        self.is_kept = true;
-        self.reader
-    }
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            self.inner.with(self.reader, JournalReader::release);
-            self.inner.wake(&[self.reader]);
-        }
-    }
+/// Lets a reader load records again.
+fn release(inner: &Inner, reader: ReaderId) {
+    inner.with(reader, JournalReader::release);
+    inner.wake(&[reader]);
 }

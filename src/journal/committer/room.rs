@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Work, micros, now, pass::Pass};
+use super::{Work, now, pass::Pass};
 use crate::{
     journal::{
         NotWritable, OnFull, Sequence, disk::calls, reader::backlog::NAMED_LOSSES_MAX, retention::make_room,
@@ -67,15 +68,9 @@ impl Work<'_> {
         if let Some(pass) = self.room.pass.as_mut().filter(|pass| pass.due <= now())
             && pass.step(self.inner, self.disk)?
         {
-            self.end_pass();
+            (self.room.pass, self.room.tried, self.room.retain_at) = (None, Some(now()), now());
         }
         Ok(())
-    }
-
-    fn end_pass(&mut self) {
-        self.room.pass = None;
-        self.room.tried = Some(now());
-        self.room.retain_at = now();
     }
 
     /// Finds removable records, and takes measures if the state is too large.
@@ -88,7 +83,7 @@ impl Work<'_> {
         lock(&self.disk.figures).disk_bytes = bytes;
         let max_bytes = self.disk.options.max_bytes;
         let (is_full, is_nearly) = (bytes > max_bytes, bytes > max_bytes / 4 * 3);
-        let now_micros = micros();
+        let now_micros = Timestamp::now().as_microsecond();
         let mut retention = lock(&self.disk.retention);
         retention.note(now_micros, last);
         let old = retention.keep_from(now_micros);
@@ -166,8 +161,7 @@ impl Work<'_> {
     /// Drops the records that wait before a position, for all readers.
     fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
         let slow = self.inner.core().spilled_before(place);
-        for (reader, places) in slow {
-            let name = self.inner.core().reader_name(reader);
+        for (reader, name, places) in slow {
             let named = &places[..places.len().min(NAMED_LOSSES_MAX)];
             let records = self.disk.store.load_for(&name, named)?;
             self.inner.with(reader, |reader| reader.drop_spilled(&places, &records, place));

@@ -1,16 +1,16 @@
 //! Appends, their release, and joins and leaves of readers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use jiff::Timestamp;
 
 use super::Journal;
-use crate::journal::inner::Inner;
 use crate::{
     change::{Cause, Change, Reached},
     journal::{
-        AppendError, NotWritable, ReaderId, Sequence, Ticket, UnitId,
+        AppendError, Move, MoveKind, NotWritable, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
         store::{Append, NOBODY},
-        units::Crossing,
     },
     mutex::lock,
     object::Object,
@@ -35,9 +35,11 @@ impl Journal {
         now: Timestamp,
     ) -> Result<Ticket, AppendError> {
         let time_micros = now.as_microsecond();
-        let Some(disk) = self.disk() else { return Ok(self.core().append(unit, epoch, changes, time_micros)?) };
+        let Some(disk) = self.inner.disk() else {
+            return Ok(self.inner.core().append(unit, epoch, changes, time_micros)?);
+        };
         let _gate = disk.enter()?;
-        let ticket = self.core().append(unit, epoch, changes, time_micros)?;
+        let ticket = self.inner.core().append(unit, epoch, changes, time_micros)?;
         let append = Append { unit, first: ticket.first, time_micros, changes, only: None, reached: Some(reached) };
         self.write(disk, epoch, ticket, &append)?;
         Ok(ticket)
@@ -49,14 +51,14 @@ impl Journal {
     /// # Errors
     /// Fails while the store takes no appends. Some of the objects may be stored then: call it again with all of them.
     pub fn seed(&self, unit: UnitId, objects: &[Object], reached: &Reached, now: Timestamp) -> Result<(), AppendError> {
-        let Some(disk) = self.disk() else { return Ok(()) };
+        let Some(disk) = self.inner.disk() else { return Ok(()) };
         let (time_micros, only) = (now.as_microsecond(), Some(NOBODY));
         let _gate = disk.enter()?;
         let added = |object: &Object| Change::Added { object: object.clone(), cause: Cause::Reload };
         let mut parts = objects.chunks(SEED_OBJECTS).peekable();
         loop {
             let changes: Vec<_> = parts.next().unwrap_or_default().iter().map(added).collect();
-            let ticket = self.core().seed(unit, &changes, time_micros);
+            let ticket = self.inner.core().seed(unit, &changes, time_micros);
             let reached = parts.peek().is_none().then_some(reached);
             let append = Append { unit, first: ticket.first, time_micros, changes: &changes, only, reached };
             self.write(disk, 0, ticket, &append)?;
@@ -66,19 +68,19 @@ impl Journal {
         }
     }
 
-    /// Writes an append that has a ticket. Takes the ticket back if the write fails.
+    /// Writes an append that has a ticket. Takes the ticket back if the write fails or panics.
     fn write(&self, disk: &Disk, epoch: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
-        let mut ticketed = Ticketed { inner: self.inner(), ticket, is_written: false };
-        if let Err(error) = disk.store.append(append) {
-            drop(ticketed);
-            return Err(disk.fail(&error).into());
+        let done = catch_unwind(AssertUnwindSafe(|| disk.store.append(append)));
+        if !matches!(done, Ok(Ok(()))) {
+            let woken = self.inner.core().take_back(ticket);
+            self.inner.wake(&woken);
         }
-        ticketed.is_written = true;
-        let mut core = self.core();
+        done.unwrap_or_else(|panic| resume_unwind(panic)).map_err(|error| disk.fail(&error))?;
+        let mut core = self.inner.core();
         let woken = core.written((append.unit, epoch), ticket, append.reached);
         let unsynced = core.unsynced_bytes;
         drop(core);
-        self.inner().wake(&woken?);
+        self.inner.wake(&woken?);
         if let Some(reached) = append.reached
             && let Some(stored) = lock(&disk.units).get_mut(&append.unit)
         {
@@ -94,108 +96,71 @@ impl Journal {
     /// Makes the records of a ticket visible, once no older append is outstanding. Tickets of different units may be released
     /// in any order. A ticket that is not outstanding is ignored.
     pub fn release(&self, ticket: Ticket) {
-        let woken = self.core().release(ticket);
-        self.inner().wake(&woken);
+        let woken = self.inner.core().release(ticket);
+        self.inner.wake(&woken);
     }
 
     /// Returns the oldest append of `unit` that is not released.
     pub fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
-        self.core().outstanding(unit)
+        self.inner.core().outstanding(unit)
     }
 
     /// Refuses further appends of `unit` with an epoch before `epoch`.
     pub fn fence(&self, unit: UnitId, epoch: u64) {
-        self.core().fence(unit, epoch);
+        self.inner.core().fence(unit, epoch);
     }
 
     /// Returns the released watermark: readers see no record above it.
     pub fn released(&self) -> Sequence {
-        self.core().released()
+        self.inner.core().released()
     }
 
     /// Returns the position up to which every reader has handled all records.
     pub fn passed(&self) -> Sequence {
-        self.core().passed()
+        self.inner.core().passed()
     }
 
-    /// Appends `changes` of `unit` for `reader` alone, already released. From then on the reader sees the appends of `unit`,
-    /// but none of its earlier ones (S-5). Call it between two batches of the unit. Has no effect on a closed reader, or if
-    /// the reader sees the unit already.
-    pub fn join(
+    /// Appends `changes` of `unit` for one reader alone, already released. Call it between two batches of the unit. Earlier
+    /// appends of the unit are delivered as before. Has no effect on a closed reader.
+    ///
+    /// After a join the reader sees the later appends of the unit, and none of its earlier ones (S-5). It has no effect if the
+    /// reader sees the unit already. After a leave the reader sees no more of it.
+    pub fn cross(
         &self,
-        reader: ReaderId,
+        Move { reader, kind }: Move,
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
         now: Timestamp,
     ) -> Result<(), AppendError> {
-        self.cross((reader, Crossing::Join), unit, epoch, changes, now)
-    }
-
-    /// Appends `changes` of `unit` for `reader` alone, already released. After them the reader sees no more records of `unit`.
-    /// Earlier appends are still delivered. Has no effect if the reader does not see the unit.
-    pub fn leave(
-        &self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now: Timestamp,
-    ) -> Result<(), AppendError> {
-        self.cross((reader, Crossing::Leave), unit, epoch, changes, now)
-    }
-
-    fn cross(
-        &self,
-        crossing: (ReaderId, Crossing),
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now: Timestamp,
-    ) -> Result<(), AppendError> {
+        let joins = matches!(kind, MoveKind::Join(_));
         let time_micros = now.as_microsecond();
-        let _gate = self.disk().map(Disk::enter).transpose()?;
-        if let Some(disk) = self.disk().filter(|_| changes.is_empty() && crossing.1 == Crossing::Join) {
+        let _gate = self.inner.disk().map(Disk::enter).transpose()?;
+        if let Some(disk) = self.inner.disk().filter(|_| changes.is_empty() && joins) {
             // A join without changes leaves no record in the log. If a crash lost it, the reader would miss all later records.
             // So the join is saved in the state of the reader first.
-            let mut core = self.core();
-            if core.is_crossing(crossing.0, unit) {
+            let mut core = self.inner.core();
+            if core.is_crossing(reader, unit) {
                 // A crash would replay the pending leave, which would undo the join that is saved already.
                 return Err(NotWritable::Behind { bytes: core.unsynced_bytes }.into());
             }
-            if let Some(reader) = core.reader(crossing.0) {
+            if let Some(reader) = core.reader(reader) {
                 reader.announce(unit);
             }
             drop(core);
-            self.inner().save(disk).map_err(|error| disk.fail(&error))?;
+            self.inner.save(disk).map_err(|error| disk.fail(&error))?;
         }
-        let mut core = self.core();
-        let Some(ticket) = core.cross(crossing, unit, epoch, changes, time_micros)? else { return Ok(()) };
-        let Some(disk) = self.disk().filter(|_| !changes.is_empty()) else {
+        let mut core = self.inner.core();
+        let Some(ticket) = core.cross((reader, joins), unit, epoch, changes, time_micros)? else { return Ok(()) };
+        let Some(disk) = self.inner.disk().filter(|_| !changes.is_empty()) else {
             let woken = core.raise();
             drop(core);
-            self.inner().wake(&woken);
+            self.inner.wake(&woken);
             return Ok(());
         };
-        let only = core.address(crossing.0);
+        let only = core.address(reader);
         drop(core);
         let append = Append { unit, first: ticket.first, time_micros, changes, only: Some(&only), reached: None };
         self.write(disk, epoch, ticket, &append)
-    }
-}
-
-/// An append that has a ticket. The ticket is taken back if the write fails or panics.
-struct Ticketed<'a> {
-    inner: &'a Inner,
-    ticket: Ticket,
-    is_written: bool,
-}
-
-impl Drop for Ticketed<'_> {
-    fn drop(&mut self) {
-        if !self.is_written {
-            let woken = self.inner.core().take_back(self.ticket);
-            self.inner.wake(&woken);
-        }
     }
 }

@@ -7,8 +7,8 @@ use tracing::warn;
 use super::Journal;
 use crate::{
     journal::{
-        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStart, ReaderStats,
-        Record, Sequence, UnitId,
+        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStats, Record, Sequence,
+        UnitId,
         disk::Disk,
         reader::JournalReader,
         store::{Head, LogPage, PageSize, StoreError},
@@ -17,66 +17,55 @@ use crate::{
 };
 
 impl Journal {
-    /// Opens a reader. No record that it needs is removed until [`Journal::close_reader`].
+    /// Opens a reader at the released watermark. No record that it needs is removed until [`Journal::close_reader`].
     ///
-    /// With a store, a reader whose name is known from the last run resumes there, and `start` is ignored. It gets the records
-    /// that it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the
-    /// units that it had joined. It sees units that it no longer wants until [`Journal::leave`]. May block on the disk.
-    pub fn open_reader(&self, start: ReaderStart, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
-        let disk = self.disk().filter(|_| options.name.is_some() || start != ReaderStart::Next);
-        let reader = match disk {
-            None => self.core().open_reader(start, options)?,
-            Some(disk) => self.open_stored(disk, start, options)?,
+    /// With a store, a reader whose name is known from the last run resumes there. It gets the records that it had not
+    /// acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the units that it had
+    /// joined. It sees units that it no longer wants until it [leaves](Journal::cross) them. May block on the disk.
+    pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
+        let reader = match self.inner.disk().filter(|_| options.name.is_some()) {
+            None => self.inner.core().open_reader(options),
+            Some(disk) => {
+                let reader = self.open_stored(disk, options)?;
+                // If the store did not know the name after a crash, the reader would start at the end of the log.
+                disk.note(self.inner.save(disk));
+                reader
+            }
         };
-        lock(&self.inner().wakers).insert(reader, Arc::default());
+        lock(&self.inner.wakers).insert(reader, Arc::default());
         Ok(reader)
     }
 
-    fn open_stored(
-        &self,
-        disk: &Disk,
-        start: ReaderStart,
-        options: ReaderOptions,
-    ) -> Result<ReaderId, OpenReaderError> {
-        let core = self.core();
+    fn open_stored(&self, disk: &Disk, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
+        let mut core = self.inner.core();
         if let Some(name) = options.name.as_deref().filter(|name| core.is_open(name)) {
             return Err(OpenReaderError::Taken(name.to_owned()));
         }
-        let judge = core.judge(start, &options)?;
-        let mut until = core.released();
+        let Some(mut judge) = core.judge(&options) else { return Ok(core.open_reader(options)) };
         drop(core);
-        let reader = match judge {
-            None => self.core().open_reader(start, options)?,
-            Some(mut judge) => loop {
-                let behind = judge.position();
-                let mut visit = |head: &Head<'_>| {
-                    if head.sequence <= until.0 {
-                        judge.visit(head);
-                    }
-                };
-                let visited = disk.store.heads(behind, &mut visit);
-                visited.map_err(|error| OpenReaderError::Store(error.to_string()))?;
-                let mut core = self.core();
-                match core.open_judged(judge.up_to(until), &options) {
-                    Ok(reader) => break reader,
-                    Err(further) => (judge, until) = (*further, core.released()),
+        loop {
+            let (behind, until) = (judge.position(), self.inner.core().released());
+            let mut visit = |head: &Head<'_>| {
+                if head.sequence <= until.0 {
+                    judge.visit(head);
                 }
-            },
-        };
-        // If the store did not know the name after a crash, the reader would start at the end of the log.
-        disk.note(self.inner().save(disk));
-        Ok(reader)
+            };
+            let visited = disk.store.heads(behind, &mut visit);
+            visited.map_err(|error| OpenReaderError::Store(error.to_string()))?;
+            judge = judge.up_to(until);
+            let mut core = self.inner.core();
+            if core.released() == until {
+                return Ok(core.open_judged(judge, &options));
+            } // else it has more records to judge
+        }
     }
 
     /// Closes a reader, and forgets its name and the records that wait for it. Do not call it at the end of the process: the
     /// reader could not resume. May block on the disk.
     pub fn close_reader(&self, reader: ReaderId) {
-        let mut core = self.core();
-        let name = core.reader_name(reader);
-        core.close_reader(reader);
-        drop(core);
-        lock(&self.inner().wakers).remove(&reader);
-        if let Some(disk) = self.disk().filter(|_| !name.is_empty()) {
+        let name = self.inner.core().close_reader(reader);
+        lock(&self.inner.wakers).remove(&reader);
+        if let Some((disk, name)) = self.inner.disk().zip(name) {
             let _saving = lock(&disk.saving); // keeps a running save from storing the reader again
             disk.note(disk.store.remove_reader(&name));
         }
@@ -85,62 +74,61 @@ impl Journal {
     /// Forgets a reader of the last run that was not opened again. Records that only this reader needed can be removed then.
     /// May block on the disk.
     pub fn forget_reader(&self, name: &str) {
-        self.core().dormant.remove(name);
-        if let Some(disk) = self.disk() {
+        self.inner.core().dormant.remove(name);
+        if let Some(disk) = self.inner.disk() {
             disk.note(disk.store.remove_reader(name));
         }
     }
 
     /// Returns the names of those readers of the last run that were not opened again.
     pub fn dormant_readers(&self) -> Vec<String> {
-        self.core().dormant.keys().map(ToString::to_string).collect()
+        self.inner.core().dormant.keys().map(ToString::to_string).collect()
     }
 
     /// Returns the units that a reader sees.
     pub fn joined(&self, reader: ReaderId) -> BTreeSet<UnitId> {
-        self.with(reader, |reader| reader.joined())
+        self.inner.with(reader, |reader| reader.joined())
     }
 
     /// Replaces the interest of a reader, from the next release on. Records that wait already are kept. A unit that the reader
-    /// sees and no longer wants stays visible until [`Journal::leave`]. May block on the disk.
+    /// sees and no longer wants stays visible until the reader [leaves](Journal::cross) it. May block on the disk.
     pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
-        self.core().set_interest(reader, interest);
+        self.inner.core().set_interest(reader, interest);
         // The interest is saved before the next append. After a crash the reader then sees the same units as now.
-        if let Some(disk) = self.disk() {
-            disk.note(self.inner().save(disk));
+        if let Some(disk) = self.inner.disk() {
+            disk.note(self.inner.save(disk));
         }
     }
 
     /// Replaces the limits of a reader.
     pub fn set_bounds(&self, reader: ReaderId, bounds: Bounds) {
-        self.with(reader, |reader| reader.set_bounds(bounds));
+        self.inner.with(reader, |reader| reader.set_bounds(bounds));
     }
 
     /// Returns figures about a reader.
     pub fn stats(&self, reader: ReaderId) -> ReaderStats {
-        self.core().stats(reader)
+        self.inner.core().stats(reader)
     }
 
     /// Returns the last error of the reader's filter, with the name of the object.
     pub fn last_filter_error(&self, reader: ReaderId) -> Option<String> {
-        self.with(reader, |reader| reader.last_filter_error())
+        self.inner.with(reader, |reader| reader.last_filter_error())
     }
 
     /// Returns the losses since the last call.
     pub fn take_losses(&self, reader: ReaderId) -> Losses {
-        self.with(reader, JournalReader::take_losses)
+        self.inner.with(reader, JournalReader::take_losses)
     }
 
     /// Returns the names of the records that wait for a reader or are in flight, oldest first, up to `limit`. May block on the
     /// disk.
     pub fn undelivered(&self, reader: ReaderId, limit: usize) -> Vec<EventName> {
-        let name = self.core().reader_name(reader);
-        let (mut names, spilled) = self.with(reader, |reader| {
+        let (mut names, spilled, name) = self.inner.with(reader, |reader| {
             let names = reader.undelivered(limit);
-            let spilled = reader.spilled(limit - names.len());
-            (names, spilled)
+            let spilled: Vec<_> = reader.spilled().take(limit - names.len()).collect();
+            (names, spilled, reader.name().unwrap_or_default().to_owned())
         });
-        if let Some(disk) = self.disk().filter(|_| !spilled.is_empty()) {
+        if let Some(disk) = self.inner.disk().filter(|_| !spilled.is_empty()) {
             match disk.store.load_for(&name, &spilled) {
                 Ok(records) => names.extend(records.iter().map(Record::event_name)),
                 Err(error) => warn!(%error, "cannot read the names of undelivered events from the state"),
@@ -153,7 +141,7 @@ impl Journal {
     /// callers without a cursor, whose records are not protected from removal. Returns `None` without a store. `range.1` must
     /// be [released](Journal::released). Blocks on the disk.
     pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<LogPage>, StoreError> {
-        let Some(disk) = self.disk() else { return Ok(None) };
+        let Some(disk) = self.inner.disk() else { return Ok(None) };
         let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);
         disk.store.page(range, size, &is_known).map(Some)
     }
@@ -161,8 +149,8 @@ impl Journal {
     /// Finds the records that were appended at or after a time. Returns the position before them, and the first record that is
     /// kept. Returns `None` without a store. Blocks on the disk.
     pub fn place_at(&self, micros: i64) -> Result<Option<(Sequence, Sequence)>, StoreError> {
-        let Some(disk) = self.disk() else { return Ok(None) };
-        let core = self.core();
+        let Some(disk) = self.inner.disk() else { return Ok(None) };
+        let core = self.inner.core();
         let (last, first) = (core.released(), core.kept_from());
         drop(core);
         Ok(Some((disk.store.place_at(micros, last)?, first)))

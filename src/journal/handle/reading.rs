@@ -33,7 +33,7 @@ impl Journal {
 
     /// Reads once. Returns `Continue` if the filter refused all records that were read; there may be more.
     fn read_judged(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
-        let read = self.with(reader, |reader| {
+        let read = self.inner.with(reader, |reader| {
             let max_events = if reader.has_filter() { max_events.min(JUDGED_MAX) } else { max_events };
             let batch = reader.read(max_events, max_bytes);
             Some((reader.to_judge(&batch), batch))
@@ -42,7 +42,7 @@ impl Journal {
             return ControlFlow::Break(read.map(|(_, batch)| batch).unwrap_or_default());
         };
         let judged = unjudged.judge();
-        self.with(reader, |reader| reader.judged(&judged));
+        self.inner.with(reader, |reader| reader.judged(&judged));
         if !judged.refused.is_empty() {
             self.call_for_save();
         }
@@ -63,7 +63,7 @@ impl Journal {
     /// Makes one attempt of [`Journal::fetch`]. Returns `Continue` if the reader's filter refused all records that were read;
     /// there may be more.
     pub async fn try_fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
-        if self.is_stored() && !self.with(reader, |reader| reader.to_load()).places.is_empty() {
+        if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).places.is_empty() {
             let journal = self.clone();
             if tokio::task::spawn_blocking(move || journal.load(reader)).await.is_err() {
                 error!("reading the journal panicked; retrying");
@@ -75,16 +75,14 @@ impl Journal {
 
     /// Loads the next records of a reader from the store into memory.
     fn load(&self, reader: ReaderId) {
-        let Some(disk) = self.disk() else { return };
-        let mut core = self.core();
-        let asked = core.reader(reader).map(|reader| reader.to_load()).unwrap_or_default();
+        let Some(disk) = self.inner.disk() else { return };
+        let to_load = |reader: &mut JournalReader| Some((reader.name()?.to_owned(), reader.to_load()));
+        let Some((name, asked)) = self.inner.with(reader, to_load) else { return };
         let Some(first) = asked.places.first() else { return };
-        let name = core.reader_name(reader);
-        drop(core);
         match disk.store.load_for(&name, &asked.places) {
             Ok(records) => {
                 let missing = asked.places.len() - records.len();
-                let is_taken = self.core().loaded(reader, &asked, records);
+                let is_taken = self.inner.core().loaded(reader, &asked, records);
                 if missing > 0 && is_taken {
                     warn!(missing, first, "records of a reader are missing in the state");
                 }
@@ -96,14 +94,14 @@ impl Journal {
 
     /// Acknowledges all records in flight up to `sequence`.
     pub fn ack(&self, reader: ReaderId, sequence: Sequence) {
-        self.with(reader, |reader| reader.ack(sequence));
+        self.inner.with(reader, |reader| reader.ack(sequence));
         self.call_for_save();
     }
 
     /// Acknowledges some records in flight, in any order. Ignores records that are not in flight. Returns the number of
     /// acknowledged records.
     pub fn ack_each(&self, reader: ReaderId, sequences: &[Sequence]) -> usize {
-        let acknowledged = self.with(reader, |reader| reader.ack_each(sequences));
+        let acknowledged = self.inner.with(reader, |reader| reader.ack_each(sequences));
         self.call_for_save();
         acknowledged
     }
@@ -111,38 +109,38 @@ impl Journal {
     /// Acknowledges some records in flight, and remembers them for [`Journal::replay`]. With a store, a named reader keeps all
     /// of them for the time `retention` from now on. Any other reader keeps the newest 1,000, within its limits.
     pub fn give_up(&self, reader: ReaderId, sequences: &[Sequence]) {
-        if let (Some(disk), Some(first)) = (self.disk(), sequences.iter().min()) {
+        if let (Some(disk), Some(first)) = (self.inner.disk(), sequences.iter().min()) {
             lock(&disk.retention).note_given_up(Timestamp::now().as_microsecond(), *first);
         }
-        self.with(reader, |reader| reader.give_up(sequences));
+        self.inner.with(reader, |reader| reader.give_up(sequences));
         self.call_for_save();
     }
 
     /// Queues again all given-up records of a reader that are still kept. They are read before the records that wait already.
     /// Records that are in flight or were [rewound](Journal::rewind) come before them.
     pub fn replay(&self, reader: ReaderId) -> Replayed {
-        let replayed = self.core().replay(reader);
+        let replayed = self.inner.core().replay(reader);
         self.call_for_save();
         self.nudge(reader);
         replayed
     }
 
     fn call_for_save(&self) {
-        if let Some(disk) = self.disk() {
+        if let Some(disk) = self.inner.disk() {
             disk.bell.ring(calls::SAVE);
         }
     }
 
     /// Hands out all records in flight again, without coalescing them.
     pub fn rewind(&self, reader: ReaderId) {
-        self.with(reader, JournalReader::rewind);
+        self.inner.with(reader, JournalReader::rewind);
     }
 
     /// Drops all records that wait for a reader or are in flight, and delivers no more. The losses are counted and named. Used
     /// for a handler that has ended and whose figures are still shown. With a store, a named reader loses no record: it
     /// resumes here after a restart.
     pub fn abandon(&self, reader: ReaderId) {
-        let mut core = self.core();
+        let mut core = self.inner.core();
         let mark = core.released();
         if let Some(reader) = core.reader(reader) {
             reader.abandon(mark);
@@ -151,7 +149,7 @@ impl Journal {
 
     /// Waits until there may be new records to read. Returns at once if that has happened since the last call.
     pub async fn readable(&self, reader: ReaderId) {
-        let waker = lock(&self.inner().wakers).get(&reader).cloned();
+        let waker = lock(&self.inner.wakers).get(&reader).cloned();
         match waker {
             Some(waker) => waker.notified().await,
             None => std::future::pending().await,
@@ -160,6 +158,6 @@ impl Journal {
 
     /// Wakes [`Journal::readable`] of one reader.
     pub fn nudge(&self, reader: ReaderId) {
-        self.inner().wake(&[reader]);
+        self.inner.wake(&[reader]);
     }
 }

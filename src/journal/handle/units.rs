@@ -19,7 +19,7 @@ use crate::{
 impl Journal {
     /// Sets the terms of a unit. Call it before the first append of the unit. May block on the disk.
     pub fn add_unit(&self, unit: UnitId, terms: UnitTerms) {
-        self.core().add_unit(unit, terms);
+        self.inner.core().add_unit(unit, terms);
         self.update_unit(unit, |stored| stored.terms = terms);
     }
 
@@ -31,13 +31,13 @@ impl Journal {
 
     /// Returns the units in the store, retired ones included.
     pub fn units(&self) -> Vec<StoredUnit> {
-        self.disk().map(|disk| lock(&disk.units).values().cloned().collect()).unwrap_or_default()
+        self.inner.disk().map(|disk| lock(&disk.units).values().cloned().collect()).unwrap_or_default()
     }
 
     /// Returns the packer of a unit's bodies, and sets its compression. A store writes bodies in the form that this packer
     /// produces.
     pub fn packer(&self, unit: UnitId, compression: Compression) -> Arc<Packer> {
-        let Some(disk) = self.disk() else { return Arc::new(Packer::new(compression)) };
+        let Some(disk) = self.inner.disk() else { return Arc::new(Packer::new(compression)) };
         let packer = disk.store.packer(unit);
         packer.set_compression(compression);
         packer
@@ -45,44 +45,44 @@ impl Journal {
 
     /// Returns an id above those of all units of this run and the last.
     pub fn next_unit(&self) -> UnitId {
-        UnitId(self.core().next_unit)
+        UnitId(self.inner.core().next_unit)
     }
 
     /// Returns the terms set by [`Journal::add_unit`].
     pub fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
-        self.core().terms(unit)
+        self.inner.core().terms(unit)
     }
 
     /// Visits the objects of a unit after its last append, in the order of their keys. Blocks on the disk.
     pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
-        self.disk().map_or(Ok(()), |disk| disk.store.objects(unit, visit))
+        self.inner.disk().map_or(Ok(()), |disk| disk.store.objects(unit, visit))
     }
 
     /// Notes that a unit appends no more records. Its earlier records are still delivered. The unit can be forgotten once
     /// every reader has passed the returned position. May block on the disk.
     pub fn retire_unit(&self, unit: UnitId) -> Sequence {
-        let (last, woken) = self.core().retire_unit(unit);
-        self.inner().wake(&woken);
+        let (last, woken) = self.inner.core().retire_unit(unit);
+        self.inner.wake(&woken);
         self.update_unit(unit, |stored| stored.retired = Some(last));
         last
     }
 
     /// Forgets a retired unit that every reader has passed. May block on the disk.
     pub fn forget_unit(&self, unit: UnitId) {
-        let mut core = self.core();
+        let mut core = self.inner.core();
         core.forget_unit(unit);
         let is_last = unit.0 + 1 == core.next_unit;
         drop(core);
         // The unit with the highest id stays for now: it shows which ids were used.
-        let Some(disk) = self.disk().filter(|_| !is_last) else { return };
+        let Some(disk) = self.inner.disk().filter(|_| !is_last) else { return };
         let _gate = disk.shut();
         lock(&disk.units).remove(&unit);
         disk.note(disk.store.forget_unit(unit)); // after an error the unit stays retired, and the next run forgets it
     }
 
     fn update_unit(&self, unit: UnitId, change: impl FnOnce(&mut StoredUnit)) {
-        let Some(disk) = self.disk() else { return };
-        let Some(terms) = self.core().terms(unit) else { return };
+        let Some(disk) = self.inner.disk() else { return };
+        let Some(terms) = self.inner.core().terms(unit) else { return };
         let _gate = disk.shut(); // keeps appends out, which change `reached` of the unit
         let mut units = lock(&disk.units);
         let (description, reached) = (serde_json::Value::Null, Reached::default());
@@ -97,17 +97,16 @@ impl Journal {
     /// for all readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once it
     /// has acknowledged the new units too.
     pub fn has_synced(&self, reader: ReaderId) -> bool {
-        self.core().has_synced(reader)
+        self.inner.core().has_synced(reader)
     }
 
     /// Notes that all units of the first discovery are known.
     pub fn set_discovered(&self) {
-        self.core().set_discovered();
+        self.inner.core().discovered = true;
     }
 
-    /// Returns true if some reader is due for the `round`-th resync of `unit` (S-11). Call it before each round: readers count
-    /// from the last round that it was called for.
+    /// Returns true if some reader is due for the `round`-th resync of `unit`, counted from 1 (S-11).
     pub fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        self.core().is_resync_due(unit, round)
+        self.inner.core().is_resync_due(unit, round)
     }
 }

@@ -1,12 +1,10 @@
 //! Readers of the core: opening, saving, compaction, and the records that they need.
 
-use std::collections::HashMap;
-
 use roaring::RoaringTreemap;
 
 use super::MemoryJournal;
 use crate::journal::{
-    Gap, Interest, ReaderId, ReaderOptions, ReaderStart, ReaderStats, Record, Replayed, Sequence, ToLoad,
+    Interest, ReaderId, ReaderOptions, ReaderStats, Record, Replayed, Sequence, ToLoad,
     reader::{JournalReader, needs, waits_from},
     recovery::Judge,
     store::StoredReader,
@@ -18,20 +16,17 @@ impl MemoryJournal {
         self.readers.get_mut(&reader)
     }
 
-    /// Opens a reader at the end of the log. With a store, [`Self::open_judged`] opens a reader elsewhere.
-    pub(crate) fn open_reader(&mut self, start: ReaderStart, options: ReaderOptions) -> Result<ReaderId, Gap> {
+    /// Opens a reader at the end of the log. A reader of the last run is opened by [`Self::open_judged`].
+    pub(crate) fn open_reader(&mut self, options: ReaderOptions) -> ReaderId {
         let ReaderOptions { bounds, interest, name } = options;
-        let mark = self.released();
-        if let ReaderStart::After(asked) = start
-            && asked != mark
-        {
-            return Err(Gap { asked, first: Sequence(mark.0 + 1), last: mark });
-        }
-        let state = StoredReader { name: name.unwrap_or_default(), position: mark, ..StoredReader::default() };
-        let is_stored = self.is_stored();
-        let reader =
-            if is_stored { JournalReader::stored(bounds, state, &self.units) } else { JournalReader::new(bounds) };
-        Ok(self.add_reader(reader, &interest))
+        let reader = match name.filter(|_| self.is_stored()) {
+            Some(name) => {
+                let state = StoredReader { name, position: self.released(), ..StoredReader::default() };
+                JournalReader::stored(bounds, state, &self.units)
+            }
+            None => JournalReader::new(bounds),
+        };
+        self.add_reader(reader, &interest)
     }
 
     fn add_reader(&mut self, reader: JournalReader, interest: &Interest) -> ReaderId {
@@ -42,37 +37,18 @@ impl MemoryJournal {
         id
     }
 
-    /// Returns the judge of a reader that resumes after a position, or where the last reader of its name was. Returns `None`
-    /// if the reader starts at the end, through [`Self::open_reader`]. Fails if some of its records are not kept, or not
-    /// visible yet.
-    pub(crate) fn judge(&self, start: ReaderStart, options: &ReaderOptions) -> Result<Option<Judge>, Gap> {
-        let mark = self.released();
-        let name = options.name.as_deref();
-        let (state, begins) = match (name.and_then(|name| self.dormant.get(name)), start) {
-            _ if !self.is_stored() => return Ok(None),
-            (Some(state), _) => (state.clone(), false),
-            (None, ReaderStart::Next) => return Ok(None),
-            (None, ReaderStart::After(asked)) if asked > mark || asked.0 + 1 < self.kept_from => {
-                return Err(Gap { asked, first: Sequence(self.kept_from), last: mark });
-            }
-            (None, ReaderStart::After(asked)) => {
-                let name = options.name.clone().unwrap_or_default();
-                (StoredReader { name, position: asked, ..StoredReader::default() }, true)
-            }
-        };
-        Ok(Some(Judge::new(state, self.units.clone(), &options.interest, begins)))
+    /// Returns the judge of a reader that resumes where the last reader of its name was. Returns `None` if there was none.
+    pub(crate) fn judge(&self, options: &ReaderOptions) -> Option<Judge> {
+        let state = self.dormant.get(options.name.as_deref()?)?;
+        Some(Judge { state: state.clone(), changes: options.interest.changes, units: self.units.clone() })
     }
 
-    /// Opens the reader of a judge that has judged all records up to the released watermark. Returns the judge if it must
-    /// judge more.
-    pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> Result<ReaderId, Box<Judge>> {
-        if judge.position() != self.released() {
-            return Err(Box::new(judge));
-        }
+    /// Opens the reader of a judge that has judged all records up to the released watermark.
+    pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> ReaderId {
         let state = judge.state;
         self.dormant.remove(state.name.as_str());
         let reader = JournalReader::stored(options.bounds, state, &self.units);
-        Ok(self.add_reader(reader, &options.interest))
+        self.add_reader(reader, &options.interest)
     }
 
     pub(crate) fn set_interest(&mut self, reader: ReaderId, interest: &Interest) {
@@ -85,8 +61,9 @@ impl MemoryJournal {
         }
     }
 
-    pub(crate) fn close_reader(&mut self, reader: ReaderId) {
-        self.readers.remove(&reader);
+    /// Forgets a reader. Returns its name, if it has one.
+    pub(crate) fn close_reader(&mut self, reader: ReaderId) -> Option<String> {
+        self.readers.remove(&reader)?.name().map(str::to_owned)
     }
 
     /// Returns the name to which records for a reader are addressed.
@@ -95,15 +72,10 @@ impl MemoryJournal {
         name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
     }
 
-    /// Returns the name of a reader; empty if it has none.
-    pub(crate) fn reader_name(&self, reader: ReaderId) -> String {
-        self.readers.get(&reader).and_then(JournalReader::name).unwrap_or_default().to_owned()
-    }
-
     /// Adds records that were read from the store for a reader; see [`JournalReader::loaded`].
     pub(crate) fn loaded(&mut self, reader: ReaderId, asked: &ToLoad, records: Vec<Record>) -> bool {
         let Some(reader) = self.readers.get_mut(&reader) else { return false };
-        reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin))
+        reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.terms))
     }
 
     pub(crate) fn stats(&self, reader: ReaderId) -> ReaderStats {
@@ -111,7 +83,7 @@ impl MemoryJournal {
     }
 
     pub(crate) fn replay(&mut self, reader: ReaderId) -> Replayed {
-        let kept_from = self.kept_from();
+        let kept_from = Sequence(self.kept_from);
         self.readers.get_mut(&reader).map(|reader| reader.replay(kept_from)).unwrap_or_default()
     }
 
@@ -130,11 +102,10 @@ impl MemoryJournal {
 
     /// Notes the success or failure of saving these states.
     pub(crate) fn saved(&mut self, states: &[StoredReader], is_saved: bool) {
-        let by_name: HashMap<_, _> = states.iter().map(|state| (state.name.as_str(), state)).collect();
-        for reader in self.readers.values_mut() {
-            match reader.name().and_then(|name| by_name.get(name)) {
-                Some(state) if is_saved => reader.saved(state),
-                Some(_) => reader.touch(),
+        for state in states {
+            match self.readers.values_mut().find(|reader| reader.name() == Some(state.name.as_str())) {
+                Some(reader) if is_saved => reader.saved(state),
+                Some(reader) => reader.touch(),
                 None => {}
             }
         }
@@ -205,19 +176,21 @@ impl MemoryJournal {
 
     /// Returns the oldest record that waits only in the store.
     pub(crate) fn first_spilled(&self) -> Option<Sequence> {
-        let open = self.readers.values().filter_map(|reader| reader.spilled(1).first().copied());
+        let open = self.readers.values().filter_map(|reader| reader.spilled().next());
         let dormant = self.dormant.values().map(waits_from).filter(|first| *first <= self.mark);
         open.chain(dormant).min().map(Sequence)
     }
 
-    /// Returns the open readers that need a record before `position`, with their records before it that wait only in the store.
-    pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, Vec<u64>)> {
+    /// Returns the named readers that need a record before `position`, with their records before it that wait only in the
+    /// store.
+    pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, String, Vec<u64>)> {
         let mark = self.released();
-        let waits = |reader: &JournalReader| {
-            reader.needs(mark) < position.0 || reader.first().is_some_and(|first| first < position)
-        };
-        let slow = self.readers.iter().filter(|(_, reader)| waits(reader));
-        slow.map(|(id, reader)| (*id, reader.spilled_before(position))).collect()
+        let slow = self.readers.iter().filter_map(|(id, reader)| {
+            let waits = reader.needs(mark) < position.0 || reader.first().is_some_and(|first| first < position);
+            let name = reader.name().filter(|_| waits)?.to_owned();
+            Some((*id, name, reader.spilled().take_while(|at| *at < position.0).collect()))
+        });
+        slow.collect()
     }
 
     /// Drops the records that wait before `position` for readers of the last run that were not opened again. Returns the

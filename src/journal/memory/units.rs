@@ -1,10 +1,7 @@
 //! Units of the core: their terms, epochs, resyncs, and synced types.
 
 use super::{Batch, MemoryJournal, Turn};
-use crate::journal::{
-    Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms,
-    units::{JournalUnit, RecordOrigin},
-};
+use crate::journal::{Fenced, ReaderId, Sequence, UnitId, UnitTerms, units::JournalUnit};
 
 impl MemoryJournal {
     pub(super) fn unit(&mut self, id: UnitId) -> &mut JournalUnit {
@@ -13,15 +10,11 @@ impl MemoryJournal {
 
     pub(crate) fn add_unit(&mut self, unit: UnitId, terms: UnitTerms) {
         self.next_unit = self.next_unit.max(unit.0 + 1);
-        let entry = self.unit(unit);
-        entry.origin = RecordOrigin { lane: u64::from(terms.resource.0), cached: terms.cached };
-        entry.late = terms.late;
+        self.unit(unit).terms = terms;
     }
 
     pub(crate) fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
-        let JournalUnit { origin, late, .. } = self.units.get(&unit)?;
-        let resource = TypeNumber(u32::try_from(origin.lane).ok()?);
-        Some(UnitTerms { resource, late: *late, cached: origin.cached })
+        self.units.get(&unit).map(|unit| unit.terms)
     }
 
     /// Ends the view of all readers on a unit, when this batch becomes visible. Returns an upper bound of the unit's last
@@ -33,26 +26,14 @@ impl MemoryJournal {
     }
 
     pub(crate) fn forget_unit(&mut self, unit: UnitId) {
-        let Some(JournalUnit { origin, .. }) = self.units.remove(&unit) else { return };
-        let is_last = self.units.values().all(|unit| unit.origin.lane != origin.lane);
+        let Some(JournalUnit { terms: UnitTerms { resource, .. }, .. }) = self.units.remove(&unit) else { return };
+        let is_last = self.units.values().all(|unit| unit.terms.resource != resource);
         if is_last {
-            self.synced.remove(&origin.lane);
+            self.synced.remove(&resource);
         }
         for reader in self.readers.values_mut() {
-            reader.forget_unit(unit, is_last.then_some(origin.lane));
+            reader.forget_unit(unit, is_last.then_some(resource));
         }
-    }
-
-    pub(crate) fn forget_units_but(&mut self, is_known: impl Fn(UnitId) -> bool) {
-        let gone: Vec<_> = self.units.keys().copied().filter(|unit| !is_known(*unit)).collect();
-        for unit in gone {
-            self.forget_unit(unit);
-        }
-    }
-
-    /// Notes that all units of the first discovery are known.
-    pub(crate) fn set_discovered(&mut self) {
-        self.discovered = true;
     }
 
     pub(crate) fn has_synced(&self, reader: ReaderId) -> bool {
@@ -60,11 +41,8 @@ impl MemoryJournal {
         reader.is_some_and(|reader| reader.has_synced(&self.units, &self.synced))
     }
 
-    /// Notes a resync of a unit. Returns true if a reader is due for it.
-    pub(crate) fn is_resync_due(&mut self, unit: UnitId, round: u32) -> bool {
-        if let Some(unit) = self.units.get_mut(&unit) {
-            unit.round = round;
-        }
+    /// Returns true if a reader is due for a resync of a unit.
+    pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
         // A reader may be due once its pending join takes effect.
         let is_joined = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { .. });
         self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_joined)

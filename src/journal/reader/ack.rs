@@ -1,6 +1,6 @@
 //! Handling of records that were read: acknowledge, give up, replay, rewind, abandon.
 
-use super::{JournalReader, queue::WaitingRecord, saved::forget_removed};
+use super::{JournalReader, queue::WaitingRecord, stored::forget_removed};
 use crate::journal::{Replayed, Sequence};
 
 /// Maximum number of given-up records in memory.
@@ -42,8 +42,8 @@ impl JournalReader {
     pub(crate) fn give_up(&mut self, positions: &[Sequence]) {
         let taken = self.take_in_flight(positions);
         self.tally.stats.acknowledged += taken.len() as u64;
-        if self.name().is_some() {
-            self.kept.given_up.extend(taken.iter().map(|waiting| waiting.sequence().0));
+        if let Some(stored) = &mut self.stored {
+            stored.given_up.extend(taken.iter().map(|waiting| waiting.sequence().0));
             return;
         }
         self.given_up.extend(taken.into_iter().map(|waiting| (waiting.sequence(), waiting)));
@@ -63,13 +63,13 @@ impl JournalReader {
         let (mut queued, mut gone) = (self.given_up.len() as u64, 0);
         self.again.extend(std::mem::take(&mut self.given_up).into_values());
         self.again.make_contiguous().sort_by_key(WaitingRecord::sequence);
-        if let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) {
-            let mut given_up = std::mem::take(&mut self.kept.given_up);
-            gone = forget_removed(&mut given_up, &self.kept.compacted, kept_from);
+        if let Some(stored) = &mut self.stored {
+            let mut given_up = std::mem::take(&mut stored.given_up);
+            gone = forget_removed(&mut given_up, &stored.compacted, kept_from);
             queued = given_up.len();
             // Records in memory come later, so they move behind the replayed ones.
-            std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| spill.put_back(waiting));
-            spill.extend(&given_up);
+            std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| stored.put_back(waiting));
+            stored.replay(&given_up);
             self.touch();
         }
         self.tally.stats.wanted += queued;
@@ -88,10 +88,10 @@ impl JournalReader {
         if std::mem::replace(&mut self.abandoned, true) {
             return;
         }
-        if let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) {
+        if let Some(stored) = &mut self.stored {
             let read = self.in_flight.drain(..).chain(self.again.drain(..));
-            read.chain(std::mem::take(&mut self.queue).waiting).for_each(|waiting| spill.put_back(&waiting));
-            self.kept.frozen = Some(mark);
+            read.chain(std::mem::take(&mut self.queue).waiting).for_each(|waiting| stored.put_back(&waiting));
+            stored.frozen = Some(mark);
             return self.touch();
         }
         for waiting in std::mem::take(&mut self.in_flight) {
@@ -99,9 +99,6 @@ impl JournalReader {
         }
         while let Some(waiting) = self.pop() {
             self.tally.lose(&waiting.record);
-        }
-        if let Some(spill) = self.spill.take() {
-            self.tally.miss(spill.positions.len());
         }
         self.units.clear();
     }

@@ -30,11 +30,7 @@ use hashbrown::{Equivalent, HashMap};
 use super::queue::WaitingRecord;
 use crate::{
     change::Change,
-    journal::{
-        Bounds, Losses, ReaderStats, Record, Sequence,
-        filter::FilterFailures,
-        units::{Lane, RecordOrigin},
-    },
+    journal::{Bounds, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitTerms, filter::FilterFailures},
     object::{KeyRef, Object, ObjectKey},
 };
 
@@ -64,10 +60,10 @@ impl Tally {
         }
     }
 
-    /// Counts losses of unknown records.
-    pub(super) fn miss(&mut self, records: u64) {
-        self.stats.dropped += records;
-        self.losses.unnamed += records;
+    /// Counts the loss of an unknown record.
+    pub(super) fn miss(&mut self) {
+        self.stats.dropped += 1;
+        self.losses.unnamed += 1;
     }
 }
 
@@ -75,7 +71,8 @@ impl Tally {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) record: &'a Record,
-    pub(super) origin: RecordOrigin,
+    /// Terms of its unit.
+    pub(super) terms: UnitTerms,
     pub(super) wanted: bool,
     /// Position up to which Added records of the lane belong to the reader's initial state.
     pub(super) mark: Option<Sequence>,
@@ -84,31 +81,31 @@ pub(super) struct Arrival<'a> {
 /// Key of a lane.
 #[derive(Debug, Hash, PartialEq, Eq)]
 struct LaneKey {
-    lane: Lane,
+    resource: TypeNumber,
     key: ObjectKey,
 }
 
 /// Borrowed form of a [`LaneKey`], with the same hash.
 #[derive(Clone, Copy, Debug, Hash)]
 struct LaneRef<'a> {
-    lane: Lane,
+    resource: TypeNumber,
     key: KeyRef<'a>,
 }
 
 impl Equivalent<LaneKey> for LaneRef<'_> {
     fn equivalent(&self, other: &LaneKey) -> bool {
-        self.lane == other.lane && self.key == other.key.as_ref()
+        self.resource == other.resource && self.key == other.key.as_ref()
     }
 }
 
-fn lane_of(record: &Record, origin: RecordOrigin) -> Option<LaneRef<'_>> {
-    record.object().map(|object| LaneRef { lane: origin.lane, key: object.key() })
+fn lane_of(record: &Record, resource: TypeNumber) -> Option<LaneRef<'_>> {
+    record.object().map(|object| LaneRef { resource, key: object.key() })
 }
 
 #[derive(Debug)]
 struct Entry {
     record: Record,
-    origin: RecordOrigin,
+    terms: UnitTerms,
     /// Previous entry of the lane, if it still waits.
     previous: Option<Sequence>,
     /// Set when the object is deleted: the cache no longer holds its body.
@@ -127,11 +124,11 @@ impl Entry {
 
     /// Returns true if no cache holds its object.
     fn is_loose(&self) -> bool {
-        self.dead || (!self.origin.cached && self.record.object().is_some())
+        self.dead || (!self.terms.cached && self.record.object().is_some())
     }
 
     fn lane(&self) -> Option<LaneRef<'_>> {
-        lane_of(&self.record, self.origin)
+        lane_of(&self.record, self.terms.resource)
     }
 
     fn uid(&self) -> &str {
@@ -173,8 +170,8 @@ impl Backlog {
 
     pub(super) fn pop_front(&mut self) -> Option<WaitingRecord> {
         let (first, entry) = self.entries.first_key_value()?;
-        let (first, origin) = (*first, entry.origin);
-        Some(WaitingRecord { record: self.take(first), origin, wanted: true, judged: true })
+        let (first, terms) = (*first, entry.terms);
+        Some(WaitingRecord { record: self.take(first), terms, wanted: true, judged: true })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Record> {
@@ -187,9 +184,9 @@ impl Backlog {
     }
 
     fn add(&mut self, arrival: Arrival<'_>, tally: &mut Tally) {
-        let Arrival { record, origin, wanted, .. } = arrival;
-        let arrives = |previous, recreated| Entry { record: record.clone(), origin, previous, dead: false, recreated };
-        let Some(lane) = lane_of(record, origin) else {
+        let Arrival { record, terms, wanted, .. } = arrival;
+        let arrives = |previous, recreated| Entry { record: record.clone(), terms, previous, dead: false, recreated };
+        let Some(lane) = lane_of(record, terms.resource) else {
             if wanted {
                 self.insert(arrives(None, false));
             }
@@ -203,7 +200,7 @@ impl Backlog {
             (Merge::Nothing, _) => tally.stats.coalesced += u64::from(wanted),
             (Merge::Refresh(change), tail) => {
                 tally.stats.coalesced += u64::from(wanted);
-                self.refresh(tail.expect("merged with it"), change, origin);
+                self.refresh(tail.expect("merged with it"), change, terms);
             }
             (Merge::Replace(change), tail) => {
                 tally.stats.coalesced += u64::from(wanted);
@@ -218,7 +215,8 @@ impl Backlog {
     /// Decides how a record changes the last entry of its lane.
     fn merge(&self, tail: Sequence, Arrival { record, wanted, mark, .. }: Arrival<'_>) -> Merge {
         let entry = &self.entries[&tail];
-        let Some((before, object)) = before_and_after(record) else { return Merge::Append };
+        let Some(object) = record.object() else { return Merge::Append };
+        let before = if let Change::Updated { old, .. } = &record.change { old } else { object };
         if entry.dead || entry.uid() != before.uid() {
             return Merge::Append;
         }
@@ -253,7 +251,7 @@ impl Backlog {
     }
 
     /// Puts a coalesced record at the position of the new one.
-    fn replace(&mut self, tail: Sequence, mut change: Change, Arrival { record, origin, .. }: Arrival<'_>) {
+    fn replace(&mut self, tail: Sequence, mut change: Change, Arrival { record, terms, .. }: Arrival<'_>) {
         let Entry { previous, recreated, .. } = self.entries[&tail];
         let before = self.take(tail);
         let old_lost = before.old_lost && matches!(change, Change::Updated { .. });
@@ -262,16 +260,16 @@ impl Backlog {
         }
         let recreated = matches!(change, Change::Updated { .. }) && (recreated || recreates(record));
         let record = Record { change, old_lost, ..record.clone() };
-        self.insert(Entry { record, origin, previous, dead: false, recreated });
+        self.insert(Entry { record, terms, previous, dead: false, recreated });
     }
 
     /// Replaces the content of an entry, which keeps its position.
-    fn refresh(&mut self, sequence: Sequence, mut change: Change, origin: RecordOrigin) {
+    fn refresh(&mut self, sequence: Sequence, mut change: Change, terms: UnitTerms) {
         self.update(sequence, |entry| {
             if entry.record.old_lost {
                 give_up_old(&mut change);
             }
-            (entry.record.change, entry.origin) = (change, origin);
+            (entry.record.change, entry.terms) = (change, terms);
         });
     }
 
@@ -329,18 +327,14 @@ impl Backlog {
         while self.extra_bytes + self.entries.len() * ENTRY_BYTES > bounds.max_bytes
             && let Some(oldest) = self.with_old.pop_first()
         {
-            self.lose_old(oldest, tally);
+            self.update(oldest, |entry| {
+                give_up_old(&mut entry.record.change);
+                entry.record.old_lost = true;
+            });
+            tally.stats.olds_given_up += 1;
         }
         while self.extra_bytes > bounds.max_bytes && self.drop_oldest_loose(tally) {}
         while self.loose.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
-    }
-
-    fn lose_old(&mut self, sequence: Sequence, tally: &mut Tally) {
-        self.update(sequence, |entry| {
-            give_up_old(&mut entry.record.change);
-            entry.record.old_lost = true;
-        });
-        tally.stats.olds_given_up += 1;
     }
 
     /// Drops the oldest loose entry. If its object is deleted, also drops the other entries up to that deletion.
@@ -370,7 +364,7 @@ impl Backlog {
             match self.tails.get_mut(&lane) {
                 Some(tail) => *tail = sequence,
                 None => {
-                    self.tails.insert(LaneKey { lane: lane.lane, key: lane.key.to_owned() }, sequence);
+                    self.tails.insert(LaneKey { resource: lane.resource, key: lane.key.to_owned() }, sequence);
                 }
             }
         }
@@ -414,14 +408,6 @@ fn recreates(record: &Record) -> bool {
     record.old().is_some_and(|old| record.object().is_some_and(|object| object.uid() != old.uid()))
 }
 
-/// Returns the object before a change and after it.
-fn before_and_after(record: &Record) -> Option<(&Object, &Object)> {
-    match &record.change {
-        Change::Updated { old, object, .. } => Some((old, object)),
-        _ => record.object().map(|object| (object, object)),
-    }
-}
-
 #[cfg(test)]
 impl Backlog {
     /// Asserts the invariants between two calls.
@@ -441,7 +427,7 @@ impl Backlog {
         }
         let mut alive = HashMap::<_, usize>::new();
         for entry in self.entries.values().filter(|entry| !entry.dead) {
-            *alive.entry(entry.lane().map(|lane| (lane.lane, lane.key))).or_default() += 1;
+            *alive.entry(entry.lane().map(|lane| (lane.resource, lane.key))).or_default() += 1;
         }
         alive.remove(&None);
         assert!(alive.values().all(|count| *count <= 2), "what waits of one living object is bounded");

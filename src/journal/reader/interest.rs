@@ -6,8 +6,8 @@ use super::JournalReader;
 use crate::{
     change::{Cause, Change},
     journal::{
-        ChangeKind, ChangeSet, Interest, Record, Sequence, UnitId,
-        units::{Crossing, JournalUnit, Lane, Units},
+        ChangeKind, ChangeSet, Interest, Record, Sequence, TypeNumber, UnitId,
+        units::{JournalUnit, Units},
     },
 };
 
@@ -18,9 +18,8 @@ pub(super) struct Sight {
     joined: Option<Sequence>,
     /// Set while the unit is part of the interest. If not set, the reader is about to leave the unit.
     wanted: bool,
-    /// The reader gets every nth resync of the unit, counted from `base`; 0 means none (S-11).
+    /// The reader gets every nth resync of the unit; 0 means none (S-11).
     resync_every: u32,
-    base: u32,
 }
 
 impl Sight {
@@ -28,19 +27,14 @@ impl Sight {
     pub(super) fn of_last_run() -> Self {
         Self { joined: Some(Sequence(0)), ..Self::default() }
     }
-
-    fn is_resync_due(&self, round: u32) -> bool {
-        self.joined.is_some()
-            && self.resync_every > 0
-            && round.wrapping_sub(self.base).is_multiple_of(self.resync_every)
-    }
 }
 
 impl JournalReader {
-    pub(crate) fn forget_unit(&mut self, unit: UnitId, lane: Option<Lane>) {
+    /// Forgets a unit, and its type if it was the last unit of that.
+    pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
         self.units.remove(&unit);
-        if let Some(lane) = lane {
-            self.marks.remove(&lane);
+        if let Some(resource) = resource {
+            self.marks.remove(&resource);
         }
     }
 
@@ -49,7 +43,7 @@ impl JournalReader {
         &mut self,
         interest: &Interest,
         units: &Units,
-        synced: &HashMap<Lane, Sequence>,
+        synced: &HashMap<TypeNumber, Sequence>,
         last: Sequence,
     ) {
         if self.abandoned {
@@ -60,19 +54,16 @@ impl JournalReader {
         self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
         for (unit, sight) in &mut self.units {
             sight.wanted = interest.units.contains_key(unit);
-            let every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
-            if every != sight.resync_every {
-                (sight.resync_every, sight.base) = (every, units[unit].round);
-            }
+            sight.resync_every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
         }
         self.touch();
         for (id, wanted) in &interest.units {
             let unit = &units[id];
             let joined = (!wanted.joins).then_some(last);
-            let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every, base: unit.round };
+            let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every };
             self.units.entry(*id).or_insert(sight);
-            if let Some(synced) = synced.get(&unit.origin.lane) {
-                self.mark(unit.origin.lane, *synced);
+            if let Some(synced) = synced.get(&unit.terms.resource) {
+                self.mark(unit.terms.resource, *synced);
             }
         }
     }
@@ -88,53 +79,46 @@ impl JournalReader {
         for record in records {
             if matches!(record.change, Change::Synced { .. }) {
                 // A `Synced` concerns the whole type, not only the unit that reports it.
-                let lane = unit.origin.lane;
-                let is_of_type = |id: &UnitId| units.get(id).is_some_and(|unit| unit.origin.lane == lane);
+                let resource = unit.terms.resource;
+                let is_of_type = |id: &UnitId| units.get(id).is_some_and(|unit| unit.terms.resource == resource);
                 let mut of_type = self.units.iter().filter(|(id, _)| is_of_type(id)).peekable();
                 let wants_type = of_type.peek().is_some();
                 let sees_type = of_type.any(|(_, sight)| sight.joined.is_some_and(|joined| joined < record.sequence));
                 if wants_type {
-                    self.mark(lane, record.sequence);
+                    self.mark(resource, record.sequence);
                 }
                 if sees_type && self.changes.has(ChangeSet::SYNCED) {
-                    self.take(record, unit.origin, true);
+                    self.take(record, unit.terms, true);
                 }
             } else if sees {
-                self.take(record, unit.origin, self.wants(&record.change, unit));
+                self.take(record, unit.terms, self.wants(&record.change, unit));
             }
         }
         self.settle();
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join or leave. Returns true if one of them is wanted. `resync_every` is the interest at the time
-    /// of the call, because the interest may have changed since.
-    pub(crate) fn cross(
-        &mut self,
-        crossing: Crossing,
-        records: &[Record],
-        last: Sequence,
-        unit: &JournalUnit,
-        resync_every: u32,
-    ) -> bool {
-        if self.abandoned || self.sees(unit.id) == (crossing == Crossing::Join) {
+    /// Takes the records of a join, or else of a leave. Returns true if one of them is wanted.
+    pub(crate) fn cross(&mut self, joins: bool, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
+        if self.abandoned || self.sees(unit.id) == joins {
             return false;
         }
         let before = self.tally.stats.wanted;
         self.touch();
-        self.kept.joining.remove(&unit.id);
-        if crossing == Crossing::Join {
-            let unseen = Sight { wanted: true, resync_every, ..Sight::default() };
-            let sight = self.units.entry(unit.id).or_insert(unseen);
-            (sight.joined, sight.base) = (Some(last), unit.round);
-            self.mark(unit.origin.lane, last);
+        if let Some(stored) = &mut self.stored {
+            stored.joining.remove(&unit.id);
+        }
+        if joins {
+            let unseen = Sight { wanted: true, ..Sight::default() };
+            self.units.entry(unit.id).or_insert(unseen).joined = Some(last);
+            self.mark(unit.terms.resource, last);
         } else if let Some(sight) = self.units.get_mut(&unit.id).filter(|sight| sight.wanted) {
             sight.joined = None; // the unit stays in the interest and can be joined again
         } else {
             self.units.remove(&unit.id);
         }
         for record in records {
-            self.take(record, unit.origin, self.wants(&record.change, unit));
+            self.take(record, unit.terms, self.wants(&record.change, unit));
         }
         self.settle();
         self.tally.stats.wanted > before
@@ -147,29 +131,25 @@ impl JournalReader {
     fn wants(&self, change: &Change, unit: &JournalUnit) -> bool {
         match change {
             Change::Unchanged { cause: Cause::Resync { round }, .. } => self.is_resync_due(unit.id, *round),
-            _ => self.changes.takes(ChangeKind::of(change), change.cause(), unit.late),
+            _ => self.changes.takes(ChangeKind::of(change), change.cause(), unit.terms.late),
         }
     }
 
-    /// Returns n if the reader gets every nth resync of the unit; 0 means none.
-    pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
-        self.units.get(&unit).map_or(0, |sight| sight.resync_every)
-    }
-
     pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(|sight| sight.is_resync_due(round))
+        let is_due = |sight: &Sight| sight.joined.is_some() && round.is_multiple_of(sight.resync_every);
+        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(is_due)
     }
 
-    fn mark(&mut self, lane: Lane, position: Sequence) {
-        let mark = self.marks.entry(lane).or_insert(position);
+    fn mark(&mut self, resource: TypeNumber, position: Sequence) {
+        let mark = self.marks.entry(resource).or_insert(position);
         *mark = position.max(*mark);
     }
 
-    pub(crate) fn has_synced(&self, units: &Units, synced: &HashMap<Lane, Sequence>) -> bool {
+    pub(crate) fn has_synced(&self, units: &Units, synced: &HashMap<TypeNumber, Sequence>) -> bool {
         let oldest = self.first();
         let is_past = |position: Sequence| oldest.is_none_or(|oldest| oldest > position);
         let is_done = |(id, sight): (&UnitId, &Sight)| {
-            let synced = units.get(id).and_then(|unit| synced.get(&unit.origin.lane));
+            let synced = units.get(id).and_then(|unit| synced.get(&unit.terms.resource));
             sight.joined.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
         };
         !self.abandoned && self.units.iter().all(is_done)

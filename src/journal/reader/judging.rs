@@ -40,8 +40,9 @@ impl JournalReader {
             for waiting in self.again.iter_mut().chain(&mut self.queue.waiting) {
                 waiting.judged |= judged.wanted.binary_search(&waiting.sequence()).is_ok();
             }
-            if let Some(spill) = &mut self.spill {
-                spill.pass(judged.wanted.iter().map(|position| position.0));
+            if let Some(stored) = &mut self.stored {
+                let wanted = judged.wanted.iter().map(|position| position.0);
+                stored.passed.extend(wanted.filter(|position| stored.spilled.contains(*position)));
             }
         }
         let mut refused = self.take_in_flight(&judged.refused).len();
@@ -49,14 +50,10 @@ impl JournalReader {
             let is_kept = |waiting: &WaitingRecord| !judged.refuses(waiting.sequence());
             let before = self.again.len() + self.queue.waiting.len();
             self.again.retain(is_kept);
-            std::mem::take(&mut self.queue)
-                .waiting
-                .into_iter()
-                .filter(is_kept)
-                .for_each(|waiting| self.queue.push(waiting));
+            self.queue.retain(is_kept);
             refused += before - self.again.len() - self.queue.waiting.len();
-            if let Some(spill) = &mut self.spill {
-                refused += judged.refused.iter().filter(|position| spill.remove(position.0)).count();
+            if let Some(stored) = &mut self.stored {
+                refused += judged.refused.iter().filter(|position| stored.remove(position.0)).count();
             }
         }
         self.tally.stats.filtered += refused as u64;

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use crate::journal::{Bounds, Record, Sequence, units::RecordOrigin};
+use crate::journal::{Bounds, Record, Sequence, UnitTerms};
 
 /// A waiting record. An unwanted one always follows a wanted one: it changes the known state of its object.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingRecord {
     pub(super) record: Record,
-    pub(super) origin: RecordOrigin,
+    /// Terms of its unit.
+    pub(super) terms: UnitTerms,
     pub(super) wanted: bool,
     /// Set when the record passed the filter, or was wanted when there was no filter.
     pub(super) judged: bool,
@@ -46,6 +47,10 @@ impl Queue {
         load.events += 1;
         load.bytes += waiting.record.body_bytes();
         self.waiting.push_back(waiting);
+    }
+
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&WaitingRecord) -> bool) {
+        std::mem::take(self).waiting.into_iter().filter(is_kept).for_each(|waiting| self.push(waiting));
     }
 
     /// Removes the first record, and the unwanted records directly behind it.

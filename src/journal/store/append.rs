@@ -1,14 +1,13 @@
 //! Appends. Each one is a single batch of fjall with heads, bodies, states of objects, and versions reached.
 
-use std::{collections::HashMap, sync::atomic::Ordering::SeqCst};
+use std::{num::NonZero, sync::atomic::Ordering::SeqCst};
 
 use fjall::OwnedWriteBatch;
-use foldhash::fast::RandomState;
 
 use super::{
     Append, Fault, Files, Store, StoreError,
     body::{Pointer, encode_body, object_key, old_key, sequence_key},
-    recent::{Print, Recent},
+    recent::{ObjectState, Recent},
     record::{Head, Old, StoredBody},
     state,
     tail::{MARK_KEY, Mark},
@@ -60,6 +59,7 @@ impl Store {
                 writer.batch.insert(&files.meta, MARK_KEY, mark.encode());
             }
             files.commit(writer.batch)?;
+            writer.recent.shrink(&writer.removed);
             lock(&inner.recent).insert(append.unit, writer.recent);
             if let Some((number, _)) = dictionaries.last() {
                 packer.written(*number);
@@ -79,35 +79,14 @@ struct Writer<'a> {
     batch: OwnedWriteBatch,
     packer: &'a Packer,
     recent: Recent,
-    /// States that this append has changed.
-    changed: HashMap<Vec<u8>, Option<State>, RandomState>,
-}
-
-/// Stored state of an object.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    sequence: u64,
-    print: Option<Print>,
-}
-
-impl State {
-    /// Returns true if this is the state with that print. Without a version no two states are equal.
-    fn is(&self, print: Option<Print>) -> bool {
-        print.is_some() && self.print == print
-    }
-}
-
-/// Prints of the states in a change.
-#[derive(Clone, Copy, Debug)]
-struct Prints {
-    object: Option<Print>,
-    old: Option<Print>,
+    /// Objects that this append removed, as keys of `recent`.
+    removed: Vec<u128>,
 }
 
 impl<'a> Writer<'a> {
     fn new(files: &'a Files, append: &'a Append<'a>, packer: &'a Packer, recent: Recent) -> Self {
         let batch = OwnedWriteBatch::with_capacity(files.db.clone(), append.changes.len() * 3 + 3);
-        Self { files, append, batch, packer, recent, changed: HashMap::default() }
+        Self { files, append, batch, packer, recent, removed: Vec::new() }
     }
 
     fn put(&mut self, change: &Change, sequence: u64) -> Result<(), Fault> {
@@ -122,25 +101,25 @@ impl<'a> Writer<'a> {
 
     /// Writes the bodies that the store does not have yet, and the new location of the object's state.
     fn put_object(&mut self, change: &Change, object: &Object, head: &mut Head<'_>) -> Result<(), Fault> {
-        let key = object_key(head.unit, object.key());
-        let mut print = |object: &Object| self.recent.print(&key, object.uid(), object.resource_version());
-        let prints = Prints { object: print(object), old: change.old().and_then(print) };
-        let state = self.state(&key, prints)?;
+        let object_key = object_key(head.unit, object.key());
+        let (key, print) = (self.recent.key(&object_key), self.recent.print_of(object));
+        let state = self.state(&object_key, key)?;
         // With these causes, the same version may have another body, because the configuration may have changed what is kept.
         let may_differ = matches!(head.cause, Some(Cause::Reload | Cause::Downtime));
-        head.body = match &state {
-            Some(state) if state.is(prints.object) && !may_differ => StoredBody::At(state.sequence),
+        head.body = match state {
+            Some(state) if state.is(print) && !may_differ => StoredBody::At(state.sequence.get()),
             _ => StoredBody::Own,
         };
         if head.body == StoredBody::Own {
             self.put_body(&sequence_key(head.sequence), object);
         }
-        head.old = match (change.old(), &state) {
-            (None, _) => Old::None,
-            (Some(_), Some(state)) if !head.is_addressed() && head.body == StoredBody::Own && state.is(prints.old) => {
+        let brings_state = !head.is_addressed() && head.body == StoredBody::Own;
+        head.old = match change.old() {
+            None => Old::None,
+            Some(old) if brings_state && state.is_some_and(|state| state.is(self.recent.print_of(old))) => {
                 Old::Superseded
             }
-            (Some(old), _) => {
+            Some(old) => {
                 self.put_body(&old_key(head.sequence), old);
                 Old::Own
             }
@@ -149,27 +128,17 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         if matches!(head.kind, ChangeKind::Deleted | ChangeKind::Removed) {
-            head.supersedes = state.map(|state| state.sequence);
-            self.batch.remove(&self.files.objects, key.as_slice());
-            self.supersede(key, state, None);
-        } else if head.body == StoredBody::Own {
-            head.supersedes = state.map(|state| state.sequence);
+            head.supersedes = state.map(|state| state.sequence.get());
+            self.batch.remove(&self.files.objects, object_key.as_slice());
+            self.recent.put(key, None);
+            self.removed.push(key);
+        } else if brings_state {
+            head.supersedes = state.map(|state| state.sequence.get());
             let pointer = Pointer::to(head.sequence, object);
-            self.batch.insert(&self.files.objects, key.as_slice(), pointer.encode());
-            self.supersede(key, state, Some(State { sequence: head.sequence, print: prints.object }));
+            self.batch.insert(&self.files.objects, object_key.as_slice(), pointer.encode());
+            self.recent.put(key, NonZero::new(head.sequence).map(|sequence| ObjectState { sequence, print }));
         }
         Ok(())
-    }
-
-    /// Notes the new state of an object.
-    fn supersede(&mut self, key: Vec<u8>, before: Option<State>, now: Option<State>) {
-        if let Some(print) = before.and_then(|state| state.print) {
-            self.recent.remove(print);
-        }
-        if let Some(State { sequence, print: Some(print) }) = now {
-            self.recent.put(print, sequence);
-        }
-        self.changed.insert(key, now);
     }
 
     fn put_body(&mut self, key: &[u8], object: &Object) {
@@ -177,22 +146,18 @@ impl<'a> Writer<'a> {
         self.batch.insert(&self.files.bodies, key, body);
     }
 
-    /// Returns the stored state of an object. In most cases it is one of the states in the change.
-    fn state(&mut self, key: &[u8], prints: Prints) -> Result<Option<State>, Fault> {
-        for print in [prints.old, prints.object].into_iter().flatten() {
-            if let Some(sequence) = self.recent.find(print) {
-                return Ok(Some(State { sequence, print: Some(print) }));
-            }
-        }
-        if let Some(changed) = self.changed.get(key) {
-            return Ok(*changed);
-        }
-        let Some(value) = self.files.objects.get(key)? else { return Ok(None) };
-        let unreadable = || {
-            let what = format!("the location of {} is unreadable", String::from_utf8_lossy(key));
-            Fault::corrupt(self.files.objects.path(), what)
-        };
-        let Pointer { sequence, uid, resource_version } = Pointer::decode(&value).ok_or_else(unreadable)?;
-        Ok(Some(State { sequence, print: self.recent.print(key, uid.as_str(), resource_version) }))
+    /// Returns the stored state of an object.
+    fn state(&self, object_key: &[u8], key: u128) -> Result<Option<ObjectState>, Fault> {
+        self.recent.state(key, || {
+            let Some(value) = self.files.objects.get(object_key)? else { return Ok(None) };
+            let state = Pointer::decode(&value).and_then(|Pointer { sequence, uid, resource_version }| {
+                let print = self.recent.print(uid.as_str(), resource_version);
+                NonZero::new(sequence).map(|sequence| ObjectState { sequence, print })
+            });
+            state.map(Some).ok_or_else(|| {
+                let what = format!("the location of {} is unreadable", String::from_utf8_lossy(object_key));
+                Fault::corrupt(self.files.objects.path(), what)
+            })
+        })
     }
 }

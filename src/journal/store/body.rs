@@ -5,7 +5,7 @@ use crate::{
     journal::UnitId,
     object::{
         ChangedBy, Identity, KeyRef, Object,
-        codec::{self, Codec, CodecError},
+        codec::{self, Codec},
         packer::Packer,
     },
 };
@@ -47,19 +47,8 @@ pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
     })
 }
 
-/// Reason why a body is unreadable.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(super) enum BodyError {
-    #[error("it has an unknown form")]
-    Form,
-    #[error("its dictionary {0} is missing")]
-    Dictionary(u8),
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-}
-
-/// Decodes the output of [`encode_body`].
-pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<Object, BodyError> {
+/// Decodes the output of [`encode_body`]. The error says why it is unreadable.
+pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<Object, String> {
     let mut wire = Wire(value);
     let head = (|| {
         let form = wire.byte()?;
@@ -75,18 +64,21 @@ pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Res
         let who = wire.bytes(who_bytes)?;
         (who.is_empty() || ChangedBy::decode(who).is_some()).then_some((codec, number, len, uid, resource_version, who))
     })();
-    let (codec, number, len, uid, resource_version, who) = head.ok_or(BodyError::Form)?;
+    let (codec, number, len, uid, resource_version, who) = head.ok_or("it has an unknown form")?;
     let identity = Identity { namespace: key.namespace, name: key.name, uid: uid.as_str(), resource_version };
     let object = if let Some(codec) = codec {
         let dictionary = match number {
             0 => None,
-            number => Some(packer.dictionary(number).ok_or(BodyError::Dictionary(number))?),
+            number => {
+                let missing = || format!("its dictionary {number} is missing");
+                Some(packer.dictionary(number).ok_or_else(missing)?)
+            }
         };
-        codec::of_packed(identity, wire.0, len, codec, dictionary)?
+        codec::of_packed(identity, wire.0, len, codec, dictionary)
     } else {
-        codec::plain(identity, wire.0, len)?
+        codec::plain(identity, wire.0, len)
     };
-    Ok(object.with_who(who))
+    object.map(|object| object.with_who(who)).map_err(|error| error.to_string())
 }
 
 /// Location of an object's state, with its uid and version.
@@ -139,20 +131,12 @@ pub(super) enum Part {
 
 /// Returns the key of a coalesced record's body. It is longer than the other keys of the sequence, and sorted after them.
 pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec<u8> {
-    let mut out = Vec::with_capacity(9 + reader.len());
-    out.extend_from_slice(&sequence.to_be_bytes());
-    out.push(part as u8);
-    out.extend_from_slice(reader.as_bytes());
-    out
+    [&sequence.to_be_bytes()[..], &[part as u8], reader.as_bytes()].concat()
 }
 
 /// Returns the key of a coalesced record's head.
 pub(super) fn compacted_key(reader: &str, sequence: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(reader.len() + 9);
-    out.extend_from_slice(reader.as_bytes());
-    out.push(0);
-    out.extend_from_slice(&sequence.to_be_bytes());
-    out
+    [reader.as_bytes(), &[0], &sequence.to_be_bytes()].concat()
 }
 
 /// Splits a [`compacted_key`] into the name of the reader and the sequence.
@@ -164,12 +148,7 @@ pub(super) fn split_compacted_key(key: &[u8]) -> Option<(&str, u64)> {
 
 /// Returns the key of an object. The keys of a unit are sorted by namespace and name.
 pub(super) fn object_key(unit: UnitId, key: KeyRef<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(5 + key.namespace.len() + key.name.len());
-    out.extend_from_slice(&unit.0.to_be_bytes());
-    out.extend_from_slice(key.namespace.as_bytes());
-    out.push(0);
-    out.extend_from_slice(key.name.as_bytes());
-    out
+    [&unit.0.to_be_bytes()[..], key.namespace.as_bytes(), &[0], key.name.as_bytes()].concat()
 }
 
 /// Splits the key of an object into namespace and name.

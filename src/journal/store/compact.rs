@@ -13,13 +13,12 @@ use fjall::{OwnedWriteBatch, UserValue};
 use roaring::RoaringTreemap;
 
 use super::{
-    Fault, Files, Store, StoreError, StoredReader,
+    Fault, Files, Inner, Store, StoreError, StoredReader,
     body::{Part, compacted_body_key, compacted_key, old_key, sequence_key, split_compacted_key},
-    entries::{ENTRIES_A_BATCH, decode_entry, forget_all_but, known_of, remove_entries, remove_entry, unreadable},
     read::{Finder, head_of},
     record::{Head, Old, StoredBody},
     state,
-    wire::put_number,
+    wire::{Wire, put_number},
 };
 use crate::{
     journal::{
@@ -31,6 +30,8 @@ use crate::{
 
 /// Number of entries scanned per call.
 const ENTRIES_A_SCAN: usize = 16_384;
+/// Number of entries removed per batch.
+const ENTRIES_A_BATCH: usize = 4096;
 
 /// Compaction of one reader's records, in steps. Its memory grows with the number of objects.
 #[derive(Debug)]
@@ -262,16 +263,58 @@ pub(super) fn recover(files: &Files, readers: &mut [StoredReader]) -> Result<Has
         }
     }
     let is_known = |name: &String| readers.iter().any(|reader| reader.name == *name);
-    let gone: Vec<_> = found.extract_if(|name, _| !is_known(name)).collect();
-    for (name, places) in gone {
-        let places: Vec<u64> = places.iter().collect();
-        for part in places.chunks(ENTRIES_A_BATCH) {
-            remove_entries(files, &name, part)?;
-        }
+    for (name, places) in found.extract_if(|name, _| !is_known(name)) {
+        remove_entries(files, &name, &places)?;
     }
     for reader in readers {
         let needed = &reader.pending | &reader.given_up;
         reader.compacted = found.get(&reader.name).map(|places| places & needed).unwrap_or_default();
     }
     Ok(found)
+}
+
+/// Decodes an entry. Returns its head, and the position that the object comes from.
+pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
+    let mut wire = Wire(value);
+    let decoded = wire.number().and_then(|behind| Some((place + behind, Head::decode(place, wire.0)?)));
+    decoded.ok_or_else(|| unreadable(files, place))
+}
+
+fn unreadable(files: &Files, place: u64) -> Fault {
+    Fault::corrupt(files.compacted.path(), format!("the coalesced record {place} is unreadable"))
+}
+
+/// Removes the entries of a reader that are not in `needed`.
+pub(super) fn forget_all_but(inner: &Inner, files: &Files, reader: &str, needed: &RoaringTreemap) -> Result<(), Fault> {
+    let known = known_of(inner, reader);
+    let stale = &known - needed;
+    if !stale.is_empty() {
+        remove_entries(files, reader, &stale)?;
+        lock(&inner.compacted).insert(reader.to_owned(), known - stale);
+        lock(&inner.compacted).retain(|_, known| !known.is_empty());
+    }
+    Ok(())
+}
+
+fn remove_entries(files: &Files, reader: &str, positions: &RoaringTreemap) -> Result<(), Fault> {
+    let positions: Vec<u64> = positions.iter().collect();
+    for part in positions.chunks(ENTRIES_A_BATCH) {
+        let mut batch = files.db.batch();
+        for position in part {
+            remove_entry(files, &mut batch, reader, *position);
+        }
+        files.commit(batch)?;
+    }
+    Ok(())
+}
+
+fn remove_entry(files: &Files, batch: &mut OwnedWriteBatch, reader: &str, position: u64) {
+    batch.remove(&files.compacted, compacted_key(reader, position));
+    for part in [Part::Object, Part::Old] {
+        batch.remove(&files.bodies, compacted_body_key(reader, position, part));
+    }
+}
+
+fn known_of(inner: &Inner, reader: &str) -> RoaringTreemap {
+    lock(&inner.compacted).get(reader).cloned().unwrap_or_default()
 }

@@ -18,11 +18,8 @@ pub struct StoreError {
 /// Cause of an error.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The user may not write, or the file system is read-only.
-    NotWritable(io::Error),
     /// Another process uses the directory. Contains its id, if known.
     Locked(Option<u32>),
-    DiskFull(io::Error),
     /// Files are inconsistent, and not only at the end of an interrupted run.
     Corrupt {
         file: PathBuf,
@@ -68,16 +65,6 @@ impl Fault {
         Self::Corrupt { file: file.into(), what: what.into() }
     }
 
-    /// Classifies an error of the system by its remedy.
-    fn of_io(source: io::Error) -> Self {
-        use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        match source.kind() {
-            StorageFull | QuotaExceeded | FileTooLarge => Self::DiskFull(source),
-            PermissionDenied | ReadOnlyFilesystem => Self::NotWritable(source),
-            _ => Self::Io(source),
-        }
-    }
-
     /// Returns the error of an `action` in `dir`.
     pub(super) fn tell(self, dir: &Path, action: &'static str) -> StoreError {
         use fjall::{Error, LsmError};
@@ -87,10 +74,9 @@ impl Fault {
                 NotFound | UnexpectedEof => {
                     Self::corrupt(dir.join(DB), format!("a file is missing or too short: {source}"))
                 }
-                _ => Self::of_io(source),
+                _ => Self::Io(source),
             },
-            Self::Io(source) => Self::of_io(source),
-            Self::Fjall(Error::Poisoned) => probe(dir).map_or_else(Self::of_io, |()| Self::Failed),
+            Self::Fjall(Error::Poisoned) => probe(dir).map_or_else(Self::Io, |()| Self::Failed),
             Self::Fjall(Error::Locked) => Self::Locked(None),
             Self::Fjall(error) => Self::corrupt(dir.join(DB), error.to_string()),
             fault => fault,
@@ -109,13 +95,9 @@ fn probe(dir: &Path) -> io::Result<()> {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let (dir, action) = (self.dir.display(), self.action);
         match &self.fault {
-            Fault::NotWritable(source) => write!(
-                f,
-                "cannot write to the state directory {dir}: {source}; give this user write access, or set another \
-                 directory in `[state] dir`"
-            ),
             Fault::Locked(owner) => {
                 let owner = owner.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
                 write!(
@@ -124,11 +106,6 @@ impl fmt::Display for StoreError {
                      `[state] dir`"
                 )
             }
-            Fault::DiskFull(source) => write!(
-                f,
-                "the disk of the state directory {dir} is full: {source}; free disk space, or lower `[state] \
-                 max_bytes`; a running engine then continues"
-            ),
             Fault::Corrupt { file, what } => write!(
                 f,
                 "the state in {} is damaged: {what}; move the directory {dir} away and start again; all objects are \
@@ -157,7 +134,19 @@ impl fmt::Display for StoreError {
                 "the state in {dir} takes no writes because an earlier one failed; it is reopened automatically"
             ),
             Fault::Closed => write!(f, "the state in {dir} is closed"),
-            Fault::Io(source) => write!(f, "failed to {action} in the state directory {dir}: {source}"),
+            Fault::Io(source) => match source.kind() {
+                PermissionDenied | ReadOnlyFilesystem => write!(
+                    f,
+                    "cannot write to the state directory {dir}: {source}; give this user write access, or set another \
+                     directory in `[state] dir`"
+                ),
+                StorageFull | QuotaExceeded | FileTooLarge => write!(
+                    f,
+                    "the disk of the state directory {dir} is full: {source}; free disk space, or lower `[state] \
+                     max_bytes`; a running engine then continues"
+                ),
+                _ => write!(f, "failed to {action} in the state directory {dir}: {source}"),
+            },
             Fault::Fjall(source) => write!(f, "failed to {action} in the state directory {dir}: {source}"),
         }
     }
@@ -166,7 +155,7 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.fault {
-            Fault::NotWritable(source) | Fault::DiskFull(source) | Fault::Io(source) => Some(source),
+            Fault::Io(source) => Some(source),
             _ => None,
         }
     }

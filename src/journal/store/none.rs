@@ -6,8 +6,8 @@ use roaring::RoaringTreemap;
 
 mod parts;
 
-pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit};
-use super::{ChangeKind, Held, Record, Sequence, UnitId};
+pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, StoredReader, StoredUnit};
+use super::{ChangeKind, Record, Sequence, UnitId};
 use crate::{
     build_info,
     change::Cause,
@@ -30,18 +30,6 @@ pub struct Head<'a> {
     never: Infallible,
 }
 
-/// Compaction of one reader's records.
-#[derive(Debug)]
-pub(crate) struct Compactor {
-    pub(crate) scan_from: Option<u64>,
-}
-
-impl Compactor {
-    pub(crate) const fn new(_: &str) -> Self {
-        Self { scan_from: None }
-    }
-}
-
 /// Data that one step of a compaction writes.
 #[derive(Debug)]
 pub(crate) struct CompactionStep {
@@ -62,10 +50,6 @@ impl Store {
         match self.0 {}
     }
 
-    pub(crate) fn reopen(&self) -> Result<(), StoreError> {
-        match self.0 {}
-    }
-
     pub(crate) fn close(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
@@ -74,23 +58,11 @@ impl Store {
         match self.0 {}
     }
 
-    pub(crate) fn shrink(&self) -> Result<(), StoreError> {
-        match self.0 {}
-    }
-
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        match self.0 {}
-    }
-
     pub(crate) fn dir(&self) -> &Path {
         match self.0 {}
     }
 
     pub(crate) fn append(&self, _: &Append<'_>) -> Result<(), StoreError> {
-        match self.0 {}
-    }
-
-    pub(crate) fn load(&self, _: &[u64]) -> Result<Vec<Record>, StoreError> {
         match self.0 {}
     }
 
@@ -122,14 +94,6 @@ impl Store {
         match self.0 {}
     }
 
-    pub(crate) fn retain(&self, _: Sequence) -> Result<Retained, StoreError> {
-        match self.0 {}
-    }
-
-    pub(crate) fn seal(&self) -> Result<(), StoreError> {
-        match self.0 {}
-    }
-
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         match self.0 {}
     }
@@ -144,14 +108,6 @@ impl Store {
     }
 
     pub(crate) fn place_at(&self, _: i64, _: Sequence) -> Result<Sequence, StoreError> {
-        match self.0 {}
-    }
-
-    pub(crate) fn scan_compacted(&self, _: &mut Compactor) -> Result<(), StoreError> {
-        match self.0 {}
-    }
-
-    pub(crate) fn plan_compaction(&self, _: &mut Compactor, _: &Held) -> Result<CompactionStep, StoreError> {
         match self.0 {}
     }
 

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, File, Permissions},
-    io,
+    fs::{self, File, Permissions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     path::Path,
     sync::{
@@ -16,12 +16,11 @@ use fjall::PersistMode;
 use tracing::{info, warn};
 
 use super::{
-    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, compact,
+    DB, Fault, Files, Inner, Recovered, State, Store, StoreError, compact,
     parts::FORMAT_FILE,
     read,
-    replace::replace,
     retain::FIRST_KEY,
-    seal::{self, Facts, Sealer},
+    seal::{self, Facts, Sealer, replace},
     state, sync,
 };
 use crate::{
@@ -134,6 +133,32 @@ fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
     Ok((Store { inner: Arc::new(inner) }, recovered))
 }
 
+/// Lock on a state directory, until it is dropped. The system releases it when the process ends for any reason.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock. If another process has it, the error contains its id.
+    pub(super) fn take(dir: &Path) -> Result<Self, Fault> {
+        let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                let read = file.read_to_string(&mut owner);
+                return Err(Fault::Locked(read.ok().and_then(|_| owner.trim().parse().ok())));
+            }
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Self { _file: file })
+    }
+}
+
 fn seal_or_warn(sealer: &Sealer, dir: &Path) {
     if let Err(error) = sealer.seal(dir) {
         warn!(dir = %dir.display(), %error, "cannot write the seal of the state; the previous one is kept");
@@ -190,7 +215,9 @@ fn begin(
     let earlier_id = files.meta.get(JOURNAL_ID_KEY)?;
     if let Some(sealed) = sealed {
         let id = earlier_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        sealed.check(&Facts::new(&id, last, &readers))?;
+        if let Some(what) = sealed.lost(&Facts::new(&id, last, &readers)) {
+            return Err(Fault::Lost(what));
+        }
     }
     if format < FORMAT {
         // If the process ends between these steps, the next start repeats them.

@@ -100,8 +100,6 @@ pub struct Recovered {
 /// Result of [`Store::retain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// Number of removed records.
-    pub removed: u64,
     /// First position whose record is kept.
     pub first: Sequence,
     /// Set when there is more to remove: call again.

@@ -1,23 +1,25 @@
-//! Reading of heads, of records with their bodies, and of states of objects.
+//! Reading of heads, of records with their bodies, of pages of the log, and of states of objects.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::{ops::RangeBounds, sync::atomic::Ordering::SeqCst};
 
 use fjall::{Keyspace, KvPair, UserValue};
 
 use super::{
-    Fault, Files, Inner, Store, StoreError,
+    Fault, Files, Inner, LogPage, PageSize, Store, StoreError,
     body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
-    entries::decode_entry,
+    compact::decode_entry,
     record::{Head, Old, StoredBody},
 };
 use crate::{
-    journal::{Record, Sequence, UnitId},
+    journal::{ChangeKind, Record, Sequence, UnitId},
     mutex::lock,
     object::{KeyRef, Object, packer::Packer},
 };
 
 /// Average gap between requested sequences below which one scan is cheaper than single lookups.
 const CLOSE: u64 = 4;
+/// Maximum number of heads read for a page.
+const PAGE_HEADS_MAX: usize = 4_096;
 
 impl Store {
     /// Reads records with their bodies, in the requested order. Leaves out records that are not kept.
@@ -29,12 +31,70 @@ impl Store {
     pub fn heads(&self, after: Sequence, visit: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
         self.with("read records", |inner, files| {
             let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
-            for entry in files.records.range(sequence_key(from)..) {
-                let (key, value) = entry.into_inner()?;
-                let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+            for head in heads_in(files, from..) {
+                let (sequence, value) = head?;
                 visit(&head_of(files, sequence, &value)?);
             }
             Ok(())
+        })
+    }
+
+    /// Reads the part of the log after `range.0` and up to `range.1`. Leaves out records of unknown units, unchanged objects,
+    /// and records for one reader alone.
+    pub fn page(
+        &self,
+        range: (Sequence, Sequence),
+        size: PageSize,
+        is_known: &dyn Fn(UnitId) -> bool,
+    ) -> Result<LogPage, StoreError> {
+        self.with("read records", |inner, files| {
+            let (after, until) = range;
+            let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
+            let (mut wanted, mut bytes, mut missing, mut to) = (Vec::new(), 0, 0, until);
+            if from <= until.0 {
+                for (looked, head) in heads_in(files, from..=until.0).enumerate() {
+                    let (sequence, value) = head?;
+                    let head = head_of(files, sequence, &value)?;
+                    let is_news = !matches!(head.kind, ChangeKind::Unchanged | ChangeKind::Refreshed);
+                    let is_for_all = head.only.is_none() && is_news;
+                    let is_full = wanted.len() >= size.max_events.max(1)
+                        || (!wanted.is_empty() && bytes + head.json_bytes() > size.max_bytes);
+                    if looked >= PAGE_HEADS_MAX || (is_for_all && is_full) {
+                        to = Sequence(sequence - 1);
+                        break;
+                    }
+                    if is_for_all && is_known(head.unit) {
+                        wanted.push(sequence);
+                        bytes += head.json_bytes();
+                    } else if is_for_all {
+                        missing += 1;
+                    }
+                }
+            }
+            let records = load(inner, files, &wanted)?;
+            missing += (wanted.len() - records.len()) as u64; // a running retention has removed their bodies
+            // A retention may have removed requested records in the meantime. The caller sees that from `first`.
+            let first = Sequence(inner.first.load(SeqCst));
+            Ok(LogPage { records, to, missing, first })
+        })
+    }
+
+    /// Returns the position before the records that were appended at or after a time, up to `last`. Reads only some heads.
+    pub fn place_at(&self, micros: i64, last: Sequence) -> Result<Sequence, StoreError> {
+        self.with("read records", |inner, files| {
+            let (mut low, mut high) = (inner.first.load(SeqCst), last.0.saturating_add(1));
+            // Binary search: times grow with positions, unless a clock was set back.
+            while low < high {
+                let middle = low + (high - low) / 2;
+                let next = heads_in(files, middle..high).next().transpose()?;
+                match next {
+                    Some((sequence, value)) if head_of(files, sequence, &value)?.time_micros < micros => {
+                        low = sequence + 1;
+                    }
+                    _ => high = middle,
+                }
+            }
+            Ok(Sequence(low.saturating_sub(1)))
         })
     }
 
@@ -57,7 +117,7 @@ impl Store {
     }
 }
 
-pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
+fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
     let first = inner.first.load(SeqCst);
     let asked: Vec<u64> = sequences.iter().copied().filter(|sequence| *sequence >= first).collect();
     let (mut heads, mut bodies) = (Finder::over(&files.records, &asked), Finder::over(&files.bodies, &asked));
@@ -115,39 +175,22 @@ impl Store {
 /// Lookup of keys in the order of sequences: one by one, or with one scan if they are close to each other.
 pub(super) struct Finder<'a> {
     keyspace: &'a Keyspace,
-    walk: Option<Walk>,
+    scan: Option<fjall::Iter>,
+    /// First entry of the scan behind the last requested key.
+    ahead: Option<KvPair>,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn over(keyspace: &'a Keyspace, asked: &[u64]) -> Self {
         let ends = asked.first().zip(asked.last()).filter(|_| asked.is_sorted());
         let close = ends.filter(|(from, to)| *to - *from < asked.len() as u64 * CLOSE);
-        let walk = close.map(|(from, to)| Walk::over(keyspace, sequence_key(*from), old_key(*to)));
-        Self { keyspace, walk }
+        let scan = |(from, to): (&u64, &u64)| keyspace.range::<&[u8], _>(&sequence_key(*from)[..]..=&old_key(*to)[..]);
+        Self { keyspace, scan: close.map(scan), ahead: None }
     }
 
+    /// Returns the value of a key. With a scan, keys must be requested in order.
     pub(super) fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
-        match &mut self.walk {
-            Some(walk) => walk.find(key),
-            None => Ok(self.keyspace.get(key)?),
-        }
-    }
-}
-
-/// Scan of a range of keys. It finds the requested keys, which must come in order.
-struct Walk {
-    entries: fjall::Iter,
-    /// First entry behind the last requested key.
-    ahead: Option<KvPair>,
-}
-
-impl Walk {
-    fn over(keyspace: &Keyspace, from: [u8; 8], to: [u8; 9]) -> Self {
-        Self { entries: keyspace.range::<&[u8], _>(&from[..]..=&to[..]), ahead: None }
-    }
-
-    /// Returns the value of a key. Keys must be requested in order.
-    fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
+        let Some(scan) = &mut self.scan else { return Ok(self.keyspace.get(key)?) };
         loop {
             if let Some((_, value)) = self.ahead.take_if(|(found, _)| **found == *key) {
                 return Ok(Some(value));
@@ -155,7 +198,7 @@ impl Walk {
             if self.ahead.as_ref().is_some_and(|(found, _)| **found > *key) {
                 return Ok(None);
             }
-            let Some(entry) = self.entries.next() else { return Ok(None) };
+            let Some(entry) = scan.next() else { return Ok(None) };
             let (found, value) = entry.into_inner_if(|found| **found >= *key)?;
             self.ahead = value.map(|value| (found, value));
         }
@@ -176,6 +219,19 @@ fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Res
 /// Decodes the sequence in the key of a record.
 pub(super) fn sequence_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.try_into().ok()?))
+}
+
+/// Returns the encoded heads of the records in a range, with their sequences.
+pub(super) fn heads_in(
+    files: &Files,
+    range: impl RangeBounds<u64>,
+) -> impl Iterator<Item = Result<(u64, UserValue), Fault>> {
+    let [start, end] = [range.start_bound(), range.end_bound()].map(|bound| bound.map(|at| sequence_key(*at)));
+    files.records.range((start, end)).map(move |entry| {
+        let (key, value) = entry.into_inner()?;
+        let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+        Ok((sequence, value))
+    })
 }
 
 pub(super) fn head_of<'a>(files: &Files, sequence: u64, value: &'a [u8]) -> Result<Head<'a>, Fault> {

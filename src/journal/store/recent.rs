@@ -1,66 +1,80 @@
-//! Locations of recently written states, so that the next change of an object needs no read from the files.
+//! Stored states of recently written objects, so that the next change of an object needs no read from the files.
 
-use hashbrown::{HashTable, hash_table::Entry};
+use std::{collections::HashMap, hash::BuildHasher as _, num::NonZero};
+
+use educe::Educe;
+use foldhash::quality::RandomState;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// Maximum number of known states per unit, of 25 to 50 bytes each. When it is reached, all are forgotten.
+use crate::object::Object;
+
+/// Number of known objects per unit, of 40 to 80 bytes each, at which all are forgotten.
 const MOST: usize = 1 << 18;
 
-/// Fingerprint of a state: a 128-bit hash of key, uid and version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Print([u64; 2]);
+/// Hash of uid and version; `None` without a version, because a uid alone does not identify a state.
+pub(super) type Print = Option<NonZero<u64>>;
 
-/// Known states of one unit. An entry exists only while the object is in that state. All other states are in the files.
-#[derive(Debug)]
-pub(super) struct Recent {
-    places: HashTable<(Print, u64)>,
-    /// Secret seed, so that names cannot be chosen to make two objects share a print.
-    seed: u64,
-    text: Vec<u8>,
+/// Stored state of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ObjectState {
+    /// Sequence of the record that brought it. The first sequence is 1.
+    pub(super) sequence: NonZero<u64>,
+    pub(super) print: Print,
 }
 
-impl Default for Recent {
-    fn default() -> Self {
-        Self { places: HashTable::new(), seed: rand::random(), text: Vec::new() }
+impl ObjectState {
+    /// Returns true if this is the state with that print. Without a version no two states are equal.
+    pub(super) fn is(&self, print: Print) -> bool {
+        print.is_some() && self.print == print
     }
+}
+
+/// Known states of the objects of one unit. All other states are in the files.
+#[derive(Debug, Educe)]
+#[educe(Default)]
+pub(super) struct Recent {
+    /// State by [key](Self::key) of the object; `None` if the store has none.
+    states: HashMap<u128, Option<ObjectState>, RandomState>,
+    /// Secret seed, so that names cannot be chosen to give two objects the same key.
+    #[educe(Default = rand::random())]
+    seed: u64,
 }
 
 impl Recent {
-    /// Returns the print of a state of the object with this key. Returns `None` without a version: uid and key alone do not
-    /// identify a state.
-    pub(super) fn print(&mut self, key: &[u8], uid: &str, resource_version: &str) -> Option<Print> {
-        if resource_version.is_empty() {
-            return None;
-        }
-        self.text.clear();
-        for part in [key, b"\0", uid.as_bytes(), b"\0", resource_version.as_bytes()] {
-            self.text.extend_from_slice(part);
-        }
-        let print = xxh3_128_with_seed(&self.text, self.seed);
-        #[expect(clippy::cast_possible_truncation, reason = "two halves, bit by bit")]
-        Some(Print([(print >> 64) as u64, print as u64]))
+    /// Returns a hash of an object's key. It is wide enough that collisions need not be handled.
+    pub(super) fn key(&self, object_key: &[u8]) -> u128 {
+        xxh3_128_with_seed(object_key, self.seed)
     }
 
-    /// Returns the sequence of a state, if known.
-    pub(super) fn find(&self, print: Print) -> Option<u64> {
-        self.places.find(print.0[0], |(known, _)| *known == print).map(|(_, sequence)| *sequence)
+    pub(super) fn print(&self, uid: &str, resource_version: &str) -> Print {
+        let print = NonZero::new(self.states.hasher().hash_one((uid, resource_version)));
+        print.filter(|_| !resource_version.is_empty())
     }
 
-    /// Notes the sequence of an object's new state.
-    pub(super) fn put(&mut self, print: Print, sequence: u64) {
-        if self.places.len() >= MOST {
-            self.places.clear();
-        }
-        match self.places.entry(print.0[0], |(known, _)| *known == print, |(known, _)| known.0[0]) {
-            Entry::Occupied(mut known) => known.get_mut().1 = sequence,
-            Entry::Vacant(place) => drop(place.insert((print, sequence))),
-        }
+    pub(super) fn print_of(&self, object: &Object) -> Print {
+        self.print(object.uid(), object.resource_version())
     }
 
-    /// Notes that an object is no longer in this state.
-    pub(super) fn remove(&mut self, print: Print) {
-        if let Ok(known) = self.places.find_entry(print.0[0], |(known, _)| *known == print) {
-            known.remove();
+    /// Returns the state of an object. Calls `read` if it is not known.
+    pub(super) fn state<E>(
+        &self,
+        key: u128,
+        read: impl FnOnce() -> Result<Option<ObjectState>, E>,
+    ) -> Result<Option<ObjectState>, E> {
+        self.states.get(&key).map_or_else(read, |known| Ok(*known))
+    }
+
+    pub(super) fn put(&mut self, key: u128, state: Option<ObjectState>) {
+        self.states.insert(key, state);
+    }
+
+    /// Forgets objects without a state, or all objects if they are too many.
+    pub(super) fn shrink(&mut self, without_state: &[u128]) {
+        for key in without_state {
+            self.states.remove(key);
+        }
+        if self.states.len() >= MOST {
+            self.states.clear();
         }
     }
 }
@@ -69,40 +83,50 @@ impl Recent {
 mod tests {
     use super::*;
 
+    fn state(recent: &Recent, sequence: u64, version: &str) -> Option<ObjectState> {
+        let print = recent.print("u", version);
+        NonZero::new(sequence).map(|sequence| ObjectState { sequence, print })
+    }
+
     #[test]
-    fn state_is_found_until_object_changes() {
+    fn last_state_of_object_is_known() {
         let mut recent = Recent::default();
-        let print = recent.print(b"a/x", "u", "1").unwrap();
-        assert_eq!(recent.print(b"a/x", "u", "1"), Some(print));
-        assert_eq!(recent.find(print), None);
-        recent.put(print, 7);
-        recent.put(print, 9);
-        assert_eq!(recent.find(print), Some(9));
-        recent.remove(print);
-        assert_eq!(recent.find(print), None);
-        recent.remove(print);
+        let (a, b) = (recent.key(b"a/x"), recent.key(b"a/y"));
+        let unknown = || Err(());
+        assert_eq!(recent.state(a, unknown), Err(()));
+        for sequence in [7, 9] {
+            let state = state(&recent, sequence, "1");
+            recent.put(a, state);
+            assert_eq!((recent.state(a, unknown), recent.state(b, unknown)), (Ok(state), Err(())));
+        }
+        recent.put(a, None);
+        assert_eq!(recent.state(a, unknown), Ok(None));
+        recent.shrink(&[a]);
+        assert_eq!(recent.state(a, unknown), Err(()));
     }
 
     #[test]
     fn different_states_have_different_fingerprints() {
-        let mut recent = Recent::default();
-        let states =
-            [("a", "u", "1"), ("b", "u", "1"), ("a", "v", "1"), ("a", "u", "2"), ("a", "u1", "1"), ("au", "", "1")];
-        let prints = states.map(|(key, uid, version)| recent.print(key.as_bytes(), uid, version).unwrap());
+        let recent = Recent::default();
+        let states = [("u", "1"), ("v", "1"), ("u", "2"), ("u1", "1"), ("", "u1")];
+        let prints = states.map(|(uid, version)| recent.print(uid, version));
         for (at, print) in prints.iter().enumerate() {
-            assert!(!prints[..at].contains(print), "{:?}", states[at]);
+            assert!(print.is_some() && !prints[..at].contains(print), "{:?}", states[at]);
         }
-        assert_eq!(recent.print(b"a", "u", ""), None);
+        let state = state(&recent, 1, "").unwrap();
+        assert_eq!((state.print, state.is(state.print)), (None, false));
     }
 
     #[test]
     fn recent_states_are_cleared_at_limit() {
         let mut recent = Recent::default();
-        let print = |number: usize| Print([number as u64, 0]);
-        for number in 0..=MOST {
-            recent.put(print(number), number as u64);
+        for key in 1..MOST as u128 {
+            recent.put(key, None);
         }
-        assert_eq!(recent.places.len(), 1);
-        assert_eq!((recent.find(print(0)), recent.find(print(MOST))), (None, Some(MOST as u64)));
+        recent.shrink(&[]);
+        assert_eq!(recent.states.len(), MOST - 1);
+        recent.put(0, None);
+        recent.shrink(&[]);
+        assert!(recent.states.is_empty());
     }
 }

@@ -11,7 +11,7 @@ use fjall::{AbstractTree, OwnedWriteBatch};
 use super::{
     Files, Inner, Retained, Store, StoreError,
     body::{Pointer, old_key, sequence_key},
-    read::{head_of, sequence_of, unreadable},
+    read::{head_of, heads_in},
     record::{Head, Old, StoredBody},
     state,
 };
@@ -42,14 +42,13 @@ impl Store {
             let first = inner.first.load(SeqCst);
             let end = keep_from.0.min(inner.last.load(SeqCst) + 1);
             if end <= first {
-                return Ok(Retained { removed: 0, first: Sequence(first), more: false });
+                return Ok(Retained { first: Sequence(first), more: false });
             }
             let mut batch = files.db.batch();
             let mut removed = 0;
             let mut next = end;
-            for entry in files.records.range(sequence_key(first)..sequence_key(end)) {
-                let (key, value) = entry.into_inner()?;
-                let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+            for head in heads_in(files, first..end) {
+                let (sequence, value) = head?;
                 if removed == RECORDS_A_CALL {
                     next = sequence;
                     break;
@@ -65,7 +64,7 @@ impl Store {
                 files.records.tree.drop_range(..sequence_key(next))?;
                 inner.dropped.store(next, SeqCst);
             }
-            Ok(Retained { removed: removed as u64, first: Sequence(next), more: next < end })
+            Ok(Retained { first: Sequence(next), more: next < end })
         })
     }
 

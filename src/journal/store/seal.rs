@@ -4,13 +4,19 @@
 //! positions of readers would be lost unnoticed. The seal lags by up to a second, and its values only grow. A directory
 //! without a seal comes from an earlier version, and gets one.
 
-use std::{collections::BTreeMap, fs, io, path::Path, sync::Mutex};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    path::Path,
+    sync::Mutex,
+};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{DB, Fault, Store, StoreError, StoredReader, replace::replace};
-use crate::{mutex::lock, regular_file};
+use super::{DB, Fault, Store, StoreError, StoredReader};
+use crate::{mutex::lock, private_dir, regular_file};
 
 /// Name of the file in the state directory.
 const FILE: &str = "seal";
@@ -31,13 +37,8 @@ impl Facts {
         Self { journal_id: journal_id.to_owned(), last, readers }
     }
 
-    /// Fails if a store has lost any of these facts.
-    pub(super) fn check(&self, found: &Self) -> Result<(), Fault> {
-        self.lost(found).map_or(Ok(()), |what| Err(Fault::Lost(what)))
-    }
-
     /// Returns a description of the first fact that a store has lost.
-    fn lost(&self, found: &Self) -> Option<String> {
+    pub(super) fn lost(&self, found: &Self) -> Option<String> {
         if found.journal_id.is_empty() {
             return Some(format!("records up to {} were durable, but the store is empty", self.last));
         }
@@ -86,6 +87,16 @@ pub(super) fn check_files(dir: &Path) -> Result<(), Fault> {
 
 fn checksum(text: &str) -> String {
     format!("{:016x}", xxh3_64(text.as_bytes()))
+}
+
+/// Replaces a small file of the state directory with another text. Syncs the content but not the name: after a power failure
+/// the previous file may be there.
+pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = dir.join(format!("{name}.new"));
+    let mut file = private_dir::file().create(true).truncate(true).open(&new)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()?;
+    fs::rename(new, dir.join(name))
 }
 
 /// Writes the seal atomically.

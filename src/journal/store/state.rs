@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 use roaring::RoaringTreemap;
 
 use super::{
-    Fault, Files, Store, StoreError, StoredReader, StoredUnit, entries,
+    Fault, Files, Store, StoreError, StoredReader, StoredUnit,
+    compact::forget_all_but,
     wire::{Wire, put_number, put_text},
 };
 use crate::{
@@ -115,7 +116,7 @@ impl Store {
             }
             files.commit(batch)?;
             inner.sealer.wrote(readers);
-            readers.iter().try_for_each(|reader| entries::forget_all_but(inner, files, &reader.name, &reader.compacted))
+            readers.iter().try_for_each(|reader| forget_all_but(inner, files, &reader.name, &reader.compacted))
         })
     }
 
@@ -126,7 +127,7 @@ impl Store {
             let mut batch = files.db.batch();
             batch.remove(&files.readers, name.as_bytes());
             files.commit(batch)?;
-            entries::forget_all_but(inner, files, name, &RoaringTreemap::new())
+            forget_all_but(inner, files, name, &RoaringTreemap::new())
         })
     }
 }

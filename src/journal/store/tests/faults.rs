@@ -159,7 +159,7 @@ fn state_belongs_to_one_cluster() {
 fn unwritable_directory_is_named() {
     // No user can create a directory there, not even root.
     let error = open(Path::new("/sys/deltabus")).unwrap_err();
-    assert!(matches!(error.fault, Fault::NotWritable(_)), "{error}");
+    assert!(error.to_string().starts_with("cannot write to the state directory"), "{error}");
     assert!(error.to_string().contains("/sys/deltabus"), "{error}");
 }
 
@@ -262,7 +262,7 @@ fn noise(n: u64) -> Change {
 fn fill_the_disk(dir: &Path) {
     let (store, _) = open(dir).unwrap();
     let mut last = 0;
-    let is_full = |error: &StoreError| matches!(error.fault, Fault::DiskFull(_) | Fault::Failed);
+    let is_full = |error: &StoreError| matches!(error.fault, Fault::Failed) || error.to_string().contains("is full");
     let error = loop {
         match store.append(&batch(last + 1, &[noise(last + 1), noise(last + 2)])).and_then(|()| store.sync()) {
             Ok(()) => last += 2,
@@ -309,6 +309,6 @@ fn find_it_read_only(dir: &Path) {
     store.close().unwrap();
     remount(dir, "remount,ro");
     let error = open(dir).unwrap_err();
-    assert!(matches!(error.fault, Fault::NotWritable(_)), "{error}");
+    assert!(error.to_string().starts_with("cannot write to the state directory"), "{error}");
     println!("the part is played");
 }
