@@ -26,7 +26,7 @@ use crate::{
     },
     list_watch::{
         WatchEvent,
-        transform::{Transform, TransformError},
+        transform::Transform,
     },
     object::{
         Keep, KeyRef,
@@ -284,7 +284,7 @@ fn unchanged_object_gets_new_body_after_crash() {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let cut = Transform::of_values(|value| {
             value["data"] = "cut in another way".into();
-            Ok::<_, TransformError>(())
+            Ok::<_, String>(())
         });
         let old = bench.ran(&server, options()).await;
         server.hold_lists(true);
@@ -468,7 +468,7 @@ fn failed_transform_fails_list_and_is_retried() {
         let transform =
             Transform::new(
                 move |_| {
-                    if asked.load(Ordering::Relaxed) { Err(TransformError::new("not now")) } else { Ok(None) }
+                    if asked.load(Ordering::Relaxed) { Err("not now".to_owned()) } else { Ok(None) }
                 },
             );
         let gate = Gate { transform: Some(transform), ..Gate::default() };
