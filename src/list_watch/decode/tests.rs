@@ -44,9 +44,7 @@ pub(crate) fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) 
 pub(crate) fn list<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> Result<ListPage, Failure> {
     let mut decoder = ListDecoder::new(pod_type(), plan(), max);
     for piece in pieces {
-        if decoder.push(piece).is_err() {
-            break;
-        }
+        decoder.push(piece)?;
     }
     decoder.finish()
 }
