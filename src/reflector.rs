@@ -47,9 +47,7 @@ use crate::{
 };
 
 pub(crate) use confirm::{Comparison, Listed};
-pub(crate) use report::{
-    Availability, Counters, EndCause, GiveUpCause, ReflectorReport, ReflectorState, Verb, WaitReason,
-};
+pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorReport, Verb, WaitReason};
 use {
     confirm::{Doubted, Held},
     listing::Listing,
@@ -208,9 +206,6 @@ pub(crate) struct ReflectorStep {
     pub(crate) events: Vec<ReflectorEvent>,
     pub(crate) action: ReflectorAction,
     pub(crate) reports: Vec<ReflectorReport>,
-    /// Set when applying `events` changes the version from which a watch may resume.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it with the queue's version"))]
-    pub(crate) resume_version: Option<ResourceVersion>,
     /// Server version, if this step obtained it.
     pub(crate) server_version: Option<ResourceVersion>,
     /// Set when the action fetches an initial state. The shell then needs a permit of `max_concurrent_lists` and keeps it
@@ -252,13 +247,15 @@ pub(crate) struct Reflector {
     /// Set when the server has sent a bookmark (D-6).
     bookmarks_seen: bool,
     resync_at: Option<Duration>,
-    /// Number of the last resync.
+    /// Number of the last resync, of this reflector or of the previous one.
     round: u32,
     /// Times of the first and the last 500 of a series on a watch.
     internal_errors: Option<(Duration, Duration)>,
+    /// Availability of the collection: whether the server permits list and watch.
     availability: Availability,
+    /// The last failure of a request or a stream, even if a later one succeeded.
     last_error: Option<Failure>,
-    counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 #[derive(Debug)]
@@ -295,7 +292,6 @@ struct Turn {
     jitter: f64,
     events: Vec<ReflectorEvent>,
     reports: Vec<ReflectorReport>,
-    version_moved: bool,
     server_version: Option<ResourceVersion>,
 }
 
@@ -331,55 +327,18 @@ impl Reflector {
 
     /// Handles an input and returns the next action. `jitter` is uniform in `[0, 1)`, with a new value for each step.
     pub(crate) fn step(&mut self, input: ReflectorInput, now: Duration, jitter: f64) -> ReflectorStep {
-        let mut turn =
-            Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false, server_version: None };
+        let mut turn = Turn { now, jitter, events: Vec::new(), reports: Vec::new(), server_version: None };
         let action = self.advance(input, &mut turn);
         ReflectorStep {
             holds_list_permit: matches!(
                 self.state,
                 State::Checking | State::Listing(_) | State::Streaming(_) | State::Comparing(_)
             ),
-            resume_version: turn.version_moved.then(|| self.last.clone()),
             server_version: turn.server_version,
             events: turn.events,
             reports: turn.reports,
             action,
         }
-    }
-
-    /// Returns the current state.
-    pub(crate) fn state(&self) -> ReflectorState {
-        match (&self.state, &self.doubted) {
-            (State::Listing(_) | State::Streaming(_), Some(doubted)) => ReflectorState::Confirming(doubted.comparison),
-            (State::Idle { .. }, _) => ReflectorState::Idle,
-            (State::Checking, _) => ReflectorState::Checking,
-            (State::Listing(_) | State::Comparing(_), _) => ReflectorState::Listing,
-            (State::Streaming(_), _) => ReflectorState::Streaming,
-            (State::Watching(_), _) => ReflectorState::Watching,
-            (&State::Waiting { until, reason, .. }, _) => ReflectorState::Waiting { until, reason },
-            (State::Stopped, _) => ReflectorState::Stopped,
-        }
-    }
-
-    /// Continues the resync count after `round`, the last round of the previous reflector.
-    #[must_use]
-    pub(crate) fn after_round(self, round: u32) -> Self {
-        Self { round, ..self }
-    }
-
-    /// Returns the last failure of a request or a stream, even if a later one succeeded.
-    pub(crate) fn last_error(&self) -> Option<&Failure> {
-        self.last_error.as_ref()
-    }
-
-    /// Returns the availability of the collection: whether the server permits list and watch.
-    pub(crate) fn availability(&self) -> Availability {
-        self.availability
-    }
-
-    /// Returns the counters.
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     fn advance(&mut self, input: ReflectorInput, turn: &mut Turn) -> ReflectorAction {
@@ -469,18 +428,13 @@ impl Reflector {
         self.unmarked = 0;
         self.backoff.healthy(turn.now);
         self.last = version.clone();
-        turn.version_moved = true;
         turn.events.push(ReflectorEvent::Replace { items, spared, resource_version: version });
     }
 
     /// Records and counts a failure.
     fn note(&mut self, verb: Verb, failure: &Failure) {
-        match failure {
-            Failure::Status(status) if status.is_expired() => self.counters.expired += 1,
-            Failure::FrameTooLong { .. } => self.counters.frames_too_long += 1,
-            Failure::Undecodable(_) => self.counters.undecodable += 1,
-            _ => {}
-        }
+        let is_unreadable = matches!(failure, Failure::FrameTooLong { .. } | Failure::Undecodable(_));
+        self.counters.unreadable += u64::from(is_unreadable);
         match WaitReason::of(failure) {
             WaitReason::Missing => self.availability = Availability::Missing,
             WaitReason::Forbidden if failure.status().is_some_and(|status| status.code == 401) => {

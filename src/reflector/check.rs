@@ -67,7 +67,6 @@ impl Reflector {
             turn.reports.push(ReflectorReport::ServerWentBack { version, last });
             return false;
         }
-        self.counters.older_lists += 1;
         self.unavailable = true;
         turn.reports.push(ReflectorReport::OlderListRefused { version, last });
         true

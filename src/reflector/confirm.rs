@@ -120,7 +120,6 @@ impl Reflector {
         let Doubted { mut items, version, .. } = doubted;
         if second_version.compare(&version) == Some(Ordering::Less) {
             // An older second list may hold objects that were deleted before the first one.
-            self.counters.older_lists += 1;
             turn.reports.push(ReflectorReport::OlderListRefused { version: second_version.clone(), last: version });
             return self.wait(WaitReason::Failed, Then::Cycle, None, turn);
         }

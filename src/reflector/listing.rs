@@ -80,7 +80,7 @@ impl Reflector {
             return self.repeat(listing);
         }
         let duplicates = deduplicate(&mut list.items);
-        self.counters.rejected += list.rejected;
+        self.counters.skipped += list.rejected;
         if duplicates > 0 {
             turn.reports.push(ReflectorReport::Duplicates { count: duplicates });
         }

@@ -130,7 +130,6 @@ impl Reflector {
             };
             counted += 1;
             stream.vouched = true;
-            self.counters.changes += 1;
             if !stream.unordered {
                 newest = Some(turn.events.len());
             }
@@ -145,7 +144,7 @@ impl Reflector {
     }
 
     /// Sets `last` to the exact version of the event at `place`. An object without a version changes nothing.
-    fn take_version(&mut self, place: Option<usize>, turn: &mut Turn) {
+    fn take_version(&mut self, place: Option<usize>, turn: &Turn) {
         let Some(ReflectorEvent::Added(object) | ReflectorEvent::Updated(object) | ReflectorEvent::Deleted(object)) =
             place.and_then(|place| turn.events.get(place))
         else {
@@ -154,7 +153,6 @@ impl Reflector {
         let version = ResourceVersion::from(object.resource_version());
         if is_usable(&version) {
             self.last = version;
-            turn.version_moved = true;
         }
     }
 
@@ -165,7 +163,6 @@ impl Reflector {
             return false;
         }
         self.last = version.clone();
-        turn.version_moved = true;
         turn.events.push(ReflectorEvent::Bookmark(version));
         true
     }
@@ -175,7 +172,6 @@ impl Reflector {
         self.count_passed_over(why, turn);
         if !stream.unordered && is_usable(&version) {
             self.last = version.clone();
-            turn.version_moved = true;
             turn.events.push(ReflectorEvent::Bookmark(version));
         }
     }

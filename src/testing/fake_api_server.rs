@@ -382,10 +382,10 @@ mod tests {
                     ReflectorInput::Timer
                 }
                 ReflectorAction::Compare(_) => ReflectorInput::Compared(Comparison::default()),
-                ReflectorAction::Keep | ReflectorAction::Done => panic!("unexpected {:?}", reflector.state()),
+                ReflectorAction::Keep | ReflectorAction::Done => panic!("unexpected {reflector:?}"),
             };
         }
         assert_eq!(seen, ["=3", "-a"]);
-        assert_eq!(reflector.counters().lists, 2);
+        assert_eq!(reflector.counters.lists, 2);
     }
 }
