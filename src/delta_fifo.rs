@@ -63,7 +63,12 @@ impl DeltaKind {
         matches!(self, Self::Deleted | Self::Tombstone | Self::OptedOut { .. })
     }
 
-    fn is_sync(self) -> bool {
+    /// Returns true if a watch sent the change.
+    pub(crate) fn is_watched(self) -> bool {
+        matches!(self, Self::Added | Self::Updated | Self::Deleted | Self::OptedOut { listed: false })
+    }
+
+    pub(crate) fn is_sync(self) -> bool {
         matches!(self, Self::Sync { .. })
     }
 }

@@ -33,18 +33,14 @@ struct Member {
 }
 
 impl State {
-    /// Returns the sum of the objects, if there is a unit, all are synced, and the type was not announced as synced.
-    fn total(&self) -> Option<u64> {
-        let complete = !self.units.is_empty() && self.units.values().all(|member| member.synced);
-        (complete && !self.announced).then(|| self.units.values().map(|member| member.objects).sum())
-    }
-
-    /// Returns the sum of the objects, with `unit` synced, if the type is then synced and was not announced.
-    fn total_with(&self, unit: UnitId, objects: u64) -> Option<u64> {
-        let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member);
-        if self.announced {
+    /// Returns the number of objects of all units, if the type is synced and was not announced. `syncing` is the number of
+    /// objects of `unit`, which is about to be synced.
+    fn total(&self, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
+        let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
+        if self.announced || syncing.is_none() && others.peek().is_none() {
             return None;
         }
+        let objects = syncing.unwrap_or_default();
         others.try_fold(objects, |total, member| member.synced.then(|| total + member.objects))
     }
 }
@@ -67,7 +63,7 @@ impl Siblings {
         append: impl FnOnce(Option<u64>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = lock(&self.state);
-        let total = state.total_with(unit, objects);
+        let total = state.total(unit, Some(objects));
         let appended = append(total)?; // if this panics, the unit is not synced
         state.units.insert(unit, Member { synced: true, objects });
         self.announced(&mut state, total);
@@ -82,7 +78,7 @@ impl Siblings {
     pub fn leave<T, E>(&self, unit: UnitId, append: impl FnOnce(Option<u64>) -> Result<T, E>) -> Result<T, E> {
         let mut state = lock(&self.state);
         state.units.remove(&unit);
-        let total = state.total();
+        let total = state.total(unit, None);
         let appended = append(total);
         if appended.is_ok() {
             self.announced(&mut state, total);

@@ -361,7 +361,7 @@ impl<H: KeyHasher> EvmapStore<H> {
     /// Updates the postings from the values of `old` to those of `new`, for all indexes with an id from `first` on (I-2).
     fn reindex(&mut self, hash: u32, old: Option<&Object>, new: Option<&Object>, first: u32) {
         let indexes = self.meta.indexes.clone();
-        if indexes.is_of_keys() && old.is_some() && new.is_some() {
+        if indexes.of_keys && old.is_some() && new.is_some() {
             return;
         }
         let values = |object: Option<_>| object.map_or_else(Vec::new, |object| indexes.values(object));
