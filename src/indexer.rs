@@ -263,8 +263,8 @@ impl<H: KeyHasher> Indexer<H> {
     }
 
     /// Shows committed changes to readers. [`EvmapStore::publish`] states when it waits.
-    pub fn publish(&mut self, at_micros: i64) {
-        self.store.publish(at_micros);
+    pub fn publish(&mut self) {
+        self.store.publish();
     }
 
     /// Frees the values that the last publishes replaced. Call it once when a busy time ends.
@@ -288,7 +288,7 @@ impl<H: KeyHasher> Indexer<H> {
             self.store.replace(object);
         }
         if !objects.is_empty() {
-            self.store.publish(self.store.meta().published_micros);
+            self.store.publish();
         }
         Repacked { objects, done }
     }
@@ -300,9 +300,9 @@ impl<H: KeyHasher> Indexer<H> {
 
     /// Adds indexes over the content of the cache, and publishes them before it returns (I-7). Adds none if a name exists
     /// already.
-    pub fn add_indexers(&mut self, indexes: Vec<IndexFunc>, at_micros: i64) -> Result<(), IndexExists> {
+    pub fn add_indexers(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists> {
         self.store.add_indexes(indexes)?;
-        self.store.publish(at_micros);
+        self.store.publish();
         Ok(())
     }
 

@@ -47,7 +47,7 @@ use crate::{
 };
 
 pub(crate) use confirm::{Comparison, Listed};
-pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorReport, Verb, WaitReason};
+pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorReport, Verb};
 use {
     confirm::{Doubted, Held},
     listing::Listing,
@@ -192,8 +192,8 @@ pub(crate) enum ReflectorAction {
     ///
     /// The input is [`ReflectorInput::Timer`] if `until` passes first.
     Read { until: Duration },
-    /// Send no request until `until`, then send [`ReflectorInput::Timer`]. The reason is shown to users.
-    Wait { until: Duration, reason: WaitReason },
+    /// Send no request until `until`, then send [`ReflectorInput::Timer`].
+    Wait { until: Duration },
     /// Continue the last action: the input did not match it (for example, a late timer).
     Keep,
     /// Stop: no further action follows.
@@ -271,7 +271,6 @@ enum State {
     Watching(Stream),
     Waiting {
         until: Duration,
-        reason: WaitReason,
         then: Then,
     },
     Stopped,
@@ -376,10 +375,10 @@ impl Reflector {
                 self.watch_ended(&stream, end, turn)
             }
             (State::Watching(stream), ReflectorInput::Timer) if stream.is_open() => self.read(stream, turn),
-            (State::Waiting { until, then, .. }, ReflectorInput::Timer) if until <= turn.now => self.resume(then, turn),
-            (State::Waiting { until, reason, then }, ReflectorInput::Timer) => {
-                self.state = State::Waiting { until, reason, then };
-                ReflectorAction::Wait { until, reason }
+            (State::Waiting { until, then }, ReflectorInput::Timer) if until <= turn.now => self.resume(then, turn),
+            (State::Waiting { until, then }, ReflectorInput::Timer) => {
+                self.state = State::Waiting { until, then };
+                ReflectorAction::Wait { until }
             }
             (state, _) => {
                 self.state = state;
@@ -400,7 +399,7 @@ impl Reflector {
     }
 
     /// Waits for one backoff delay, or longer if the server asks for it.
-    fn wait(&mut self, reason: WaitReason, then: Then, retry_after: Option<Duration>, turn: &Turn) -> ReflectorAction {
+    fn wait(&mut self, then: Then, retry_after: Option<Duration>, turn: &Turn) -> ReflectorAction {
         let delay = self.backoff.fail(turn.now, turn.jitter);
         let delay = retry_after.map_or(delay, |after| delay.max(after.min(RETRY_AFTER_MAX)));
         let until = turn.now.saturating_add(delay);
@@ -408,8 +407,8 @@ impl Reflector {
             self.resync_at = None;
             self.doubted = None;
         }
-        self.state = State::Waiting { until, reason, then };
-        ReflectorAction::Wait { until, reason }
+        self.state = State::Waiting { until, then };
+        ReflectorAction::Wait { until }
     }
 
     fn resume(&mut self, then: Then, turn: &mut Turn) -> ReflectorAction {
@@ -435,12 +434,10 @@ impl Reflector {
     fn note(&mut self, verb: Verb, failure: &Failure) {
         let is_unreadable = matches!(failure, Failure::FrameTooLong { .. } | Failure::Undecodable(_));
         self.counters.unreadable += u64::from(is_unreadable);
-        match WaitReason::of(failure) {
-            WaitReason::Missing => self.availability = Availability::Missing,
-            WaitReason::Forbidden if failure.status().is_some_and(|status| status.code == 401) => {
-                self.availability = Availability::Unauthorized;
-            }
-            WaitReason::Forbidden => self.availability = Availability::Forbidden(verb),
+        match failure.status().map(|status| status.code) {
+            Some(404) => self.availability = Availability::Missing,
+            Some(401) => self.availability = Availability::Unauthorized,
+            Some(403) => self.availability = Availability::Forbidden(verb),
             _ => {}
         }
         self.last_error = Some(failure.clone());
@@ -453,6 +450,15 @@ const RETRY_AFTER_MAX: Duration = Duration::from_mins(2);
 /// Returns true if `failure` requires a request for another version.
 fn refuses_version(failure: &Failure) -> bool {
     failure.status().is_some_and(|status| status.is_expired() || status.too_large)
+}
+
+/// Returns true if the same request may succeed later, without a list.
+fn is_temporary(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused | Failure::Disconnected(_) => true,
+        Failure::Status(status) => status.code == 429 && !status.is_expired(),
+        _ => false,
+    }
 }
 
 fn retry_after(failure: &Failure) -> Option<Duration> {

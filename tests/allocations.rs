@@ -106,7 +106,7 @@ impl Stages {
         self.keep.look_at(deltas.deltas.iter().map(|delta| &delta.object));
         let transaction = self.indexer.plan(deltas);
         self.indexer.commit(&transaction);
-        self.indexer.publish(0);
+        self.indexer.publish();
         lap(&mut mark);
 
         let now = Timestamp::UNIX_EPOCH;

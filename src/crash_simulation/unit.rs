@@ -59,7 +59,7 @@ impl Unit {
             store.put(object);
         }
         store.reach(Reached { generation: 1, ..reached.clone() });
-        store.publish(1);
+        store.publish();
         let version = FieldPath::parse("metadata.resourceVersion").expect("it is a path");
         let ignored = Some(Arc::new(IgnoredPaths::new(&[version])));
         let indexer = Indexer::new(store, IndexerOptions { ignored, ..IndexerOptions::default() });
@@ -154,7 +154,7 @@ impl Unit {
                 }
                 self.feed(ReflectorInput::Received(batch), *now);
             }
-            ReflectorAction::Wait { until, .. } => {
+            ReflectorAction::Wait { until } => {
                 *now = until.max(*now);
                 self.feed(ReflectorInput::Timer, *now);
             }

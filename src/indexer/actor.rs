@@ -19,7 +19,7 @@ use super::{
     Transaction,
     index_func::IndexFunc,
     store::IndexExists,
-    writer::{IndexerWriter, now_micros},
+    writer::IndexerWriter,
 };
 use crate::{
     delta_fifo::messages::{Apply, Repack},
@@ -155,7 +155,7 @@ impl Handler<AddIndexers> for IndexerActor {
     type Result = Result<(), AddIndexersError>;
 
     fn handle(&mut self, AddIndexers(indexes): AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
-        Ok(self.writer.indexer().add_indexers(indexes, now_micros())?)
+        Ok(self.writer.indexer().add_indexers(indexes)?)
     }
 }
 

@@ -31,6 +31,7 @@ use hashbrown::HashTable;
 use super::{
     index_func::{IndexFunc, IndexSet},
     posting::Posting,
+    union::Union,
 };
 use crate::{
     change::Reached,
@@ -61,8 +62,6 @@ pub struct Meta {
     pub bytes: u64,
     /// Journal position up to which the cache contains the unit's records; zero before the first.
     pub place: u64,
-    /// Time of the publish, in microseconds since the Unix epoch.
-    pub published_micros: i64,
     /// Number of panics in index functions since the store was created (I-8).
     pub index_failures: u64,
     /// Indexes; the id of an index is its position.
@@ -509,7 +508,7 @@ impl<H: KeyHasher> EvmapStore<H> {
     }
 
     /// Shows staged changes to readers. Waits for readers inside a version that is older than the one shown now.
-    pub fn publish(&mut self, at_micros: i64) {
+    pub fn publish(&mut self) {
         for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
             if let Some(slot) = published {
                 self.writer.remove_value(bag_of(hash), slot);
@@ -524,7 +523,6 @@ impl<H: KeyHasher> EvmapStore<H> {
             self.objects_max = self.meta.objects;
             self.writer.fit_all();
         }
-        self.meta.published_micros = at_micros;
         self.published = Arc::new(self.meta.clone());
         self.writer.set_meta(Arc::clone(&self.published));
         self.writer.publish();
@@ -608,7 +606,7 @@ impl<H: KeyHasher> ReadStore for StoreReader<H> {
     fn read<T>(&self, query: impl FnOnce(&dyn Snapshot) -> T) -> T {
         match self.enter() {
             Some(published) => query(&published),
-            None => query(&Dropped(Meta::default())),
+            None => query(&Union::default()),
         }
     }
 }
@@ -655,25 +653,6 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
         let postings = self.map.values().flatten().filter_map(Slot::posting);
         postings.filter(|posting| posting.index == index).for_each(|posting| visit(&posting.value));
     }
-}
-
-/// Empty version that readers see once the write half was dropped.
-struct Dropped(Meta);
-
-impl Snapshot for Dropped {
-    fn meta(&self) -> &Meta {
-        &self.0
-    }
-
-    fn get(&self, _: KeyRef<'_>) -> Option<&Object> {
-        None
-    }
-
-    fn for_each(&self, _: &mut dyn FnMut(&Object)) {}
-
-    fn for_each_with(&self, _: u32, _: &str, _: &mut dyn FnMut(&Object)) {}
-
-    fn for_each_value(&self, _: u32, _: &mut dyn FnMut(&str)) {}
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(crate) fn finish(
     if let (Some(transaction), Some(ticket)) = (in_flight, ticket) {
         indexer.commit(transaction);
         indexer.reach_place(ticket.last.0);
-        indexer.publish(now_micros());
+        indexer.publish();
         observe(indexer, &transaction.changes, status);
         info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
     }
@@ -46,10 +46,6 @@ fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
     let mut shown = status.lock();
     view::count(&mut shown.events, changes);
     view::show(&mut shown, indexer.store().meta());
-}
-
-pub(super) fn now_micros() -> i64 {
-    Timestamp::now().as_microsecond()
 }
 
 /// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses its appends.
@@ -104,7 +100,7 @@ impl IndexerWriter {
         let indexer = self.lease.indexer();
         indexer.commit(&transaction);
         indexer.reach_place(ticket.last.0);
-        indexer.publish(now_micros());
+        indexer.publish();
         self.strike(Moment::BeforeRelease);
         self.journal.release(ticket);
         self.lease.set_in_flight(None);

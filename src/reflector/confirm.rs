@@ -12,7 +12,7 @@
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
 use super::{
-    Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, WaitReason, stream::Stream,
+    Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, stream::Stream,
 };
 use crate::{
     list_watch::WatchEvent,
@@ -121,7 +121,7 @@ impl Reflector {
         if second_version.compare(&version) == Some(Ordering::Less) {
             // An older second list may hold objects that were deleted before the first one.
             turn.reports.push(ReflectorReport::OlderListRefused { version: second_version.clone(), last: version });
-            return self.wait(WaitReason::Failed, Then::Cycle, None, turn);
+            return self.wait(Then::Cycle, None, turn);
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let found = second.into_iter().filter(|item| !first.contains(&item.key()));

@@ -1,7 +1,7 @@
 //! Initial state by paged lists (R-20 … R-26).
 
 use super::{
-    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, WaitReason,
+    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb,
     pager::{List, Paged, Pager},
     refuses_version, retry_after,
     snapshot::deduplicate,
@@ -105,8 +105,8 @@ impl Reflector {
                 return self.repeat(listing);
             }
         }
-        let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
+        let after = retry_after(&failure);
         turn.reports.push(ReflectorReport::ListFailed(failure));
-        self.wait(reason, Then::Cycle, after, turn)
+        self.wait(Then::Cycle, after, turn)
     }
 }

@@ -318,7 +318,7 @@ impl<'a> World<'a> {
 
     fn pass(&mut self, passed: Duration) {
         self.now += passed;
-        if let ReflectorAction::Read { until } | ReflectorAction::Wait { until, .. } = self.pending
+        if let ReflectorAction::Read { until } | ReflectorAction::Wait { until } = self.pending
             && until <= self.now
         {
             self.feed(ReflectorInput::Timer);
@@ -340,7 +340,7 @@ impl<'a> World<'a> {
                 Err(failure) => self.feed(ReflectorInput::Opened(Err(failure))),
             },
             ReflectorAction::Read { .. } => self.deliver(most),
-            ReflectorAction::Wait { until, .. } => {
+            ReflectorAction::Wait { until } => {
                 self.now = self.now.max(until);
                 self.feed(ReflectorInput::Timer);
             }

@@ -10,41 +10,6 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Cause of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitReason {
-    /// 404: the type, or the namespace's collection, does not exist.
-    Missing,
-    /// 401 or 403.
-    Forbidden,
-    /// 429.
-    TooManyRequests,
-    /// Refused or lost connections.
-    Unreachable,
-    /// The version of the watch is too old; a list follows.
-    Expired,
-    /// A stream ended within a second (R-44, D-1).
-    Closed,
-    /// Any other failure.
-    Failed,
-}
-
-impl WaitReason {
-    pub(super) fn of(failure: &Failure) -> Self {
-        match failure {
-            Failure::Refused | Failure::Disconnected(_) => Self::Unreachable,
-            Failure::Status(status) if status.is_expired() => Self::Expired,
-            Failure::Status(status) => match status.code {
-                404 => Self::Missing,
-                401 | 403 => Self::Forbidden,
-                429 => Self::TooManyRequests,
-                _ => Self::Failed,
-            },
-            _ => Self::Failed,
-        }
-    }
-}
-
 /// A verb of access rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]

@@ -215,7 +215,7 @@ impl ReflectorRun {
                     () = sleep_until(self.started + *until) => ReflectorInput::Timer,
                 }
             }
-            ReflectorAction::Wait { until, .. } => {
+            ReflectorAction::Wait { until } => {
                 self.span = Span::NONE;
                 sleep_until(self.started + *until).await;
                 ReflectorInput::Timer

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb, WaitReason,
-    refuses_version, retry_after,
+    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb,
+    is_temporary, refuses_version, retry_after,
     snapshot::Snapshot,
     stream::{Stream, is_usable},
 };
@@ -170,7 +170,7 @@ impl Reflector {
             return self.give_up(GiveUpCause::Unmarked { streams: self.unmarked }, true, turn);
         }
         if streaming.stream.is_quick(turn.now) {
-            return self.wait(WaitReason::Closed, Then::Stream, None, turn);
+            return self.wait(Then::Stream, None, turn);
         }
         self.begin_streaming(turn)
     }
@@ -183,11 +183,10 @@ impl Reflector {
         turn: &mut Turn,
     ) -> ReflectorAction {
         self.note(Verb::Watch, &failure);
-        let reason = WaitReason::of(&failure);
-        if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) {
+        if is_temporary(&failure) {
             let after = retry_after(&failure);
             turn.reports.push(ReflectorReport::WatchDelayed(failure));
-            return self.wait(reason, Then::Stream, after, turn);
+            return self.wait(Then::Stream, after, turn);
         }
         if refuses_version(&failure) {
             self.unavailable = true;
@@ -207,12 +206,8 @@ impl Reflector {
         let only_streams = self.config.streaming_lists == StreamingLists::Always;
         let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));
         self.streaming_retry_at = retry_at;
-        let (reason, after) = match &cause {
-            GiveUpCause::Failed(failure) => (WaitReason::of(failure), retry_after(failure)),
-            GiveUpCause::Short => (WaitReason::Closed, None),
-            GiveUpCause::Unmarked { .. } | GiveUpCause::Deadline => (WaitReason::Failed, None),
-        };
+        let after = if let GiveUpCause::Failed(failure) = &cause { retry_after(failure) } else { None };
         turn.reports.push(ReflectorReport::GaveUpStreaming { cause, retry_at });
-        if only_streams { self.wait(reason, Then::Cycle, after, turn) } else { self.begin_list() }
+        if only_streams { self.wait(Then::Cycle, after, turn) } else { self.begin_list() }
     }
 }

@@ -185,8 +185,8 @@ impl Bench {
 
     /// Asserts a wait of `delay`, then advances the clock by it.
     #[track_caller]
-    fn waits(&mut self, step: &ReflectorStep, delay: f64, reason: WaitReason) -> ReflectorStep {
-        assert_eq!(step.action, ReflectorAction::Wait { until: self.now + seconds(delay), reason });
+    fn waits(&mut self, step: &ReflectorStep, delay: f64) -> ReflectorStep {
+        assert_eq!(step.action, ReflectorAction::Wait { until: self.now + seconds(delay) });
         assert!(!step.holds_list_permit, "nobody holds a permit while he waits");
         self.after(delay).feed(ReflectorInput::Timer)
     }
@@ -221,7 +221,7 @@ fn page_size_depends_on_configuration_and_state() {
         assert_eq!(bench.feed(ReflectorInput::Start).action, list("0", first), "{page_size:?}");
         bench.page("10", &[]);
         let step = bench.refuse(status(500));
-        assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", relist), "{page_size:?}");
+        assert_eq!(bench.waits(&step, 0.8).action, list("10", relist), "{page_size:?}");
     }
 }
 
@@ -234,7 +234,7 @@ fn paginated_answer_to_version_zero_forces_pages() {
     bench.feed(ReflectorInput::Page(Ok(page)));
     bench.page("10", &[]);
     let step = bench.refuse(status(500));
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", Some(500)));
+    assert_eq!(bench.waits(&step, 0.8).action, list("10", Some(500)));
 }
 
 /// Rule: R-22.
@@ -243,32 +243,31 @@ fn refused_version_is_retried_once_without_version() {
     for failure in [expired(), too_large()] {
         let mut bench = Bench::watching(paged());
         let step = bench.receive(vec![error(&expired())]);
-        assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("10", None));
+        assert_eq!(bench.waits(&step, 0.8).action, list("10", None));
         let step = bench.fail_list(failure.clone());
         assert_eq!(step.action, list("", None), "same limit decision");
         assert!(matches!(step.reports[..], [ReflectorReport::VersionRefused { .. }]), "not yet a failed cycle");
         let step = bench.fail_list(failure.clone());
         assert_eq!(step.reports, [ReflectorReport::ListFailed(failure.clone())]);
-        let reason = WaitReason::of(&failure);
-        assert_eq!(bench.waits(&step, 1.6, reason).action, list("", Some(500)));
+        assert_eq!(bench.waits(&step, 1.6).action, list("", Some(500)));
         bench.page("20", &[]);
         let step = bench.refuse(status(500));
-        assert_eq!(bench.waits(&step, 3.2, WaitReason::Failed).action, list("20", None), "the flag is cleared");
+        assert_eq!(bench.waits(&step, 3.2).action, list("20", None), "the flag is cleared");
     }
 }
 
 /// Rules, S-13.
 #[test]
 fn failed_list_is_reported_and_retried_with_backoff() {
-    for (failure, reason, availability) in [
-        (status(403), WaitReason::Forbidden, Availability::Forbidden(Verb::List)),
-        (status(401), WaitReason::Forbidden, Availability::Unauthorized),
-        (status(404), WaitReason::Missing, Availability::Missing),
-        (status(500), WaitReason::Failed, Availability::Unknown),
-        (status(429), WaitReason::TooManyRequests, Availability::Unknown),
-        (Failure::Refused, WaitReason::Unreachable, Availability::Unknown),
-        (lost(), WaitReason::Unreachable, Availability::Unknown),
-        (Failure::NotAList("Table".into()), WaitReason::Failed, Availability::Unknown),
+    for (failure, availability) in [
+        (status(403), Availability::Forbidden(Verb::List)),
+        (status(401), Availability::Unauthorized),
+        (status(404), Availability::Missing),
+        (status(500), Availability::Unknown),
+        (status(429), Availability::Unknown),
+        (Failure::Refused, Availability::Unknown),
+        (lost(), Availability::Unknown),
+        (Failure::NotAList("Table".into()), Availability::Unknown),
     ] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
@@ -276,7 +275,7 @@ fn failed_list_is_reported_and_retried_with_backoff() {
             let step = bench.fail_list(failure.clone());
             assert_eq!(step.reports, [ReflectorReport::ListFailed(failure.clone())]);
             assert!(step.events.is_empty(), "R-25: a failed list removes nothing");
-            assert_eq!(bench.waits(&step, delay, reason).action, list("0", Some(500)), "{failure:?}");
+            assert_eq!(bench.waits(&step, delay).action, list("0", Some(500)), "{failure:?}");
             assert_eq!(bench.reflector.availability, availability);
             assert_eq!(bench.reflector.last_error.as_ref(), Some(&failure));
         }
@@ -291,7 +290,7 @@ fn server_delay_extends_wait_up_to_limit() {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
         let step = bench.fail_list(Failure::Status(patience));
-        bench.waits(&step, waited, WaitReason::Failed);
+        bench.waits(&step, waited);
     }
 }
 
@@ -327,7 +326,7 @@ fn older_list_is_refused_once_then_believed() {
     let mut bench = Bench::watching(paged());
     bench.receive(vec![modified("a", "15")]);
     let step = bench.receive(vec![error(&expired())]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("15", None));
+    assert_eq!(bench.waits(&step, 0.8).action, list("15", None));
     let step = bench.page("9", &[]);
     assert_eq!((text(&step.events), step.action), (String::new(), list("", None)));
     assert!(matches!(step.reports[..], [ReflectorReport::OlderListRefused { .. }]));
@@ -366,15 +365,15 @@ fn bookmark_without_version_marks_nothing() {
 /// Rule: R-34.
 #[test]
 fn refused_streaming_list_waits_and_streams_again() {
-    for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
+    for failure in [Failure::Refused, status(429)] {
         let mut bench = Bench::new(ReflectorConfig::default());
         bench.feed(ReflectorInput::Start);
         let step = bench.refuse(failure);
-        assert_eq!(bench.waits(&step, 0.8, reason).action, streaming(""));
+        assert_eq!(bench.waits(&step, 0.8).action, streaming(""));
     }
     let mut bench = Bench::streaming(ReflectorConfig::default());
     let step = bench.receive(vec![added("a", "1"), error(&status(429))]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, streaming(""));
+    assert_eq!(bench.waits(&step, 0.8).action, streaming(""));
 }
 
 /// Rule: R-34.
@@ -384,7 +383,7 @@ fn refused_version_streams_again_without_version() {
         let mut bench = Bench::streaming(ReflectorConfig::default());
         bench.receive(vec![marker("5")]);
         let step = bench.after(2.0).receive(vec![error(&expired())]);
-        assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, streaming("5"));
+        assert_eq!(bench.waits(&step, 0.8).action, streaming("5"));
         assert_eq!(bench.refuse(failure.clone()).action, streaming(""));
         assert_eq!(bench.refuse(failure).action, list("", Some(500)), "nothing is left to leave out");
     }
@@ -412,7 +411,7 @@ fn other_streaming_failures_fall_back_to_list() {
         bench.page("10", &[]);
         let step = bench.refuse(status(500));
         let next = if remembered { list("10", None) } else { streaming("10") };
-        assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, next, "{failure:?}");
+        assert_eq!(bench.waits(&step, 0.8).action, next, "{failure:?}");
     }
 }
 
@@ -440,11 +439,11 @@ fn three_unmarked_streams_disable_streaming_for_a_while() {
     assert_eq!(step.reports, [ReflectorReport::GaveUpStreaming { cause, retry_at: Some(bench.now + seconds(1800.0)) }]);
     bench.page("10", &[]);
     let step = bench.refuse(status(500));
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", None));
+    assert_eq!(bench.waits(&step, 0.8).action, list("10", None));
     bench.page("10", &[]);
     bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(1800.0).receive(vec![error(&status(500))]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("10"));
+    assert_eq!(bench.waits(&step, 0.8).action, streaming("10"));
 }
 
 /// Rule: D-1.
@@ -453,7 +452,7 @@ fn short_unmarked_stream_waits_before_retry() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.receive(vec![added("a", "1")]);
     let step = bench.after(0.5).end();
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, streaming(""));
+    assert_eq!(bench.waits(&step, 0.8).action, streaming(""));
 }
 
 /// Rule: D-2.
@@ -503,9 +502,9 @@ fn streaming_always_never_lists() {
     let mut bench = Bench::new(config);
     bench.feed(ReflectorInput::Start);
     let step = bench.refuse(status(400));
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming(""));
+    assert_eq!(bench.waits(&step, 0.8).action, streaming(""));
     let step = bench.refuse(status(404));
-    assert_eq!(bench.waits(&step, 1.6, WaitReason::Missing).action, streaming(""));
+    assert_eq!(bench.waits(&step, 1.6).action, streaming(""));
 }
 
 /// Rule: D-5.
@@ -514,7 +513,7 @@ fn older_marker_is_refused_once() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.receive(vec![marker("15")]);
     let step = bench.after(2.0).receive(vec![error(&status(500))]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("15"));
+    assert_eq!(bench.waits(&step, 0.8).action, streaming("15"));
     bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.receive(vec![added("a", "9"), marker("9"), deleted("a", "10")]);
     assert_eq!((text(&step.events), step.action), (String::new(), streaming("")));
@@ -528,14 +527,14 @@ fn older_marker_is_refused_once() {
 /// Rule: R-40.
 #[test]
 fn refused_watch_waits_and_reopens_without_list() {
-    for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
+    for failure in [Failure::Refused, status(429)] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
         bench.page("10", &[]);
         for delay in [0.8, 1.6] {
             let step = bench.refuse(failure.clone());
             assert_eq!(step.reports, [ReflectorReport::WatchDelayed(failure.clone())]);
-            assert_eq!(bench.waits(&step, delay, reason).action, watch("10"));
+            assert_eq!(bench.waits(&step, delay).action, watch("10"));
         }
     }
 }
@@ -543,18 +542,13 @@ fn refused_watch_waits_and_reopens_without_list() {
 /// Rule: R-40.
 #[test]
 fn other_opening_error_ends_cycle_and_is_reported() {
-    for (failure, reason) in [
-        (status(403), WaitReason::Forbidden),
-        (status(404), WaitReason::Missing),
-        (status(503), WaitReason::Failed),
-        (expired(), WaitReason::Expired),
-    ] {
+    for failure in [status(403), status(404), status(503), expired()] {
         let mut bench = Bench::new(paged());
         bench.feed(ReflectorInput::Start);
         bench.page("10", &[]);
         let step = bench.refuse(failure.clone());
         assert_eq!(step.reports, [ReflectorReport::WatchStartFailed(failure)]);
-        assert_eq!(bench.waits(&step, 0.8, reason).action, list("10", None));
+        assert_eq!(bench.waits(&step, 0.8).action, list("10", None));
     }
 }
 
@@ -566,7 +560,7 @@ fn connection_lost_while_opening_never_causes_relist() {
     bench.page("10", &[]);
     assert_eq!(bench.after(10.0).refuse(lost()).action, watch("10"), "the transport has taken its time");
     let step = bench.refuse(lost());
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("10"), "D-1");
+    assert_eq!(bench.waits(&step, 0.8).action, watch("10"), "D-1");
 }
 
 /// Rule: R-42.
@@ -607,7 +601,7 @@ fn stream_ended_within_a_second_resumes_after_wait() {
     for delay in [0.8, 1.6, 3.2] {
         bench.receive(vec![bookmark("11")]);
         let step = bench.after(0.9).end();
-        assert_eq!(bench.waits(&step, delay, WaitReason::Closed).action, watch("11"));
+        assert_eq!(bench.waits(&step, delay).action, watch("11"));
         bench.feed(ReflectorInput::Opened(Ok(())));
     }
 }
@@ -620,7 +614,7 @@ fn very_short_watch_backs_off_and_relists() {
     bench.receive(vec![skipped]);
     let step = bench.after(0.9).end();
     assert_eq!(step.reports, [ReflectorReport::WatchEnded { cause: EndCause::Short, relist: true }]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("10", None), "R-50: skipped does not count");
+    assert_eq!(bench.waits(&step, 0.8).action, list("10", None), "R-50: skipped does not count");
 }
 
 /// Rule: R-44.
@@ -629,26 +623,26 @@ fn marker_or_hidden_object_counts_as_event() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     bench.receive(vec![marker("5")]);
     let step = bench.after(0.5).end();
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("5"));
+    assert_eq!(bench.waits(&step, 0.8).action, watch("5"));
     let mut bench = Bench::watching(paged());
     bench.receive(vec![foreign("12")]);
     let step = bench.after(0.5).end();
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("12"));
+    assert_eq!(bench.waits(&step, 0.8).action, watch("12"));
 }
 
 /// Rule: R-45.
 #[test]
 fn stream_error_decides_between_relist_and_resume() {
-    for (failure, reason, next) in [
-        (expired(), WaitReason::Expired, list("11", None)),
-        (status(429), WaitReason::TooManyRequests, watch("11")),
-        (status(500), WaitReason::Failed, list("11", None)),
-        (status(403), WaitReason::Forbidden, list("11", None)),
+    for (failure, next) in [
+        (expired(), list("11", None)),
+        (status(429), watch("11")),
+        (status(500), list("11", None)),
+        (status(403), list("11", None)),
     ] {
         let mut bench = Bench::watching(paged());
         let step = bench.after(5.0).receive(vec![added("b", "11"), error(&failure), added("never", "12")]);
         assert_eq!(text(&step.events), "+b11", "what came before the error counts");
-        assert_eq!(bench.waits(&step, 0.8, reason).action, next, "{failure:?}");
+        assert_eq!(bench.waits(&step, 0.8).action, next, "{failure:?}");
         let step = bench.feed(ReflectorInput::Ended(Err(failure)));
         assert_eq!(step.action, ReflectorAction::Keep, "a late end of the closed stream");
     }
@@ -704,7 +698,7 @@ fn internal_error_is_recognized_by_code_or_reason() {
 fn early_internal_errors_back_off() {
     let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() });
     let step = bench.after(0.1).receive(vec![error(&status(500))]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("10"));
+    assert_eq!(bench.waits(&step, 0.8).action, watch("10"));
 }
 
 /// Rules.
@@ -754,7 +748,7 @@ fn hidden_event_moves_version_like_any_other() {
     assert_eq!((text(&step.events).as_str(), bench.reflector.last.as_str()), ("", "15"), "without a version");
     assert!(!bench.reflector.bookmarks_seen, "it says nothing of bookmarks (D-6)");
     let step = bench.end();
-    bench.waits(&step, 0.8, WaitReason::Closed);
+    bench.waits(&step, 0.8);
 }
 
 /// Rule: F-61.
@@ -845,11 +839,11 @@ fn versionless_watch_of_additions_reopens_unchanged() {
         bench.feed(ReflectorInput::Opened(Ok(())));
         bench.receive(vec![added("a", "9")]);
         let step = bench.after(0.5).end();
-        assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch(version), "D-1");
+        assert_eq!(bench.waits(&step, 0.8).action, watch(version), "D-1");
         assert_eq!(bench.after(10.0).refuse(lost()).action, watch(version), "T-3");
         bench.feed(ReflectorInput::Opened(Ok(())));
         let step = bench.after(5.0).receive(vec![added("a", "9"), error(&status(429))]);
-        assert_eq!(bench.waits(&step, 1.6, WaitReason::TooManyRequests).action, watch(version), "R-45");
+        assert_eq!(bench.waits(&step, 1.6).action, watch(version), "R-45");
         bench.feed(ReflectorInput::Opened(Ok(())));
         assert_eq!(bench.after(315.0).feed(ReflectorInput::Timer).action, watch(version), "D-6");
         assert_eq!((bench.reflector.counters.lists, bench.reflector.counters.checks), (1, 0));
@@ -866,7 +860,7 @@ fn versionless_change_is_followed_by_list() {
         bench.feed(ReflectorInput::Opened(Ok(())));
         bench.receive(vec![added("a", "9"), change]);
         let step = bench.after(60.0).end();
-        assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
+        assert_eq!(bench.waits(&step, 0.8).action, list("0", Some(500)));
     }
 }
 
@@ -878,7 +872,7 @@ fn very_short_versionless_watch_is_followed_by_list() {
     bench.page("", &[]);
     bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(0.5).end();
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
+    assert_eq!(bench.waits(&step, 0.8).action, list("0", Some(500)));
 }
 
 /// Rule: R-54.
@@ -887,11 +881,11 @@ fn undecodable_or_oversized_document_ends_cycle() {
     let mut bench = Bench::watching(paged());
     let step = bench.after(5.0).receive(vec![added("b", "11"), WatchEvent::Undecodable("{".into()), added("c", "12")]);
     assert_eq!(text(&step.events), "+b11");
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("11", None));
+    assert_eq!(bench.waits(&step, 0.8).action, list("11", None));
     bench.page("11", &[]);
     bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(5.0).feed(ReflectorInput::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None })));
-    assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("11", None));
+    assert_eq!(bench.waits(&step, 1.6).action, list("11", None));
     assert_eq!(bench.reflector.counters.unreadable, 2);
 }
 
@@ -949,7 +943,7 @@ fn resync_ticks_only_during_watch() {
     let step = bench.after(31.0).receive(vec![added("b", "11")]);
     assert_eq!(text(&step.events), "+b11 resync2", "also when events leave the timer no time");
     let step = bench.receive(vec![error(&expired())]);
-    let step = bench.waits(&step, 0.8, WaitReason::Expired);
+    let step = bench.waits(&step, 0.8);
     assert_eq!(step.action, list("11", None), "R-61: no request because of a resync");
     let step = bench.after(100.0).page("20", &[]);
     assert_eq!(text(&step.events), "=[]@20", "no tick outside the watch phase");
@@ -962,7 +956,7 @@ fn resync_ticks_only_during_watch() {
 fn wait_before_reopening_does_not_delay_resync() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
     let step = bench.after(10.0).receive(vec![error(&status(429))]);
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, watch("10"));
+    assert_eq!(bench.waits(&step, 0.8).action, watch("10"));
     assert_eq!(bench.feed(ReflectorInput::Opened(Ok(()))).action, ReflectorAction::Read { until: seconds(30.0) });
 }
 
@@ -974,7 +968,7 @@ fn resume_watches_from_store_version_or_lists() {
     let step = bench.feed(ReflectorInput::Start);
     assert_eq!((step.action, step.holds_list_permit), (watch("77"), false));
     let step = bench.refuse(expired());
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("77", None));
+    assert_eq!(bench.waits(&step, 0.8).action, list("77", None));
     for unusable in ["", "0"] {
         bench.reflector = Reflector::new(paged(), ReflectorStart::Resume(unusable.into()));
         assert_eq!(bench.feed(ReflectorInput::Start).action, list("0", Some(500)));
@@ -1128,15 +1122,15 @@ fn early_timer_waits_for_the_rest() {
 fn persistent_failures_keep_delay_until_health() {
     let mut bench = Bench::watching(paged());
     let step = bench.receive(vec![error(&status(500))]);
-    bench.waits(&step, 0.8, WaitReason::Failed);
+    bench.waits(&step, 0.8);
     bench.page("20", &[]);
     bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(119.0).receive(vec![error(&status(500))]);
-    bench.waits(&step, 1.6, WaitReason::Failed);
+    bench.waits(&step, 1.6);
     bench.page("20", &[]);
     bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(120.0).receive(vec![error(&status(500))]);
-    bench.waits(&step, 0.8, WaitReason::Failed);
+    bench.waits(&step, 0.8);
 }
 
 #[test]
@@ -1176,7 +1170,7 @@ fn failed_confirmation_deletes_nothing() {
     bench.page("20", &[]);
     let step = bench.fail_list(status(500));
     assert!(step.events.is_empty(), "R-25");
-    let step = bench.waits(&step, 1.6, WaitReason::Failed);
+    let step = bench.waits(&step, 1.6);
     assert_eq!(step.action, list("", Some(500)), "a cycle of its own");
     assert!(bench.reflector.doubted.is_none());
     assert_eq!(bench.page("21", &[]).action, list("", Some(500)));
@@ -1192,7 +1186,7 @@ fn older_confirmation_confirms_nothing() {
     let step = bench.page("19", &[("a", "1")]);
     assert!(step.events.is_empty());
     assert!(matches!(step.reports[..], [ReflectorReport::OlderListRefused { .. }]));
-    assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("", Some(500)));
+    assert_eq!(bench.waits(&step, 1.6).action, list("", Some(500)));
 }
 
 #[test]
@@ -1220,7 +1214,7 @@ fn saved_version_is_checked_before_watch() {
     assert_eq!((step.action, step.holds_list_permit), (list("", Some(1)), true));
     assert!(matches!(bench.reflector.state, State::Checking));
     let step = bench.fail_list(status(500));
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("", Some(1)), "and not a relist");
+    assert_eq!(bench.waits(&step, 0.8).action, list("", Some(1)), "and not a relist");
     let step = bench.page("77", &[("a", "1")]);
     assert_eq!((text(&step.events), step.action), (String::new(), watch("77")));
     assert_eq!(bench.reflector.counters.checks, 2);
@@ -1260,7 +1254,7 @@ fn list_older_than_saved_cache_is_refused() {
     bench.feed(ReflectorInput::Start);
     assert_eq!(bench.page("80", &[]).action, watch("77"));
     let step = bench.refuse(expired());
-    assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("77", None));
+    assert_eq!(bench.waits(&step, 0.8).action, list("77", None));
     let step = bench.page("70", &[]);
     assert_eq!((text(&step.events), step.action), (String::new(), list("", None)), "a replica that lags behind");
     let step = bench.page("80", &[("a", "1")]);

@@ -377,7 +377,7 @@ mod tests {
                         Err(_) => ReflectorInput::Timer,
                     }
                 }
-                ReflectorAction::Wait { until, .. } => {
+                ReflectorAction::Wait { until } => {
                     tokio::time::sleep_until(begin + until).await;
                     ReflectorInput::Timer
                 }

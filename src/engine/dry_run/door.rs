@@ -229,7 +229,7 @@ impl Cache {
         while let Some(deltas) = self.fifo.pop() {
             let transaction = self.indexer.plan(deltas);
             self.indexer.commit(&transaction);
-            self.indexer.publish(0);
+            self.indexer.publish();
             self.fifo.processed();
             changes.extend(transaction.changes);
         }
