@@ -100,7 +100,6 @@ impl Stages {
             self.fifo.push(ReflectorEvent::Updated(object));
         }
         let deltas = self.fifo.pop().expect("a batch");
-        self.fifo.processed();
         lap(&mut mark);
 
         self.keep.look_at(deltas.deltas.iter().map(|delta| &delta.object));

@@ -248,7 +248,7 @@ impl Staged {
     }
 }
 
-/// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get`] sees staged changes, readers do not.
+/// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get_all`] sees staged changes, readers do not.
 /// One [`EvmapStore::publish`] shows all of them at once.
 ///
 /// evmap can neither read nor discard unpublished changes. So staged changes are kept beside the map: one per object and one
@@ -406,30 +406,6 @@ impl<H: KeyHasher> EvmapStore<H> {
         let size = |object: Option<&Object>| object.map_or(0, |object| object.size_bytes() as u64);
         self.meta.bytes = self.meta.bytes + size(new) - size(old.as_ref());
         Some((hash, old))
-    }
-
-    /// Returns the hashes of all published objects and postings, and the capacity of their bags.
-    #[cfg(test)]
-    pub(super) fn entries(&self) -> (Vec<u32>, usize) {
-        let map = self.writer.enter().expect("it was published");
-        let hashes = map.values().flatten().map(Slot::name_hash).collect();
-        (hashes, map.values().map(evmap::refs::Values::capacity).sum())
-    }
-
-    /// Returns the number of hashes that several published objects or postings share.
-    #[cfg(test)]
-    pub(super) fn collisions(&self) -> usize {
-        let (mut hashes, _) = self.entries();
-        hashes.sort_unstable();
-        hashes.chunk_by(u32::eq).filter(|equal| equal.len() > 1).count()
-    }
-}
-
-impl<H: KeyHasher> EvmapStore<H> {
-    /// Returns the staged state of a key.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn get(&self, key: KeyRef<'_>) -> Option<Object> {
-        self.get_all(std::iter::once(key)).pop()?
     }
 
     /// Returns the staged states of several keys, in their order.
@@ -658,6 +634,27 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl<H: KeyHasher> EvmapStore<H> {
+        /// Returns the hashes of all published objects and postings, and the capacity of their bags.
+        pub(in crate::indexer) fn entries(&self) -> (Vec<u32>, usize) {
+            let map = self.writer.enter().expect("it was published");
+            let hashes = map.values().flatten().map(Slot::name_hash).collect();
+            (hashes, map.values().map(evmap::refs::Values::capacity).sum())
+        }
+
+        /// Returns the number of hashes that several published objects or postings share.
+        pub(in crate::indexer) fn collisions(&self) -> usize {
+            let (mut hashes, _) = self.entries();
+            hashes.sort_unstable();
+            hashes.chunk_by(u32::eq).filter(|equal| equal.len() > 1).count()
+        }
+
+        /// Returns the staged state of a key.
+        pub(in crate::indexer) fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+            self.get_all(std::iter::once(key)).pop()?
+        }
+    }
 
     #[test]
     fn map_key_takes_49_bytes() {

@@ -18,8 +18,6 @@ const PAGE_SIZE: u32 = 500;
 #[derive(Debug)]
 pub(super) struct Listing {
     pager: Pager,
-    version: ResourceVersion,
-    limit: Option<u32>,
     /// Set for the repeat with an unset version (R-22, D-5). There is at most one repeat.
     repeated: bool,
 }
@@ -48,9 +46,9 @@ impl Reflector {
 
     fn list(&mut self, version: ResourceVersion, limit: Option<u32>, repeated: bool) -> ReflectorAction {
         self.counters.lists += 1;
-        let pager = Pager::new(version.clone(), limit);
+        let pager = Pager::new(version, limit);
         let request = pager.request();
-        self.ask(Listing { pager, version, limit, repeated }, request)
+        self.ask(Listing { pager, repeated }, request)
     }
 
     fn ask(&mut self, listing: Listing, request: ListRequest) -> ReflectorAction {
@@ -73,10 +71,11 @@ impl Reflector {
     }
 
     fn listed(&mut self, listing: &Listing, mut list: List, turn: &mut Turn) -> ReflectorAction {
-        if list.paginated && listing.version.is_any() {
+        let requested = &listing.pager.first.resource_version;
+        if list.paginated && requested.is_any() {
             self.force_pages = true;
         }
-        if self.refuses_older(&list.version, &listing.version, turn) {
+        if self.refuses_older(&list.version, requested, turn) {
             return self.repeat(listing);
         }
         let duplicates = deduplicate(&mut list.items);
@@ -93,7 +92,7 @@ impl Reflector {
     /// Requests the most recent state, at once and only once (R-22, D-5).
     fn repeat(&mut self, listing: &Listing) -> ReflectorAction {
         self.unavailable = true;
-        self.list(ResourceVersion::unset(), listing.limit, true)
+        self.list(ResourceVersion::unset(), listing.pager.first.limit, true)
     }
 
     fn list_failed(&mut self, listing: &Listing, failure: Failure, turn: &mut Turn) -> ReflectorAction {
@@ -101,7 +100,8 @@ impl Reflector {
         if refuses_version(&failure) {
             self.unavailable = true;
             if !listing.repeated {
-                turn.reports.push(ReflectorReport::VersionRefused { version: listing.version.clone(), failure });
+                let version = listing.pager.first.resource_version.clone();
+                turn.reports.push(ReflectorReport::VersionRefused { version, failure });
                 return self.repeat(listing);
             }
         }

@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Pager {
     /// Request of page 1.
-    first: ListRequest,
+    pub(super) first: ListRequest,
     /// Token of the awaited page; `None` on page 1 and in the full list of P-4.
     awaited: Option<String>,
     /// Set when the awaited page is the full list of P-4: no page follows it.
@@ -50,9 +50,9 @@ impl Pager {
         Self { first, awaited: None, full: false, version: None, items: Vec::new(), rejected: 0 }
     }
 
-    /// Returns the request of page 1.
+    /// Returns the request of page 1, or of the full list.
     pub(super) fn request(&self) -> ListRequest {
-        self.first.clone()
+        ListRequest { limit: self.first.limit.filter(|_| !self.full), ..self.first.clone() }
     }
 
     /// Handles one answer.
@@ -97,7 +97,7 @@ impl Pager {
         if !expired || self.awaited.is_none() {
             return Paged::Failed(failure);
         }
-        *self = Self { full: true, ..Self::new(self.first.resource_version.clone(), None) };
+        *self = Self { full: true, ..Self::new(self.first.resource_version.clone(), self.first.limit) };
         Paged::More(self.request())
     }
 }

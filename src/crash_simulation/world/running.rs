@@ -42,10 +42,7 @@ impl World<'_> {
                 unit.indexer.publish();
                 unit.in_flight = Some((transaction, Stage::Published(ticket)));
             }
-            Stage::Published(ticket) => {
-                journal.release(ticket);
-                unit.fifo.processed();
-            }
+            Stage::Published(ticket) => journal.release(ticket),
         }
         self.trace(|| format!("unit {number}: done with {stage:?}"));
     }

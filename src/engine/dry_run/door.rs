@@ -230,7 +230,6 @@ impl Cache {
             let transaction = self.indexer.plan(deltas);
             self.indexer.commit(&transaction);
             self.indexer.publish();
-            self.fifo.processed();
             changes.extend(transaction.changes);
         }
         changes

@@ -392,7 +392,7 @@ fn truncated_document_is_no_event() {
         let mut decoder = WatchDecoder::new(pod_type(), plan(), 1 << 20);
         let mut events = Vec::new();
         decoder.push(&document.as_bytes()[..len], &mut events).unwrap();
-        assert_eq!((events.len(), decoder.finish()), (0, len));
+        assert!(events.is_empty(), "{len} bytes");
     }
 }
 

@@ -119,12 +119,6 @@ impl WatchDecoder {
         Ok(())
     }
 
-    /// Ends the stream; returns the number of ignored bytes of an incomplete document.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn finish(self) -> usize {
-        self.pending.len()
-    }
-
     /// Reads the document that ends with these bytes.
     fn complete(&mut self, last: &[u8]) -> Result<WatchEvent, Failure> {
         let frame = if self.pending.is_empty() {
