@@ -2,7 +2,7 @@
 
 use super::{
     Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb,
-    pager::{List, Paged, Pager},
+    pager::{Paged, Pager},
     refuses_version, retry_after,
     snapshot::deduplicate,
 };
@@ -70,12 +70,11 @@ impl Reflector {
         }
     }
 
-    fn listed(&mut self, listing: &Listing, mut list: List, turn: &mut Turn) -> ReflectorAction {
+    fn listed(&mut self, listing: &Listing, mut list: ListPage, turn: &mut Turn) -> ReflectorAction {
         let requested = &listing.pager.first.resource_version;
-        if list.paginated && requested.is_any() {
-            self.force_pages = true;
-        }
-        if self.refuses_older(&list.version, requested, turn) {
+        let has_pages = listing.pager.token.is_some();
+        self.force_pages |= has_pages && requested.is_any();
+        if self.refuses_older(&list.resource_version, requested, turn) {
             return self.repeat(listing);
         }
         let duplicates = deduplicate(&mut list.items);
@@ -86,7 +85,7 @@ impl Reflector {
         if list.rejected > 0 {
             turn.reports.push(ReflectorReport::Rejected { count: list.rejected });
         }
-        self.complete(list.items, list.version, None, turn)
+        self.complete(list.items, list.resource_version, None, turn)
     }
 
     /// Requests the most recent state, at once and only once (R-22, D-5).
