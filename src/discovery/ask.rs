@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     catalog::{Catalog, ServedType},
-    documents::{self, GroupVersion, Root},
+    documents::{self, GroupVersion, Metadata, Root},
 };
 use crate::{client_error::describe, object::ResourceType};
 
@@ -54,15 +54,6 @@ struct List {
 #[derive(Deserialize)]
 struct Item {
     metadata: Metadata,
-}
-
-/// Metadata of an object or a list.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    name: String,
-    uid: String,
-    remaining_item_count: u64,
 }
 
 /// Rights of the caller on a type.

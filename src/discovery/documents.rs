@@ -32,8 +32,10 @@ pub(super) enum Root {
     Names(Vec<GroupVersion>),
 }
 
-#[derive(Deserialize)]
-struct RootJson {
+/// Any discovery document. Its kind decides which member it has.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
     kind: String,
     /// `APIGroupDiscoveryList`
     items: Option<Vec<GroupJson>>,
@@ -41,72 +43,70 @@ struct RootJson {
     versions: Option<Vec<String>>,
     /// `APIGroupList`
     groups: Option<Vec<GroupJson>>,
+    /// `APIResourceList`
+    resources: Option<Vec<TypeJson>>,
 }
 
 /// A group of either document. In the aggregated one, its name is in the metadata, and it has types.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct GroupJson {
-    #[serde(default)]
     metadata: Metadata,
-    #[serde(default)]
     name: String,
     versions: Option<Vec<VersionJson>>,
     preferred_version: Option<VersionJson>,
 }
 
+/// Metadata of a group, an object or a list.
 #[derive(Default, Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    name: String,
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Metadata {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) remaining_item_count: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct VersionJson {
     version: String,
     resources: Option<Vec<TypeJson>>,
-    #[serde(default)]
     freshness: String,
 }
 
 /// A type of either document.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct TypeJson {
     #[serde(alias = "resource")]
     name: String,
-    #[serde(alias = "singularResource", default)]
+    #[serde(alias = "singularResource")]
     singular_name: String,
-    #[serde(default)]
     namespaced: bool,
-    #[serde(default)]
     scope: String,
-    #[serde(default)]
     kind: String,
     response_kind: Option<ResponseKind>,
     verbs: Option<Vec<String>>,
     short_names: Option<Vec<String>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ResponseKind {
-    #[serde(default)]
     kind: String,
 }
 
-#[derive(Deserialize)]
-struct ResourceListJson {
-    kind: String,
-    resources: Option<Vec<TypeJson>>,
+fn read(json: &str) -> Result<Document, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
 }
 
 /// Reads the answer of `/api` or `/apis`. The error describes the actual document.
 pub(super) fn read_root(json: &str) -> Result<Root, String> {
-    let root: RootJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let read = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().flat_map(GroupJson::read).collect();
+    let root = read(json)?;
+    let versions = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().flat_map(GroupJson::read).collect();
     match &*root.kind {
-        "APIGroupDiscoveryList" => Ok(Root::Types(read(root.items))),
-        "APIGroupList" => Ok(Root::Names(read(root.groups))),
+        "APIGroupDiscoveryList" => Ok(Root::Types(versions(root.items))),
+        "APIGroupList" => Ok(Root::Names(versions(root.groups))),
         "APIVersions" => {
             let named = |version: String| GroupVersion { version, ..GroupVersion::default() };
             Ok(Root::Names(root.versions.into_iter().flatten().map(named).collect()))
@@ -117,7 +117,7 @@ pub(super) fn read_root(json: &str) -> Result<Root, String> {
 
 /// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error describes the actual document.
 pub(super) fn read_types(json: &str, group: &str, version: &str) -> Result<Vec<ServedType>, String> {
-    let list: ResourceListJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let list = read(json)?;
     match &*list.kind {
         "APIResourceList" => Ok(types(list.resources, group, version)),
         kind => Err(format!("unexpected kind {kind:?}")),
