@@ -92,10 +92,8 @@ impl KubeListWatch {
     /// Objects carry the type of `resource` unless `plan` names another.
     pub fn new(client: Client, resource: Arc<ResourceType>, scope: Scope, plan: ScanPlan, limits: Limits) -> Self {
         let own = TypeMeta::new(resource.api_version(), resource.kind.clone());
-        let served = match scope.metadata_only {
-            true => TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata"),
-            false => own.clone(),
-        };
+        let metadata = || TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
+        let served = if scope.metadata_only { metadata() } else { own.clone() };
         let plan = Arc::new(if plan.type_meta().is_some() { plan } else { plan.with_type_meta(own) });
         Self { source: Arc::new(Source { client, resource, scope, served, plan, limits }) }
     }
