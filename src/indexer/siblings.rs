@@ -96,11 +96,6 @@ impl Siblings {
         }
     }
 
-    /// Returns true if the type was announced as synced.
-    pub fn has_synced(&self) -> bool {
-        lock(&self.state).announced
-    }
-
     fn announced(&self, state: &mut State, total: Option<u64>) {
         state.announced |= total.is_some();
         self.settled.store(state.announced, Ordering::Relaxed);
@@ -137,9 +132,9 @@ mod tests {
         let siblings = three();
         assert_eq!((sync(&siblings, B, 2), sync(&siblings, A, 3)), (None, None));
         siblings.note(B, 5);
-        assert!(!siblings.has_synced());
+        assert!(!lock(&siblings.state).announced);
         assert_eq!(sync(&siblings, C, 10), Some(18), "all objects there are then");
-        assert!(siblings.has_synced());
+        assert!(lock(&siblings.state).announced);
         siblings.join(UnitId(4), false, 0);
         assert_eq!(sync(&siblings, UnitId(4), 1), None, "units that come later say nothing");
         assert_eq!([A, B, C, UnitId(4)].map(|unit| leave(&siblings, unit)), [None; 4]);
@@ -152,7 +147,7 @@ mod tests {
         sync(&siblings, B, 1);
         let refused: Result<(), _> = siblings.sync(C, 1, Err);
         assert_eq!(refused, Err(Some(3)));
-        assert!(!siblings.has_synced());
+        assert!(!lock(&siblings.state).announced);
         assert_eq!(leave(&siblings, UnitId(9)), None, "one is missing");
         assert_eq!(sync(&siblings, C, 2), Some(4), "its successor says it");
     }
