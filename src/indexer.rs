@@ -253,11 +253,6 @@ impl<H: KeyHasher> Indexer<H> {
         }
     }
 
-    /// Stages the journal position up to which the unit's records are committed.
-    pub fn reach_place(&mut self, place: u64) {
-        self.store.reach_place(place);
-    }
-
     fn put(&mut self, object: &Object) {
         put_kept(&mut self.store, &self.options.keep, object);
     }
@@ -304,11 +299,6 @@ impl<H: KeyHasher> Indexer<H> {
         self.store.add_indexes(indexes)?;
         self.store.publish();
         Ok(())
-    }
-
-    /// Returns true if the cache keeps bodies.
-    pub fn keeps_bodies(&self) -> bool {
-        self.options.keep.is_whole()
     }
 
     /// Returns all objects that readers see, in the order of keys.

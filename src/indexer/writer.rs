@@ -35,7 +35,7 @@ pub(crate) fn finish(
 ) {
     if let (Some(transaction), Some(ticket)) = (in_flight, ticket) {
         indexer.commit(transaction);
-        indexer.reach_place(ticket.last.0);
+        indexer.store.reach_place(ticket.last.0);
         indexer.publish();
         observe(indexer, &transaction.changes, status);
         info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
@@ -99,7 +99,7 @@ impl IndexerWriter {
         self.strike(Moment::BeforePublish);
         let indexer = self.lease.indexer();
         indexer.commit(&transaction);
-        indexer.reach_place(ticket.last.0);
+        indexer.store.reach_place(ticket.last.0);
         indexer.publish();
         self.strike(Moment::BeforeRelease);
         self.journal.release(ticket);
@@ -134,7 +134,7 @@ impl IndexerWriter {
         let now = Timestamp::now();
         match kind {
             MoveKind::Join(cause) => {
-                let shown = cause.filter(|_| indexer.keeps_bodies());
+                let shown = cause.filter(|_| indexer.options.keep.is_whole());
                 let changes: Vec<_> = shown.map_or_else(Vec::new, |cause| {
                     let objects = indexer.objects().into_iter();
                     objects.map(|object| Change::Added { object, cause }).collect()
