@@ -50,8 +50,8 @@ fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
 
 /// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses its appends.
 pub(crate) struct IndexerWriter {
-    lease: IndexerLease,
-    journal: Journal,
+    pub(super) lease: IndexerLease,
+    pub(super) journal: Journal,
     unit: UnitId,
     epoch: u64,
     siblings: Arc<Siblings>,
@@ -70,15 +70,6 @@ impl IndexerWriter {
         status: Arc<UnitStatus>,
     ) -> Self {
         Self { lease, journal, unit, epoch, siblings, status, fault: Fault::default() }
-    }
-
-    /// Returns the cache.
-    pub(super) fn indexer(&mut self) -> &mut Indexer {
-        self.lease.indexer()
-    }
-
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
     }
 
     /// Plans a batch, and keeps the plan for the next actor in case this one ends.
