@@ -104,8 +104,9 @@ impl Unit {
         }
         let step = self.reflector.step(input, now, 0.5);
         self.reports.extend(step.reports);
-        let is_change =
-            |event: &ReflectorEvent| matches!(event, ReflectorEvent::Added(_) | ReflectorEvent::Updated(_) | ReflectorEvent::Deleted(_));
+        let is_change = |event: &ReflectorEvent| {
+            matches!(event, ReflectorEvent::Added(_) | ReflectorEvent::Updated(_) | ReflectorEvent::Deleted(_))
+        };
         self.has_changed |= step.events.iter().any(is_change);
         step.events.into_iter().for_each(|event| self.fifo.push(event));
         match step.action {

@@ -270,7 +270,10 @@ fn first_list_syncs_once_processed() {
             let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
             fifo.push(list(&items, "2"));
             let deltas = fifo.pop().unwrap();
-            assert!(deltas.initial && deltas.completes_initial, "the consumer has synced once it has applied the batch");
+            assert!(
+                deltas.initial && deltas.completes_initial,
+                "the consumer has synced once it has applied the batch"
+            );
             assert_eq!((deltas.store_version, deltas.deltas.len()), (Some("2".into()), items.len()));
             fifo.push(list(&items, "3"));
             assert!(!fifo.pop().unwrap().completes_initial);

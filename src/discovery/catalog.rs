@@ -186,7 +186,8 @@ impl Catalog {
         let mut catalog = Self::default();
         for GroupVersion { group, version, types, error } in versions {
             for mut served in types {
-                let is_same = |known: &ServedType| known.resource.is_same_in_another_version(&served.resource);
+                let is_known = |known: &ServedType| is_same(&known.resource, &served.resource);
+                served.preferred = !catalog.types.iter().any(is_known);
                 catalog.types.push(served);
             }
             catalog.unavailable.extend(error.map(|error| Unavailable { group, version, error }));

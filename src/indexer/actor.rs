@@ -15,12 +15,7 @@ use actix::{
 };
 use tracing::{debug, error};
 
-use super::{
-    Transaction,
-    index_func::IndexFunc,
-    store::IndexExists,
-    writer::IndexerWriter,
-};
+use super::{Transaction, index_func::IndexFunc, store::IndexExists, writer::IndexerWriter};
 use crate::{
     delta_fifo::messages::{Apply, Repack},
     journal::{AppendError, Move},

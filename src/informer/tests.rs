@@ -24,10 +24,7 @@ use crate::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, ReaderStart as From, Record,
         Sequence, UnitInterest,
     },
-    list_watch::{
-        WatchEvent,
-        transform::Transform,
-    },
+    list_watch::{WatchEvent, transform::Transform},
     object::{
         Keep, KeyRef,
         packer::{Compression, Packer, testing as packing},
@@ -466,11 +463,7 @@ fn failed_transform_fails_list_and_is_retried() {
         let fails = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&fails);
         let transform =
-            Transform::new(
-                move |_| {
-                    if asked.load(Ordering::Relaxed) { Err("not now".to_owned()) } else { Ok(None) }
-                },
-            );
+            Transform::new(move |_| if asked.load(Ordering::Relaxed) { Err("not now".to_owned()) } else { Ok(None) });
         let gate = Gate { transform: Some(transform), ..Gate::default() };
         let (unit, supervisor) = bench.start(0, &server, InformerOptions { gate, ..options() }, None);
         until("failed", || unit.status.view().lists > 2).await;

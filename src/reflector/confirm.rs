@@ -11,9 +11,7 @@
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
-use super::{
-    Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, stream::Stream,
-};
+use super::{Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, stream::Stream};
 use crate::{
     list_watch::WatchEvent,
     object::{KeyRef, Object, ResourceVersion},

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb,
-    is_temporary, refuses_version, retry_after,
+    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb, is_temporary,
+    refuses_version, retry_after,
     snapshot::Snapshot,
     stream::{Stream, is_usable},
 };

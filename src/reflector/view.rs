@@ -85,7 +85,10 @@ mod tests {
 
     #[test]
     fn doubtful_list_is_shown_with_its_numbers() {
-        assert_eq!(confirming(Comparison { known: 1_000, missing: 812 }), "confirming a list that lacks 812 of 1,000 objects");
+        assert_eq!(
+            confirming(Comparison { known: 1_000, missing: 812 }),
+            "confirming a list that lacks 812 of 1,000 objects"
+        );
         let comparison = Comparison { known: 1_300_000, missing: 1_234_567 };
         assert_eq!(confirming(comparison), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
     }

@@ -42,7 +42,9 @@ impl World<'_> {
                 unit.indexer.publish();
                 unit.in_flight = Some((transaction, Stage::Published(ticket)));
             }
-            Stage::Published(ticket) => journal.release(ticket),
+            Stage::Published(ticket) => {
+                journal.release(ticket);
+            }
         }
         self.trace(|| format!("unit {number}: done with {stage:?}"));
     }

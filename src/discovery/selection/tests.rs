@@ -300,7 +300,7 @@ fn model(rows: &[ServedType], wanted: &[WantedEntry]) -> Vec<(String, usize, Res
             }
             for (position, pattern) in entry.patterns.iter().enumerate() {
                 let found = meant(rows, pattern).into_iter().find(|found| identity(found) == asked);
-                claims.extend(found.map(|found| (Specificity::of(pattern), entry, position, found)));
+                claims.extend(found.map(|found| (specificity(pattern), entry, position, found)));
             }
         }
         let closest = claims.iter().map(|(specificity, ..)| *specificity).max();

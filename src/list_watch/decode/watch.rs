@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 
 use super::{
-    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, check_len, clear,
-    status, trim_start, type_name,
+    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, check_len, clear, status,
+    trim_start, type_name,
 };
 use crate::{
     list_watch::{Failure, WatchEvent},

@@ -199,7 +199,8 @@ impl ClusterAccess {
         let access = Self { config, cluster_name };
         // the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy itself
         let uri = &access.config.cluster_url;
-        match proxy.filter(|_| uri.scheme_str() == Some("https") && !is_direct(uri.host().unwrap_or_default(), no_proxy)) {
+        let is_needed = uri.scheme_str() == Some("https") && !is_direct(uri.host().unwrap_or_default(), no_proxy);
+        match proxy.filter(|_| is_needed) {
             Some(proxy) => {
                 let proxy = proxy.host().unwrap_or_default().to_owned();
                 Err(AccessError::Proxy { proxy, server: access.server_url() })
