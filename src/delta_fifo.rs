@@ -63,7 +63,12 @@ impl DeltaKind {
         matches!(self, Self::Deleted | Self::Tombstone | Self::OptedOut { .. })
     }
 
-    fn is_sync(self) -> bool {
+    /// Returns true if a watch sent the change.
+    pub(crate) fn is_watched(self) -> bool {
+        matches!(self, Self::Added | Self::Updated | Self::Deleted | Self::OptedOut { listed: false })
+    }
+
+    pub(crate) fn is_sync(self) -> bool {
         matches!(self, Self::Sync { .. })
     }
 }
@@ -126,8 +131,7 @@ pub struct Repacked {
 /// **Invariant:** in both orders, popping all batches and applying them to a map gives the state that the events describe. The
 /// queue itself has no limit: the caller of `push` compares [`DeltaFifo::queued_bytes`] with its limit, and stops reading.
 ///
-/// **Contract:** there is one consumer. After it has applied a batch, and before the next `pop`, it calls
-/// [`DeltaFifo::processed`].
+/// **Contract:** there is one consumer. It applies a batch before the next `pop`.
 #[derive(Debug)]
 pub struct DeltaFifo {
     queue: Queue,
@@ -152,8 +156,6 @@ enum SyncState {
     Unpopulated,
     /// The first Replace is queued.
     Queued,
-    /// The first Replace was popped and is being applied.
-    InFlight,
     /// A change came before any Replace. The queue is synced, and the next batch reports it.
     Unannounced,
     /// Synced. This state is final.
@@ -263,21 +265,11 @@ impl DeltaFifo {
         };
         self.known.apply(&deltas.deltas, &self.keep);
         deltas.initial = matches!(self.sync, SyncState::Unpopulated | SyncState::Queued);
-        if self.sync == SyncState::Queued && replace {
-            self.sync = SyncState::InFlight;
-            deltas.completes_initial = true;
-        } else if self.sync == SyncState::Unannounced {
+        if self.sync == SyncState::Unannounced || self.sync == SyncState::Queued && replace {
             self.sync = SyncState::Synced;
             deltas.completes_initial = true;
         }
         Some(deltas)
-    }
-
-    /// Notes that the last batch was applied (F-52: the queue is synced after the processing, not before).
-    pub fn processed(&mut self) {
-        if self.sync == SyncState::InFlight {
-            self.sync = SyncState::Synced;
-        }
     }
 
     /// Returns true if the consumer holds objects that must be packed again, because a dictionary is being retired. When
@@ -292,13 +284,6 @@ impl DeltaFifo {
             self.known.replace(object);
         }
         self.repacked = done.unwrap_or(self.repacked);
-    }
-
-    /// Returns true if the initial state was applied (F-50). Either the first Replace was processed, with its deletions, or a
-    /// change was pushed before any Replace. Once true, it stays true.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn has_synced(&self) -> bool {
-        matches!(self.sync, SyncState::Unannounced | SyncState::Synced)
     }
 
     /// Returns the number of queued deltas.

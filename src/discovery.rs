@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! documents   aggregated (1.26 and later) or legacy discovery documents → groups, versions, types (pure)
-//! catalog     Catalog: every served type in kubectl's order of preference; resolves a Pattern (pure)
+//! catalog     Catalog: every served type in kubectl's order of preference; finds those of a Pattern (pure)
 //! pattern     a type in kubectl's syntax (pure)
 //! selection   select: which entry watches which type (pure)
 //! assumed     Assumed: a catalog without access to a server (pure)

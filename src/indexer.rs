@@ -217,8 +217,7 @@ impl<H: KeyHasher> Indexer<H> {
         };
         let store_version = store_version.unwrap_or_else(|| meta.store_version.clone());
         let cached = self.store.get_all(deltas.deltas.iter().map(|delta| delta.object.key()));
-        let told = |delta: &Delta| !matches!(delta.kind, DeltaKind::Sync { .. });
-        let heard = deltas.resume_version.is_some() || deltas.deltas.iter().any(told);
+        let heard = deltas.resume_version.is_some() || deltas.deltas.iter().any(|delta| !delta.kind.is_sync());
         let mut plan = Plan::over(self, deltas.deltas.len(), deltas.initial);
         for (delta, cached) in deltas.deltas.into_iter().zip(cached) {
             plan.add(delta, cached);
@@ -254,18 +253,13 @@ impl<H: KeyHasher> Indexer<H> {
         }
     }
 
-    /// Stages the journal position up to which the unit's records are committed.
-    pub fn reach_place(&mut self, place: u64) {
-        self.store.reach_place(place);
-    }
-
     fn put(&mut self, object: &Object) {
         put_kept(&mut self.store, &self.options.keep, object);
     }
 
     /// Shows committed changes to readers. [`EvmapStore::publish`] states when it waits.
-    pub fn publish(&mut self, at_micros: i64) {
-        self.store.publish(at_micros);
+    pub fn publish(&mut self) {
+        self.store.publish();
     }
 
     /// Frees the values that the last publishes replaced. Call it once when a busy time ends.
@@ -289,7 +283,7 @@ impl<H: KeyHasher> Indexer<H> {
             self.store.replace(object);
         }
         if !objects.is_empty() {
-            self.store.publish(self.store.meta().published_micros);
+            self.store.publish();
         }
         Repacked { objects, done }
     }
@@ -301,15 +295,10 @@ impl<H: KeyHasher> Indexer<H> {
 
     /// Adds indexes over the content of the cache, and publishes them before it returns (I-7). Adds none if a name exists
     /// already.
-    pub fn add_indexers(&mut self, indexes: Vec<IndexFunc>, at_micros: i64) -> Result<(), IndexExists> {
+    pub fn add_indexers(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists> {
         self.store.add_indexes(indexes)?;
-        self.store.publish(at_micros);
+        self.store.publish();
         Ok(())
-    }
-
-    /// Returns true if the cache keeps bodies.
-    pub fn keeps_bodies(&self) -> bool {
-        self.options.keep.is_whole()
     }
 
     /// Returns all objects that readers see, in the order of keys.
@@ -422,21 +411,12 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
     }
 
     fn cause_of(&self, kind: DeltaKind, object: &Object) -> Cause {
+        let is_state = kind.is_watched() || kind == DeltaKind::Replaced;
         match kind {
-            DeltaKind::Added
-            | DeltaKind::Updated
-            | DeltaKind::Deleted
-            | DeltaKind::Replaced
-            | DeltaKind::OptedOut { listed: false }
-                if self.indexer.absence.saw_nothing_of(object.resource_version()) =>
-            {
-                Cause::Downtime
-            }
-            DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted | DeltaKind::OptedOut { listed: false } => {
-                Cause::Watch
-            }
-            DeltaKind::Replaced | DeltaKind::Tombstone | DeltaKind::OptedOut { listed: true } => self.listed,
             DeltaKind::Sync { round } => Cause::Resync { round },
+            _ if is_state && self.indexer.absence.saw_nothing_of(object.resource_version()) => Cause::Downtime,
+            _ if kind.is_watched() => Cause::Watch,
+            _ => self.listed,
         }
     }
 
@@ -496,12 +476,8 @@ fn is_another(old: &Object, new: &Object) -> bool {
 
 /// Returns the version that a store reaches with its last delta (I-11). Deltas of a list or a resync do not determine it.
 fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
-    let told = matches!(
-        delta.kind,
-        DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted | DeltaKind::OptedOut { listed: false }
-    );
     let version = delta.object.resource_version();
-    (told && !version.is_empty()).then(|| version.into())
+    (delta.kind.is_watched() && !version.is_empty()).then(|| version.into())
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ impl Informer {
             }
             let (store_version, resume_version) = versions.unwrap_or_default();
             store.reach(Reached { generation: 1, store_version, resume_version, synced: resumed });
-            store.publish(Timestamp::now().as_microsecond());
+            store.publish();
         }
         let status = UnitStatus::new(entry, &resource, options.scope.namespace.as_deref());
         let status = Arc::new(status.with_redact_errors(Arc::clone(&options.gate.doubts)));
@@ -393,7 +393,7 @@ impl Informer {
             resume_version: meta.resume_version,
             synced: meta.synced,
         });
-        store.publish(meta.published_micros);
+        store.publish();
         let indexer = Indexer::new(store, self.options.indexer.clone());
         let mut indexer = indexer.with_first_list(self.first_list).with_absence(self.absence.clone());
         finish(&mut indexer, in_flight.as_deref(), ticket, &self.status);

@@ -96,16 +96,6 @@ pub enum WatchEvent {
     Undecodable(String),
 }
 
-impl WatchEvent {
-    /// Returns the object of an `ADDED` or `MODIFIED` event.
-    pub(crate) fn object_mut(&mut self) -> Option<&mut Object> {
-        match self {
-            Self::Added(object) | Self::Modified(object) => Some(object),
-            _ => None,
-        }
-    }
-}
-
 /// Reason why an event is withheld from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {

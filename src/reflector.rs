@@ -47,9 +47,7 @@ use crate::{
 };
 
 pub(crate) use confirm::{Comparison, Listed};
-pub(crate) use report::{
-    Availability, Counters, EndCause, GiveUpCause, ReflectorReport, ReflectorState, Verb, WaitReason,
-};
+pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorReport, Verb};
 use {
     confirm::{Doubted, Held},
     listing::Listing,
@@ -194,8 +192,8 @@ pub(crate) enum ReflectorAction {
     ///
     /// The input is [`ReflectorInput::Timer`] if `until` passes first.
     Read { until: Duration },
-    /// Send no request until `until`, then send [`ReflectorInput::Timer`]. The reason is shown to users.
-    Wait { until: Duration, reason: WaitReason },
+    /// Send no request until `until`, then send [`ReflectorInput::Timer`].
+    Wait { until: Duration },
     /// Continue the last action: the input did not match it (for example, a late timer).
     Keep,
     /// Stop: no further action follows.
@@ -208,9 +206,6 @@ pub(crate) struct ReflectorStep {
     pub(crate) events: Vec<ReflectorEvent>,
     pub(crate) action: ReflectorAction,
     pub(crate) reports: Vec<ReflectorReport>,
-    /// Set when applying `events` changes the version from which a watch may resume.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it with the queue's version"))]
-    pub(crate) resume_version: Option<ResourceVersion>,
     /// Server version, if this step obtained it.
     pub(crate) server_version: Option<ResourceVersion>,
     /// Set when the action fetches an initial state. The shell then needs a permit of `max_concurrent_lists` and keeps it
@@ -252,13 +247,15 @@ pub(crate) struct Reflector {
     /// Set when the server has sent a bookmark (D-6).
     bookmarks_seen: bool,
     resync_at: Option<Duration>,
-    /// Number of the last resync.
+    /// Number of the last resync, of this reflector or of the previous one.
     round: u32,
     /// Times of the first and the last 500 of a series on a watch.
     internal_errors: Option<(Duration, Duration)>,
+    /// Availability of the collection: whether the server permits list and watch.
     availability: Availability,
+    /// The last failure of a request or a stream, even if a later one succeeded.
     last_error: Option<Failure>,
-    counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 #[derive(Debug)]
@@ -274,7 +271,6 @@ enum State {
     Watching(Stream),
     Waiting {
         until: Duration,
-        reason: WaitReason,
         then: Then,
     },
     Stopped,
@@ -295,7 +291,6 @@ struct Turn {
     jitter: f64,
     events: Vec<ReflectorEvent>,
     reports: Vec<ReflectorReport>,
-    version_moved: bool,
     server_version: Option<ResourceVersion>,
 }
 
@@ -331,55 +326,18 @@ impl Reflector {
 
     /// Handles an input and returns the next action. `jitter` is uniform in `[0, 1)`, with a new value for each step.
     pub(crate) fn step(&mut self, input: ReflectorInput, now: Duration, jitter: f64) -> ReflectorStep {
-        let mut turn =
-            Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false, server_version: None };
+        let mut turn = Turn { now, jitter, events: Vec::new(), reports: Vec::new(), server_version: None };
         let action = self.advance(input, &mut turn);
         ReflectorStep {
             holds_list_permit: matches!(
                 self.state,
                 State::Checking | State::Listing(_) | State::Streaming(_) | State::Comparing(_)
             ),
-            resume_version: turn.version_moved.then(|| self.last.clone()),
             server_version: turn.server_version,
             events: turn.events,
             reports: turn.reports,
             action,
         }
-    }
-
-    /// Returns the current state.
-    pub(crate) fn state(&self) -> ReflectorState {
-        match (&self.state, &self.doubted) {
-            (State::Listing(_) | State::Streaming(_), Some(doubted)) => ReflectorState::Confirming(doubted.comparison),
-            (State::Idle { .. }, _) => ReflectorState::Idle,
-            (State::Checking, _) => ReflectorState::Checking,
-            (State::Listing(_) | State::Comparing(_), _) => ReflectorState::Listing,
-            (State::Streaming(_), _) => ReflectorState::Streaming,
-            (State::Watching(_), _) => ReflectorState::Watching,
-            (&State::Waiting { until, reason, .. }, _) => ReflectorState::Waiting { until, reason },
-            (State::Stopped, _) => ReflectorState::Stopped,
-        }
-    }
-
-    /// Continues the resync count after `round`, the last round of the previous reflector.
-    #[must_use]
-    pub(crate) fn after_round(self, round: u32) -> Self {
-        Self { round, ..self }
-    }
-
-    /// Returns the last failure of a request or a stream, even if a later one succeeded.
-    pub(crate) fn last_error(&self) -> Option<&Failure> {
-        self.last_error.as_ref()
-    }
-
-    /// Returns the availability of the collection: whether the server permits list and watch.
-    pub(crate) fn availability(&self) -> Availability {
-        self.availability
-    }
-
-    /// Returns the counters.
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     fn advance(&mut self, input: ReflectorInput, turn: &mut Turn) -> ReflectorAction {
@@ -417,10 +375,10 @@ impl Reflector {
                 self.watch_ended(&stream, end, turn)
             }
             (State::Watching(stream), ReflectorInput::Timer) if stream.is_open() => self.read(stream, turn),
-            (State::Waiting { until, then, .. }, ReflectorInput::Timer) if until <= turn.now => self.resume(then, turn),
-            (State::Waiting { until, reason, then }, ReflectorInput::Timer) => {
-                self.state = State::Waiting { until, reason, then };
-                ReflectorAction::Wait { until, reason }
+            (State::Waiting { until, then }, ReflectorInput::Timer) if until <= turn.now => self.resume(then, turn),
+            (State::Waiting { until, then }, ReflectorInput::Timer) => {
+                self.state = State::Waiting { until, then };
+                ReflectorAction::Wait { until }
             }
             (state, _) => {
                 self.state = state;
@@ -441,7 +399,7 @@ impl Reflector {
     }
 
     /// Waits for one backoff delay, or longer if the server asks for it.
-    fn wait(&mut self, reason: WaitReason, then: Then, retry_after: Option<Duration>, turn: &Turn) -> ReflectorAction {
+    fn wait(&mut self, then: Then, retry_after: Option<Duration>, turn: &Turn) -> ReflectorAction {
         let delay = self.backoff.fail(turn.now, turn.jitter);
         let delay = retry_after.map_or(delay, |after| delay.max(after.min(RETRY_AFTER_MAX)));
         let until = turn.now.saturating_add(delay);
@@ -449,8 +407,8 @@ impl Reflector {
             self.resync_at = None;
             self.doubted = None;
         }
-        self.state = State::Waiting { until, reason, then };
-        ReflectorAction::Wait { until, reason }
+        self.state = State::Waiting { until, then };
+        ReflectorAction::Wait { until }
     }
 
     fn resume(&mut self, then: Then, turn: &mut Turn) -> ReflectorAction {
@@ -469,24 +427,17 @@ impl Reflector {
         self.unmarked = 0;
         self.backoff.healthy(turn.now);
         self.last = version.clone();
-        turn.version_moved = true;
         turn.events.push(ReflectorEvent::Replace { items, spared, resource_version: version });
     }
 
     /// Records and counts a failure.
     fn note(&mut self, verb: Verb, failure: &Failure) {
-        match failure {
-            Failure::Status(status) if status.is_expired() => self.counters.expired += 1,
-            Failure::FrameTooLong { .. } => self.counters.frames_too_long += 1,
-            Failure::Undecodable(_) => self.counters.undecodable += 1,
-            _ => {}
-        }
-        match WaitReason::of(failure) {
-            WaitReason::Missing => self.availability = Availability::Missing,
-            WaitReason::Forbidden if failure.status().is_some_and(|status| status.code == 401) => {
-                self.availability = Availability::Unauthorized;
-            }
-            WaitReason::Forbidden => self.availability = Availability::Forbidden(verb),
+        let is_unreadable = matches!(failure, Failure::FrameTooLong { .. } | Failure::Undecodable(_));
+        self.counters.unreadable += u64::from(is_unreadable);
+        match failure.status().map(|status| status.code) {
+            Some(404) => self.availability = Availability::Missing,
+            Some(401) => self.availability = Availability::Unauthorized,
+            Some(403) => self.availability = Availability::Forbidden(verb),
             _ => {}
         }
         self.last_error = Some(failure.clone());
@@ -499,6 +450,15 @@ const RETRY_AFTER_MAX: Duration = Duration::from_mins(2);
 /// Returns true if `failure` requires a request for another version.
 fn refuses_version(failure: &Failure) -> bool {
     failure.status().is_some_and(|status| status.is_expired() || status.too_large)
+}
+
+/// Returns true if the same request may succeed later, without a list.
+fn is_temporary(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused | Failure::Disconnected(_) => true,
+        Failure::Status(status) => status.code == 429 && !status.is_expired(),
+        _ => false,
+    }
 }
 
 fn retry_after(failure: &Failure) -> Option<Duration> {

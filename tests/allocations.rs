@@ -98,13 +98,12 @@ impl Stages {
             self.fifo.push(ReflectorEvent::Updated(object));
         }
         let deltas = self.fifo.pop().expect("a batch");
-        self.fifo.processed();
         lap(&mut mark);
 
         self.keep.look_at(deltas.deltas.iter().map(|delta| &delta.object));
         let transaction = self.indexer.plan(deltas);
         self.indexer.commit(&transaction);
-        self.indexer.publish(0);
+        self.indexer.publish();
         lap(&mut mark);
 
         let now = Timestamp::UNIX_EPOCH;

@@ -34,7 +34,6 @@ pub(crate) fn benches(c: &mut Criterion) {
                     }
                     while let Some(deltas) = fifo.pop() {
                         black_box(deltas);
-                        fifo.processed();
                     }
                 };
                 b.iter_batched(events, push_and_pop, BatchSize::SmallInput);

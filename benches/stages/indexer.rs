@@ -22,7 +22,7 @@ fn batch(kind: DeltaKind, objects: impl Iterator<Item = Object>) -> Deltas {
 fn apply(indexer: &mut Indexer, deltas: Deltas) {
     let transaction = indexer.plan(deltas);
     indexer.commit(&transaction);
-    indexer.publish(0);
+    indexer.publish();
     black_box(transaction);
 }
 

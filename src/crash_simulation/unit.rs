@@ -13,7 +13,10 @@ use crate::{
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListRequest},
     object::{FieldPath, IgnoredPaths, KeyRef, Object, ResourceVersion},
-    reflector::{Reflector, ReflectorAction, ReflectorConfig, ReflectorInput, ReflectorStart},
+    reflector::{
+        EndCause, Reflector, ReflectorAction, ReflectorConfig, ReflectorEvent, ReflectorInput, ReflectorReport,
+        ReflectorStart,
+    },
     simulator::random::Random,
     testing::Cursor,
 };
@@ -40,6 +43,10 @@ pub(super) struct Unit {
     pub(super) fifo: DeltaFifo,
     pub(super) indexer: Indexer,
     absence: Absence,
+    /// Reports of the reflector.
+    reports: Vec<ReflectorReport>,
+    /// Set when the reflector has emitted a change of a watch.
+    has_changed: bool,
     pub(super) in_flight: Option<(Transaction, Stage)>,
 }
 
@@ -52,7 +59,7 @@ impl Unit {
             store.put(object);
         }
         store.reach(Reached { generation: 1, ..reached.clone() });
-        store.publish(1);
+        store.publish();
         let version = FieldPath::parse("metadata.resourceVersion").expect("it is a path");
         let ignored = Some(Arc::new(IgnoredPaths::new(&[version])));
         let indexer = Indexer::new(store, IndexerOptions { ignored, ..IndexerOptions::default() });
@@ -68,6 +75,8 @@ impl Unit {
             fifo: DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), false),
             indexer,
             absence,
+            reports: Vec::new(),
+            has_changed: false,
             in_flight: None,
         };
         unit.launch();
@@ -85,6 +94,7 @@ impl Unit {
         };
         self.fifo = DeltaFifo::new(QueueOrder::Stream, self.indexer.objects().into_iter(), synced);
         self.reflector = Reflector::new(self.config, start);
+        (self.reports, self.has_changed) = (Vec::new(), false);
         (self.stream, self.pending) = (None, ReflectorAction::Keep);
     }
 
@@ -93,6 +103,11 @@ impl Unit {
             println!("     unit {} receives {input:?}", self.id.0);
         }
         let step = self.reflector.step(input, now, 0.5);
+        self.reports.extend(step.reports);
+        let is_change = |event: &ReflectorEvent| {
+            matches!(event, ReflectorEvent::Added(_) | ReflectorEvent::Updated(_) | ReflectorEvent::Deleted(_))
+        };
+        self.has_changed |= step.events.iter().any(is_change);
         step.events.into_iter().for_each(|event| self.fifo.push(event));
         match step.action {
             ReflectorAction::Keep => {}
@@ -140,7 +155,7 @@ impl Unit {
                 }
                 self.feed(ReflectorInput::Received(batch), *now);
             }
-            ReflectorAction::Wait { until, .. } => {
+            ReflectorAction::Wait { until } => {
                 *now = until.max(*now);
                 self.feed(ReflectorInput::Timer, *now);
             }
@@ -150,14 +165,21 @@ impl Unit {
 
     /// Records how the unit continued after a stop.
     pub(super) fn note_return(&self, hits: &mut Hits) {
-        if self.absence.lasts() && self.reflector.counters().expired > 0 {
-            hits.add("return: history was compacted");
+        for report in &self.reports {
+            match report {
+                ReflectorReport::VersionRefused { failure: Failure::Status(status), .. }
+                | ReflectorReport::WatchStartFailed(Failure::Status(status))
+                | ReflectorReport::WatchEnded { cause: EndCause::Error(status), .. }
+                    if self.absence.lasts() && status.is_expired() =>
+                {
+                    hits.add("return: history was compacted");
+                }
+                ReflectorReport::OlderListRefused { .. } => hits.add("an older list was refused"),
+                _ => {}
+            }
         }
-        if self.absence.lasts() && self.reflector.counters().changes > 0 {
+        if self.absence.lasts() && self.has_changed {
             hits.add("return: the watch went on");
-        }
-        if self.reflector.counters().older_lists > 0 {
-            hits.add("an older list was refused");
         }
     }
 

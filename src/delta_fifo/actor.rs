@@ -85,7 +85,6 @@ impl DeltaFifoActor {
             }
             fifo.in_flight = false;
             observe(std::mem::take(&mut fifo.in_flight_since), fifo.epoch.elapsed(), &fifo.timings);
-            fifo.fifo.processed();
             fifo.pump(ctx);
             fifo.grant_room();
             fifo.publish_status();

@@ -424,11 +424,9 @@ impl World {
                 self.replayed.insert(key, delta.object.clone());
             }
         }
-        self.fifo.processed();
-        if self.fifo.has_synced() {
+        if self.model.synced {
             self.seeds = None;
         }
-        assert_eq!(self.fifo.has_synced(), self.model.synced);
         assert_eq!(self.fifo.known.len(), self.replayed.len());
         for known in self.fifo.known.iter() {
             let kept = self.keep.of(&self.replayed[&row(DeltaKind::Replaced, known).1]);
@@ -443,7 +441,7 @@ impl World {
         hits.restarts.fetch_add(1, Relaxed);
         self.count(hits);
         let order = if self.per_key { QueueOrder::PerKey } else { QueueOrder::Stream };
-        let synced = self.fifo.has_synced() && !replaced;
+        let synced = self.model.synced && !replaced;
         let known = self.replayed.values_mut().map(|object| {
             *object = self.keep.of(object);
             object.clone()

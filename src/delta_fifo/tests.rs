@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Delta, DeltaFifo, DeltaKind, Deltas, QueueOrder, Repacked};
+use super::{Delta, DeltaFifo, DeltaKind, QueueOrder, Repacked};
 use crate::{
     object::{
         Identity, Keep, Object,
@@ -60,16 +60,10 @@ fn show(deltas: &[Delta]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn pop(fifo: &mut DeltaFifo) -> Option<Deltas> {
-    let deltas = fifo.pop();
-    fifo.processed();
-    deltas
-}
-
 /// Pops everything. The batches in the text are separated by ` | `.
 fn drain(fifo: &mut DeltaFifo) -> String {
     let mut batches = Vec::new();
-    while let Some(deltas) = pop(fifo) {
+    while let Some(deltas) = fifo.pop() {
         batches.push(show(&deltas.deltas));
     }
     assert_eq!((fifo.len(), fifo.queued_bytes(), fifo.is_empty()), (0, 0, true));
@@ -94,7 +88,7 @@ fn popped_key_moves_to_tail() {
     check(PerKey, &[], vec![Added(at("a", "1")), Added(at("b", "2")), Updated(at("a", "3"))], "+a1 ~a3 +b2");
     let mut fifo = fifo(PerKey, &[]);
     fifo.push(Added(at("a", "1")));
-    assert_eq!(show(&pop(&mut fifo).unwrap().deltas), "+a1");
+    assert_eq!(show(&fifo.pop().unwrap().deltas), "+a1");
     fifo.push(Added(at("b", "2")));
     fifo.push(Updated(at("a", "3")));
     assert_eq!(drain(&mut fifo), "+b2 ~a3");
@@ -107,7 +101,7 @@ fn newer_bookmark_replaces_queued_bookmark() {
         fifo.push(Bookmark(version.into()));
     }
     assert_eq!(format!("{fifo:?}").matches("Bookmark").count(), 1, "an idle watch does not make the queue longer");
-    assert_eq!(pop(&mut fifo).unwrap().resume_version, Some("7".into()));
+    assert_eq!(fifo.pop().unwrap().resume_version, Some("7".into()));
 }
 
 #[test]
@@ -134,7 +128,7 @@ fn deletion_of_unknown_key_moves_only_version() {
     let mut fifo = fifo(PerKey, &[at("a", "1")]);
     fifo.push(Deleted(at("b", "9")));
     assert_eq!(fifo.len(), 0);
-    let deltas = pop(&mut fifo).unwrap();
+    let deltas = fifo.pop().unwrap();
     assert!(deltas.deltas.is_empty());
     assert_eq!(deltas.resume_version, Some("9".into()));
     fifo.push(Deleted(at("a", "10")));
@@ -167,7 +161,7 @@ fn queued_rounds_repeat_the_same_objects() {
             fifo.push(event);
         }
         let mut kinds = Vec::new();
-        while let Some(deltas) = pop(&mut fifo) {
+        while let Some(deltas) = fifo.pop() {
             kinds.extend(deltas.deltas.iter().map(|delta| delta.kind));
         }
         kinds
@@ -186,7 +180,7 @@ fn all_deltas_of_a_key_leave_together() {
         fifo.push(Updated(at("a", &version.to_string())));
     }
     fifo.push(Added(at("b", "1")));
-    assert_eq!(pop(&mut fifo).unwrap().deltas.len(), 1_500);
+    assert_eq!(fifo.pop().unwrap().deltas.len(), 1_500);
     assert_eq!(drain(&mut fifo), "+b1");
 }
 
@@ -227,7 +221,7 @@ fn batch_ends_at_repeated_key_list_or_limit() {
     for key in 0..2_500 {
         fifo.push(Added(at(&format!("k{key}"), "1")));
     }
-    let sizes: Vec<usize> = std::iter::from_fn(|| pop(&mut fifo)).map(|deltas| deltas.deltas.len()).collect();
+    let sizes: Vec<usize> = std::iter::from_fn(|| fifo.pop()).map(|deltas| deltas.deltas.len()).collect();
     assert_eq!(sizes, [1_000, 1_000, 500]);
 }
 
@@ -238,8 +232,8 @@ fn list_is_never_split() {
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &[at("gone", "0")]);
         fifo.push(list(&items, "2"));
-        assert_eq!(pop(&mut fifo).unwrap().deltas.len(), 3_001);
-        assert!(pop(&mut fifo).is_none());
+        assert_eq!(fifo.pop().unwrap().deltas.len(), 3_001);
+        assert!(fifo.pop().is_none());
     }
 }
 
@@ -250,11 +244,11 @@ fn list_shares_body_of_unchanged_object() {
         let mut fifo = fifo(order, &known);
         fifo.push(list(&[at("a", "1"), at("b", "2"), object("c", "c", "")], "3"));
         assert!(fifo.queued_bytes() < 3 * known[1].size_bytes());
-        let deltas = pop(&mut fifo).unwrap().deltas;
+        let deltas = fifo.pop().unwrap().deltas;
         let shared = deltas.iter().map(|d| known.iter().any(|known| known.ptr_eq(&d.object)));
         assert_eq!(shared.collect::<Vec<_>>(), [true, false, true]);
         fifo.push(list(&[object("a", "other", "1")], "4"));
-        let mut deltas = pop(&mut fifo).unwrap().deltas;
+        let mut deltas = fifo.pop().unwrap().deltas;
         deltas.retain(|delta| delta.kind == DeltaKind::Replaced);
         assert!(!deltas[0].object.ptr_eq(&known[0]), "another uid is another object");
     }
@@ -265,7 +259,7 @@ fn unversioned_objects_are_compared_byte_by_byte() {
     let known = object_with("a", "", "", r#","spec":1"#);
     let mut fifo = fifo(Stream, std::slice::from_ref(&known));
     fifo.push(list(&[object_with("a", "", "", r#","spec":2"#)], "1"));
-    assert!(!pop(&mut fifo).unwrap().deltas[0].object.ptr_eq(&known));
+    assert!(!fifo.pop().unwrap().deltas[0].object.ptr_eq(&known));
 }
 
 /// Rules: F-50, F-52.
@@ -275,12 +269,14 @@ fn first_list_syncs_once_processed() {
         for items in [vec![], vec![at("a", "1")]] {
             let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
             fifo.push(list(&items, "2"));
-            assert!(!fifo.has_synced());
             let deltas = fifo.pop().unwrap();
-            assert!(deltas.initial && deltas.completes_initial && !fifo.has_synced());
+            assert!(
+                deltas.initial && deltas.completes_initial,
+                "the consumer has synced once it has applied the batch"
+            );
             assert_eq!((deltas.store_version, deltas.deltas.len()), (Some("2".into()), items.len()));
-            fifo.processed();
-            assert!(fifo.has_synced());
+            fifo.push(list(&items, "3"));
+            assert!(!fifo.pop().unwrap().completes_initial);
         }
     }
 }
@@ -291,11 +287,10 @@ fn change_before_any_list_syncs_at_once() {
     for order in [Stream, PerKey] {
         let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
         fifo.push(Added(at("a", "1")));
-        assert!(fifo.has_synced());
-        let deltas = pop(&mut fifo).unwrap();
+        let deltas = fifo.pop().unwrap();
         assert!(!deltas.initial && deltas.completes_initial);
         fifo.push(list(&[at("a", "1")], "2"));
-        let deltas = pop(&mut fifo).unwrap();
+        let deltas = fifo.pop().unwrap();
         assert!(!deltas.initial && !deltas.completes_initial);
     }
 }
@@ -307,11 +302,11 @@ fn only_first_list_is_initial() {
         let mut first = DeltaFifo::new(order, std::iter::empty(), false);
         let mut again = DeltaFifo::new(order, [at("a", "1")].into_iter(), true);
         first.push(list(&[at("a", "1")], "2"));
-        assert!(pop(&mut first).unwrap().initial);
+        assert!(first.pop().unwrap().initial);
         for fifo in [&mut first, &mut again] {
             fifo.push(list(&[at("a", "3")], "4"));
-            let deltas = pop(fifo).unwrap();
-            assert!(!deltas.initial && !deltas.completes_initial && fifo.has_synced());
+            let deltas = fifo.pop().unwrap();
+            assert!(!deltas.initial && !deltas.completes_initial);
         }
     }
 }
@@ -335,7 +330,7 @@ fn stream_order_reaches_version_of_last_element() {
         for event in events {
             fifo.push(event);
         }
-        let deltas = pop(&mut fifo).unwrap();
+        let deltas = fifo.pop().unwrap();
         let text = |v: Option<crate::object::ResourceVersion>| v.map_or("-".into(), |v| v.to_string());
         (text(deltas.store_version), text(deltas.resume_version))
     };
@@ -356,14 +351,14 @@ fn per_key_order_resumes_only_from_empty_queue() {
     for key in 0..1_001 {
         fifo.push(Added(at(&format!("k{key}"), &(key + 1).to_string())));
     }
-    let deltas = pop(&mut fifo).unwrap();
+    let deltas = fifo.pop().unwrap();
     assert_eq!((deltas.deltas.len(), deltas.store_version, deltas.resume_version), (1_000, Some("".into()), None));
-    let deltas = pop(&mut fifo).unwrap();
+    let deltas = fifo.pop().unwrap();
     assert_eq!((deltas.store_version, deltas.resume_version), (Some("1001".into()), Some("1001".into())));
     fifo.push(Bookmark("2000".into()));
-    let deltas = pop(&mut fifo).unwrap();
+    let deltas = fifo.pop().unwrap();
     assert_eq!((deltas.deltas.len(), deltas.resume_version), (0, Some("2000".into())));
-    assert!(pop(&mut fifo).is_none());
+    assert!(fifo.pop().is_none());
 }
 
 #[test]
@@ -444,7 +439,7 @@ fn repacking_is_requested_until_done() {
         assert!(!fifo.wants_repacking());
         fifo.push(resync(1));
         let mut known: Vec<Object> = Vec::new();
-        while let Some(deltas) = pop(&mut fifo) {
+        while let Some(deltas) = fifo.pop() {
             known.extend(deltas.deltas.into_iter().map(|delta| delta.object));
         }
         known.sort_by(|one, other| one.name().cmp(other.name()));
@@ -488,7 +483,7 @@ fn unknown_opted_out_object_moves_only_version() {
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &[]);
         fifo.push(Added(opted_out("a", "9")));
-        let deltas = pop(&mut fifo).unwrap();
+        let deltas = fifo.pop().unwrap();
         assert_eq!((deltas.resume_version, fifo.known.len()), (Some("9".into()), 0));
         assert_eq!(fifo.queued_bytes(), 0);
     }

@@ -9,8 +9,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
 use super::{
-    catalog::Catalog,
-    documents::{self, Group, Root},
+    catalog::{Catalog, ServedType},
+    documents::{self, GroupVersion, Metadata, Root},
 };
 use crate::{client_error::describe, object::ResourceType};
 
@@ -56,15 +56,6 @@ struct Item {
     metadata: Metadata,
 }
 
-/// Metadata of an object or a list.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    name: String,
-    uid: String,
-    remaining_item_count: u64,
-}
-
 /// Rights of the caller on a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeAccess {
@@ -81,9 +72,9 @@ pub struct TypeAccess {
 ///
 /// Fails if `/api` or `/apis` fails. A single failing group is in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
-    let mut groups = root(client, "/api").await?;
-    groups.extend(root(client, "/apis").await?);
-    Ok(Catalog::new(groups))
+    let mut versions = root(client, "/api").await?;
+    versions.extend(root(client, "/apis").await?);
+    Ok(Catalog::new(versions))
 }
 
 /// Returns the cluster's identity: the uid of the namespace `kube-system`. `None` if that namespace is not readable or does
@@ -204,19 +195,22 @@ async fn review(
 }
 
 /// Requests `/api` or `/apis`, and all versions if the answer only names them.
-async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError> {
+async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, DiscoveryError> {
     let mut root = root_as(client, path, documents::ACCEPT).await;
     // a server without the aggregated form should ignore it, but some refuse it, and others answer with an empty document
     let is_unaggregated = match &root {
-        Ok(root) => *root == Root::Groups(Vec::new()),
+        Ok(root) => *root == Root::Types(Vec::new()),
         Err(error) => matches!(error.code, Some(404 | 406 | 415 | 500..)),
     };
     if is_unaggregated {
         root = root_as(client, path, "application/json").await;
     }
     match root {
-        Ok(Root::Groups(groups)) => Ok(groups),
-        Ok(Root::Names(groups)) => Ok(fill(client, groups).await),
+        Ok(Root::Types(versions)) => Ok(versions),
+        Ok(Root::Names(versions)) => {
+            let versions = versions.into_iter().map(|version| filled(client, version));
+            Ok(stream::iter(versions).buffered(REQUESTS_MAX).collect().await)
+        }
         // a server with only custom groups, or with only the core group
         Err(error) if error.code == Some(404) => Ok(Vec::new()),
         Err(error) => Err(error),
@@ -228,34 +222,20 @@ async fn root_as(client: &Client, path: &str, accept: &str) -> Result<Root, Disc
     documents::read_root(&text).map_err(|what| undecodable(path, what))
 }
 
-/// Requests the types of every version.
-async fn fill(client: &Client, mut groups: Vec<Group>) -> Vec<Group> {
-    let mut versions = Vec::new();
-    for (group_index, group) in groups.iter().enumerate() {
-        for (version_index, version) in group.versions.iter().enumerate() {
-            let path = match &*group.name {
-                "" => format!("/api/{}", version.name),
-                name => format!("/apis/{name}/{}", version.name),
-            };
-            versions.push((group_index, version_index, path));
-        }
+/// Requests the types of one version.
+async fn filled(client: &Client, mut version: GroupVersion) -> GroupVersion {
+    match types(client, &version).await {
+        Ok(types) => version.types = types,
+        Err(error) => version.error = Some(error.to_string()),
     }
-    let mut answers = stream::iter(versions)
-        .map(|(group, version, path)| async move { (group, version, types(client, &path).await) })
-        .buffer_unordered(REQUESTS_MAX);
-    while let Some((group, version, answer)) = answers.next().await {
-        let version = &mut groups[group].versions[version];
-        match answer {
-            Ok(types) => version.types = types,
-            Err(error) => version.error = Some(error.to_string()),
-        }
-    }
-    groups
+    version
 }
 
-async fn types(client: &Client, path: &str) -> Result<Vec<documents::Type>, DiscoveryError> {
-    let text = get(client, path, "application/json").await?;
-    documents::read_types(&text).map_err(|what| undecodable(path, what))
+async fn types(client: &Client, of: &GroupVersion) -> Result<Vec<ServedType>, DiscoveryError> {
+    let GroupVersion { group, version, .. } = of;
+    let path = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    let text = get(client, &path, "application/json").await?;
+    documents::read_types(&text, group, version).map_err(|what| undecodable(&path, what))
 }
 
 async fn get(client: &Client, path: &str, accept: &str) -> Result<String, DiscoveryError> {

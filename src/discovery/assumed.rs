@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{built_in::built_in, catalog::Catalog, pattern::Pattern};
+use super::{
+    built_in::{built_in, english_plural},
+    catalog::Catalog,
+    pattern::Pattern,
+};
 use crate::object::ResourceType;
 
 /// A type as given in its objects.
@@ -86,20 +90,6 @@ fn plural(of: &ObjectType, patterns: &[&Pattern]) -> String {
 fn has_another_ending(word: &str, singular: &str) -> bool {
     let common = word.bytes().zip(singular.bytes()).take_while(|(one, other)| one == other).count();
     common + 2 >= singular.len().max(4) && word.len() <= singular.len() + 3
-}
-
-/// Returns the regular plural of a word.
-fn english_plural(word: &str) -> String {
-    let ends = |endings: &[&str]| endings.iter().any(|ending| word.ends_with(ending));
-    if ends(&["s", "x", "z", "ch", "sh"]) {
-        format!("{word}es")
-    } else if let Some(stem) = word.strip_suffix('y')
-        && !stem.ends_with(['a', 'e', 'i', 'o', 'u'])
-    {
-        format!("{stem}ies")
-    } else {
-        format!("{word}s")
-    }
 }
 
 #[cfg(test)]

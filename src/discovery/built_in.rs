@@ -6,98 +6,102 @@ use crate::object::ResourceType;
 const NAMESPACED: bool = true;
 const CLUSTER: bool = false;
 
-/// Group, version, kind, plural, short names and scope, in kubectl's order of preference.
-const ROWS: &[(&str, &str, &str, &str, &str, bool)] = &[
-    ("", "v1", "ConfigMap", "configmaps", "cm", NAMESPACED),
-    ("", "v1", "Endpoints", "endpoints", "ep", NAMESPACED),
-    ("", "v1", "Event", "events", "ev", NAMESPACED),
-    ("", "v1", "LimitRange", "limitranges", "limits", NAMESPACED),
-    ("", "v1", "Namespace", "namespaces", "ns", CLUSTER),
-    ("", "v1", "Node", "nodes", "no", CLUSTER),
-    ("", "v1", "PersistentVolume", "persistentvolumes", "pv", CLUSTER),
-    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", NAMESPACED),
-    ("", "v1", "Pod", "pods", "po", NAMESPACED),
-    ("", "v1", "PodTemplate", "podtemplates", "", NAMESPACED),
-    ("", "v1", "ReplicationController", "replicationcontrollers", "rc", NAMESPACED),
-    ("", "v1", "ResourceQuota", "resourcequotas", "quota", NAMESPACED),
-    ("", "v1", "Secret", "secrets", "", NAMESPACED),
-    ("", "v1", "Service", "services", "svc", NAMESPACED),
-    ("", "v1", "ServiceAccount", "serviceaccounts", "sa", NAMESPACED),
-    ("apiregistration.k8s.io", "v1", "APIService", "apiservices", "", CLUSTER),
-    ("apps", "v1", "ControllerRevision", "controllerrevisions", "", NAMESPACED),
-    ("apps", "v1", "DaemonSet", "daemonsets", "ds", NAMESPACED),
-    ("apps", "v1", "Deployment", "deployments", "deploy", NAMESPACED),
-    ("apps", "v1", "ReplicaSet", "replicasets", "rs", NAMESPACED),
-    ("apps", "v1", "StatefulSet", "statefulsets", "sts", NAMESPACED),
-    ("events.k8s.io", "v1", "Event", "events", "ev", NAMESPACED),
-    ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", NAMESPACED),
-    ("batch", "v1", "CronJob", "cronjobs", "cj", NAMESPACED),
-    ("batch", "v1", "Job", "jobs", "", NAMESPACED),
-    ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", "csr", CLUSTER),
-    ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", "ip", CLUSTER),
-    ("networking.k8s.io", "v1", "Ingress", "ingresses", "ing", NAMESPACED),
-    ("networking.k8s.io", "v1", "IngressClass", "ingressclasses", "", CLUSTER),
-    ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "netpol", NAMESPACED),
-    ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", "", CLUSTER),
-    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", NAMESPACED),
-    ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", "", CLUSTER),
-    ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", "", CLUSTER),
-    ("rbac.authorization.k8s.io", "v1", "Role", "roles", "", NAMESPACED),
-    ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", "", NAMESPACED),
-    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", "", CLUSTER),
-    ("storage.k8s.io", "v1", "CSINode", "csinodes", "", CLUSTER),
-    ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", "", NAMESPACED),
-    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", "sc", CLUSTER),
-    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", "", CLUSTER),
-    ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", "vac", CLUSTER),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "MutatingWebhookConfiguration",
-        "mutatingwebhookconfigurations",
-        "",
-        CLUSTER,
-    ),
-    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", "", CLUSTER),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingAdmissionPolicyBinding",
-        "validatingadmissionpolicybindings",
-        "",
-        CLUSTER,
-    ),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingWebhookConfiguration",
-        "validatingwebhookconfigurations",
-        "",
-        CLUSTER,
-    ),
-    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", "crd,crds", CLUSTER),
-    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", CLUSTER),
-    ("coordination.k8s.io", "v1", "Lease", "leases", "", NAMESPACED),
-    ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", "", CLUSTER),
-    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", "", NAMESPACED),
-    ("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", "", CLUSTER),
-    ("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations", "", CLUSTER),
-    ("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", "", CLUSTER),
-    ("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", "", NAMESPACED),
-    ("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", "", NAMESPACED),
-    ("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", "", CLUSTER),
+/// Group, version, kind, short names and scope, in kubectl's order of preference.
+const ROWS: &[(&str, &str, &str, &str, bool)] = &[
+    ("", "v1", "ConfigMap", "cm", NAMESPACED),
+    ("", "v1", "Endpoints", "ep", NAMESPACED),
+    ("", "v1", "Event", "ev", NAMESPACED),
+    ("", "v1", "LimitRange", "limits", NAMESPACED),
+    ("", "v1", "Namespace", "ns", CLUSTER),
+    ("", "v1", "Node", "no", CLUSTER),
+    ("", "v1", "PersistentVolume", "pv", CLUSTER),
+    ("", "v1", "PersistentVolumeClaim", "pvc", NAMESPACED),
+    ("", "v1", "Pod", "po", NAMESPACED),
+    ("", "v1", "PodTemplate", "", NAMESPACED),
+    ("", "v1", "ReplicationController", "rc", NAMESPACED),
+    ("", "v1", "ResourceQuota", "quota", NAMESPACED),
+    ("", "v1", "Secret", "", NAMESPACED),
+    ("", "v1", "Service", "svc", NAMESPACED),
+    ("", "v1", "ServiceAccount", "sa", NAMESPACED),
+    ("apiregistration.k8s.io", "v1", "APIService", "", CLUSTER),
+    ("apps", "v1", "ControllerRevision", "", NAMESPACED),
+    ("apps", "v1", "DaemonSet", "ds", NAMESPACED),
+    ("apps", "v1", "Deployment", "deploy", NAMESPACED),
+    ("apps", "v1", "ReplicaSet", "rs", NAMESPACED),
+    ("apps", "v1", "StatefulSet", "sts", NAMESPACED),
+    ("events.k8s.io", "v1", "Event", "ev", NAMESPACED),
+    ("autoscaling", "v2", "HorizontalPodAutoscaler", "hpa", NAMESPACED),
+    ("batch", "v1", "CronJob", "cj", NAMESPACED),
+    ("batch", "v1", "Job", "", NAMESPACED),
+    ("certificates.k8s.io", "v1", "CertificateSigningRequest", "csr", CLUSTER),
+    ("networking.k8s.io", "v1", "IPAddress", "ip", CLUSTER),
+    ("networking.k8s.io", "v1", "Ingress", "ing", NAMESPACED),
+    ("networking.k8s.io", "v1", "IngressClass", "", CLUSTER),
+    ("networking.k8s.io", "v1", "NetworkPolicy", "netpol", NAMESPACED),
+    ("networking.k8s.io", "v1", "ServiceCIDR", "", CLUSTER),
+    ("policy", "v1", "PodDisruptionBudget", "pdb", NAMESPACED),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRole", "", CLUSTER),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "", CLUSTER),
+    ("rbac.authorization.k8s.io", "v1", "Role", "", NAMESPACED),
+    ("rbac.authorization.k8s.io", "v1", "RoleBinding", "", NAMESPACED),
+    ("storage.k8s.io", "v1", "CSIDriver", "", CLUSTER),
+    ("storage.k8s.io", "v1", "CSINode", "", CLUSTER),
+    ("storage.k8s.io", "v1", "CSIStorageCapacity", "", NAMESPACED),
+    ("storage.k8s.io", "v1", "StorageClass", "sc", CLUSTER),
+    ("storage.k8s.io", "v1", "VolumeAttachment", "", CLUSTER),
+    ("storage.k8s.io", "v1", "VolumeAttributesClass", "vac", CLUSTER),
+    ("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "", CLUSTER),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "", CLUSTER),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "", CLUSTER),
+    ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "", CLUSTER),
+    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "crd,crds", CLUSTER),
+    ("scheduling.k8s.io", "v1", "PriorityClass", "pc", CLUSTER),
+    ("coordination.k8s.io", "v1", "Lease", "", NAMESPACED),
+    ("node.k8s.io", "v1", "RuntimeClass", "", CLUSTER),
+    ("discovery.k8s.io", "v1", "EndpointSlice", "", NAMESPACED),
+    ("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "", CLUSTER),
+    ("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "", CLUSTER),
+    ("resource.k8s.io", "v1", "DeviceClass", "", CLUSTER),
+    ("resource.k8s.io", "v1", "ResourceClaim", "", NAMESPACED),
+    ("resource.k8s.io", "v1", "ResourceClaimTemplate", "", NAMESPACED),
+    ("resource.k8s.io", "v1", "ResourceSlice", "", CLUSTER),
 ];
+
+/// Groups of the API server without a type in [`ROWS`].
+const OTHER_GROUPS: [&str; 4] =
+    ["authentication.k8s.io", "authorization.k8s.io", "internal.apiserver.k8s.io", "storagemigration.k8s.io"];
+
+/// Returns true for a group of the API server itself.
+pub(super) fn is_built_in_group(group: &str) -> bool {
+    OTHER_GROUPS.contains(&group) || ROWS.iter().any(|(known, ..)| *known == group)
+}
 
 /// Returns the types that can be listed and watched, each in its preferred version.
 pub(crate) fn built_in() -> Vec<ServedType> {
-    let served = |&(group, version, kind, plural, short_names, namespaced): &(&str, &str, &str, &str, &str, _)| {
-        let [group, version, kind, plural] = [group, version, kind, plural].map(str::to_owned);
+    let served = |&(group, version, kind, short_names, namespaced): &(&str, &str, &str, &str, _)| {
+        let singular = kind.to_ascii_lowercase();
+        let plural = if kind == "Endpoints" { singular } else { english_plural(&singular) };
+        let [group, version, kind] = [group, version, kind].map(str::to_owned);
         ServedType {
             short_names: short_names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             ..ServedType::watchable(ResourceType { group, version, kind, plural, namespaced })
         }
     };
     ROWS.iter().map(served).collect()
+}
+
+/// Returns the regular plural of a word.
+pub(super) fn english_plural(word: &str) -> String {
+    let ends = |endings: &[&str]| endings.iter().any(|ending| word.ends_with(ending));
+    if ends(&["s", "x", "z", "ch", "sh"]) {
+        format!("{word}es")
+    } else if let Some(stem) = word.strip_suffix('y')
+        && !stem.ends_with(['a', 'e', 'i', 'o', 'u'])
+    {
+        format!("{stem}ies")
+    } else {
+        format!("{word}s")
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Catalog of served types, and resolution of patterns.
 
-use std::{collections::HashSet, fmt};
-
-use super::{
-    documents::{Group, Type},
-    pattern::Pattern,
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt,
 };
+
+use super::{documents::GroupVersion, pattern::Pattern};
 use crate::object::ResourceType;
 
 /// Snapshot of the types that a server serves.
@@ -53,11 +53,9 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// Result of resolving a pattern.
+/// Reason why a pattern has no watchable type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// One type.
-    Found(ResourceType),
     /// No such type. It may appear with a CRD, or when an unavailable group is available again.
     Missing {
         /// Similar names of served, watchable types, best first; at most three.
@@ -72,8 +70,6 @@ pub enum Resolution {
         /// Supported verbs.
         verbs: Vec<String>,
     },
-    /// Types of `*` or `*.GROUP`, each in one version, in order of preference. Never empty.
-    Many(Vec<ResourceType>),
     /// No watchable type for `*` or `*.GROUP`.
     Empty {
         /// The group; `None` for `*`.
@@ -91,7 +87,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// Returns the reason why there is no watchable type, as a sentence without a period.
+    /// Returns the reason as a sentence without a period.
     pub fn why_not(&self) -> String {
         match self {
             Self::Missing { suggestions, unavailable } => {
@@ -107,8 +103,6 @@ impl Resolution {
             Self::Unwatchable { resource, verbs } => {
                 format!("{resource} cannot be listed and watched, it only offers {}", verbs.join(", "))
             }
-            Self::Found(resource) => format!("{resource} is served"),
-            Self::Many(types) => format!("{} types are served", types.len()),
             Self::Empty { group, unavailable } => {
                 let place = group.as_ref().map(|group| format!(" in the group {group}")).unwrap_or_default();
                 format!("the server serves no type{place} that can be listed and watched{}", not_asked(unavailable))
@@ -175,9 +169,8 @@ impl Catalog {
     /// reports.
     #[must_use]
     pub fn holding(mut self, resource: &ResourceType) -> Self {
-        let is_type = |known: &ResourceType| known.group == resource.group && known.plural == resource.plural;
         let exact = self.types.iter().position(|served| served.resource == *resource);
-        match exact.or_else(|| self.types.iter().position(|served| is_type(&served.resource))) {
+        match exact.or_else(|| self.types.iter().position(|served| is_same(&served.resource, resource))) {
             Some(at) => {
                 let ServedType { verbs, .. } = ServedType::watchable(resource.clone());
                 let served = &mut self.types[at];
@@ -188,20 +181,16 @@ impl Catalog {
         self
     }
 
-    pub(super) fn new(groups: Vec<Group>) -> Self {
+    pub(super) fn new(mut versions: Vec<GroupVersion>) -> Self {
+        versions.sort_by_key(|served| !served.group.is_empty());
         let mut catalog = Self::default();
-        let (core, named): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.name.is_empty());
-        for group in core.into_iter().chain(named) {
-            let first = catalog.types.len();
-            for version in group.versions {
-                for served in version.types {
-                    let preferred = catalog.types[first..].iter().all(|known| known.resource.plural != served.plural);
-                    catalog.types.push(served_type(&group.name, &version.name, served, preferred));
-                }
-                if let Some(error) = version.error {
-                    catalog.unavailable.push(Unavailable { group: group.name.clone(), version: version.name, error });
-                }
+        for GroupVersion { group, version, types, error } in versions {
+            for mut served in types {
+                let is_known = |known: &ServedType| is_same(&known.resource, &served.resource);
+                served.preferred = !catalog.types.iter().any(is_known);
+                catalog.types.push(served);
             }
+            catalog.unavailable.extend(error.map(|error| Unavailable { group, version, error }));
         }
         catalog
     }
@@ -216,28 +205,21 @@ impl Catalog {
         &self.unavailable
     }
 
-    /// Resolves a pattern as kubectl does.
-    ///
-    /// A plural name takes precedence over a short name, then a singular name, then a kind. Among types with the same name,
-    /// the first watchable one is used.
-    pub fn resolve(&self, pattern: &Pattern) -> Resolution {
-        let group = match pattern {
-            Pattern::Type { rest, .. } => rest.as_deref(),
-            Pattern::Group(group) => Some(&**group),
-            Pattern::All => None,
-        };
-        if pattern.is_wildcard() {
-            let types: Vec<_> = self.matching(pattern).into_iter().map(|served| served.resource.clone()).collect();
-            let empty =
-                || Resolution::Empty { group: group.map(str::to_owned), unavailable: self.unavailable_for(group) };
-            return if types.is_empty() { empty() } else { Resolution::Many(types) };
-        }
-        match self.find_among(pattern, |_| true) {
-            Some(served) if served.is_watchable() => Resolution::Found(served.resource.clone()),
-            Some(served) => Resolution::Unwatchable { resource: served.resource.clone(), verbs: served.verbs.clone() },
-            None => Resolution::Missing {
-                suggestions: self.suggest(pattern, ServedType::is_watchable),
-                unavailable: self.unavailable_for(group),
+    /// Returns the reason why a pattern has no watchable type.
+    pub(super) fn why_unmatched(&self, pattern: &Pattern) -> Resolution {
+        match pattern {
+            Pattern::All => Resolution::Empty { group: None, unavailable: self.unavailable_for(None) },
+            Pattern::Group(group) => {
+                Resolution::Empty { group: Some(group.clone()), unavailable: self.unavailable_for(Some(group)) }
+            }
+            Pattern::Type { rest, .. } => match self.find_among(pattern, |_| true) {
+                Some(ServedType { resource, verbs, .. }) => {
+                    Resolution::Unwatchable { resource: resource.clone(), verbs: verbs.clone() }
+                }
+                None => Resolution::Missing {
+                    suggestions: self.suggest(pattern, ServedType::is_watchable),
+                    unavailable: self.unavailable_for(rest.as_deref()),
+                },
             },
         }
     }
@@ -252,20 +234,20 @@ impl Catalog {
     /// Returns the watchable types of a pattern, in order of preference. A wildcard gives each type in its first watchable
     /// version, and only one of the two event types.
     pub(super) fn matching(&self, pattern: &Pattern) -> Vec<&ServedType> {
-        let fits = |served: &&ServedType| match pattern {
-            Pattern::All => true,
-            Pattern::Group(group) => served.resource.group == *group,
-            Pattern::Type { .. } => false,
+        let group = match pattern {
+            Pattern::All => None,
+            Pattern::Group(group) => Some(group),
+            Pattern::Type { .. } => {
+                return self.find_among(pattern, |_| true).filter(|served| served.is_watchable()).into_iter().collect();
+            }
         };
-        if !pattern.is_wildcard() {
-            return self.find_among(pattern, |_| true).filter(|served| served.is_watchable()).into_iter().collect();
-        }
+        let of_group = self.types.iter().filter(|served| group.is_none_or(|group| *group == served.resource.group));
         let mut seen = HashSet::new();
-        let watchable = self.types.iter().filter(fits).filter(|served| served.is_watchable());
-        watchable.filter(|served| seen.insert(identity(&served.resource))).collect()
+        of_group.filter(|served| served.is_watchable() && seen.insert(identity(&served.resource))).collect()
     }
 
-    /// Finds the type of a name among those that pass `is_meant`.
+    /// Finds the type of a name, as kubectl does, among those that pass `is_meant`. A plural name takes precedence over a short
+    /// name, then a singular name, then a kind. Among types with the same name, the first watchable one is used.
     pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
         let Pattern::Type { name, rest } = pattern else { return None };
         // like kubectl: first as version and group, then as a group
@@ -283,41 +265,32 @@ impl Catalog {
         is_meant: impl Fn(&ServedType) -> bool,
     ) -> Option<&ServedType> {
         let fits = |asked: Option<&str>, served: &str| asked.is_none_or(|asked| asked == served);
-        let candidates = self
-            .types
-            .iter()
-            .filter(|served| fits(group, &served.resource.group) && fits(version, &served.resource.version))
-            .filter(|served| is_meant(served));
+        let is_candidate = |served: &&ServedType| {
+            let ResourceType { group: of_group, version: of_version, .. } = &served.resource;
+            fits(group, of_group) && fits(version, of_version) && is_meant(served)
+        };
+        let candidates = self.types.iter().filter(is_candidate);
         // of equals, the first is used
-        candidates
-            .filter_map(|served| Some((served.rank(name)?, !served.is_watchable(), served)))
-            .min_by_key(|(rank, unwatchable, _)| (*rank, *unwatchable))
-            .map(|(_, _, served)| served)
+        let ranked = candidates.filter_map(|served| Some(((served.rank(name)?, !served.is_watchable()), served)));
+        ranked.min_by_key(|(rank, _)| *rank).map(|(_, served)| served)
     }
 
     /// Returns the nearest names of types that pass `is_meant`.
     fn suggest(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Vec<String> {
         let Pattern::Type { name, rest } = pattern else { return Vec::new() };
-        let mut near: Vec<(usize, usize, String)> = Vec::new();
-        for served in self.types.iter().filter(|served| is_meant(served) && served.preferred) {
+        let distances = |served: &ServedType| {
             let resource = &served.resource;
             // short names are too short for a distance
-            let names = [&*resource.plural, &*served.singular].into_iter();
-            let distance = names.filter(|name| !name.is_empty()).map(|known| strsim::osa_distance(name, known)).min();
-            let qualified = resource.qualified_name();
-            let group_distance = rest.as_deref().map_or(0, |rest| {
+            let names = [&*resource.plural, &*served.singular].into_iter().filter(|known| !known.is_empty());
+            let distance = names.map(|known| strsim::osa_distance(name, known)).min()?;
+            let of_group = rest.as_deref().map_or(0, |rest| {
                 let with_version = format!("{}.{}", resource.version, resource.group);
                 strsim::osa_distance(rest, &resource.group).min(strsim::osa_distance(rest, &with_version))
             });
-            if let Some(distance) = distance
-                && distance <= 1 + name.len() / 4
-                && !near.iter().any(|(.., known)| *known == qualified)
-            {
-                near.push((distance, group_distance, qualified));
-            }
-        }
-        near.sort();
-        // keep only the names with the smallest distance
+            (distance <= 1 + name.len() / 4).then(|| (distance, of_group, resource.qualified_name()))
+        };
+        let meant = self.types.iter().filter(|served| is_meant(served) && served.preferred);
+        let near: BTreeSet<_> = meant.filter_map(distances).collect();
         let nearest = near.first().map(|(distance, ..)| *distance);
         near.into_iter().filter(|(distance, ..)| Some(*distance) == nearest).take(3).map(|(.., name)| name).collect()
     }
@@ -330,10 +303,9 @@ impl Catalog {
     }
 }
 
-fn served_type(group: &str, version: &str, served: Type, preferred: bool) -> ServedType {
-    let Type { plural, singular, kind, namespaced, short_names, verbs } = served;
-    let resource = ResourceType { group: group.to_owned(), version: version.to_owned(), kind, plural, namespaced };
-    ServedType { resource, singular, short_names, verbs, preferred }
+/// Returns true for two versions of one type.
+fn is_same(one: &ResourceType, other: &ResourceType) -> bool {
+    one.group == other.group && one.plural == other.plural
 }
 
 /// Key shared by all types of the same objects: group and plural. Both event types use the core group.

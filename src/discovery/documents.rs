@@ -4,48 +4,38 @@
 
 use serde::Deserialize;
 
+use super::catalog::ServedType;
+use crate::object::ResourceType;
+
 /// `Accept` of `/api` and `/apis`: the aggregated document, or else the legacy one.
 pub(super) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                                  application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,\
                                  application/json";
 
-/// One served API group; versions in order of preference.
+/// One version of an API group.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Group {
+pub(super) struct GroupVersion {
     /// Empty for the core group.
-    pub(super) name: String,
-    pub(super) versions: Vec<Version>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Version {
-    pub(super) name: String,
-    pub(super) types: Vec<Type>,
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) types: Vec<ServedType>,
     /// Reason why the types are unknown or uncertain.
     pub(super) error: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Type {
-    pub(super) plural: String,
-    pub(super) singular: String,
-    pub(super) kind: String,
-    pub(super) namespaced: bool,
-    pub(super) short_names: Vec<String>,
-    pub(super) verbs: Vec<String>,
-}
-
-/// Answer of `/api` or `/apis`.
+/// Answer of `/api` or `/apis`: the versions of every group, in order of preference.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Root {
     /// All types.
-    Groups(Vec<Group>),
+    Types(Vec<GroupVersion>),
     /// Names only: each version has a document of its own.
-    Names(Vec<Group>),
+    Names(Vec<GroupVersion>),
 }
 
-#[derive(Deserialize)]
-struct RootJson {
+/// Any discovery document. Its kind decides which member it has.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
     kind: String,
     /// `APIGroupDiscoveryList`
     items: Option<Vec<GroupJson>>,
@@ -53,123 +43,124 @@ struct RootJson {
     versions: Option<Vec<String>>,
     /// `APIGroupList`
     groups: Option<Vec<GroupJson>>,
+    /// `APIResourceList`
+    resources: Option<Vec<TypeJson>>,
 }
 
 /// A group of either document. In the aggregated one, its name is in the metadata, and it has types.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct GroupJson {
-    #[serde(default)]
     metadata: Metadata,
-    #[serde(default)]
     name: String,
     versions: Option<Vec<VersionJson>>,
     preferred_version: Option<VersionJson>,
 }
 
+/// Metadata of a group, an object or a list.
 #[derive(Default, Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    name: String,
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Metadata {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) remaining_item_count: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct VersionJson {
     version: String,
     resources: Option<Vec<TypeJson>>,
-    #[serde(default)]
     freshness: String,
 }
 
 /// A type of either document.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct TypeJson {
     #[serde(alias = "resource")]
     name: String,
-    #[serde(alias = "singularResource", default)]
+    #[serde(alias = "singularResource")]
     singular_name: String,
-    #[serde(default)]
     namespaced: bool,
-    #[serde(default)]
     scope: String,
-    #[serde(default)]
     kind: String,
     response_kind: Option<ResponseKind>,
     verbs: Option<Vec<String>>,
     short_names: Option<Vec<String>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ResponseKind {
-    #[serde(default)]
     kind: String,
 }
 
-#[derive(Deserialize)]
-struct ResourceListJson {
-    kind: String,
-    resources: Option<Vec<TypeJson>>,
+fn read(json: &str) -> Result<Document, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
 }
 
 /// Reads the answer of `/api` or `/apis`. The error describes the actual document.
 pub(super) fn read_root(json: &str) -> Result<Root, String> {
-    let root: RootJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let read = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().map(GroupJson::read).collect();
+    let root = read(json)?;
+    let versions = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().flat_map(GroupJson::read).collect();
     match &*root.kind {
-        "APIGroupDiscoveryList" => Ok(Root::Groups(read(root.items))),
-        "APIGroupList" => Ok(Root::Names(read(root.groups))),
+        "APIGroupDiscoveryList" => Ok(Root::Types(versions(root.items))),
+        "APIGroupList" => Ok(Root::Names(versions(root.groups))),
         "APIVersions" => {
-            let named = |name: String| Version { name, ..Version::default() };
-            let versions = root.versions.into_iter().flatten().map(named).collect();
-            Ok(Root::Names(vec![Group { name: String::new(), versions }]))
+            let named = |version: String| GroupVersion { version, ..GroupVersion::default() };
+            Ok(Root::Names(root.versions.into_iter().flatten().map(named).collect()))
         }
         kind => Err(format!("unexpected kind {kind:?}")),
     }
 }
 
 /// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error describes the actual document.
-pub(super) fn read_types(json: &str) -> Result<Vec<Type>, String> {
-    let list: ResourceListJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
+pub(super) fn read_types(json: &str, group: &str, version: &str) -> Result<Vec<ServedType>, String> {
+    let list = read(json)?;
     match &*list.kind {
-        "APIResourceList" => Ok(types(list.resources)),
+        "APIResourceList" => Ok(types(list.resources, group, version)),
         kind => Err(format!("unexpected kind {kind:?}")),
     }
 }
 
 impl GroupJson {
-    fn read(self) -> Group {
+    fn read(self) -> Vec<GroupVersion> {
+        let group = if self.name.is_empty() { self.metadata.name } else { self.name };
         let preferred = self.preferred_version.map(|preferred| preferred.version);
-        let mut versions: Vec<Version> = self.versions.into_iter().flatten().map(VersionJson::read).collect();
+        let mut versions: Vec<_> = self.versions.into_iter().flatten().map(|version| version.read(&group)).collect();
         // stable sort: after the preferred version, the server's order remains
-        versions.sort_by_key(|version| Some(&version.name) != preferred.as_ref());
-        Group { name: if self.name.is_empty() { self.metadata.name } else { self.name }, versions }
+        versions.sort_by_key(|served| Some(&served.version) != preferred.as_ref());
+        versions
     }
 }
 
 impl VersionJson {
-    fn read(self) -> Version {
+    fn read(self, group: &str) -> GroupVersion {
         let is_stale = self.freshness == "Stale";
         let error = is_stale.then(|| "the server could not refresh its discovery document".to_owned());
-        Version { name: self.version, types: types(self.resources), error }
+        let types = types(self.resources, group, &self.version);
+        GroupVersion { group: group.to_owned(), version: self.version, types, error }
     }
 }
 
-fn types(served: Option<Vec<TypeJson>>) -> Vec<Type> {
-    let read = |served: TypeJson| Type {
-        plural: served.name,
+/// Returns the types among `served`: subresources such as `pods/log` are not types, and entries without kind have no objects.
+fn types(served: Option<Vec<TypeJson>>, group: &str, version: &str) -> Vec<ServedType> {
+    let read = |served: TypeJson| ServedType {
+        resource: ResourceType {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: served.response_kind.map_or(served.kind, |response| response.kind),
+            plural: served.name,
+            namespaced: served.namespaced || served.scope == "Namespaced",
+        },
         singular: served.singular_name,
-        kind: served.response_kind.map_or(served.kind, |response| response.kind),
-        namespaced: served.namespaced || served.scope == "Namespaced",
         short_names: served.short_names.unwrap_or_default(),
         verbs: served.verbs.unwrap_or_default(),
+        preferred: false,
     };
-    served.into_iter().flatten().map(read).filter(Type::is_type).collect()
-}
-
-impl Type {
-    /// Returns true for a type: subresources such as `pods/log` are not types, and entries without kind have no objects.
-    fn is_type(&self) -> bool {
-        !self.plural.is_empty() && !self.plural.contains('/') && !self.kind.is_empty()
-    }
+    let is_type = |ResourceType { plural, kind, .. }: &ResourceType| {
+        !plural.is_empty() && !plural.contains('/') && !kind.is_empty()
+    };
+    served.into_iter().flatten().map(read).filter(|served| is_type(&served.resource)).collect()
 }

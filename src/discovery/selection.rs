@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
+    built_in::is_built_in_group,
     catalog::{Catalog, Resolution, ServedType, TypeIdentity, identity},
     pattern::Pattern,
 };
@@ -81,19 +82,20 @@ pub struct Selection {
     pub unused_excludes: Vec<PatternPlace>,
 }
 
-/// Specificity of a pattern; the greater one wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Specificity {
-    All,
-    Group,
-    Name,
+/// Returns the specificity of a pattern; the greater one wins.
+fn specificity(pattern: &Pattern) -> u8 {
+    match pattern {
+        Pattern::All => 0,
+        Pattern::Group(_) => 1,
+        Pattern::Type { .. } => 2,
+    }
 }
 
 /// A type selected by one pattern.
 struct Claim<'a> {
     wanted: usize,
     pattern: usize,
-    specificity: Specificity,
+    specificity: u8,
     served: &'a ServedType,
 }
 
@@ -136,11 +138,11 @@ fn claims_of<'a>(
         if taken.is_empty() {
             let resolution = match out.first() {
                 Some(first) => Resolution::Excluded { first: first.resource.clone(), count: out.len() },
-                None => catalog.resolve(pattern),
+                None => catalog.why_unmatched(pattern),
             };
             selection.unmatched.push(Unmatched { entry: entry.entry.clone(), pattern: position, resolution });
         }
-        let specificity = Specificity::of(pattern);
+        let specificity = specificity(pattern);
         claims.extend(taken.into_iter().map(|served| Claim { wanted, pattern: position, specificity, served }));
     }
     claims
@@ -174,7 +176,7 @@ fn excluded_by<'a, 'b: 'a>(
 
 /// Assigns every type to the most specific claim.
 fn settle(wanted: &[WantedEntry], claims: &[Claim<'_>], selection: &mut Selection) {
-    let mut closest: HashMap<TypeIdentity<'_>, Specificity> = HashMap::new();
+    let mut closest: HashMap<TypeIdentity<'_>, u8> = HashMap::new();
     for claim in claims {
         let specificity = closest.entry(identity(&claim.served.resource)).or_insert(claim.specificity);
         *specificity = claim.specificity.max(*specificity);
@@ -210,33 +212,11 @@ fn can_share(wanted: &[WantedEntry], first: &Claim<'_>, second: &Claim<'_>) -> b
     namespaced && first != second && wanted[first].namespaces.is_disjoint_from(&wanted[second].namespaces)
 }
 
-/// Groups of the API server itself with names that a CRD's group could have.
-const BUILT_IN: [&str; 18] = [
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-    "storagemigration.k8s.io",
-];
-
 /// Returns true if added or removed CRDs can change the selection. That is so for `*`, the wildcard of a possible CRD
 /// group, a type of such a group, and a name without a type so far.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     // a CRD's group contains a dot
-    let is_custom = |group: &str| group.contains('.') && !BUILT_IN.contains(&group);
+    let is_custom = |group: &str| group.contains('.') && !is_built_in_group(group);
     let pattern = |unmatched: &Unmatched| {
         let entry = wanted.iter().find(|wanted| wanted.entry == unmatched.entry)?;
         entry.patterns.get(unmatched.pattern)
@@ -260,16 +240,6 @@ pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     wanted.iter().flat_map(|entry| &entry.patterns).any(grows)
         || selection.owned.iter().any(|owned| is_custom(&owned.resource.group))
         || selection.unmatched.iter().filter(missing).filter_map(pattern).any(may_come)
-}
-
-impl Specificity {
-    fn of(pattern: &Pattern) -> Self {
-        match pattern {
-            Pattern::All => Self::All,
-            Pattern::Group(_) => Self::Group,
-            Pattern::Type { .. } => Self::Name,
-        }
-    }
 }
 
 #[cfg(test)]

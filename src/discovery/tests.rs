@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    documents::{Group, Root, read_root, read_types},
+    documents::{GroupVersion, Root, read_root, read_types},
     *,
 };
 use crate::object::ResourceType;
@@ -43,20 +43,34 @@ const GROUPS: &str = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscove
 {"metadata":{"name":"up.metrics.k8s.io"},"versions":[{"version":"v1beta1","resources":[
 {"resource":"pods","responseKind":{"kind":"PodMetrics"},"scope":"Namespaced","singularResource":"","verbs":["get","list"]}]}]}]}"#;
 
-fn groups(json: &str) -> Vec<Group> {
+fn versions(json: &str) -> Vec<GroupVersion> {
     match read_root(json).unwrap() {
-        Root::Groups(groups) => groups,
+        Root::Types(versions) => versions,
         Root::Names(names) => panic!("{names:?}"),
     }
 }
 
 fn catalog() -> Catalog {
     // the core group comes first, whatever its position
-    Catalog::new([groups(GROUPS), groups(CORE)].concat())
+    Catalog::new([versions(GROUPS), versions(CORE)].concat())
+}
+
+/// Returns the types of a pattern, as `plural.version.group`.
+fn matching(text: &str) -> Vec<String> {
+    let name = |served: &ServedType| {
+        let ResourceType { plural, version, group, .. } = &served.resource;
+        format!("{plural}.{version}.{group}")
+    };
+    catalog().matching(&Pattern::parse(text).unwrap()).into_iter().map(name).collect()
+}
+
+fn resource(text: &str) -> ResourceType {
+    catalog().matching(&Pattern::parse(text).unwrap())[0].resource.clone()
 }
 
 fn resolve(text: &str) -> Resolution {
-    catalog().resolve(&Pattern::parse(text).unwrap())
+    assert!(matching(text).is_empty(), "{text}");
+    catalog().why_unmatched(&Pattern::parse(text).unwrap())
 }
 
 #[test]
@@ -90,12 +104,10 @@ fn type_names_resolve_as_in_kubectl() {
         ("certificates.cert-manager.io", "certificates.v1.cert-manager.io"),
         ("certificates.v1.cert-manager.io", "certificates.v1.cert-manager.io"),
     ] {
-        let Resolution::Found(found) = resolve(text) else { panic!("{text}: {:?}", resolve(text)) };
-        assert_eq!(format!("{}.{}.{}", found.plural, found.version, found.group), expected, "{text}");
+        assert_eq!(matching(text), [expected], "{text}");
     }
-    let Resolution::Found(node) = resolve("no") else { panic!() };
     assert_eq!(
-        node,
+        resource("no"),
         ResourceType {
             group: String::new(),
             version: "v1".into(),
@@ -150,16 +162,10 @@ fn type_without_list_or_watch_is_unwatchable() {
 
 #[test]
 fn wildcards_match_watchable_types_in_one_version() {
-    let many = |text: &str| match resolve(text) {
-        Resolution::Many(types) => {
-            types.iter().map(|found| format!("{}.{}.{}", found.plural, found.version, found.group)).collect::<Vec<_>>()
-        }
-        other => panic!("{text}: {other:?}"),
-    };
-    assert_eq!(many("*.apps"), ["deployments.v1.apps", "daemonsets.v1.apps"]);
-    assert_eq!(many("*.autoscaling"), ["horizontalpodautoscalers.v2.autoscaling", "olds.v1.autoscaling"]);
-    assert_eq!(many("*.events.k8s.io"), ["events.v1.events.k8s.io"]);
-    let all = many("*");
+    assert_eq!(matching("*.apps"), ["deployments.v1.apps", "daemonsets.v1.apps"]);
+    assert_eq!(matching("*.autoscaling"), ["horizontalpodautoscalers.v2.autoscaling", "olds.v1.autoscaling"]);
+    assert_eq!(matching("*.events.k8s.io"), ["events.v1.events.k8s.io"]);
+    let all = matching("*");
     assert_eq!(all.iter().filter(|name| name.starts_with("events.")).collect::<Vec<_>>(), ["events.v1."]);
     assert!(all.iter().any(|name| name == "pods.v1.cert-manager.io") && all.len() == 10, "{all:?}");
 }
@@ -182,23 +188,23 @@ fn empty_wildcard_waits_and_names_unavailable_group() {
 
 #[test]
 fn incomplete_and_extended_documents_are_read() {
-    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":null,"new":{}}"#), Ok(Root::Groups(vec![])));
-    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#), Ok(Root::Groups(vec![Group::default()])));
+    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":null,"new":{}}"#), Ok(Root::Types(vec![])));
+    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#), Ok(Root::Types(vec![])));
     assert_eq!(read_root(r#"{"kind":"APIGroupList"}"#), Ok(Root::Names(vec![])));
     assert!(read_root(r#"{"kind":"Status","message":"x"}"#).is_err());
     for text in ["", "[]", "<html>", "{}", r#"{"kind":7}"#] {
         assert!(read_root(text).is_err(), "{text}");
-        assert!(read_types(text).is_err(), "{text}");
+        assert!(read_types(text, "", "v1").is_err(), "{text}");
     }
-    assert_eq!(read_types(r#"{"kind":"APIResourceList","resources":null}"#), Ok(vec![]));
+    assert_eq!(read_types(r#"{"kind":"APIResourceList","resources":null}"#, "", "v1"), Ok(vec![]));
 }
 
 #[test]
 fn preferred_version_of_legacy_group_goes_first() {
     let json = r#"{"kind":"APIGroupList","groups":[{"name":"x.io","versions":[
         {"groupVersion":"x.io/v1","version":"v1"},{"version":"v3"},{"version":"v2"}],"preferredVersion":{"version":"v2"}}]}"#;
-    let Ok(Root::Names(groups)) = read_root(json) else { panic!() };
-    let names: Vec<&str> = groups[0].versions.iter().map(|version| &*version.name).collect();
+    let Ok(Root::Names(versions)) = read_root(json) else { panic!() };
+    let names: Vec<&str> = versions.iter().map(|served| &*served.version).collect();
     assert_eq!(names, ["v2", "v1", "v3"]);
 }
 
@@ -251,7 +257,7 @@ async fn serve(answers: &'static [(&'static str, u16, &'static str)]) -> (kube::
 async fn new_server_is_asked_twice() {
     let (client, seen) = serve(&[("GET /api", 200, CORE), ("GET /apis", 200, GROUPS)]).await;
     let catalog = discover(&client).await.unwrap();
-    assert!(matches!(catalog.resolve(&Pattern::parse("deploy").unwrap()), Resolution::Found(_)));
+    assert_eq!(catalog.matching(&Pattern::parse("deploy").unwrap()).len(), 1);
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 2);
     assert!(
@@ -388,8 +394,7 @@ async fn access_is_reviewed_per_verb() {
         (PATH_WATCH, 201, r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":false,"reason":"no rule"}}"#),
     ])
     .await;
-    let Resolution::Found(pods) = resolve("pods") else { panic!() };
-    let access = allowed(&client, &pods, Some("a")).await.unwrap();
+    let access = allowed(&client, &resource("pods"), Some("a")).await.unwrap();
     assert_eq!(access, TypeAccess { list: true, watch: false, reason: "no rule".into() });
     assert!(seen.lock().unwrap().iter().all(|request| request.contains(r#""namespace":"a""#)));
 }

@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 
 use crate::{
     config::Redact,
-    list_watch::transform::{Transform, TransformError},
+    list_watch::transform::Transform,
     mutex::lock,
     object::Object,
     private_dir,
@@ -94,7 +94,7 @@ impl DigestKey {
                 doubts.fetch_add(1, Ordering::Relaxed);
                 key.say_doubt(&entry, rule, object);
             };
-            redactor.apply(object, doubt).map_err(TransformError::new)
+            redactor.apply(object, doubt).map_err(|error| error.to_string())
         }))
     }
 
@@ -105,7 +105,7 @@ impl DigestKey {
     /// See [`DigestKey::transform`].
     pub(super) fn transform_of_cached(&self, rules: &[Rule]) -> Result<Transform, RuleError> {
         let redactor = Redactor::new(self.key.clone(), rules)?.for_redacted();
-        Ok(Transform::new(move |object| redactor.apply(object, |_| {}).map_err(TransformError::new)))
+        Ok(Transform::new(move |object| redactor.apply(object, |_| {}).map_err(|error| error.to_string())))
     }
 
     /// Logs once for an entry's path that its condition cannot be evaluated, without the reason, which may contain values.

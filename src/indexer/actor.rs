@@ -15,12 +15,7 @@ use actix::{
 };
 use tracing::{debug, error};
 
-use super::{
-    Transaction,
-    index_func::IndexFunc,
-    store::IndexExists,
-    writer::{IndexerWriter, now_micros},
-};
+use super::{Transaction, index_func::IndexFunc, store::IndexExists, writer::IndexerWriter};
 use crate::{
     delta_fifo::messages::{Apply, Repack},
     journal::{AppendError, Move},
@@ -98,7 +93,7 @@ impl IndexerActor {
 
     /// Applies a transaction once the journal takes appends.
     fn apply_later(&self, transaction: Arc<Transaction>) -> ResponseActFuture<Self, ()> {
-        let journal = self.writer.journal().clone();
+        let journal = self.writer.journal.clone();
         let writable = async move { journal.writable().await }.into_actor(self);
         Box::pin(writable.then(|(), actor, ctx| match actor.apply(transaction, ctx) {
             Ok(()) => Box::pin(actix::fut::ready(())),
@@ -112,7 +107,7 @@ impl IndexerActor {
         }
         self.idle = Some(ctx.run_later(IDLE_PUBLISH_AFTER, |actor, _| {
             actor.idle = None;
-            actor.writer.indexer().publish_idle();
+            actor.writer.lease.indexer().publish_idle();
         }));
     }
 }
@@ -155,7 +150,7 @@ impl Handler<AddIndexers> for IndexerActor {
     type Result = Result<(), AddIndexersError>;
 
     fn handle(&mut self, AddIndexers(indexes): AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
-        Ok(self.writer.indexer().add_indexers(indexes, now_micros())?)
+        Ok(self.writer.lease.indexer().add_indexers(indexes)?)
     }
 }
 

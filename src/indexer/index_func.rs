@@ -64,11 +64,6 @@ impl IndexFunc {
         &self.name
     }
 
-    /// Returns true if the values depend on the object's key alone, so that no update changes them.
-    pub(crate) fn is_of_key(&self) -> bool {
-        matches!(self.kind, Kind::Namespace)
-    }
-
     /// Returns the values of `object`, sorted and distinct; `None` if the function panicked (I-8).
     pub(crate) fn values<'a>(&self, object: &'a Object) -> Option<Values<'a>> {
         self.values_with(object, |path| object.pluck(path))
@@ -98,7 +93,8 @@ pub(crate) type Values<'a> = Vec<Cow<'a, str>>;
 pub struct IndexSet {
     funcs: Arc<[IndexFunc]>,
     plucker: Arc<Plucker>,
-    of_keys: bool,
+    /// Set if all values depend on keys alone, so that no update changes them.
+    pub(super) of_keys: bool,
 }
 
 impl IndexSet {
@@ -109,18 +105,13 @@ impl IndexSet {
             _ => None,
         };
         let paths: Vec<_> = funcs.iter().filter_map(path_of).collect();
-        let of_keys = funcs.iter().all(IndexFunc::is_of_key);
+        let of_keys = funcs.iter().all(|func| matches!(func.kind, Kind::Namespace));
         Self { funcs: funcs.into(), plucker: Arc::new(Plucker::new(&paths)), of_keys }
     }
 
     /// Returns the indexes in the order of their ids.
     pub fn as_slice(&self) -> &[IndexFunc] {
         &self.funcs
-    }
-
-    /// Returns true if all values depend on keys alone, so that no update changes them.
-    pub(crate) fn is_of_keys(&self) -> bool {
-        self.of_keys
     }
 
     /// Returns the values of `object` in every index, by id; see [`IndexFunc::values`].

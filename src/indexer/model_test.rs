@@ -267,7 +267,7 @@ impl<H: KeyHasher> World<H> {
             }
             3 => {
                 self.indexer.commit(&transaction);
-                self.indexer.publish(1);
+                self.indexer.publish();
             }
             4 => {
                 // The actor has ended, the store is kept.
@@ -280,7 +280,7 @@ impl<H: KeyHasher> World<H> {
         }
         hit(&hits.restarts, usize::from(step.3 % 9 < 6));
         self.indexer.commit(&transaction);
-        self.indexer.publish(2);
+        self.indexer.publish();
         if step.3.is_multiple_of(5) {
             self.indexer.publish_idle();
         }
@@ -306,7 +306,7 @@ impl<H: KeyHasher> World<H> {
         let meta = self.indexer.store().reader().read(|snapshot| snapshot.meta().clone());
         let (store_version, resume_version) = (meta.store_version, meta.resume_version);
         store.reach(Reached { generation: meta.generation + 1, store_version, resume_version, synced: meta.synced });
-        store.publish(1);
+        store.publish();
         self.indexer = self.make(store);
         self.indexer.commit(transaction);
         hit(&hits.take_overs, 1);
@@ -332,7 +332,7 @@ impl<H: KeyHasher> World<H> {
             store.put(object);
         }
         store.reach(Reached { synced: resumes, ..Reached::default() });
-        store.publish(1);
+        store.publish();
         self.indexer = self.make(store);
         hit(&hits.seeds, 1);
         self.check(hits);
@@ -343,7 +343,7 @@ impl<H: KeyHasher> World<H> {
     }
 
     fn add_index(&mut self, hits: &Hits) {
-        let added = self.indexer.add_indexers(vec![IndexFunc::custom("zone", zone)], 3);
+        let added = self.indexer.add_indexers(vec![IndexFunc::custom("zone", zone)]);
         assert_eq!(added.is_err(), self.indexes.len() == 3);
         if added.is_ok() {
             hit(&hits.late_indexes, 1);

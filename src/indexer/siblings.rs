@@ -33,18 +33,14 @@ struct Member {
 }
 
 impl State {
-    /// Returns the sum of the objects, if there is a unit, all are synced, and the type was not announced as synced.
-    fn total(&self) -> Option<u64> {
-        let complete = !self.units.is_empty() && self.units.values().all(|member| member.synced);
-        (complete && !self.announced).then(|| self.units.values().map(|member| member.objects).sum())
-    }
-
-    /// Returns the sum of the objects, with `unit` synced, if the type is then synced and was not announced.
-    fn total_with(&self, unit: UnitId, objects: u64) -> Option<u64> {
-        let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member);
-        if self.announced {
+    /// Returns the number of objects of all units, if the type is synced and was not announced. `syncing` is the number of
+    /// objects of `unit`, which is about to be synced.
+    fn total(&self, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
+        let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
+        if self.announced || syncing.is_none() && others.peek().is_none() {
             return None;
         }
+        let objects = syncing.unwrap_or_default();
         others.try_fold(objects, |total, member| member.synced.then(|| total + member.objects))
     }
 }
@@ -67,7 +63,7 @@ impl Siblings {
         append: impl FnOnce(Option<u64>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = lock(&self.state);
-        let total = state.total_with(unit, objects);
+        let total = state.total(unit, Some(objects));
         let appended = append(total)?; // if this panics, the unit is not synced
         state.units.insert(unit, Member { synced: true, objects });
         self.announced(&mut state, total);
@@ -82,7 +78,7 @@ impl Siblings {
     pub fn leave<T, E>(&self, unit: UnitId, append: impl FnOnce(Option<u64>) -> Result<T, E>) -> Result<T, E> {
         let mut state = lock(&self.state);
         state.units.remove(&unit);
-        let total = state.total();
+        let total = state.total(unit, None);
         let appended = append(total);
         if appended.is_ok() {
             self.announced(&mut state, total);
@@ -98,11 +94,6 @@ impl Siblings {
         {
             member.objects = objects;
         }
-    }
-
-    /// Returns true if the type was announced as synced.
-    pub fn has_synced(&self) -> bool {
-        lock(&self.state).announced
     }
 
     fn announced(&self, state: &mut State, total: Option<u64>) {
@@ -141,9 +132,9 @@ mod tests {
         let siblings = three();
         assert_eq!((sync(&siblings, B, 2), sync(&siblings, A, 3)), (None, None));
         siblings.note(B, 5);
-        assert!(!siblings.has_synced());
+        assert!(!lock(&siblings.state).announced);
         assert_eq!(sync(&siblings, C, 10), Some(18), "all objects there are then");
-        assert!(siblings.has_synced());
+        assert!(lock(&siblings.state).announced);
         siblings.join(UnitId(4), false, 0);
         assert_eq!(sync(&siblings, UnitId(4), 1), None, "units that come later say nothing");
         assert_eq!([A, B, C, UnitId(4)].map(|unit| leave(&siblings, unit)), [None; 4]);
@@ -156,7 +147,7 @@ mod tests {
         sync(&siblings, B, 1);
         let refused: Result<(), _> = siblings.sync(C, 1, Err);
         assert_eq!(refused, Err(Some(3)));
-        assert!(!siblings.has_synced());
+        assert!(!lock(&siblings.state).announced);
         assert_eq!(leave(&siblings, UnitId(9)), None, "one is missing");
         assert_eq!(sync(&siblings, C, 2), Some(4), "its successor says it");
     }

@@ -31,6 +31,7 @@ use hashbrown::HashTable;
 use super::{
     index_func::{IndexFunc, IndexSet},
     posting::Posting,
+    union::Union,
 };
 use crate::{
     change::Reached,
@@ -61,8 +62,6 @@ pub struct Meta {
     pub bytes: u64,
     /// Journal position up to which the cache contains the unit's records; zero before the first.
     pub place: u64,
-    /// Time of the publish, in microseconds since the Unix epoch.
-    pub published_micros: i64,
     /// Number of panics in index functions since the store was created (I-8).
     pub index_failures: u64,
     /// Indexes; the id of an index is its position.
@@ -249,7 +248,7 @@ impl Staged {
     }
 }
 
-/// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get`] sees staged changes, readers do not.
+/// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get_all`] sees staged changes, readers do not.
 /// One [`EvmapStore::publish`] shows all of them at once.
 ///
 /// evmap can neither read nor discard unpublished changes. So staged changes are kept beside the map: one per object and one
@@ -361,7 +360,7 @@ impl<H: KeyHasher> EvmapStore<H> {
     /// Updates the postings from the values of `old` to those of `new`, for all indexes with an id from `first` on (I-2).
     fn reindex(&mut self, hash: u32, old: Option<&Object>, new: Option<&Object>, first: u32) {
         let indexes = self.meta.indexes.clone();
-        if indexes.is_of_keys() && old.is_some() && new.is_some() {
+        if indexes.of_keys && old.is_some() && new.is_some() {
             return;
         }
         let values = |object: Option<_>| object.map_or_else(Vec::new, |object| indexes.values(object));
@@ -407,30 +406,6 @@ impl<H: KeyHasher> EvmapStore<H> {
         let size = |object: Option<&Object>| object.map_or(0, |object| object.size_bytes() as u64);
         self.meta.bytes = self.meta.bytes + size(new) - size(old.as_ref());
         Some((hash, old))
-    }
-
-    /// Returns the hashes of all published objects and postings, and the capacity of their bags.
-    #[cfg(test)]
-    pub(super) fn entries(&self) -> (Vec<u32>, usize) {
-        let map = self.writer.enter().expect("it was published");
-        let hashes = map.values().flatten().map(Slot::name_hash).collect();
-        (hashes, map.values().map(evmap::refs::Values::capacity).sum())
-    }
-
-    /// Returns the number of hashes that several published objects or postings share.
-    #[cfg(test)]
-    pub(super) fn collisions(&self) -> usize {
-        let (mut hashes, _) = self.entries();
-        hashes.sort_unstable();
-        hashes.chunk_by(u32::eq).filter(|equal| equal.len() > 1).count()
-    }
-}
-
-impl<H: KeyHasher> EvmapStore<H> {
-    /// Returns the staged state of a key.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn get(&self, key: KeyRef<'_>) -> Option<Object> {
-        self.get_all(std::iter::once(key)).pop()?
     }
 
     /// Returns the staged states of several keys, in their order.
@@ -509,7 +484,7 @@ impl<H: KeyHasher> EvmapStore<H> {
     }
 
     /// Shows staged changes to readers. Waits for readers inside a version that is older than the one shown now.
-    pub fn publish(&mut self, at_micros: i64) {
+    pub fn publish(&mut self) {
         for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
             if let Some(slot) = published {
                 self.writer.remove_value(bag_of(hash), slot);
@@ -524,7 +499,6 @@ impl<H: KeyHasher> EvmapStore<H> {
             self.objects_max = self.meta.objects;
             self.writer.fit_all();
         }
-        self.meta.published_micros = at_micros;
         self.published = Arc::new(self.meta.clone());
         self.writer.set_meta(Arc::clone(&self.published));
         self.writer.publish();
@@ -608,7 +582,7 @@ impl<H: KeyHasher> ReadStore for StoreReader<H> {
     fn read<T>(&self, query: impl FnOnce(&dyn Snapshot) -> T) -> T {
         match self.enter() {
             Some(published) => query(&published),
-            None => query(&Dropped(Meta::default())),
+            None => query(&Union::default()),
         }
     }
 }
@@ -657,28 +631,30 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
     }
 }
 
-/// Empty version that readers see once the write half was dropped.
-struct Dropped(Meta);
-
-impl Snapshot for Dropped {
-    fn meta(&self) -> &Meta {
-        &self.0
-    }
-
-    fn get(&self, _: KeyRef<'_>) -> Option<&Object> {
-        None
-    }
-
-    fn for_each(&self, _: &mut dyn FnMut(&Object)) {}
-
-    fn for_each_with(&self, _: u32, _: &str, _: &mut dyn FnMut(&Object)) {}
-
-    fn for_each_value(&self, _: u32, _: &mut dyn FnMut(&str)) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl<H: KeyHasher> EvmapStore<H> {
+        /// Returns the hashes of all published objects and postings, and the capacity of their bags.
+        pub(in crate::indexer) fn entries(&self) -> (Vec<u32>, usize) {
+            let map = self.writer.enter().expect("it was published");
+            let hashes = map.values().flatten().map(Slot::name_hash).collect();
+            (hashes, map.values().map(evmap::refs::Values::capacity).sum())
+        }
+
+        /// Returns the number of hashes that several published objects or postings share.
+        pub(in crate::indexer) fn collisions(&self) -> usize {
+            let (mut hashes, _) = self.entries();
+            hashes.sort_unstable();
+            hashes.chunk_by(u32::eq).filter(|equal| equal.len() > 1).count()
+        }
+
+        /// Returns the staged state of a key.
+        pub(in crate::indexer) fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+            self.get_all(std::iter::once(key)).pop()?
+        }
+    }
 
     #[test]
     fn map_key_takes_49_bytes() {

@@ -56,7 +56,7 @@ fn batch(deltas: Vec<(DeltaKind, Object)>) -> Deltas {
 fn apply<H: KeyHasher>(indexer: &mut Indexer<H>, deltas: Deltas) -> Transaction {
     let transaction = indexer.plan(deltas);
     indexer.commit(&transaction);
-    indexer.publish(7);
+    indexer.publish();
     transaction
 }
 
@@ -187,7 +187,7 @@ fn seeded(options: IndexerOptions, first_list: FirstList) -> Indexer {
     for object in [a("1"), b("1")] {
         store.put(&options.keep.of(&object));
     }
-    store.publish(1);
+    store.publish();
     Indexer::new(store, options).with_first_list(first_list)
 }
 
@@ -250,7 +250,6 @@ fn stub_cache_emits_whole_events() {
     assert_eq!((kept.len(), kept[0].json().into_owned()), (1, options.keep.of(&whole).json().into_owned()));
     assert_eq!(show(&apply(&mut indexer, batch(vec![(Replaced, whole.clone())])).changes), "=a2 Relist");
     assert!(kept[0].ptr_eq(&indexer.objects()[0]), "S-4: nothing is stored for what is unchanged");
-    assert!(!indexer.keeps_bodies() && self::indexer(IndexerOptions::default(), &[]).keeps_bodies());
     let selective = IndexerOptions { selective: true, ..options };
     let gone = apply(&mut seeded(selective.clone(), FirstList::default()), batch(vec![(Deleted, whole.clone())]));
     assert!(gone.changes[0].object().unwrap().ptr_eq(&whole), "a stub would say less");
@@ -321,7 +320,7 @@ fn first_list_is_initial_and_ends_with_synced() {
     let transaction = apply(&mut indexer, first("1"));
     assert_eq!(show(&transaction.changes), "+a1 Initial, +b1 Initial, synced 2 5");
     let meta = indexer.store().meta().clone();
-    assert_eq!((meta.synced, meta.objects, meta.resume_version.as_str(), meta.published_micros), (true, 2, "5", 7));
+    assert_eq!((meta.synced, meta.objects, meta.resume_version.as_str()), (true, 2, "5"));
     assert_eq!(show(&apply(&mut indexer, first("1")).changes), "=a1 Initial, =b1 Initial");
 }
 
@@ -382,7 +381,7 @@ fn readers_see_whole_batch_after_publish() {
     indexer.commit(&transaction);
     assert_eq!(keys(&reader, "namespace", "n"), ["n/a"]);
     assert_eq!(indexer.store().get(ObjectKey::new("n", "b").as_ref()).map(|o| o.uid().to_owned()), Some("b".into()));
-    indexer.publish(8);
+    indexer.publish();
     assert_eq!(keys(&reader, "namespace", "n"), ["n/b"]);
 }
 
@@ -429,7 +428,7 @@ fn discarded_transaction_leaves_no_trace() {
     assert!(indexer.store().get(b("3").key()).is_none());
     let after = indexer.store().meta();
     assert_eq!((after.generation, after.objects, after.bytes), (before.generation, 1, before.bytes));
-    indexer.publish(9);
+    indexer.publish();
     assert_eq!(keys(&indexer.store().reader(), "namespace", "n"), ["n/a"], "nor do its indexes know of it");
 }
 
@@ -440,7 +439,7 @@ fn transaction_and_late_index_each_advance_generation() {
     let first = generation(&indexer);
     assert_eq!(apply(&mut indexer, batch(vec![(Added, a("1"))])).reached.generation, first + 1);
     assert_eq!(generation(&indexer), first + 1);
-    indexer.add_indexers(vec![IndexFunc::parse("metadata.uid").unwrap()], 9).unwrap();
+    indexer.add_indexers(vec![IndexFunc::parse("metadata.uid").unwrap()]).unwrap();
     assert_eq!(generation(&indexer), first + 2);
 }
 
@@ -452,11 +451,11 @@ fn late_index_has_every_object() {
     let reader = indexer.store().reader();
     let node = || IndexFunc::parse("spec.nodeName").unwrap();
     let uid = || IndexFunc::parse("metadata.uid").unwrap();
-    indexer.add_indexers(vec![node()], 9).unwrap();
+    indexer.add_indexers(vec![node()]).unwrap();
     assert_eq!(keys(&reader, "spec.nodeName", "x"), ["n/a", "n/c"]);
-    assert_eq!(indexer.add_indexers(vec![uid(), node()], 9), Err(IndexExists("spec.nodeName".into())));
+    assert_eq!(indexer.add_indexers(vec![uid(), node()]), Err(IndexExists("spec.nodeName".into())));
     assert_eq!(reader.read(|snapshot| snapshot.meta().index_id("metadata.uid")), None);
-    assert!(indexer.add_indexers(vec![uid(), uid()], 9).is_err());
+    assert!(indexer.add_indexers(vec![uid(), uid()]).is_err());
     apply(&mut indexer, batch(vec![(Updated, object_with("n/a", "n/a", "2", ""))]));
     assert_eq!(keys(&reader, "spec.nodeName", "x"), ["n/c"]);
 }
@@ -467,11 +466,11 @@ fn late_index_covers_staged_changes() {
     let mut store = EvmapStore::new(1, []);
     store.put(&object("n/a", "x", "1"));
     store.put(&object("n/b", "y", "1"));
-    store.publish(1);
+    store.publish();
     store.put(&object("n/a", "z", "2"));
     store.remove(ObjectKey::new("n", "b").as_ref());
     store.add_indexes(vec![IndexFunc::parse("metadata.uid").unwrap()]).unwrap();
-    store.publish(2);
+    store.publish();
     assert_eq!(values(&store.reader(), "metadata.uid"), ["z"]);
 }
 
@@ -530,13 +529,13 @@ fn large_deletion_shrinks_store() {
     for object in &objects {
         store.put(object);
     }
-    store.publish(1);
+    store.publish();
     let (hashes, room) = store.entries();
     assert!(hashes.len() == 2_001 && room >= 2_001, "{room}");
     for object in &objects[10..] {
         store.remove(object.key());
     }
-    store.publish(2);
+    store.publish();
     store.publish_idle();
     let (hashes, room) = store.entries();
     assert!(hashes.len() == 11 && room < 64, "{room}");
@@ -626,7 +625,7 @@ fn retired_dictionary_is_repacked_stepwise_and_invisibly() {
         assert_eq!(meta.bytes, objects.iter().map(|object| object.size_bytes() as u64).sum::<u64>());
         let objects: Vec<_> =
             objects.iter().map(|object| (format!("{object:?}"), object.json().into_owned())).collect();
-        (objects, found, meta.generation, meta.store_version, meta.objects, meta.published_micros, meta.synced)
+        (objects, found, meta.generation, meta.store_version, meta.objects, meta.synced)
     };
     let mut step = || {
         let (before, read) = (seen(&indexer), reads.load(Relaxed));

@@ -102,8 +102,9 @@ impl ReadStore for UnionReader {
     }
 }
 
-/// One version of each cache, held open.
-struct Union<'a> {
+/// One version of each cache, held open. Without caches, it is the empty version that readers of a dropped store see.
+#[derive(Default)]
+pub(super) struct Union<'a> {
     parts: Vec<Published<'a>>,
     merged: OnceCell<Merged>,
 }
@@ -184,7 +185,6 @@ fn merge(metas: &[&Meta], indexes: IndexSet) -> Meta {
         merged.bytes += meta.bytes;
         merged.index_failures += meta.index_failures;
         merged.synced &= meta.synced;
-        merged.published_micros = merged.published_micros.max(meta.published_micros);
         if merged.store_version.compare(&meta.store_version) != Some(Order::Greater) && !meta.store_version.is_unset() {
             merged.store_version = meta.store_version.clone();
         }
@@ -214,7 +214,7 @@ mod tests {
         }
         let reached = Reached { generation: 3, store_version: version.into(), synced, ..Reached::default() };
         store.reach(reached);
-        store.publish(7);
+        store.publish();
         store
     }
 
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(lister.list_index_values("two"), ["x", "y", "z"], "each value once");
         assert!(lister.by_index("one", "x").is_err(), "not every cache has it: the answer would not be complete");
         let meta = lister.meta();
-        assert_eq!((meta.objects, meta.generation, meta.synced, meta.published_micros), (4, 9, true, 7));
+        assert_eq!((meta.objects, meta.generation, meta.synced), (4, 9, true));
         assert_eq!(
             meta.bytes,
             lister.list(&<_>::default()).iter().map(|object| object.size_bytes() as u64).sum::<u64>()
@@ -275,7 +275,7 @@ mod tests {
         let stores = ["a/x", "b/x"].map(|key| {
             let mut store = EvmapStore::new(1, [IndexFunc::custom("bad", |_| panic!("on purpose"))]);
             store.put(&object(key, key, "1"));
-            store.publish(7);
+            store.publish();
             store
         });
         let caches = caches(&stores.each_ref());

@@ -35,8 +35,8 @@ pub(crate) fn finish(
 ) {
     if let (Some(transaction), Some(ticket)) = (in_flight, ticket) {
         indexer.commit(transaction);
-        indexer.reach_place(ticket.last.0);
-        indexer.publish(now_micros());
+        indexer.store.reach_place(ticket.last.0);
+        indexer.publish();
         observe(indexer, &transaction.changes, status);
         info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
     }
@@ -48,14 +48,10 @@ fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
     view::show(&mut shown, indexer.store().meta());
 }
 
-pub(super) fn now_micros() -> i64 {
-    Timestamp::now().as_microsecond()
-}
-
 /// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses its appends.
 pub(crate) struct IndexerWriter {
-    lease: IndexerLease,
-    journal: Journal,
+    pub(super) lease: IndexerLease,
+    pub(super) journal: Journal,
     unit: UnitId,
     epoch: u64,
     siblings: Arc<Siblings>,
@@ -76,15 +72,6 @@ impl IndexerWriter {
         Self { lease, journal, unit, epoch, siblings, status, fault: Fault::default() }
     }
 
-    /// Returns the cache.
-    pub(super) fn indexer(&mut self) -> &mut Indexer {
-        self.lease.indexer()
-    }
-
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
-    }
-
     /// Plans a batch, and keeps the plan for the next actor in case this one ends.
     pub(super) fn plan(&mut self, deltas: Deltas) -> Arc<Transaction> {
         let transaction = Arc::new(self.lease.indexer().plan(deltas));
@@ -103,8 +90,8 @@ impl IndexerWriter {
         self.strike(Moment::BeforePublish);
         let indexer = self.lease.indexer();
         indexer.commit(&transaction);
-        indexer.reach_place(ticket.last.0);
-        indexer.publish(now_micros());
+        indexer.store.reach_place(ticket.last.0);
+        indexer.publish();
         self.strike(Moment::BeforeRelease);
         self.journal.release(ticket);
         self.lease.set_in_flight(None);
@@ -137,7 +124,7 @@ impl IndexerWriter {
         let indexer = self.lease.get();
         let changes = match moved.kind {
             MoveKind::Join(cause) => {
-                let shown = cause.filter(|_| indexer.keeps_bodies());
+                let shown = cause.filter(|_| indexer.options.keep.is_whole());
                 shown.map_or_else(Vec::new, |cause| {
                     let objects = indexer.objects().into_iter();
                     objects.map(|object| Change::Added { object, cause }).collect()

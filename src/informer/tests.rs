@@ -22,10 +22,7 @@ use crate::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
         UnitInterest,
     },
-    list_watch::{
-        WatchEvent,
-        transform::{Transform, TransformError},
-    },
+    list_watch::{WatchEvent, transform::Transform},
     object::{
         Keep, KeyRef,
         packer::{Compression, Packer, testing as packing},
@@ -291,7 +288,7 @@ fn unchanged_object_gets_new_body_after_crash() {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let cut = Transform::of_values(|value| {
             value["data"] = "cut in another way".into();
-            Ok::<_, TransformError>(())
+            Ok::<_, String>(())
         });
         let old = bench.ran(&server, options()).await;
         server.hold_lists(true);
@@ -472,11 +469,7 @@ fn failed_transform_fails_list_and_is_retried() {
         let fails = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&fails);
         let transform =
-            Transform::new(
-                move |_| {
-                    if asked.load(Ordering::Relaxed) { Err(TransformError::new("not now")) } else { Ok(None) }
-                },
-            );
+            Transform::new(move |_| if asked.load(Ordering::Relaxed) { Err("not now".to_owned()) } else { Ok(None) });
         let gate = Gate { transform: Some(transform), ..Gate::default() };
         let (unit, supervisor) = bench.start(0, &server, InformerOptions { gate, ..options() }, None);
         until("failed", || unit.status.view().lists > 2).await;

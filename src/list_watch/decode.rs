@@ -16,7 +16,7 @@ pub use list::ListDecoder;
 pub use status::decode_status;
 pub use watch::WatchDecoder;
 
-use super::SkipReason;
+use super::{Failure, SkipReason};
 use crate::object::scan::{JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
 
 /// Largest capacity that a buffer for cut documents keeps after use. Larger buffers are shrunk to it.
@@ -29,6 +29,14 @@ const FRAME_MAX: usize = 1 << 31;
 fn clear(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(SPARE_BYTES_MAX);
+}
+
+/// Checks the length of a document, or of its part read so far. `path` leads to its object.
+fn check_len(document: &[u8], max_bytes: usize, path: &[&str]) -> Result<(), Failure> {
+    if document.len() <= max_bytes {
+        return Ok(());
+    }
+    Err(Failure::FrameTooLong { max_bytes, object: object_name(&document[..max_bytes], path) })
 }
 
 /// Returns `namespace/name` of the object at `path`, or `None` if there is no name. The JSON may be truncated.

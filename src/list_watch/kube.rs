@@ -80,6 +80,8 @@ struct Source {
     client: Client,
     resource: Arc<ResourceType>,
     scope: Scope,
+    /// Type of the objects as the server sends them.
+    served: TypeMeta,
     plan: Arc<ScanPlan>,
     limits: Limits,
 }
@@ -89,11 +91,11 @@ impl KubeListWatch {
     ///
     /// Objects carry the type of `resource` unless `plan` names another.
     pub fn new(client: Client, resource: Arc<ResourceType>, scope: Scope, plan: ScanPlan, limits: Limits) -> Self {
-        let plan = match plan.type_meta() {
-            Some(_) => plan,
-            None => plan.with_type_meta(TypeMeta::new(resource.api_version(), resource.kind.clone())),
-        };
-        Self { source: Arc::new(Source { client, resource, scope, plan: Arc::new(plan), limits }) }
+        let own = TypeMeta::new(resource.api_version(), resource.kind.clone());
+        let metadata = || TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
+        let served = if scope.metadata_only { metadata() } else { own.clone() };
+        let plan = Arc::new(if plan.type_meta().is_some() { plan } else { plan.with_type_meta(own) });
+        Self { source: Arc::new(Source { client, resource, scope, served, plan, limits }) }
     }
 }
 
@@ -115,17 +117,6 @@ impl ListWatch for KubeListWatch {
             Ok(stream.boxed_local())
         }
         .boxed_local()
-    }
-}
-
-impl Source {
-    /// Returns the type of the objects as the server sends them.
-    fn served(&self) -> TypeMeta {
-        if self.scope.metadata_only {
-            TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata")
-        } else {
-            TypeMeta::new(self.resource.api_version(), self.resource.kind.clone())
-        }
     }
 }
 

@@ -52,7 +52,7 @@ impl Gate {
             return Err(PassedOver::Foreign);
         }
         let Some(transform) = self.transform.as_ref().filter(|_| !object.opts_out()) else { return Ok(object) };
-        transform.apply(object).map_err(|error| PassedOver::TransformFailed(error.to_string()))
+        transform.apply(object).map_err(PassedOver::TransformFailed)
     }
 
     /// Filters and transforms a page. One object that cannot be transformed fails the list (F-61, R-23).
@@ -128,7 +128,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        list_watch::transform::TransformError,
         object::{Identity, Object},
         testing::FakeApiServer,
     };
@@ -148,7 +147,7 @@ mod tests {
         let calls = Arc::clone(calls);
         let transform = Transform::new(move |object| {
             calls.fetch_add(1, Ordering::Relaxed);
-            if object.name() == "bad" { Err(TransformError::new("no")) } else { Ok(None) }
+            if object.name() == "bad" { Err("no".to_owned()) } else { Ok(None) }
         });
         Gate { transform: Some(transform), ..Gate::default() }
     }

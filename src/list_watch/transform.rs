@@ -19,23 +19,12 @@ pub struct Transform {
     func: Arc<Func>,
 }
 
-type Func = dyn Fn(&Object) -> Result<Option<Object>, TransformError> + Send + Sync;
-
-/// Reason why an object could not be transformed, as a sentence for users.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TransformError(pub String);
-
-impl TransformError {
-    /// Creates an error with `why` as its text.
-    pub fn new(why: impl fmt::Display) -> Self {
-        Self(why.to_string())
-    }
-}
+type Func = dyn Fn(&Object) -> Result<Option<Object>, String> + Send + Sync;
 
 impl Transform {
-    /// Creates a transform from a function. The function returns the new object, or `None` to leave it unchanged.
-    pub fn new(func: impl Fn(&Object) -> Result<Option<Object>, TransformError> + Send + Sync + 'static) -> Self {
+    /// Creates a transform from a function. The function returns the new object, or `None` to leave it unchanged. An error
+    /// is a sentence for users.
+    pub fn new(func: impl Fn(&Object) -> Result<Option<Object>, String> + Send + Sync + 'static) -> Self {
         Self { func: Arc::new(func) }
     }
 
@@ -43,14 +32,14 @@ impl Transform {
     /// again, at about ten times the cost of all other processing. The function cannot change `apiVersion` and `kind`.
     pub fn of_values<E: fmt::Display>(func: impl Fn(&mut Value) -> Result<(), E> + Send + Sync + 'static) -> Self {
         Self::new(move |object| {
-            let mut value = object.value().map_err(TransformError::new)?;
+            let mut value = object.value().map_err(|error| error.to_string())?;
             let types = ["apiVersion", "kind"].map(|member| (member, value[member].clone()));
-            func(&mut value).map_err(TransformError::new)?;
+            func(&mut value).map_err(|error| error.to_string())?;
             let Value::Object(members) = &mut value else {
-                return Err(TransformError::new("its result is not a valid object"));
+                return Err("its result is not a valid object".to_owned());
             };
             members.extend(types.map(|(member, text)| (member.to_owned(), text)));
-            Object::from_json(value.to_string().as_bytes()).map(Some).map_err(TransformError::new)
+            Object::from_json(value.to_string().as_bytes()).map(Some).map_err(|error| error.to_string())
         })
     }
 
@@ -65,14 +54,14 @@ impl Transform {
     }
 
     /// Returns the transformed `object`. A panic in the function is an error, and so is a change of the object's identity.
-    pub fn apply(&self, object: Object) -> Result<Object, TransformError> {
+    pub fn apply(&self, object: Object) -> Result<Object, String> {
         let transformed = catch_unwind(AssertUnwindSafe(|| (self.func)(&object)));
-        let transformed = transformed.unwrap_or_else(|_| Err(TransformError::new("it panicked")));
+        let transformed = transformed.unwrap_or_else(|_| Err("it panicked".to_owned()));
         match transformed {
             Ok(None) => Ok(object),
             Ok(Some(new)) if new.key() == object.key() && new.same_version(&object) => Ok(new.with_who(object.who())),
-            Ok(Some(new)) => Err(TransformError(format!("{object:?} must keep its identity, it became {new:?}"))),
-            Err(TransformError(why)) => Err(TransformError(format!("{}: {why}", object.key()))),
+            Ok(Some(new)) => Err(format!("{object:?} must keep its identity, it became {new:?}")),
+            Err(why) => Err(format!("{}: {why}", object.key())),
         }
     }
 }
@@ -145,8 +134,8 @@ mod tests {
     /// Rules: F-61, F-62.
     #[test]
     fn transform_error_panic_or_new_identity_fails() {
-        let error = |transform: Transform| transform.apply(pod()).unwrap_err().to_string();
-        assert_eq!(error(Transform::new(|_| Err(TransformError::new("no")))), "n/a: no");
+        let error = |transform: Transform| transform.apply(pod()).unwrap_err();
+        assert_eq!(error(Transform::new(|_| Err("no".to_owned()))), "n/a: no");
         assert_eq!(error(Transform::of_values(|_| Err("never"))), "n/a: never");
         assert_eq!(error(Transform::new(|_| panic!("sorry"))), "n/a: it panicked");
         for member in ["name", "namespace", "uid", "resourceVersion"] {

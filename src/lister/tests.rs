@@ -25,7 +25,7 @@ fn filled() -> (Indexer, Lister<StoreReader>) {
         Deltas { deltas, store_version: Some("9".into()), initial: true, completes_initial: true, ..<_>::default() };
     let transaction = indexer.plan(batch);
     indexer.commit(&transaction);
-    indexer.publish(1);
+    indexer.publish();
     let resource = ResourceType {
         group: String::new(),
         version: "v1".into(),
@@ -123,7 +123,7 @@ fn snapshot_reads_see_one_version() {
     let transaction = indexer.plan(Deltas { deltas, ..<_>::default() });
     indexer.commit(&transaction);
     assert_eq!(lister.version(), version);
-    indexer.publish(2);
+    indexer.publish();
     assert_eq!((lister.version().generation, lister.version().resource_version.as_str(), lister.len()), (2, "10", 3));
 }
 

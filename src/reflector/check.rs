@@ -8,7 +8,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, WaitReason, retry_after};
+use super::{Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, retry_after};
 use crate::{
     list_watch::{Failure, ListPage, ListRequest},
     object::ResourceVersion,
@@ -31,9 +31,9 @@ impl Reflector {
         match answer {
             Err(failure) => {
                 self.note(Verb::List, &failure);
-                let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
+                let after = retry_after(&failure);
                 turn.reports.push(ReflectorReport::ListFailed(failure));
-                self.wait(reason, Then::Check, after, turn)
+                self.wait(Then::Check, after, turn)
             }
             Ok(page) if page.resource_version.compare(&self.last) == Some(Ordering::Less) => {
                 turn.reports
@@ -67,7 +67,6 @@ impl Reflector {
             turn.reports.push(ReflectorReport::ServerWentBack { version, last });
             return false;
         }
-        self.counters.older_lists += 1;
         self.unavailable = true;
         turn.reports.push(ReflectorReport::OlderListRefused { version, last });
         true

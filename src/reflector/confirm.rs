@@ -11,9 +11,7 @@
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
-use super::{
-    Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, WaitReason, stream::Stream,
-};
+use super::{Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, stream::Stream};
 use crate::{
     list_watch::WatchEvent,
     object::{KeyRef, Object, ResourceVersion},
@@ -120,9 +118,8 @@ impl Reflector {
         let Doubted { mut items, version, .. } = doubted;
         if second_version.compare(&version) == Some(Ordering::Less) {
             // An older second list may hold objects that were deleted before the first one.
-            self.counters.older_lists += 1;
             turn.reports.push(ReflectorReport::OlderListRefused { version: second_version.clone(), last: version });
-            return self.wait(WaitReason::Failed, Then::Cycle, None, turn);
+            return self.wait(Then::Cycle, None, turn);
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let found = second.into_iter().filter(|item| !first.contains(&item.key()));

@@ -1,8 +1,8 @@
 //! Initial state by paged lists (R-20 … R-26).
 
 use super::{
-    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, WaitReason,
-    pager::{List, Paged, Pager},
+    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb,
+    pager::{Paged, Pager},
     refuses_version, retry_after,
     snapshot::deduplicate,
 };
@@ -18,8 +18,6 @@ const PAGE_SIZE: u32 = 500;
 #[derive(Debug)]
 pub(super) struct Listing {
     pager: Pager,
-    version: ResourceVersion,
-    limit: Option<u32>,
     /// Set for the repeat with an unset version (R-22, D-5). There is at most one repeat.
     repeated: bool,
 }
@@ -48,9 +46,9 @@ impl Reflector {
 
     fn list(&mut self, version: ResourceVersion, limit: Option<u32>, repeated: bool) -> ReflectorAction {
         self.counters.lists += 1;
-        let pager = Pager::new(version.clone(), limit);
+        let pager = Pager::new(version, limit);
         let request = pager.request();
-        self.ask(Listing { pager, version, limit, repeated }, request)
+        self.ask(Listing { pager, repeated }, request)
     }
 
     fn ask(&mut self, listing: Listing, request: ListRequest) -> ReflectorAction {
@@ -72,28 +70,28 @@ impl Reflector {
         }
     }
 
-    fn listed(&mut self, listing: &Listing, mut list: List, turn: &mut Turn) -> ReflectorAction {
-        if list.paginated && listing.version.is_any() {
-            self.force_pages = true;
-        }
-        if self.refuses_older(&list.version, &listing.version, turn) {
+    fn listed(&mut self, listing: &Listing, mut list: ListPage, turn: &mut Turn) -> ReflectorAction {
+        let requested = &listing.pager.first.resource_version;
+        let has_pages = listing.pager.token.is_some();
+        self.force_pages |= has_pages && requested.is_any();
+        if self.refuses_older(&list.resource_version, requested, turn) {
             return self.repeat(listing);
         }
         let duplicates = deduplicate(&mut list.items);
-        self.counters.rejected += list.rejected;
+        self.counters.skipped += list.rejected;
         if duplicates > 0 {
             turn.reports.push(ReflectorReport::Duplicates { count: duplicates });
         }
         if list.rejected > 0 {
             turn.reports.push(ReflectorReport::Rejected { count: list.rejected });
         }
-        self.complete(list.items, list.version, None, turn)
+        self.complete(list.items, list.resource_version, None, turn)
     }
 
     /// Requests the most recent state, at once and only once (R-22, D-5).
     fn repeat(&mut self, listing: &Listing) -> ReflectorAction {
         self.unavailable = true;
-        self.list(ResourceVersion::unset(), listing.limit, true)
+        self.list(ResourceVersion::unset(), listing.pager.first.limit, true)
     }
 
     fn list_failed(&mut self, listing: &Listing, failure: Failure, turn: &mut Turn) -> ReflectorAction {
@@ -101,12 +99,13 @@ impl Reflector {
         if refuses_version(&failure) {
             self.unavailable = true;
             if !listing.repeated {
-                turn.reports.push(ReflectorReport::VersionRefused { version: listing.version.clone(), failure });
+                let version = listing.pager.first.resource_version.clone();
+                turn.reports.push(ReflectorReport::VersionRefused { version, failure });
                 return self.repeat(listing);
             }
         }
-        let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
+        let after = retry_after(&failure);
         turn.reports.push(ReflectorReport::ListFailed(failure));
-        self.wait(reason, Then::Cycle, after, turn)
+        self.wait(Then::Cycle, after, turn)
     }
 }

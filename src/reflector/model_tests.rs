@@ -203,6 +203,7 @@ impl<'a> World<'a> {
             ReflectorReport::WatchEnded { cause: EndCause::Short, .. } => self.hit("short watch"),
             ReflectorReport::Duplicates { .. } => self.hit("duplicate"),
             ReflectorReport::VersionRefused { .. } => self.hit("version refused"),
+            ReflectorReport::OlderListRefused { .. } => self.hit("older list"),
             _ => {}
         }
     }
@@ -220,8 +221,8 @@ impl<'a> World<'a> {
         for event in step.events {
             self.replay(event, &known);
         }
-        if step.resume_version.is_some() {
-            self.resume_version = step.resume_version;
+        if self.reflector.last != known {
+            self.resume_version = Some(self.reflector.last.clone());
         }
         if step.action == ReflectorAction::Keep {
             return;
@@ -317,7 +318,7 @@ impl<'a> World<'a> {
 
     fn pass(&mut self, passed: Duration) {
         self.now += passed;
-        if let ReflectorAction::Read { until } | ReflectorAction::Wait { until, .. } = self.pending
+        if let ReflectorAction::Read { until } | ReflectorAction::Wait { until } = self.pending
             && until <= self.now
         {
             self.feed(ReflectorInput::Timer);
@@ -339,7 +340,7 @@ impl<'a> World<'a> {
                 Err(failure) => self.feed(ReflectorInput::Opened(Err(failure))),
             },
             ReflectorAction::Read { .. } => self.deliver(most),
-            ReflectorAction::Wait { until, .. } => {
+            ReflectorAction::Wait { until } => {
                 self.now = self.now.max(until);
                 self.feed(ReflectorInput::Timer);
             }
@@ -353,13 +354,13 @@ impl<'a> World<'a> {
         if batch.is_empty() {
             batch.extend(self.collection.bookmark(cursor));
         }
-        self.half_listed |= self.reflector.state() == ReflectorState::Streaming;
+        self.half_listed |= self.is_streaming() && self.reflector.doubted.is_none();
         self.feed(ReflectorInput::Received(batch));
     }
 
     fn lose(&mut self) {
         if let Some(cursor) = &mut self.stream
-            && self.reflector.state() == ReflectorState::Watching
+            && matches!(self.reflector.state, State::Watching(_))
             && cursor.version < self.collection.version()
         {
             cursor.version = self.collection.version();
@@ -398,7 +399,7 @@ impl<'a> World<'a> {
                 if request.continue_token.is_none()
                     && self.denied.is_none()
                     && !self.replayed.is_empty()
-                    && !matches!(self.reflector.state(), ReflectorState::Confirming(_)) =>
+                    && self.reflector.doubted.is_none() =>
             {
                 self.hit("empty list");
                 self.denied = Some(self.collection.state());
@@ -507,7 +508,7 @@ impl<'a> World<'a> {
             7 => WatchEvent::Skipped(SkipReason::WrongType { found: "v1 Secret".into() }),
             8 => bookmark("5", false),
             9 => bookmark("", true),
-            10 if self.reflector.state() == ReflectorState::Watching => bookmark("5", true),
+            10 if matches!(self.reflector.state, State::Watching(_)) => bookmark("5", true),
             _ => bookmark("0", false),
         };
         let cursor = self.stream.as_mut().expect("a read needs an open stream");
@@ -517,7 +518,7 @@ impl<'a> World<'a> {
         if number % 12 == 11 && self.asked.compare(&"101".into()) == Some(std::cmp::Ordering::Greater) {
             batch.push(bookmark("101", true));
         }
-        self.half_listed |= self.reflector.state() == ReflectorState::Streaming;
+        self.half_listed |= self.is_streaming() && self.reflector.doubted.is_none();
         self.feed(ReflectorInput::Received(batch));
     }
 
@@ -531,19 +532,22 @@ impl<'a> World<'a> {
             self.settle();
         }
         assert_eq!(self.replayed, self.collection.state(), "the replay is not what the server has");
-        assert_eq!(self.reflector.availability(), Availability::Available);
+        assert_eq!(self.reflector.availability, Availability::Available);
         assert!(self.reflector.has_listed);
+    }
+
+    fn is_streaming(&self) -> bool {
+        matches!(self.reflector.state, State::Streaming(_))
     }
 
     fn settle(&mut self) {
         for _ in 0..200 {
             let newest = self.collection.version();
             let seen = self.stream.as_ref().is_some_and(|at| at.version == newest && at.initial.is_empty());
-            if seen && self.reflector.state() == ReflectorState::Watching {
+            if seen && matches!(self.reflector.state, State::Watching(_)) {
                 return;
             }
-            let streams = matches!(self.reflector.state(), ReflectorState::Streaming | ReflectorState::Confirming(_));
-            if streams && seen {
+            if seen && self.is_streaming() {
                 // This stream was opened while the server omitted markers.
                 self.pass(Duration::from_secs(61));
             }
@@ -568,21 +572,16 @@ impl<'a> World<'a> {
     }
 
     fn count(&self) {
-        let counters = self.reflector.counters();
+        let counters = &self.reflector.counters;
         let mut hits = self.hits.borrow_mut();
         for (what, count) in [
-            ("expired", counters.expired),
-            ("older list", counters.older_lists),
             ("stall", counters.stalls),
             ("confirmation", counters.confirmations),
             ("check", counters.checks),
-            ("rejected", counters.rejected),
             ("skipped", counters.skipped),
-            ("undecodable", counters.undecodable),
-            ("frame too long", counters.frames_too_long),
+            ("unreadable", counters.unreadable),
             ("list", counters.lists),
             ("streaming list", counters.streaming_lists),
-            ("change", counters.changes),
         ] {
             hits.add(what, count);
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     list_watch::{Failure, ListPage, ListRequest},
-    object::{Object, ResourceVersion},
+    object::ResourceVersion,
 };
 
 /// A list in progress.
@@ -11,15 +11,13 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Pager {
     /// Request of page 1.
-    first: ListRequest,
-    /// Token of the awaited page; `None` on page 1 and in the full list of P-4.
-    awaited: Option<String>,
+    pub(super) first: ListRequest,
+    /// Token of the last requested page; `None` for page 1 and for the full list of P-4.
+    pub(super) token: Option<String>,
     /// Set when the awaited page is the full list of P-4: no page follows it.
     full: bool,
-    /// Version of page 1.
-    version: Option<ResourceVersion>,
-    items: Vec<Object>,
-    rejected: u64,
+    /// The pages so far, as one, with the version of page 1 (P-3).
+    list: Option<ListPage>,
 }
 
 /// Result of a page.
@@ -28,76 +26,57 @@ pub(super) enum Paged {
     /// Request of the next page.
     More(ListRequest),
     /// The list is complete.
-    Complete(List),
+    Complete(ListPage),
     /// The list failed; none of it is delivered.
     Failed(Failure),
-}
-
-/// A complete list.
-#[derive(Debug)]
-pub(super) struct List {
-    pub(super) items: Vec<Object>,
-    pub(super) version: ResourceVersion,
-    /// Set when the list had more than one page (P-3).
-    pub(super) paginated: bool,
-    pub(super) rejected: u64,
 }
 
 impl Pager {
     /// Creates a pager; [`Pager::request`] is its first page.
     pub(super) fn new(resource_version: ResourceVersion, limit: Option<u32>) -> Self {
         let first = ListRequest { resource_version, limit, continue_token: None };
-        Self { first, awaited: None, full: false, version: None, items: Vec::new(), rejected: 0 }
+        Self { first, token: None, full: false, list: None }
     }
 
-    /// Returns the request of page 1.
+    /// Returns the request of page 1, or of the full list.
     pub(super) fn request(&self) -> ListRequest {
-        self.first.clone()
+        ListRequest { limit: self.first.limit.filter(|_| !self.full), ..self.first.clone() }
     }
 
     /// Handles one answer.
     pub(super) fn accept(&mut self, answer: Result<ListPage, Failure>) -> Paged {
-        let page = match answer {
+        let mut page = match answer {
             Ok(page) => page,
             Err(failure) => return self.failed(failure),
         };
-        let token = page.continue_token.filter(|token| !token.is_empty() && !self.full);
-        let paginated = self.awaited.is_some() || token.is_some();
-        self.rejected += page.rejected;
-        self.version.get_or_insert(page.resource_version);
-        if self.items.is_empty() {
-            self.items = page.items;
-        } else {
-            self.items.extend(page.items);
+        let token = page.continue_token.take().filter(|token| !token.is_empty() && !self.full);
+        match &mut self.list {
+            None => self.list = Some(page),
+            Some(list) => {
+                list.items.extend(page.items);
+                list.rejected += page.rejected;
+            }
         }
         match token {
-            Some(token) if self.awaited.as_ref() == Some(&token) => {
+            None => Paged::Complete(self.list.take().unwrap_or_default()),
+            token if token == self.token => {
                 Paged::Failed(Failure::Undecodable("a page continues with its own continue token".into()))
             }
-            Some(token) => {
-                self.awaited = Some(token.clone());
-                Paged::More(ListRequest {
-                    resource_version: ResourceVersion::unset(),
-                    limit: self.first.limit,
-                    continue_token: Some(token),
-                })
+            token => {
+                self.token.clone_from(&token);
+                let limit = self.first.limit;
+                Paged::More(ListRequest { resource_version: ResourceVersion::unset(), limit, continue_token: token })
             }
-            None => Paged::Complete(List {
-                items: std::mem::take(&mut self.items),
-                version: self.version.take().unwrap_or_default(),
-                paginated,
-                rejected: self.rejected,
-            }),
         }
     }
 
     /// Replaces a list whose pages expired by one full list (P-4).
     fn failed(&mut self, failure: Failure) -> Paged {
         let expired = failure.status().is_some_and(|status| status.reason == "Expired");
-        if !expired || self.awaited.is_none() {
+        if !expired || self.token.is_none() {
             return Paged::Failed(failure);
         }
-        *self = Self { full: true, ..Self::new(self.first.resource_version.clone(), None) };
+        *self = Self { full: true, ..Self::new(self.first.resource_version.clone(), self.first.limit) };
         Paged::More(self.request())
     }
 }
@@ -119,10 +98,10 @@ mod tests {
         }
     }
 
-    fn complete(paged: Paged) -> (Vec<String>, String, bool, u64) {
+    fn complete(paged: Paged) -> (Vec<String>, String, u64) {
         let Paged::Complete(list) = paged else { panic!("expected a complete list, got {paged:?}") };
         let names = list.items.iter().map(|item| item.name().to_owned()).collect();
-        (names, list.version.to_string(), list.paginated, list.rejected)
+        (names, list.resource_version.to_string(), list.rejected)
     }
 
     fn more(paged: Paged) -> ListRequest {
@@ -140,8 +119,9 @@ mod tests {
             ListRequest { resource_version: "".into(), limit: Some(2), continue_token: Some("t1".into()) }
         );
         more(pager.accept(Ok(page("11", &["c"], Some("t2")))));
-        let (names, version, paginated, rejected) = complete(pager.accept(Ok(page("12", &["d"], None))));
-        assert_eq!((names.concat().as_str(), version.as_str(), paginated, rejected), ("abcd", "10", true, 3));
+        let (names, version, rejected) = complete(pager.accept(Ok(page("12", &["d"], None))));
+        assert_eq!((names.concat().as_str(), version.as_str(), rejected), ("abcd", "10", 3));
+        assert!(pager.token.is_some(), "it has several pages");
     }
 
     /// Rule: P-3.
@@ -149,7 +129,8 @@ mod tests {
     fn single_page_is_not_paginated() {
         for token in [None, Some("")] {
             let mut pager = Pager::new("0".into(), Some(500));
-            assert!(!complete(pager.accept(Ok(page("10", &["a"], token)))).2);
+            complete(pager.accept(Ok(page("10", &["a"], token))));
+            assert!(pager.token.is_none());
         }
     }
 

@@ -10,62 +10,6 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Current activity of a reflector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReflectorState {
-    /// Not started yet.
-    Idle,
-    /// Requests the server's version, to check that it is not older than the known state.
-    Checking,
-    /// Requests a second list, because the first would delete most known objects.
-    Confirming(Comparison),
-    /// Waits for a page of a list.
-    Listing,
-    /// Reads the initial state from a streaming list, up to its marker.
-    Streaming,
-    /// Opens or reads a watch; the initial state is known.
-    Watching,
-    /// Sends no request until the time given.
-    Waiting { until: Duration, reason: WaitReason },
-    /// Sends no more requests.
-    Stopped,
-}
-
-/// Cause of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitReason {
-    /// 404: the type, or the namespace's collection, does not exist.
-    Missing,
-    /// 401 or 403.
-    Forbidden,
-    /// 429.
-    TooManyRequests,
-    /// Refused or lost connections.
-    Unreachable,
-    /// The version of the watch is too old; a list follows.
-    Expired,
-    /// A stream ended within a second (R-44, D-1).
-    Closed,
-    /// Any other failure; see [`Reflector::last_error`](super::Reflector::last_error).
-    Failed,
-}
-
-impl WaitReason {
-    pub(super) fn of(failure: &Failure) -> Self {
-        match failure {
-            Failure::Refused | Failure::Disconnected(_) => Self::Unreachable,
-            Failure::Status(status) if status.is_expired() => Self::Expired,
-            Failure::Status(status) => match status.code {
-                404 => Self::Missing,
-                401 | 403 => Self::Forbidden,
-                429 => Self::TooManyRequests,
-                _ => Self::Failed,
-            },
-            _ => Self::Failed,
-        }
-    }
-}
-
 /// A verb of access rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
@@ -76,7 +20,7 @@ pub(crate) enum Verb {
     Watch,
 }
 
-/// Permission to list and watch. It is steadier than [`ReflectorState`], which alternates during retries.
+/// Permission to list and watch. It is steadier than the state, which alternates during retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Availability {
     /// No answer yet.
@@ -172,26 +116,16 @@ pub(crate) struct Counters {
     pub(crate) watches: u64,
     /// Streaming lists requested.
     pub(crate) streaming_lists: u64,
-    /// Changes emitted: added, updated, deleted.
-    pub(crate) changes: u64,
-    /// "Too old" answers and errors.
-    pub(crate) expired: u64,
-    /// Lists refused as older than the known state (D-5).
-    pub(crate) older_lists: u64,
     /// Second lists requested because the first would have deleted most known objects.
     pub(crate) confirmations: u64,
     /// Requests for the server's version.
     pub(crate) checks: u64,
     /// Watches closed by the reflector because they were silent (D-6).
     pub(crate) stalls: u64,
-    /// Watch documents skipped.
+    /// Watch documents skipped, and list items dropped because they had no name or another type.
     pub(crate) skipped: u64,
-    /// Watch documents or streams that could not be decoded.
-    pub(crate) undecodable: u64,
-    /// Lists and watches with an object longer than `max_frame`.
-    pub(crate) frames_too_long: u64,
-    /// List items dropped because they had no name or another type.
-    pub(crate) rejected: u64,
+    /// Lists and watches that could not be decoded, or had an object longer than `max_frame`.
+    pub(crate) unreadable: u64,
     /// Events dropped because the transform failed (F-61).
     pub(crate) transform_failures: u64,
 }

@@ -50,15 +50,16 @@ pub(crate) struct ReflectorRun {
 impl ReflectorRun {
     /// Creates the loop. `list_permits` limits the concurrent lists of the whole engine (`max_concurrent_lists`).
     pub(crate) fn new(
-        reflector: Reflector,
+        mut reflector: Reflector,
         source: Rc<dyn ListWatch>,
         fifo: Queue,
         list_permits: Arc<Semaphore>,
         (resource, keep): (Arc<ResourceType>, Keep),
         unit: UnitHooks,
     ) -> Self {
+        reflector.round = unit.round.load(Ordering::Relaxed);
         Self {
-            reflector: reflector.after_round(unit.round.load(Ordering::Relaxed)),
+            reflector,
             source,
             fifo,
             list_permits,
@@ -132,7 +133,13 @@ impl ReflectorRun {
         }
         let mut objects: Vec<&mut Object> = match input {
             ReflectorInput::Page(Ok(page)) => page.items.iter_mut().collect(),
-            ReflectorInput::Received(events) => events.iter_mut().filter_map(WatchEvent::object_mut).collect(),
+            ReflectorInput::Received(events) => {
+                let objects = events.iter_mut().filter_map(|event| match event {
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(object),
+                    _ => None,
+                });
+                objects.collect()
+            }
             _ => return,
         };
         self.keep.look_at(objects.iter().map(|object| &**object));
@@ -173,18 +180,11 @@ impl ReflectorRun {
         if !matches!(action, ReflectorAction::Read { .. } | ReflectorAction::Compare(_)) {
             self.stream = None;
         }
-        match action {
-            ReflectorAction::List(request) if request.continue_token.is_none() => {
-                self.span = self.unit.status.begin_span("list");
-            }
-            ReflectorAction::OpenWatch(_) => self.span = self.unit.status.begin_span("watch"),
-            ReflectorAction::Wait { .. } => self.span = Span::NONE,
-            _ => {}
-        }
         let asked = Instant::now();
         Some(match action {
             ReflectorAction::List(request) => {
                 if request.continue_token.is_none() {
+                    self.span = self.unit.status.begin_span("list");
                     self.listing_since = Some(asked);
                 }
                 ReflectorInput::Page(self.source.list(request.clone()).await)
@@ -193,6 +193,7 @@ impl ReflectorRun {
                 ReflectorInput::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?)
             }
             ReflectorAction::OpenWatch(request) => {
+                self.span = self.unit.status.begin_span("watch");
                 if request.initial_events {
                     self.listing_since = Some(asked);
                 }
@@ -214,7 +215,8 @@ impl ReflectorRun {
                     () = sleep_until(self.started + *until) => ReflectorInput::Timer,
                 }
             }
-            ReflectorAction::Wait { until, .. } => {
+            ReflectorAction::Wait { until } => {
+                self.span = Span::NONE;
                 sleep_until(self.started + *until).await;
                 ReflectorInput::Timer
             }
@@ -240,10 +242,10 @@ impl ReflectorRun {
         }
         let mut view = self.unit.status.lock();
         self.reflector.show(&mut view, &self.resource);
-        let failure = self.reflector.last_error();
-        if failure != self.told.as_ref() {
-            self.told = failure.cloned();
-            view.last_error = failure.map(ToString::to_string).or(view.last_error.take());
+        let failure = &self.reflector.last_error;
+        if *failure != self.told {
+            self.told.clone_from(failure);
+            view.last_error = failure.as_ref().map(ToString::to_string).or(view.last_error.take());
         }
     }
 }

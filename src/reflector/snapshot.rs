@@ -11,7 +11,7 @@ use crate::object::{KeyRef, Object};
 /// A set of objects, one per key. Keys are not copied: the objects hold them.
 ///
 /// **Invariant:** `places` has one index for each `Some` in `items`, and no other.
-#[derive(Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Snapshot {
     items: Vec<Option<Object>>,
     places: HashTable<usize>,

@@ -1,9 +1,9 @@
 //! Initial state by a streaming list (R-30 … R-36, D-2).
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use super::{
-    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb, WaitReason,
+    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb, is_temporary,
     refuses_version, retry_after,
     snapshot::Snapshot,
     stream::{Stream, is_usable},
@@ -17,6 +17,7 @@ use crate::{
 const MARKER_WARNING_PERIOD: Duration = Duration::from_secs(10);
 
 /// A streaming list before its marker.
+#[derive(Debug)]
 pub(super) struct Streaming {
     stream: Stream,
     scratch: Snapshot,
@@ -29,20 +30,6 @@ impl Streaming {
     pub(super) fn is_open(&self) -> bool {
         self.stream.is_open()
     }
-}
-
-impl fmt::Debug for Streaming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Streaming").field("stream", &self.stream).finish_non_exhaustive()
-    }
-}
-
-/// Kind of a document before the marker.
-enum Before {
-    Counted,
-    NotCounted,
-    Marker(ResourceVersion),
-    Failed(Failure),
 }
 
 impl Reflector {
@@ -72,56 +59,47 @@ impl Reflector {
     ) -> ReflectorAction {
         let mut batch = batch.into_iter();
         let mut counted = 0;
+        let mut failed = None;
         while let Some(event) = batch.next() {
-            match self.before_marker(&mut streaming, event, turn) {
-                Before::Counted => counted += 1,
-                Before::NotCounted => {}
-                Before::Failed(failure) => {
-                    streaming.stream.accept(counted, turn.now);
-                    return self.streaming_failed(&streaming, failure, turn);
+            match event {
+                WatchEvent::Added(object) => {
+                    streaming.added_at = turn.now;
+                    streaming.scratch.upsert(object);
                 }
-                Before::Marker(version) => {
+                WatchEvent::Modified(object) => {
+                    streaming.scratch.upsert(object);
+                }
+                WatchEvent::Deleted(object) => streaming.scratch.remove(object.key()),
+                // A marker with an unusable version is ignored: no watch could resume from it without losing events.
+                WatchEvent::Bookmark { resource_version, initial_events_end: true } if is_usable(&resource_version) => {
+                    self.bookmarks_seen = true;
                     streaming.stream.accept(counted + 1, turn.now);
-                    return self.marked(streaming, version, batch, turn);
+                    return self.marked(streaming, resource_version, batch, turn);
+                }
+                WatchEvent::Bookmark { .. } => {}
+                WatchEvent::PassedOver { why, .. } => {
+                    streaming.added_at = turn.now;
+                    self.count_passed_over(why, turn);
+                }
+                WatchEvent::Skipped(reason) => {
+                    self.skip(reason, turn);
+                    continue;
+                }
+                WatchEvent::Error(status) => {
+                    failed = Some(Failure::Status(status));
+                    break;
+                }
+                WatchEvent::Undecodable(what) => {
+                    failed = Some(Failure::Undecodable(what));
+                    break;
                 }
             }
+            counted += 1;
         }
         streaming.stream.accept(counted, turn.now);
-        self.read_streaming(streaming, turn)
-    }
-
-    fn before_marker(&mut self, streaming: &mut Streaming, event: WatchEvent, turn: &mut Turn) -> Before {
-        match event {
-            WatchEvent::Added(object) => {
-                streaming.added_at = turn.now;
-                streaming.scratch.upsert(object);
-                Before::Counted
-            }
-            WatchEvent::Modified(object) => {
-                streaming.scratch.upsert(object);
-                Before::Counted
-            }
-            WatchEvent::Deleted(object) => {
-                streaming.scratch.remove(object.key());
-                Before::Counted
-            }
-            // A marker with an unusable version is ignored: no watch could resume from it without losing events.
-            WatchEvent::Bookmark { resource_version, initial_events_end: true } if is_usable(&resource_version) => {
-                self.bookmarks_seen = true;
-                Before::Marker(resource_version)
-            }
-            WatchEvent::Bookmark { .. } => Before::Counted,
-            WatchEvent::Error(status) => Before::Failed(Failure::Status(status)),
-            WatchEvent::Undecodable(what) => Before::Failed(Failure::Undecodable(what)),
-            WatchEvent::PassedOver { why, .. } => {
-                streaming.added_at = turn.now;
-                self.count_passed_over(why, turn);
-                Before::Counted
-            }
-            WatchEvent::Skipped(reason) => {
-                self.skip(reason, turn);
-                Before::NotCounted
-            }
+        match failed {
+            None => self.read_streaming(streaming, turn),
+            Some(failure) => self.streaming_failed(&streaming, failure, turn),
         }
     }
 
@@ -192,7 +170,7 @@ impl Reflector {
             return self.give_up(GiveUpCause::Unmarked { streams: self.unmarked }, true, turn);
         }
         if streaming.stream.is_quick(turn.now) {
-            return self.wait(WaitReason::Closed, Then::Stream, None, turn);
+            return self.wait(Then::Stream, None, turn);
         }
         self.begin_streaming(turn)
     }
@@ -205,11 +183,10 @@ impl Reflector {
         turn: &mut Turn,
     ) -> ReflectorAction {
         self.note(Verb::Watch, &failure);
-        let reason = WaitReason::of(&failure);
-        if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) {
+        if is_temporary(&failure) {
             let after = retry_after(&failure);
             turn.reports.push(ReflectorReport::WatchDelayed(failure));
-            return self.wait(reason, Then::Stream, after, turn);
+            return self.wait(Then::Stream, after, turn);
         }
         if refuses_version(&failure) {
             self.unavailable = true;
@@ -229,12 +206,8 @@ impl Reflector {
         let only_streams = self.config.streaming_lists == StreamingLists::Always;
         let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));
         self.streaming_retry_at = retry_at;
-        let (reason, after) = match &cause {
-            GiveUpCause::Failed(failure) => (WaitReason::of(failure), retry_after(failure)),
-            GiveUpCause::Short => (WaitReason::Closed, None),
-            GiveUpCause::Unmarked { .. } | GiveUpCause::Deadline => (WaitReason::Failed, None),
-        };
+        let after = if let GiveUpCause::Failed(failure) = &cause { retry_after(failure) } else { None };
         turn.reports.push(ReflectorReport::GaveUpStreaming { cause, retry_at });
-        if only_streams { self.wait(reason, Then::Cycle, after, turn) } else { self.begin_list() }
+        if only_streams { self.wait(Then::Cycle, after, turn) } else { self.begin_list() }
     }
 }

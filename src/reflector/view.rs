@@ -1,6 +1,6 @@
 //! User-visible state, message and counters of a reflector.
 
-use super::{Availability, Reflector, ReflectorState};
+use super::{Availability, Comparison, Reflector, State};
 use crate::{
     object::ResourceType,
     status::{UnitState, UnitView},
@@ -14,7 +14,7 @@ const UNAUTHORIZED: &str =
 const CHECKING: &str = "checking that the API server is not older than the cache";
 
 /// Describes a list that must be confirmed by a second one.
-fn confirming(missing: usize, known: usize) -> String {
+fn confirming(Comparison { known, missing }: Comparison) -> String {
     format!("confirming a list that lacks {} of {} objects", grouped(missing), grouped(known))
 }
 
@@ -52,31 +52,30 @@ fn missing(resource: &ResourceType, namespace: Option<&str>) -> String {
 impl Reflector {
     /// Writes state, message and counters into the view of the unit.
     pub(super) fn show(&self, view: &mut UnitView, resource: &ResourceType) {
-        let (availability, state) = (self.availability(), self.state());
         let namespace = view.namespace.as_deref();
-        (view.state, view.message) = match (availability, state) {
-            (_, ReflectorState::Stopped) => (UnitState::Stopped, None),
+        (view.state, view.message) = match (self.availability, &self.state) {
+            (_, State::Stopped) => (UnitState::Stopped, None),
             (Availability::Forbidden(verb), _) => {
                 (UnitState::Forbidden, Some(forbidden(verb.as_ref(), resource, namespace)))
             }
             (Availability::Unauthorized, _) => (UnitState::Forbidden, Some(UNAUTHORIZED.to_owned())),
             (Availability::Missing, _) => (UnitState::Waiting, Some(missing(resource, namespace))),
-            (_, ReflectorState::Watching) => (UnitState::Watching, None),
-            (_, ReflectorState::Waiting { .. }) => (UnitState::BackingOff, None),
-            (_, ReflectorState::Checking) => (UnitState::Listing, Some(CHECKING.to_owned())),
-            (_, ReflectorState::Confirming(lacks)) => {
-                (UnitState::Listing, Some(confirming(lacks.missing, lacks.known)))
+            (_, State::Watching(_)) => (UnitState::Watching, None),
+            (_, State::Waiting { .. }) => (UnitState::BackingOff, None),
+            (_, State::Checking) => (UnitState::Listing, Some(CHECKING.to_owned())),
+            (_, State::Listing(_) | State::Streaming(_)) => {
+                (UnitState::Listing, self.doubted.as_ref().map(|doubted| confirming(doubted.comparison)))
             }
-            _ => (UnitState::Listing, None),
+            (_, State::Idle { .. } | State::Comparing(_)) => (UnitState::Listing, None),
         };
-        let counters = self.counters();
+        let counters = &self.counters;
         view.lists = counters.lists + counters.streaming_lists + counters.checks;
         view.confirmations = counters.confirmations;
         view.watches = counters.watches;
-        view.skipped = counters.skipped + counters.rejected;
+        view.skipped = counters.skipped;
         view.transform_failures = counters.transform_failures;
         view.stalls = counters.stalls;
-        view.unreadable = counters.undecodable + counters.frames_too_long;
+        view.unreadable = counters.unreadable;
     }
 }
 
@@ -86,7 +85,11 @@ mod tests {
 
     #[test]
     fn doubtful_list_is_shown_with_its_numbers() {
-        assert_eq!(confirming(812, 1_000), "confirming a list that lacks 812 of 1,000 objects");
-        assert_eq!(confirming(1_234_567, 1_300_000), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
+        assert_eq!(
+            confirming(Comparison { known: 1_000, missing: 812 }),
+            "confirming a list that lacks 812 of 1,000 objects"
+        );
+        let comparison = Comparison { known: 1_300_000, missing: 1_234_567 };
+        assert_eq!(confirming(comparison), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
     }
 }

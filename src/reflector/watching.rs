@@ -4,7 +4,7 @@ use std::{cmp::Ordering, time::Duration};
 
 use super::{
     Availability, EndCause, Reflector, ReflectorAction, ReflectorEvent, ReflectorReport, State, Then, Turn, Verb,
-    WaitReason, retry_after,
+    is_temporary, retry_after,
     stream::{Stream, is_usable},
 };
 use crate::{
@@ -61,19 +61,19 @@ impl Reflector {
     /// Handles a watch that could not be opened (R-40, T-3).
     pub(super) fn watch_refused(&mut self, stream: &Stream, failure: Failure, turn: &mut Turn) -> ReflectorAction {
         self.note(Verb::Watch, &failure);
-        let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
+        let after = retry_after(&failure);
         match failure {
             Failure::Disconnected(_) => {
                 turn.reports.push(ReflectorReport::WatchDelayed(failure));
                 self.rewatch(stream, turn)
             }
-            _ if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) => {
+            _ if is_temporary(&failure) => {
                 turn.reports.push(ReflectorReport::WatchDelayed(failure));
-                self.wait(reason, Then::Watch, after, turn)
+                self.wait(Then::Watch, after, turn)
             }
             _ => {
                 turn.reports.push(ReflectorReport::WatchStartFailed(failure));
-                self.wait(reason, Then::Cycle, after, turn)
+                self.wait(Then::Cycle, after, turn)
             }
         }
     }
@@ -130,7 +130,6 @@ impl Reflector {
             };
             counted += 1;
             stream.vouched = true;
-            self.counters.changes += 1;
             if !stream.unordered {
                 newest = Some(turn.events.len());
             }
@@ -145,7 +144,7 @@ impl Reflector {
     }
 
     /// Sets `last` to the exact version of the event at `place`. An object without a version changes nothing.
-    fn take_version(&mut self, place: Option<usize>, turn: &mut Turn) {
+    fn take_version(&mut self, place: Option<usize>, turn: &Turn) {
         let Some(ReflectorEvent::Added(object) | ReflectorEvent::Updated(object) | ReflectorEvent::Deleted(object)) =
             place.and_then(|place| turn.events.get(place))
         else {
@@ -154,7 +153,6 @@ impl Reflector {
         let version = ResourceVersion::from(object.resource_version());
         if is_usable(&version) {
             self.last = version;
-            turn.version_moved = true;
         }
     }
 
@@ -165,7 +163,6 @@ impl Reflector {
             return false;
         }
         self.last = version.clone();
-        turn.version_moved = true;
         turn.events.push(ReflectorEvent::Bookmark(version));
         true
     }
@@ -175,7 +172,6 @@ impl Reflector {
         self.count_passed_over(why, turn);
         if !stream.unordered && is_usable(&version) {
             self.last = version.clone();
-            turn.version_moved = true;
             turn.events.push(ReflectorEvent::Bookmark(version));
         }
     }
@@ -246,13 +242,13 @@ impl Reflector {
         match end {
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) if stream.is_short(turn.now) => {
                 turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Short, relist: true });
-                self.wait(WaitReason::Closed, Then::Cycle, None, turn)
+                self.wait(Then::Cycle, None, turn)
             }
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) => self.close(stream, EndCause::Closed, turn),
             Err(Failure::Status(status)) => self.watch_error(stream, status, turn),
             Err(failure) => {
                 turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Broken(failure), relist: true });
-                self.wait(WaitReason::Failed, Then::Cycle, None, turn)
+                self.wait(Then::Cycle, None, turn)
             }
         }
     }
@@ -263,14 +259,13 @@ impl Reflector {
         let internal = status.code == 500 || status.reason == "InternalError";
         if status.code == 429 && self.is_resumable(stream) {
             turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Error(status), relist: false });
-            return self.wait(WaitReason::TooManyRequests, Then::Watch, after, turn);
+            return self.wait(Then::Watch, after, turn);
         }
         if internal && self.tolerates_internal_error(turn.now) {
             return self.close(stream, EndCause::Error(status), turn);
         }
-        let reason = WaitReason::of(&Failure::Status(status.clone()));
         turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Error(status), relist: true });
-        self.wait(reason, Then::Cycle, after, turn)
+        self.wait(Then::Cycle, after, turn)
     }
 
     /// Returns true if a 500 is within the budget of `internal_error_retry`.
@@ -305,8 +300,8 @@ impl Reflector {
         match (stream.is_quick(turn.now), self.is_resumable(stream)) {
             (false, true) if is_usable(&self.last) && stream.is_suspicious(turn.now) => self.begin_check(),
             (false, true) => self.open_watch(turn),
-            (true, true) => self.wait(WaitReason::Closed, Then::Watch, None, turn),
-            (_, false) => self.wait(WaitReason::Closed, Then::Cycle, None, turn),
+            (true, true) => self.wait(Then::Watch, None, turn),
+            (_, false) => self.wait(Then::Cycle, None, turn),
         }
     }
 }

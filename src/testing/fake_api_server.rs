@@ -288,15 +288,15 @@ mod tests {
                         Err(_) => ReflectorInput::Timer,
                     }
                 }
-                ReflectorAction::Wait { until, .. } => {
+                ReflectorAction::Wait { until } => {
                     tokio::time::sleep_until(begin + until).await;
                     ReflectorInput::Timer
                 }
                 ReflectorAction::Compare(_) => ReflectorInput::Compared(Comparison::default()),
-                ReflectorAction::Keep | ReflectorAction::Done => panic!("unexpected {:?}", reflector.state()),
+                ReflectorAction::Keep | ReflectorAction::Done => panic!("unexpected {reflector:?}"),
             };
         }
         assert_eq!(seen, ["=3", "-a"]);
-        assert_eq!(reflector.counters().lists, 2);
+        assert_eq!(reflector.counters.lists, 2);
     }
 }

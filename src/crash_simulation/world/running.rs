@@ -39,12 +39,11 @@ impl World<'_> {
             }
             Stage::Written(ticket) => {
                 unit.indexer.commit(&transaction);
-                unit.indexer.publish(1);
+                unit.indexer.publish();
                 unit.in_flight = Some((transaction, Stage::Published(ticket)));
             }
             Stage::Published(ticket) => {
                 journal.release(ticket);
-                unit.fifo.processed();
             }
         }
         self.trace(|| format!("unit {number}: done with {stage:?}"));
@@ -84,7 +83,7 @@ impl World<'_> {
         unit.indexer.discard();
         if let (Some((transaction, _)), Some(ticket)) = (&in_flight, journal.outstanding(unit.id)) {
             unit.indexer.commit(transaction);
-            unit.indexer.publish(1);
+            unit.indexer.publish();
             journal.release(ticket);
         }
         unit.launch();

@@ -231,8 +231,7 @@ impl Cache {
         while let Some(deltas) = self.fifo.pop() {
             let transaction = self.indexer.plan(deltas);
             self.indexer.commit(&transaction);
-            self.indexer.publish(0);
-            self.fifo.processed();
+            self.indexer.publish();
             changes.extend(transaction.changes);
         }
         changes

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta, clear, object_name, trim_start,
+    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta, check_len, clear, trim_start,
     type_name,
 };
 use crate::{
@@ -31,7 +31,6 @@ pub struct ListDecoder {
     has_items: bool,
     /// Set when an item had no type of its own.
     has_untyped: bool,
-    failed: Option<Failure>,
     read_bytes: usize,
 }
 
@@ -107,14 +106,10 @@ impl Token {
 }
 
 impl ListDecoder {
-    /// Creates a decoder of a list with items of type `served`; `plan` builds the objects. See
+    /// Creates a decoder of a list with items of type `served`; `plan` builds the objects, and has their type. See
     /// [`WatchDecoder::new`](super::WatchDecoder::new). The list fails if an item, or its own metadata, is longer than
     /// `item_bytes_max` (at most 2 GiB).
     pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, item_bytes_max: usize) -> Self {
-        let plan = match plan.type_meta() {
-            Some(_) => plan,
-            None => Arc::new(ScanPlan::clone(&plan).with_type_meta(served.clone())),
-        };
         Self {
             served,
             plan,
@@ -127,42 +122,13 @@ impl ListDecoder {
             kind: String::new(),
             has_items: false,
             has_untyped: false,
-            failed: None,
             read_bytes: 0,
         }
     }
 
-    /// Reads the next bytes. After an error the decoder reads no more bytes, and [`ListDecoder::finish`] returns the error again.
-    pub fn push(&mut self, chunk: &[u8]) -> Result<(), Failure> {
-        if let Some(failure) = &self.failed {
-            return Err(failure.clone());
-        }
-        let result = self.read(chunk);
+    /// Reads the next bytes. After an error, drop the decoder.
+    pub fn push(&mut self, mut chunk: &[u8]) -> Result<(), Failure> {
         self.read_bytes += chunk.len();
-        if let Err(failure) = &result {
-            self.failed = Some(failure.clone());
-            self.page = ListPage::default();
-            self.pending = Vec::new();
-        }
-        result
-    }
-
-    /// Ends the body and returns the page.
-    pub fn finish(mut self) -> Result<ListPage, Failure> {
-        if let Some(failure) = self.failed {
-            return Err(failure);
-        }
-        if self.place != Place::End {
-            return Err(Failure::Disconnected(format!(
-                "the list ended within the document, after {} bytes",
-                self.read_bytes
-            )));
-        }
-        self.check_kind()?;
-        Ok(std::mem::take(&mut self.page))
-    }
-
-    fn read(&mut self, mut chunk: &[u8]) -> Result<(), Failure> {
         let mut scanned = Scanned::default();
         loop {
             if self.token.is_none() {
@@ -173,7 +139,7 @@ impl ListDecoder {
                 {
                     let mut cursor = JsonCursor::new(chunk);
                     if scanned.scan(&mut cursor, &self.plan).is_ok() {
-                        self.check_len(&chunk[..cursor.at()])?;
+                        check_len(&chunk[..cursor.at()], self.item_bytes_max, &[])?;
                         self.item(&scanned)?;
                         chunk = &chunk[cursor.at()..];
                         continue;
@@ -193,7 +159,7 @@ impl ListDecoder {
                 self.pending.clear();
             } else {
                 self.pending.extend_from_slice(part);
-                self.check_len(&self.pending)?;
+                check_len(&self.pending, self.item_bytes_max, &[])?;
             }
             if ends.is_none() {
                 return Ok(());
@@ -204,6 +170,18 @@ impl ListDecoder {
             clear(&mut pending);
             self.pending = pending;
         }
+    }
+
+    /// Ends the body and returns the page.
+    pub fn finish(self) -> Result<ListPage, Failure> {
+        if self.place != Place::End {
+            return Err(Failure::Disconnected(format!(
+                "the list ended within the document, after {} bytes",
+                self.read_bytes
+            )));
+        }
+        self.check_kind()?;
+        Ok(self.page)
     }
 
     /// Handles a byte that is a token by itself; returns `false` if a longer token begins here.
@@ -337,17 +315,6 @@ impl ListDecoder {
             "{found}, expected {}List",
             type_name(&self.served.api_version, &self.served.kind)
         )))
-    }
-
-    /// Checks the length of a token, or of its part read so far.
-    fn check_len(&self, token: &[u8]) -> Result<(), Failure> {
-        if token.len() <= self.item_bytes_max {
-            return Ok(());
-        }
-        Err(Failure::FrameTooLong {
-            max_bytes: self.item_bytes_max,
-            object: object_name(&token[..self.item_bytes_max], &[]),
-        })
     }
 }
 

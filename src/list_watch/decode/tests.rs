@@ -44,9 +44,7 @@ pub(crate) fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) 
 pub(crate) fn list<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> Result<ListPage, Failure> {
     let mut decoder = ListDecoder::new(pod_type(), plan(), max);
     for piece in pieces {
-        if decoder.push(piece).is_err() {
-            break;
-        }
+        decoder.push(piece)?;
     }
     decoder.finish()
 }
@@ -394,7 +392,7 @@ fn truncated_document_is_no_event() {
         let mut decoder = WatchDecoder::new(pod_type(), plan(), 1 << 20);
         let mut events = Vec::new();
         decoder.push(&document.as_bytes()[..len], &mut events).unwrap();
-        assert_eq!((events.len(), decoder.finish()), (0, len));
+        assert!(events.is_empty(), "{len} bytes");
     }
 }
 

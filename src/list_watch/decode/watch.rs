@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 
 use super::{
-    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, clear, object_name,
-    status, trim_start, type_name,
+    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, check_len, clear, status,
+    trim_start, type_name,
 };
 use crate::{
     list_watch::{Failure, WatchEvent},
@@ -34,6 +34,9 @@ pub struct WatchDecoder {
     checked: usize,
     ended: bool,
 }
+
+/// Path of the object in a document.
+const OBJECT: &[&str] = &["object"];
 
 /// Minimum byte budget for the checks of one document.
 const CHECKED_BYTES: usize = 16 << 20;
@@ -89,7 +92,7 @@ impl WatchDecoder {
                 // A document within the chunk is read in one pass. If that fails, the document is framed first. The error
                 // then does not depend on where the chunks were cut.
                 if let Ok((event, len)) = self.reader.read(chunk, &mut scanned) {
-                    self.check_len(&chunk[..len])?;
+                    check_len(&chunk[..len], self.frame_bytes_max, OBJECT)?;
                     self.emit(event, events);
                     chunk = &chunk[len..];
                     continue;
@@ -105,7 +108,7 @@ impl WatchDecoder {
                 }
                 Progress::More | Progress::TooDeep(_) => {
                     self.pending.extend_from_slice(chunk);
-                    self.check_len(&self.pending)?;
+                    check_len(&self.pending, self.frame_bytes_max, OBJECT)?;
                     if let Err(error) = self.check_lines(chunk) {
                         self.emit(WatchEvent::Undecodable(format!("malformed JSON: {error}")), events);
                     }
@@ -116,12 +119,6 @@ impl WatchDecoder {
         Ok(())
     }
 
-    /// Ends the stream; returns the number of ignored bytes of an incomplete document.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn finish(self) -> usize {
-        self.pending.len()
-    }
-
     /// Reads the document that ends with these bytes.
     fn complete(&mut self, last: &[u8]) -> Result<WatchEvent, Failure> {
         let frame = if self.pending.is_empty() {
@@ -130,7 +127,7 @@ impl WatchDecoder {
             self.pending.extend_from_slice(last);
             &self.pending
         };
-        self.check_len(frame)?;
+        check_len(frame, self.frame_bytes_max, OBJECT)?;
         let read = self.reader.read(frame, &mut Scanned::default());
         let event = match read {
             Ok((event, _)) => event,
@@ -161,17 +158,6 @@ impl WatchDecoder {
             Err(error) if !error.is_eof() => Err(error),
             _ => Ok(()),
         }
-    }
-
-    /// Checks the length of a document, or of its part read so far.
-    fn check_len(&self, document: &[u8]) -> Result<(), Failure> {
-        if document.len() <= self.frame_bytes_max {
-            return Ok(());
-        }
-        Err(Failure::FrameTooLong {
-            max_bytes: self.frame_bytes_max,
-            object: object_name(&document[..self.frame_bytes_max], &["object"]),
-        })
     }
 }
 

@@ -159,7 +159,10 @@ impl ClusterAccess {
 
     /// Returns the API server's address, without credentials.
     pub fn server_url(&self) -> String {
-        server_url(&self.config)
+        let uri = &self.config.cluster_url;
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        format!("{}://{host}{}", uri.scheme_str().unwrap_or("https"), uri.path().trim_end_matches('/'))
     }
 
     /// Creates a client whose connections belong to the current tokio runtime. Call it on the arbiter that uses the
@@ -188,21 +191,22 @@ impl ClusterAccess {
         if config.cluster_url.host().is_none() || !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
             return Err(AccessError::ServerUrl(config.cluster_url.to_string()));
         }
-        // the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy itself
-        if let Some(proxy) = config.proxy_url.take()
-            && config.cluster_url.scheme_str() == Some("https")
-            && !is_direct(config.cluster_url.host().unwrap_or_default(), no_proxy)
-        {
-            return Err(AccessError::Proxy {
-                proxy: proxy.host().unwrap_or_default().into(),
-                server: server_url(&config),
-            });
-        }
+        let proxy = config.proxy_url.take();
         // The reflector retries, and shows it. It also has the idle deadline of streams, which live for minutes.
         config.default_retry = false;
         config.read_timeout = None;
         config.disable_compression = true;
-        Ok(Self { config, cluster_name })
+        let access = Self { config, cluster_name };
+        // the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy itself
+        let uri = &access.config.cluster_url;
+        let is_needed = uri.scheme_str() == Some("https") && !is_direct(uri.host().unwrap_or_default(), no_proxy);
+        match proxy.filter(|_| is_needed) {
+            Some(proxy) => {
+                let proxy = proxy.host().unwrap_or_default().to_owned();
+                Err(AccessError::Proxy { proxy, server: access.server_url() })
+            }
+            None => Ok(access),
+        }
     }
 }
 
@@ -212,13 +216,6 @@ impl fmt::Debug for ClusterAccess {
         let Self { config: _, cluster_name } = self;
         f.debug_struct("ClusterAccess").field("server", &self.server_url()).field("cluster_name", cluster_name).finish()
     }
-}
-
-fn server_url(config: &Config) -> String {
-    let uri = &config.cluster_url;
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{}://{host}{}", uri.scheme_str().unwrap_or("https"), uri.path().trim_end_matches('/'))
 }
 
 /// Decides on the source of access.

@@ -38,21 +38,18 @@ pub(super) fn sort(error: &kube::Error) -> Failure {
 }
 
 fn is_lost(kind: io::ErrorKind) -> bool {
-    use io::ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable, NotConnected,
-        TimedOut, UnexpectedEof,
-    };
+    use io::ErrorKind as Kind;
     matches!(
         kind,
-        BrokenPipe
-            | ConnectionAborted
-            | ConnectionReset
-            | HostUnreachable
-            | NetworkDown
-            | NetworkUnreachable
-            | NotConnected
-            | TimedOut
-            | UnexpectedEof
+        Kind::BrokenPipe
+            | Kind::ConnectionAborted
+            | Kind::ConnectionReset
+            | Kind::HostUnreachable
+            | Kind::NetworkDown
+            | Kind::NetworkUnreachable
+            | Kind::NotConnected
+            | Kind::TimedOut
+            | Kind::UnexpectedEof
     )
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, true));
     let idle = source.limits.idle;
     let mut body = send(source, request).await?.into_body();
-    let mut decoder = ListDecoder::new(source.served(), source.plan.clone(), source.limits.max_frame);
+    let mut decoder = ListDecoder::new(source.served.clone(), source.plan.clone(), source.limits.max_frame);
     loop {
         match within(idle, next_chunk(&mut body)).await? {
             None => return Ok(decoder.finish()?),
@@ -45,7 +45,7 @@ pub(super) async fn open_watch(
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, false));
     let request = request.header(header::ACCEPT_ENCODING, "identity");
     let body = send(source, request).await?.into_body();
-    let decoder = WatchDecoder::new(source.served(), source.plan.clone(), source.limits.max_frame);
+    let decoder = WatchDecoder::new(source.served.clone(), source.plan.clone(), source.limits.max_frame);
     let batches = Batches { body, decoder, end: None, events: 0 };
     Ok(stream::unfold(batches, |mut batches| async move { Some((batches.next().await?, batches)) }))
 }
