@@ -264,7 +264,7 @@ pub(crate) enum ConfigPlace {
 }
 
 fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigErrors> {
-    let (mut tree, mut positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
+    let (mut tree, mut positions) = layers.merged().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
     let names = meaning::Names::of(&tree);
     let structure::StructureReport { mut errors, meant, shortened } =
         structure::check(schema::schema().as_value(), &mut tree, &positions);

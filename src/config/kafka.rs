@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use educe::Educe;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -30,7 +30,7 @@ use crate::{
 #[schemars(inline, transform = required("brokers"))]
 pub struct KafkaSink {
     /// Addresses of brokers of one cluster, `host:port`; other brokers are discovered from them. Required.
-    #[schemars(schema_with = "brokers")]
+    #[schemars(transform = schema::addresses("kafka-0:9092"))]
     pub brokers: Vec<String>,
     /// Topic of a message. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_" for no
     /// namespace. Letters, digits, "." and "-" stay, other bytes become `_XX`. Brokers or administrators create topics.
@@ -58,10 +58,6 @@ pub struct KafkaSink {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
-}
-
-fn brokers(_: &mut SchemaGenerator) -> Schema {
-    schema::addresses("kafka-0:9092")
 }
 
 impl KafkaSink {
