@@ -35,7 +35,7 @@ pub(crate) use cursor::{JsonCursor, JsonText, text};
 pub(crate) use cut::Scanned;
 pub(crate) use paths::PathTree;
 pub(crate) use read::annotations_of;
-pub use read::{OwnerReference, Plucker};
+pub use read::Plucker;
 
 use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 

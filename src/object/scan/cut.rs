@@ -165,7 +165,7 @@ impl<'a> Scanned<'a> {
         let mut members = Cutter::new(cursor);
         while let Some(member) = members.next_member(cursor)? {
             let key = member.key.bytes()?;
-            let below = plan.drop.member(&key).map(|(_, below)| below);
+            let below = plan.drop.member(&key);
             match &*key {
                 b"metadata" => {
                     members.keep(member.comma, &mut self.edits);
@@ -223,7 +223,7 @@ impl<'a> Scanned<'a> {
                 b"uid" => &mut self.uid,
                 b"resourceVersion" => &mut self.resource_version,
                 _ => {
-                    let below = drop.and_then(|drop| drop.member(&key)).map(|(_, below)| below);
+                    let below = drop.and_then(|drop| drop.member(&key));
                     cursor.peek()?;
                     let from = cursor.at();
                     self.other(cursor, &mut members, member, below)?;
@@ -269,7 +269,7 @@ impl<'a> Scanned<'a> {
                 cursor.enter(b'{', "an object")?;
                 let mut members = Cutter::new(cursor);
                 while let Some(member) = members.next_member(cursor)? {
-                    let below = drop.member(&member.key.bytes()?).map(|(_, below)| below);
+                    let below = drop.member(&member.key.bytes()?);
                     self.other(cursor, &mut members, member, below)?;
                 }
                 Ok(())
@@ -294,6 +294,19 @@ impl<'a> Scanned<'a> {
 }
 
 fn drop_value(_: &[u8]) {}
+
+/// Returns the JSON of an object without the values at the paths of a tree, even if they are part of its identity.
+pub(crate) fn without(json: &[u8], paths: &PathTree) -> Result<Vec<u8>, ScanError> {
+    let mut scanned = Scanned::default();
+    scanned.below(&mut JsonCursor::new(json), Some(paths))?;
+    let (mut left, mut at) = (Vec::with_capacity(json.len()), 0);
+    for Edit { from, to, .. } in scanned.edits {
+        left.extend_from_slice(&json[at..from]);
+        at = to;
+    }
+    left.extend_from_slice(&json[at..]);
+    Ok(left)
+}
 
 /// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it;
 /// malformed annotations count as no.
