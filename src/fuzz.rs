@@ -18,7 +18,7 @@ use crate::{
     },
     lister::{FieldSelector, LabelSelector},
     object::{
-        FieldPath, Object,
+        FieldPath, Object, Plucker,
         scan::{
             self, ScanPlan, scan_object,
             testing::{Writer, pod},

@@ -11,6 +11,7 @@ use super::{
     schema,
 };
 use crate::{
+    build_info,
     cloud_event::ContentMode,
     handler::{
         client_tls::ClientTls,
@@ -113,8 +114,7 @@ impl KafkaSink {
     pub(crate) fn unready(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if cfg!(not(feature = "kafka")) {
-            let advice = "this program was built without Kafka: build it with `cargo build --release --features kafka`";
-            problems.push(problem(&["type"], advice));
+            problems.push(problem(&["type"], build_info::lacking("kafka")));
         }
         if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
             problems.push(problem(&["sasl", "password"], error.to_string()));

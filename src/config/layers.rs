@@ -235,7 +235,7 @@ impl Layers {
 }
 
 /// Merges a layer into a tree: tables key by key; lists and scalars are replaced.
-fn merge(tree: &mut Map<String, Value>, layer: Map<String, Value>) {
+pub(super) fn merge(tree: &mut Map<String, Value>, layer: Map<String, Value>) {
     for (key, mut value) in layer {
         match (tree.get_mut(&key), &mut value) {
             (Some(Value::Object(known)), Value::Object(more)) => merge(known, std::mem::take(more)),
