@@ -300,34 +300,26 @@ impl<'a> Text<'a> {
     /// Returns the errors in their order. Of an array without its `]`, only the first is returned: the parser takes the rest of the
     /// file for elements.
     fn syntax_errors(&self, errors: &[toml::de::Error], hidden: &[Hidden]) -> Vec<Finding> {
-        let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-        let mut errors: Vec<_> = errors.iter().collect();
-        errors.sort_by_key(|error| start(error));
-        let begins_line = |error: &toml::de::Error| {
-            let start = self.content.floor_char_boundary(start(error));
-            self.content[self.lines[self.line(start)]..start].trim().is_empty()
+        let mut errors: Vec<_> =
+            errors.iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
+        errors.sort_by_key(|(span, _)| span.start);
+        let is_unclosed = errors.iter().any(|(_, message)| message.starts_with("unclosed array"));
+        let follows = |(span, message): &(Range<usize>, String)| {
+            let start = self.content.floor_char_boundary(span.start);
+            let begins_line = self.content[self.lines[self.line(start)]..start].trim().is_empty();
+            message.starts_with("missing comma") && begins_line
         };
-        let is_unclosed = errors.iter().any(|error| error.message().starts_with("unclosed array"));
-        let is_follower = |error: &&toml::de::Error| {
-            is_unclosed && error.message().starts_with("missing comma") && begins_line(error)
-        };
-        let first = errors.iter().position(is_follower);
-        let message = |error: &toml::de::Error| error.message().lines().collect::<Vec<_>>().join("; ");
-        let sound = errors[..first.unwrap_or(errors.len())].iter();
-        let sound = sound.map(|error| self.syntax_error(error, &message(error), hidden));
-        let unclosed =
-            first.map(|first| self.syntax_error(errors[first], "the array before this line has no `]`", hidden));
-        sound.chain(unclosed).collect()
-    }
-
-    fn syntax_error(&self, error: &toml::de::Error, message: &str, hidden: &[Hidden]) -> Finding {
-        let span = error.span().unwrap_or(0..0);
-        Finding {
+        if let Some(first) = errors.iter().position(follows).filter(|_| is_unclosed) {
+            errors.truncate(first + 1);
+            "the array before this line has no `]`".clone_into(&mut errors[first].1);
+        }
+        let finding = |(span, message): (Range<usize>, String)| Finding {
             origin: self.origin(span.start),
             key: String::new(),
-            message: format!("invalid TOML: {message}"),
+            message: format!("invalid TOML: {}", message.lines().collect::<Vec<_>>().join("; ")),
             excerpt: self.excerpt(&span, hidden),
-        }
+        };
+        errors.into_iter().map(finding).collect()
     }
 
     /// Returns the line of a span with carets below it, or with one caret if part of the line is hidden.

@@ -87,10 +87,8 @@ impl Checker<'_> {
 
     /// Reports the problems that a section has found in itself.
     fn report(&mut self, section: &[&str], errors: Vec<Problem>, warnings: Vec<Problem>) {
-        let below = |keys: &[String]| -> Vec<String> {
-            section.iter().copied().chain(keys.iter().map(String::as_str)).map(str::to_owned).collect()
-        };
-        let finding = |(keys, message): (Vec<String>, String)| self.positions.finding(&below(&keys), message);
+        let section: Vec<String> = section.iter().map(|key| (*key).to_owned()).collect();
+        let finding = |(keys, message): Problem| self.positions.finding(&[&*section, &*keys].concat(), message);
         self.errors.extend(errors.into_iter().map(finding));
         self.warnings.extend(warnings.into_iter().map(finding));
     }
