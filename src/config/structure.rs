@@ -199,23 +199,29 @@ impl<'a> Checker<'a> {
         self.value(schema, entry, &path) && is_right
     }
 
-    /// Checks a table whose `type` decides its keys.
+    /// Checks a table whose `type` decides its keys. Without a known type, a key is valid if it is valid for one of the types.
+    /// If another type is named, it may have further keys, so unknown keys are ignored.
     fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
-        let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
-        let chosen = match table.get("type") {
-            Some(Value::String(name)) => variants.iter().find(|variant| type_of(variant) == Some(name)),
-            _ => None,
+        let is_named = table.contains_key("type");
+        let chosen = table.get("type").and_then(Value::as_str);
+        let chosen = chosen.and_then(|name| variants.iter().find(|variant| type_of(variant) == Some(name)));
+        let possible = chosen.map_or(variants, std::slice::from_ref);
+        let schema_of = |key: &str| possible.iter().find_map(|variant| variant["properties"].get(key));
+        let known = || {
+            let mut seen = HashSet::new();
+            let properties = possible.iter().filter_map(|variant| variant["properties"].as_object());
+            properties.flat_map(keys_of).filter(|name| seen.insert(*name)).collect()
         };
+        table.retain(|key, value| match schema_of(key) {
+            _ if key == "type" => true,
+            Some(schema) => self.value(schema, value, &path.child(key)),
+            None if is_named && chosen.is_none() => false,
+            None => self.unknown_key(key, &known, chosen.map(|_| variants), path),
+        });
         if let Some(schema) = chosen {
-            let Some(properties) = schema["properties"].as_object() else { return true };
-            table.retain(|key, value| match properties.get(key) {
-                Some(_) if key == "type" => true,
-                Some(schema) => self.value(schema, value, &path.child(key)),
-                None => self.unknown_key(key, || keys_of(properties), Some(variants), path),
-            });
             return self.required(schema, table, path);
         }
-        self.any_variant(variants, table, path);
+        let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
         let path_of_type = path.child("type");
         match table.get("type") {
             Some(value) => self.choice(&names, value, &path_of_type),
@@ -223,24 +229,6 @@ impl<'a> Checker<'a> {
             None => self.at_key(path, format!("missing `type`: expected one of {}", quoted(names))),
         };
         false
-    }
-
-    /// Checks a table of unknown type: a key is valid if it is valid for one of the types. If a type is named, it may have
-    /// further keys, so unknown keys are ignored.
-    fn any_variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) {
-        let of_all = || {
-            let mut seen = HashSet::new();
-            let properties = variants.iter().filter_map(|variant| variant["properties"].as_object());
-            properties.flat_map(keys_of).filter(|name| seen.insert(*name)).collect()
-        };
-        let is_named = table.contains_key("type");
-        for (key, value) in table.iter_mut().filter(|(key, _)| *key != "type") {
-            match variants.iter().find_map(|variant| variant["properties"].get(key)) {
-                Some(schema) => self.value(schema, value, &path.child(key)),
-                None if is_named => false,
-                None => self.unknown_key(key, of_all, None, path),
-            };
-        }
     }
 
     fn unknown_key(

@@ -141,22 +141,17 @@ impl WebhookSink {
     fn headers(&self, problems: &mut Vec<Problem>) -> Vec<(HeaderName, PlainOrSecret)> {
         let mut headers: Vec<(HeaderName, PlainOrSecret)> = Vec::new();
         for (name, value) in &self.headers {
-            let mut wrong = |message: String| problems.push(problem(&["headers", name], message));
-            let header = match own_header(name) {
-                Ok(header) => header,
-                Err(error) => {
-                    wrong(error);
-                    continue;
+            let header = own_header(name).and_then(|header| {
+                if !value.is_secret() {
+                    read_header(value)?;
                 }
-            };
-            if let Some(Err(error)) = (!value.is_secret()).then(|| read_header(value)) {
-                wrong(error);
-                continue;
+                let is_set = headers.iter().any(|(other, _)| *other == header);
+                if is_set { Err("is already set in another letter case: expected it once".to_owned()) } else { Ok(header) }
+            });
+            match header {
+                Ok(header) => headers.push((header, value.clone())),
+                Err(error) => problems.push(problem(&["headers", name], error)),
             }
-            if headers.iter().any(|(other, _)| *other == header) {
-                wrong("is already set in another letter case: expected it once".to_owned());
-            }
-            headers.push((header, value.clone()));
         }
         headers
     }
