@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 
 use super::{
     ChangedBy, Cow, IGNORE_ANNOTATION, Identity, JsonCursor, JsonText, Object, PathTree, ScanError, ScanPlan, TypeJson,
-    TypeMeta, cursor::Member,
+    TypeMeta, cursor::Member, text,
 };
 
 /// Result of a scan of one object; holds only positions in the JSON. It can be reused for the next object.
@@ -311,23 +311,9 @@ pub(crate) fn without(json: &[u8], paths: &PathTree) -> Result<Vec<u8>, ScanErro
 /// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it;
 /// malformed annotations count as no.
 fn opts_out(annotations: &[u8]) -> bool {
-    fn read(annotations: &[u8]) -> Result<bool, ScanError> {
-        let mut cursor = JsonCursor::new(annotations);
-        cursor.enter(b'{', "an object")?;
-        let (mut opts_out, mut first) = (false, true);
-        while let Some(member) = cursor.next_member(&mut first)? {
-            let is_it = *member.key.bytes()? == *IGNORE_ANNOTATION.as_bytes();
-            if is_it && cursor.peek()? == b'"' {
-                opts_out = cursor.string("a string")?.decode()? == "true";
-            } else {
-                cursor.skip_value()?;
-                opts_out &= !is_it;
-            }
-        }
-        Ok(opts_out)
-    }
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(IGNORE_ANNOTATION));
-    NAME.find(annotations).is_some() && read(annotations).unwrap_or(false)
+    let read = || JsonCursor::new(annotations).values([IGNORE_ANNOTATION.as_bytes()]).and_then(|[value]| text(value));
+    NAME.find(annotations).is_some() && read().is_ok_and(|value| value == "true")
 }
 
 fn decode(text: Option<JsonText<'_>>) -> Result<Cow<'_, str>, ScanError> {
