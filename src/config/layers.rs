@@ -1,6 +1,7 @@
 //! Layers of a configuration: files, directories and the environment, merged into one tree with the place of each value.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     fs,
@@ -19,7 +20,7 @@ use toml::{
 use super::{
     error::{Finding, ValueOrigin},
     key_path::KeyPath,
-    secret::{self, Hidden, MASK},
+    secret::{self, MASK},
 };
 use crate::regular_file;
 
@@ -176,7 +177,7 @@ impl Layers {
         let file = Text::new(self.count, name, text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            self.errors.extend(file.syntax_errors(&errors, &secret::hidden_lines(text)));
+            self.errors.extend(file.syntax_errors(&errors, &secret::printable_lines(text)));
             return;
         }
         let collected = self.tree.get(COLLECTED).and_then(Value::as_array).map_or(0, Vec::len);
@@ -299,7 +300,7 @@ impl<'a> Text<'a> {
 
     /// Returns the errors in their order. Of an array without its `]`, only the first is returned: the parser takes the rest of the
     /// file for elements.
-    fn syntax_errors(&self, errors: &[toml::de::Error], hidden: &[Hidden]) -> Vec<Finding> {
+    fn syntax_errors(&self, errors: &[toml::de::Error], printable: &[Cow<'_, str>]) -> Vec<Finding> {
         let mut errors: Vec<_> =
             errors.iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
         errors.sort_by_key(|(span, _)| span.start);
@@ -317,16 +318,16 @@ impl<'a> Text<'a> {
             origin: self.origin(span.start),
             key: String::new(),
             message: format!("invalid TOML: {}", message.lines().collect::<Vec<_>>().join("; ")),
-            excerpt: self.excerpt(&span, hidden),
+            excerpt: self.excerpt(&span, printable),
         };
         errors.into_iter().map(finding).collect()
     }
 
-    /// Returns the line of a span with carets below it, or with one caret if part of the line is hidden.
-    fn excerpt(&self, span: &Range<usize>, hidden: &[Hidden]) -> Option<String> {
+    /// Returns the printable line of a span with carets below it, or with one caret if part of the line is hidden.
+    fn excerpt(&self, span: &Range<usize>, printable: &[Cow<'_, str>]) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
         let line = self.line(start);
-        let hidden = hidden.get(line).copied().unwrap_or(Hidden::Nothing);
+        let printable = printable.get(line).map_or("", |line| &**line);
         let (line_start, number) = (self.lines[line], (line + 1).to_string());
         let line = self.content[line_start..].lines().next().unwrap_or("");
         if line.len() > EXCERPT_BYTES_MAX {
@@ -337,10 +338,9 @@ impl<'a> Text<'a> {
         // Tabs stay, so that the caret is below its character.
         let indent: String =
             self.content[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-        let marked = self.content.get(start..end).filter(|_| hidden == Hidden::Nothing);
+        let marked = self.content.get(start..end).filter(|_| printable == line);
         let carets = "^".repeat(marked.map_or(1, |marked| marked.chars().count().max(1)));
-        let line = hidden.apply(line);
-        Some(format!(" {margin} |\n {number} | {line}\n {margin} | {indent}{carets}"))
+        Some(format!(" {margin} |\n {number} | {printable}\n {margin} | {indent}{carets}"))
     }
 }
 
