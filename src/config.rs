@@ -264,7 +264,7 @@ pub(crate) enum ConfigPlace {
 }
 
 fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigErrors> {
-    let (mut tree, mut positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
+    let (mut tree, mut positions) = layers.merged().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
     let names = meaning::Names::of(&tree);
     let structure::StructureReport { mut errors, meant, shortened } =
         structure::check(schema::schema().as_value(), &mut tree, &positions);
@@ -295,18 +295,11 @@ fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigE
 /// Fills missing values of entries from `[defaults]`.
 fn inherit(tree: &mut Map<String, Value>) {
     let Some(Value::Object(defaults)) = tree.remove("defaults") else { return };
-    for (section, defaults) in &defaults {
-        let entries = tree.get_mut(section).and_then(Value::as_object_mut);
-        entries.into_iter().flat_map(Map::values_mut).for_each(|entry| fill(entry, defaults));
-    }
-}
-
-fn fill(value: &mut Value, defaults: &Value) {
-    let (Value::Object(table), Value::Object(defaults)) = (value, defaults) else { return };
-    for (key, default) in defaults {
-        match table.get_mut(key) {
-            Some(set) => fill(set, default),
-            None => drop(table.insert(key.clone(), default.clone())),
+    for (section, defaults) in defaults {
+        let (Value::Object(defaults), Some(Value::Object(entries))) = (defaults, tree.get_mut(&section)) else { continue };
+        for entry in entries.values_mut().filter_map(Value::as_object_mut) {
+            let own = std::mem::replace(entry, defaults.clone());
+            layers::merge(entry, own);
         }
     }
 }

@@ -38,7 +38,7 @@ pub use field_path::{FieldPath, FieldPathError};
 pub use ignored::IgnoredPaths;
 pub use keep::Keep;
 pub use opt_out::IGNORE_ANNOTATION;
-pub use scan::{OwnerReference, Plucker};
+pub use scan::Plucker;
 
 /// One resource type of the API server, such as `deployments.v1.apps` in kubectl's syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -6,9 +6,10 @@
 use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, transform::Transform};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Negative durations, months and years are rejected; a day has 24
 /// hours.
@@ -84,8 +85,10 @@ impl<T: Textual> JsonSchema for Text<T> {
         true
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        of_textual(T::FORMAT)
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (mut schema, mut format) = (String::json_schema(generator), T::FORMAT);
+        format.transform(&mut schema);
+        schema
     }
 }
 
@@ -168,9 +171,12 @@ impl Printed for SocketAddr {
     }
 }
 
-/// Meaning of a text, for the JSON Schema, which only knows strings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Meaning of a text, for the JSON Schema, which only knows strings. As a [`Transform`], it describes a text, or the elements
+/// of a list of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Format {
+    #[strum(serialize = "duration-text")]
     Duration,
     Size,
     Rate,
@@ -194,83 +200,89 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Each format with its name in the schema, and a description of its texts.
-    pub(crate) const ALL: [(Self, &'static str, &'static str); 20] = [
-        (Self::Duration, "duration-text", "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\""),
-        (Self::Size, "size", "a size of at least one byte with its unit, such as \"64MiB\""),
-        (
-            Self::Rate,
-            "rate",
-            "a number of deliveries per second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit",
-        ),
-        (Self::Fsync, "fsync", "\"always\", \"never\" or an interval such as \"1s\""),
-        (Self::Permissions, "permissions", "permissions in octal that let the owner read and write, such as \"0640\""),
-        (Self::Commit, "commit", "\"group\" or an interval such as \"1s\""),
-        (Self::Address, "address", "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"),
-        (
-            Self::TypePattern,
-            "type-pattern",
-            "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
-        ),
-        (Self::Namespace, "namespace", "a namespace, a glob such as \"team-*\", or either of them after \"!\""),
-        (Self::FieldPath, "field-path", "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\""),
-        (Self::IgnoredPath, "ignored-path", "a path such as \"status.conditions[*].lastHeartbeatTime\""),
-        (Self::Index, "index", "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\""),
-        (Self::LabelSelector, "label-selector", "a label selector such as \"app in (web,api),!legacy\""),
-        (Self::FieldSelector, "field-selector", "a field selector such as \"status.phase!=Succeeded\""),
-        (
-            Self::ResourceNames,
-            "resource-names",
-            "the name of a [resources.*] entry, a glob of such names, or either of them after \"!\"",
-        ),
-        (Self::PathTemplate, "path-template", "a file path, in which %Y, %m, %d, %H … are replaced by the time"),
-        (Self::ClusterName, "cluster-name", "a name without spaces"),
-        (Self::ChangedPath, "changed-path", "a path such as \"spec\" or \"spec.template.spec.containers[*].image\""),
-        (Self::Rule, "rule", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
-        (Self::Condition, "condition", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
-    ];
-
     /// Returns the format with this name in the schema.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(format, ..)| *format)
+        name.parse().ok()
     }
 
-    fn row(self) -> &'static (Self, &'static str, &'static str) {
-        Self::ALL.iter().find(|(format, ..)| *format == self).expect("a row for each format")
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        self.row().1
+    /// Returns its name in the schema.
+    fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns a description of a text of this format.
     pub(crate) fn expected(self) -> &'static str {
-        self.row().2
+        match self {
+            Self::Duration => "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\"",
+            Self::Size => "a size of at least one byte with its unit, such as \"64MiB\"",
+            Self::Rate => {
+                "a number of deliveries per second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit"
+            }
+            Self::Fsync => "\"always\", \"never\" or an interval such as \"1s\"",
+            Self::Permissions => "permissions in octal that let the owner read and write, such as \"0640\"",
+            Self::Commit => "\"group\" or an interval such as \"1s\"",
+            Self::Address => "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off",
+            Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
+            Self::Namespace => "a namespace, a glob such as \"team-*\", or either of them after \"!\"",
+            Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
+            Self::IgnoredPath => "a path such as \"status.conditions[*].lastHeartbeatTime\"",
+            Self::Index => "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\"",
+            Self::LabelSelector => "a label selector such as \"app in (web,api),!legacy\"",
+            Self::FieldSelector => "a field selector such as \"status.phase!=Succeeded\"",
+            Self::ResourceNames => {
+                "the name of a [resources.*] entry, a glob of such names, or either of them after \"!\""
+            }
+            Self::PathTemplate => "a file path, in which %Y, %m, %d, %H … are replaced by the time",
+            Self::ClusterName => "a name without spaces",
+            Self::ChangedPath => "a path such as \"spec\" or \"spec.template.spec.containers[*].image\"",
+            Self::Rule | Self::Condition => "a CEL expression such as \"object.metadata.namespace == 'prod'\"",
+        }
     }
 
     /// Returns an error for a text that does not have this format.
     pub(crate) fn unlike(self, text: &str) -> String {
         format!("expected {}, found {text:?}", self.expected())
     }
-}
 
-pub(crate) fn of_text(format: Format, pattern: Option<&str>, examples: &[&str]) -> Schema {
-    let mut schema = json_schema!({ "type": "string", "format": format.name() });
-    if let Some(pattern) = pattern {
-        schema.insert("pattern".to_owned(), pattern.into());
+    /// Returns a pattern of such texts (empty: any text), and examples.
+    fn shape(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Duration => ("^[0-9]", &["500ms", "30s", "1h30m"]),
+            Self::Size => ("^[0-9]+ *([KMGT]i?)?B$", &["512KiB", "64MiB"]),
+            Self::Rate => ("^([0-9]+ */ *[smh])?$", &["20/s", "600/m", ""]),
+            Self::Fsync => ("^(always|never|[0-9].*)$", &["always", "never", "1s"]),
+            Self::Permissions => ("^0?[67][0-7]{2}$", &["0640", "0600"]),
+            Self::Commit => ("^(group|[0-9].*)$", &["group", "1s"]),
+            Self::Address => ("", &["127.0.0.1:8080", "0.0.0.0:8081", ""]),
+            Self::TypePattern => (r"^(\*|[^*]+|\*\.[^*]+)$", &["pods", "deployments.apps", "*.apps"]),
+            Self::Namespace => (r"^!?[-a-z0-9*?\[\]{},!^]+$", &["team-a", "team-*", "!kube-system"]),
+            Self::FieldPath => (".", &["metadata.managedFields", "data.*", "spec.containers[*].env[*].value"]),
+            Self::IgnoredPath => (".", &["status.conditions[*].lastHeartbeatTime"]),
+            Self::Index => (".", &["spec.nodeName", "owner", "labels['app']"]),
+            Self::LabelSelector => ("", &["app in (web,api),!legacy"]),
+            Self::FieldSelector => ("", &["status.phase!=Succeeded"]),
+            Self::ResourceNames => ("^!?[^!]+$", &["pods", "*", "!pods"]),
+            Self::PathTemplate => ("[^/]$", &["/var/lib/deltabus/%Y-%m-%d.jsonl"]),
+            Self::ClusterName => (r"^\S*$", &["prod-eu1"]),
+            Self::ChangedPath => (".", &["spec", "spec.template.spec.containers[*].image"]),
+            Self::Rule => ("", &["object.metadata.namespace.startsWith(\"prod-\")"]),
+            Self::Condition => ("", &["object.metadata.name.endsWith(\"-credentials\")"]),
+        }
     }
-    schema.insert("examples".to_owned(), examples.into());
-    schema
 }
 
-/// Returns the schema of a [`Textual`].
-fn of_textual(format: Format) -> Schema {
-    match format {
-        Format::Size => of_text(format, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"]),
-        Format::Fsync => of_text(format, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"]),
-        Format::Permissions => of_text(format, Some("^0?[67][0-7]{2}$"), &["0640", "0600"]),
-        Format::Commit => of_text(format, Some("^(group|[0-9].*)$"), &["group", "1s"]),
-        _ => of_text(format, Some("^[0-9]"), &["500ms", "30s", "1h30m"]),
+impl Transform for Format {
+    fn transform(&mut self, schema: &mut Schema) {
+        let text = match schema.get_mut("items") {
+            Some(Value::Object(items)) => items,
+            _ => schema.ensure_object(),
+        };
+        let (pattern, examples) = self.shape();
+        text.insert("format".to_owned(), self.name().into());
+        if !pattern.is_empty() {
+            text.insert("pattern".to_owned(), pattern.into());
+        }
+        text.insert("examples".to_owned(), examples.into());
     }
 }
 

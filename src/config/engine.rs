@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    StreamingLists, schema,
-    text::{Optional, Text},
+    StreamingLists,
+    text::{Format, Optional, Text},
 };
 use crate::{backoff::BackoffConfig as Backoff, list_watch::kube::KubeOptions};
 
@@ -18,7 +18,7 @@ use crate::{backoff::BackoffConfig as Backoff, list_watch::kube::KubeOptions};
 pub struct Cluster {
     /// Name of the cluster in the `source` of every event. Default "": the name of the kubeconfig's context.
     #[serde(with = "Optional")]
-    #[schemars(schema_with = "schema::cluster_name")]
+    #[schemars(transform = Format::ClusterName)]
     pub name: Option<String>,
 }
 

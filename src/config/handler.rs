@@ -9,7 +9,7 @@ use strum::IntoStaticStr;
 
 use super::{
     DeliveryOrder, ExecSink, FileSink, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
-    text::{Optional, Text, means_entry},
+    text::{Format, Optional, Text, means_entry},
 };
 use crate::delivery::{attempts::RetryPolicy as Retry, pace::Rate};
 
@@ -26,14 +26,14 @@ pub struct HandlerConfig {
     /// Names and globs of the `[resources.*]` entries whose changes the handler gets; `!` before one excludes and wins.
     /// Default: all, or none if the handler only takes dead letters of other handlers.
     #[serde(default = "super::text::all")]
-    #[schemars(schema_with = "schema::resource_names")]
+    #[schemars(transform = Format::ResourceNames)]
     pub resources: Vec<String>,
     /// Name of the handler that gets the events which this one gives up. Default "": they are dropped and counted.
     #[serde(default, with = "Optional")]
     pub dead_letter: Option<String>,
     /// Maximum number of deliveries per second, minute or hour. Default "": no limit.
     #[serde(default, with = "Optional")]
-    #[schemars(schema_with = "schema::rate")]
+    #[schemars(transform = Format::Rate)]
     pub rate_limit: Option<Rate>,
     /// Size of one delivery, and time that an event waits for others. Default: `webhook` gets single events; all others get
     /// the waiting events, up to 1000 events and 8MiB.
@@ -146,12 +146,12 @@ pub struct HandlerDefaults {
     #[educe(Default = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed])]
     pub on: Vec<EventType>,
     /// Paths of which at least one must differ in an update. Default []: every update is sent.
-    #[schemars(schema_with = "schema::changed_paths")]
+    #[schemars(transform = Format::ChangedPath)]
     pub changed: Vec<String>,
     /// CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` that must be true. Default "": no
     /// condition.
     #[serde(with = "Optional")]
-    #[schemars(schema_with = "schema::rule")]
+    #[schemars(transform = Format::Rule)]
     pub when: Option<String>,
     /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`).
     pub initial: Initial,

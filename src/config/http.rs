@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::{Problem, problem},
-    schema,
-    text::{Optional, Text, print_duration},
+    text::{Format, Optional, Text, print_duration},
 };
 use crate::secret::{ExposeSecret as _, SecretRef};
 
@@ -34,13 +33,13 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 pub struct Http {
     /// Address of the HTTP server; "" = off. An address that other machines can reach needs `auth = "token"` and `tls`.
     #[serde(with = "Optional")]
-    #[schemars(schema_with = "schema::address")]
+    #[schemars(transform = Format::Address)]
     #[educe(Default = Some(LISTEN))]
     pub listen: Option<SocketAddr>,
     /// Address that serves only `/livez`, `/readyz`, `/healthz` and `/metrics`, without authentication and TLS, for instance
     /// "0.0.0.0:8081". Default "": off.
     #[serde(with = "Optional")]
-    #[schemars(schema_with = "schema::address")]
+    #[schemars(transform = Format::Address)]
     pub probe_listen: Option<SocketAddr>,
     /// Authentication at `listen`: `none` admits every client, `token` only clients with a token.
     pub auth: HttpAuth,

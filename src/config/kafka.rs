@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use educe::Educe;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     schema,
 };
 use crate::{
+    build_info,
     cloud_event::ContentMode,
     handler::{
         client_tls::ClientTls,
@@ -30,7 +31,7 @@ use crate::{
 #[schemars(inline, transform = required("brokers"))]
 pub struct KafkaSink {
     /// Addresses of brokers of one cluster, `host:port`; other brokers are discovered from them. Required.
-    #[schemars(schema_with = "brokers")]
+    #[schemars(transform = schema::addresses("kafka-0:9092"))]
     pub brokers: Vec<String>,
     /// Topic of a message. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_" for no
     /// namespace. Letters, digits, "." and "-" stay, other bytes become `_XX`. Brokers or administrators create topics.
@@ -58,10 +59,6 @@ pub struct KafkaSink {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
-}
-
-fn brokers(_: &mut SchemaGenerator) -> Schema {
-    schema::addresses("kafka-0:9092")
 }
 
 impl KafkaSink {
@@ -117,8 +114,7 @@ impl KafkaSink {
     pub(crate) fn unready(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if cfg!(not(feature = "kafka")) {
-            let advice = "this program was built without Kafka: build it with `cargo build --release --features kafka`";
-            problems.push(problem(&["type"], advice));
+            problems.push(problem(&["type"], build_info::lacking("kafka")));
         }
         if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
             problems.push(problem(&["sasl", "password"], error));

@@ -1,7 +1,7 @@
-//! Layers of a configuration: files, directories and the environment. The `config` crate merges them but keeps no
-//! positions; [`Positions`] does.
+//! Layers of a configuration: files, directories and the environment, merged into one tree with the place of each value.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     fs,
@@ -11,26 +11,28 @@ use std::{
     sync::Arc,
 };
 
-use config::{ConfigBuilder, Environment, File, FileFormat, ValueKind, builder::DefaultState};
-use serde_json::{Map, Value};
-use toml::de::{DeTable, DeValue};
+use serde_json::{Map, Number, Value};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 use super::{
     error::{Finding, ValueOrigin},
     key_path::KeyPath,
-    secret::{self, Hidden, MASK},
+    secret::{self, MASK},
 };
 use crate::regular_file;
 
-/// Prefix of the names of environment variables, before the first `__`.
-const PREFIX: &str = "DELTABUS";
+/// Prefix of the names of environment variables.
+const PREFIX: &str = "DELTABUS__";
 const SEPARATOR: &str = "__";
 /// Maximum number of keys in the name of a variable.
 const DEPTH_MAX: usize = 16;
 
 /// Returns true if a variable of this name overrides an option.
 pub(crate) fn overrides(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(format!("{PREFIX}{SEPARATOR}").as_bytes())
+    name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -126,10 +128,8 @@ const COLLECTED: &str = "tests";
 /// Layers in the order in which they were added; later ones are merged into earlier ones.
 #[derive(Default)]
 pub(crate) struct Layers {
-    builder: ConfigBuilder<DefaultState>,
+    tree: Map<String, Value>,
     positions: Positions,
-    /// Elements of [`COLLECTED`] so far.
-    collected: Vec<Value>,
     errors: Vec<Finding>,
     count: usize,
     /// Files that were read.
@@ -146,28 +146,25 @@ impl Layers {
         layers
     }
 
-    /// Adds a file, or the `*.toml` of a directory in the order of their names.
-    pub(crate) fn add_path(&mut self, path: &Path) {
-        let name = path.display().to_string();
-        if !path.is_dir() {
-            match regular_file::read_to_string(path) {
+    fn add_path(&mut self, path: &Path) {
+        let files = match files(path) {
+            Ok(files) if files.is_empty() => return self.unreadable(path, "no *.toml files in this directory"),
+            Ok(files) => files,
+            Err(error) => return self.unreadable(path, &format!("failed to read the directory: {error}")),
+        };
+        for file in files {
+            match regular_file::read_to_string(&file) {
                 Ok(text) => {
-                    self.add_text(&name, &text);
-                    self.texts.push((path.to_owned(), text));
+                    self.add_text(&file.display().to_string(), &text);
+                    self.texts.push((file, text));
                 }
-                Err(error) => self.unreadable(&name, &format!("failed to read the file: {error}")),
+                Err(error) => self.unreadable(&file, &format!("failed to read the file: {error}")),
             }
-            return;
-        }
-        match files(path) {
-            Ok(files) if files.is_empty() => self.unreadable(&name, "no *.toml files in this directory"),
-            Ok(files) => files.iter().for_each(|file| self.add_path(file)),
-            Err(error) => self.unreadable(&name, &format!("failed to read the directory: {error}")),
         }
     }
 
-    fn unreadable(&mut self, name: &str, message: &str) {
-        self.error(ValueOrigin::Unreadable(name.into()), String::new(), message);
+    fn unreadable(&mut self, path: &Path, message: &str) {
+        self.error(ValueOrigin::Unreadable(path.display().to_string().into()), String::new(), message);
     }
 
     fn error(&mut self, origin: ValueOrigin, key: String, message: &str) {
@@ -180,28 +177,23 @@ impl Layers {
         let file = Text::new(self.count, name, text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            let hidden = secret::hidden_lines(text);
-            self.errors.extend(file.syntax_errors(&errors, &hidden));
+            self.errors.extend(file.syntax_errors(&errors, &secret::printable_lines(text)));
             return;
         }
-        let collected = self.collected.len();
-        let mut walk = Walk { file: &file, positions: &mut self.positions, collected, errors: Vec::new() };
-        walk.table(table.get_ref(), &KeyPath::default());
-        let errors = walk.errors;
-        if errors.is_empty() {
-            if let Ok(Some(Value::Array(more))) = toml::from_str(text).map(|mut tree: Map<_, _>| tree.remove(COLLECTED))
-            {
-                self.collected.extend(more);
-            }
-            self.builder = std::mem::take(&mut self.builder).add_source(File::from_str(text, FileFormat::Toml));
-        } else {
-            self.errors.extend(errors);
+        let collected = self.tree.get(COLLECTED).and_then(Value::as_array).map_or(0, Vec::len);
+        let mut walk = Walk { file: &file, positions: &mut self.positions, errors: &mut self.errors, collected };
+        let mut layer = walk.table(table.get_ref(), &KeyPath::default());
+        if let (Some(Value::Array(before)), Some(Value::Array(more))) =
+            (self.tree.get_mut(COLLECTED), layer.get_mut(COLLECTED))
+        {
+            before.append(more);
+            std::mem::swap(before, more);
         }
+        merge(&mut self.tree, layer);
     }
 
     /// Adds the variables that begin with `DELTABUS__`; ignores others.
     pub(crate) fn add_environment(&mut self, environment: impl IntoIterator<Item = (OsString, OsString)>) {
-        let start = format!("{PREFIX}{SEPARATOR}");
         let mut variables = BTreeMap::new();
         for (name, value) in environment.into_iter().filter(|(name, _)| overrides(name)) {
             let origin = ValueOrigin::Environment(name.to_string_lossy().into());
@@ -211,8 +203,8 @@ impl Layers {
                 (Err(_), _) => self.error(origin, String::new(), "the name is not UTF-8: rename or unset the variable"),
             }
         }
-        for name in variables.keys() {
-            let keys: Vec<String> = name[start.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
+        for (name, value) in &variables {
+            let keys: Vec<String> = name[PREFIX.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
             let origin = ValueOrigin::Environment(name.as_str().into());
             if keys.len() > DEPTH_MAX {
                 self.error(origin, String::new(), "too many keys: expected at most 16 between `__`");
@@ -227,33 +219,29 @@ impl Layers {
             if let Some((other, _)) = part {
                 let message = format!("sets a value of which {other} sets a part: expected one of the two");
                 self.error(origin, KeyPath(keys).to_string(), &message);
+                continue;
+            }
+            let tables = keys.into_iter().rev();
+            let layer = tables.fold(value.as_str().into(), |value, key| Value::Object(Map::from_iter([(key, value)])));
+            if let Value::Object(layer) = layer {
+                merge(&mut self.tree, layer);
             }
         }
-        if !self.errors.is_empty() {
-            return;
-        }
-        let source =
-            Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(variables.into_iter().collect()));
-        self.builder = std::mem::take(&mut self.builder).add_source(source);
     }
 
-    /// Merges the layers into one tree.
-    pub(crate) fn merge(mut self) -> Result<(Map<String, Value>, Positions), Vec<Finding>> {
-        if self.errors.is_empty() {
-            match self.builder.build() {
-                Ok(merged) => {
-                    let Value::Object(mut tree) = to_json(merged.cache) else { unreachable!("the root is a table") };
-                    if let Some(Value::Array(collected)) = tree.get_mut(COLLECTED) {
-                        *collected = self.collected;
-                    }
-                    return Ok((tree, self.positions));
-                }
-                Err(error) => {
-                    self.errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
-                }
-            }
+    /// Returns the merged tree.
+    pub(crate) fn merged(self) -> Result<(Map<String, Value>, Positions), Vec<Finding>> {
+        if self.errors.is_empty() { Ok((self.tree, self.positions)) } else { Err(self.errors) }
+    }
+}
+
+/// Merges a layer into a tree: tables key by key; lists and scalars are replaced.
+pub(super) fn merge(tree: &mut Map<String, Value>, layer: Map<String, Value>) {
+    for (key, mut value) in layer {
+        match (tree.get_mut(&key), &mut value) {
+            (Some(Value::Object(known)), Value::Object(more)) => merge(known, std::mem::take(more)),
+            _ => drop(tree.insert(key, value)),
         }
-        Err(self.errors)
     }
 }
 
@@ -276,60 +264,27 @@ pub(crate) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Converts a merged value into JSON. A number that JSON cannot represent becomes text, which then has the wrong type.
-fn to_json(value: config::Value) -> Value {
-    match value.kind {
-        ValueKind::Nil => Value::Null,
-        ValueKind::Boolean(value) => value.into(),
-        ValueKind::I64(value) => value.into(),
-        ValueKind::U64(value) => value.into(),
-        ValueKind::I128(value) => value.to_string().into(),
-        ValueKind::U128(value) => value.to_string().into(),
-        ValueKind::Float(value) => {
-            serde_json::Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number)
-        }
-        ValueKind::String(value) => value.into(),
-        ValueKind::Table(table) => table.into_iter().map(|(key, value)| (key, to_json(value))).collect(),
-        ValueKind::Array(values) => values.into_iter().map(to_json).collect(),
-    }
-}
-
-/// Size of a block in bytes. [`Text`] knows how many characters precede each block.
-const BLOCK: usize = 1024;
 /// Maximum length of a line that is shown with a syntax error.
 const EXCERPT_BYTES_MAX: usize = 1024;
 
-/// Text of one file, for turning offsets into places. Each place takes the same time to find.
+/// Text of one file, for turning offsets into places.
 struct Text<'a> {
     layer: usize,
     name: Arc<str>,
     content: &'a str,
     /// Offset of the start of each line.
     lines: Vec<usize>,
-    /// Number of characters that begin before each block.
-    chars: Vec<usize>,
 }
 
 impl<'a> Text<'a> {
     fn new(layer: usize, name: &str, content: &'a str) -> Self {
         let lines = [0].into_iter().chain(content.match_indices('\n').map(|(newline, _)| newline + 1)).collect();
-        let mut before = 0;
-        let mut chars = vec![0];
-        for block in content.as_bytes().chunks(BLOCK) {
-            before += chars_begun(block);
-            chars.push(before);
-        }
-        Self { layer, name: name.into(), content, lines, chars }
+        Self { layer, name: name.into(), content, lines }
     }
 
     /// Returns the index of the line that contains an offset.
     fn line(&self, offset: usize) -> usize {
         self.lines.partition_point(|start| *start <= offset) - 1
-    }
-
-    fn chars_before(&self, offset: usize) -> usize {
-        let block = offset / BLOCK;
-        self.chars[block] + chars_begun(&self.content.as_bytes()[block * BLOCK..offset])
     }
 
     fn origin(&self, offset: usize) -> ValueOrigin {
@@ -339,48 +294,40 @@ impl<'a> Text<'a> {
             layer: self.layer,
             file: Arc::clone(&self.name),
             line: line + 1,
-            column: self.chars_before(offset) - self.chars_before(self.lines[line]) + 1,
+            column: self.content[self.lines[line]..offset].chars().count() + 1,
         }
     }
 
     /// Returns the errors in their order. Of an array without its `]`, only the first is returned: the parser takes the rest of the
     /// file for elements.
-    fn syntax_errors(&self, errors: &[toml::de::Error], hidden: &[Hidden]) -> Vec<Finding> {
-        let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-        let mut errors: Vec<_> = errors.iter().collect();
-        errors.sort_by_key(|error| start(error));
-        let begins_line = |error: &toml::de::Error| {
-            let start = self.content.floor_char_boundary(start(error));
-            self.content[self.lines[self.line(start)]..start].trim().is_empty()
+    fn syntax_errors(&self, errors: &[toml::de::Error], printable: &[Cow<'_, str>]) -> Vec<Finding> {
+        let mut errors: Vec<_> =
+            errors.iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
+        errors.sort_by_key(|(span, _)| span.start);
+        let is_unclosed = errors.iter().any(|(_, message)| message.starts_with("unclosed array"));
+        let follows = |(span, message): &(Range<usize>, String)| {
+            let start = self.content.floor_char_boundary(span.start);
+            let begins_line = self.content[self.lines[self.line(start)]..start].trim().is_empty();
+            message.starts_with("missing comma") && begins_line
         };
-        let is_unclosed = errors.iter().any(|error| error.message().starts_with("unclosed array"));
-        let is_follower = |error: &&toml::de::Error| {
-            is_unclosed && error.message().starts_with("missing comma") && begins_line(error)
-        };
-        let first = errors.iter().position(is_follower);
-        let message = |error: &toml::de::Error| error.message().lines().collect::<Vec<_>>().join("; ");
-        let sound = errors[..first.unwrap_or(errors.len())].iter();
-        let sound = sound.map(|error| self.syntax_error(error, &message(error), hidden));
-        let unclosed =
-            first.map(|first| self.syntax_error(errors[first], "the array before this line has no `]`", hidden));
-        sound.chain(unclosed).collect()
-    }
-
-    fn syntax_error(&self, error: &toml::de::Error, message: &str, hidden: &[Hidden]) -> Finding {
-        let span = error.span().unwrap_or(0..0);
-        Finding {
+        if let Some(first) = errors.iter().position(follows).filter(|_| is_unclosed) {
+            errors.truncate(first + 1);
+            "the array before this line has no `]`".clone_into(&mut errors[first].1);
+        }
+        let finding = |(span, message): (Range<usize>, String)| Finding {
             origin: self.origin(span.start),
             key: String::new(),
-            message: format!("invalid TOML: {message}"),
-            excerpt: self.excerpt(&span, hidden),
-        }
+            message: format!("invalid TOML: {}", message.lines().collect::<Vec<_>>().join("; ")),
+            excerpt: self.excerpt(&span, printable),
+        };
+        errors.into_iter().map(finding).collect()
     }
 
-    /// Returns the line of a span with carets below it, or with one caret if part of the line is hidden.
-    fn excerpt(&self, span: &Range<usize>, hidden: &[Hidden]) -> Option<String> {
+    /// Returns the printable line of a span with carets below it, or with one caret if part of the line is hidden.
+    fn excerpt(&self, span: &Range<usize>, printable: &[Cow<'_, str>]) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
         let line = self.line(start);
-        let hidden = hidden.get(line).copied().unwrap_or(Hidden::Nothing);
+        let printable = printable.get(line).map_or("", |line| &**line);
         let (line_start, number) = (self.lines[line], (line + 1).to_string());
         let line = self.content[line_start..].lines().next().unwrap_or("");
         if line.len() > EXCERPT_BYTES_MAX {
@@ -391,61 +338,64 @@ impl<'a> Text<'a> {
         // Tabs stay, so that the caret is below its character.
         let indent: String =
             self.content[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-        let marked = self.content.get(start..end).filter(|_| hidden == Hidden::Nothing);
+        let marked = self.content.get(start..end).filter(|_| printable == line);
         let carets = "^".repeat(marked.map_or(1, |marked| marked.chars().count().max(1)));
-        let line = hidden.apply(line);
-        Some(format!(" {margin} |\n {number} | {line}\n {margin} | {indent}{carets}"))
+        Some(format!(" {margin} |\n {number} | {printable}\n {margin} | {indent}{carets}"))
     }
 }
 
-/// Counts the characters that begin in a part of a text.
-fn chars_begun(part: &[u8]) -> usize {
-    part.iter().filter(|byte| (**byte & 0xC0) != 0x80).count()
-}
-
-/// Walk over a document that records the place of every key.
+/// Walk over a document that records the place of every key, and converts the values.
 struct Walk<'a> {
     file: &'a Text<'a>,
     positions: &'a mut Positions,
+    errors: &'a mut Vec<Finding>,
     /// Number of elements of [`COLLECTED`] in earlier layers.
     collected: usize,
-    errors: Vec<Finding>,
 }
 
 impl Walk<'_> {
-    fn table(&mut self, table: &DeTable<'_>, path: &KeyPath) {
-        for (key, value) in table {
-            let path = path.child(key.get_ref());
-            let key = self.file.origin(key.span().start);
-            self.value(value.get_ref(), key, value.span(), &path);
-        }
+    fn table(&mut self, table: &DeTable<'_>, path: &KeyPath) -> Map<String, Value> {
+        let members = table.iter().map(|(key, value)| {
+            let origin = self.file.origin(key.span().start);
+            (key.get_ref().to_string(), self.value(value, origin, &path.child(key.get_ref())))
+        });
+        members.collect()
     }
 
-    fn value(&mut self, value: &DeValue<'_>, key: ValueOrigin, span: Range<usize>, path: &KeyPath) {
-        let is_table = value.is_table();
+    fn value(&mut self, value: &Spanned<DeValue<'_>>, key: ValueOrigin, path: &KeyPath) -> Value {
+        let span = value.span();
+        let is_table = value.get_ref().is_table();
         // The place of a table is its header: the span of its value may end on any line up to its last.
         let origin = if is_table { key.clone() } else { self.file.origin(span.start) };
         self.positions.record(path.clone(), Place { key, value: origin.clone(), is_table });
-        let too_large = match value {
-            DeValue::Table(table) => return self.table(table, path),
+        let number = match value.get_ref() {
+            DeValue::Table(table) => return self.table(table, path).into(),
             DeValue::Array(elements) => {
                 let before = if *path == KeyPath::new(&[COLLECTED]) { self.collected } else { 0 };
-                for (i, element) in (before..).zip(elements.iter()) {
+                let elements = (before..).zip(elements.iter()).map(|(i, element)| {
                     let origin = self.file.origin(element.span().start);
-                    self.value(element.get_ref(), origin, element.span(), &path.element(i));
-                }
-                return;
+                    self.value(element, origin, &path.element(i))
+                });
+                return elements.collect();
             }
-            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).is_err(),
-            DeValue::Float(number) => {
-                !number.as_str().contains("inf") && number.as_str().parse().is_ok_and(f64::is_infinite)
-            }
-            _ => false,
+            DeValue::String(text) => return (**text).into(),
+            DeValue::Boolean(value) => return (*value).into(),
+            DeValue::Datetime(time) => return time.to_string().into(),
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok().map(Value::from),
+            DeValue::Float(number) => read_float(number.as_str()),
         };
-        if too_large {
+        number.unwrap_or_else(|| {
             let number = if path.has_secret_name() { MASK } else { &self.file.content[span] };
             let message = format!("the number {number} is too large");
             self.errors.push(Finding::new(origin, path.to_string(), message));
-        }
+            Value::Null
+        })
     }
+}
+
+/// Reads a TOML float; returns `None` if it is too large. Infinity and NaN, which JSON cannot represent, become text, and
+/// then have the wrong type.
+fn read_float(text: &str) -> Option<Value> {
+    let value: f64 = text.parse().ok().filter(|value: &f64| text.contains("inf") || !value.is_infinite())?;
+    Some(Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number))
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    iter::successors,
     time::Duration,
 };
 
@@ -86,10 +87,8 @@ impl Checker<'_> {
 
     /// Reports the problems that a section has found in itself.
     fn report(&mut self, section: &[&str], errors: Vec<Problem>, warnings: Vec<Problem>) {
-        let below = |keys: &[String]| -> Vec<String> {
-            section.iter().copied().chain(keys.iter().map(String::as_str)).map(str::to_owned).collect()
-        };
-        let finding = |(keys, message): (Vec<String>, String)| self.positions.finding(&below(&keys), message);
+        let section: Vec<String> = section.iter().map(|key| (*key).to_owned()).collect();
+        let finding = |(keys, message): Problem| self.positions.finding(&[&*section, &*keys].concat(), message);
         self.errors.extend(errors.into_iter().map(finding));
         self.warnings.extend(warnings.into_iter().map(finding));
     }
@@ -209,18 +208,24 @@ impl Checker<'_> {
     /// Reports types of two entries whose namespaces are not disjoint. Wildcards with different exclusions can only be
     /// checked with the types of the server.
     fn shared_types(&mut self) {
-        let mut named: HashMap<&Pattern, Claims<'_>> = HashMap::new();
+        let mut named: HashMap<&Pattern, Vec<(&String, &ResourceConfig)>> = HashMap::new();
         for (name, resource) in &self.config.resources {
             for (i, pattern) in resource.patterns.iter().enumerate() {
                 let claims = named.entry(pattern.pattern()).or_default();
-                if let Some(other) = claims.shared_with(pattern.pattern(), name, resource) {
+                let is_shared = |(other, claim): &&(&String, &ResourceConfig)| {
+                    let may_differ = !(resource.exclude.is_empty() && claim.exclude.is_empty());
+                    *other != name
+                        && !(may_differ && pattern.pattern().is_wildcard())
+                        && !claim.namespaces.is_disjoint_from(&resource.namespaces)
+                };
+                if let Some((other, _)) = claims.iter().find(is_shared) {
                     let message = format!(
                         "\"{pattern}\" is already in [resources.{other}]: a type belongs to one entry, or to several \
                          entries with disjoint `namespaces`"
                     );
                     self.error(&["resources", name, "match", &format!("[{i}]")], message);
                 }
-                claims.add(name, resource);
+                claims.push((name, resource));
             }
         }
     }
@@ -425,32 +430,19 @@ impl Checker<'_> {
 
     /// Reports each cycle once, at its first name.
     fn dead_letter_cycles(&mut self) {
-        let next = |name: &str| self.config.handlers.get(name)?.dead_letter.as_deref();
-        let mut cycles = Vec::new();
-        // First start from which each handler was reached.
-        let mut reached: HashMap<&str, &str> = HashMap::new();
-        for start in self.config.handlers.keys() {
-            let mut way = Vec::new();
-            let mut step = Some(start.as_str());
-            while let Some(name) = step {
-                if let Some(from) = reached.get(name) {
-                    let cycle = way.iter().position(|earlier| *earlier == name).filter(|_| *from == start);
-                    cycles.extend(cycle.map(|begin| way.split_off(begin)));
-                    break;
-                }
-                reached.insert(name, start);
-                way.push(name);
-                step = next(name);
-            }
-        }
-        for cycle in &mut cycles {
+        let config = self.config;
+        let next = |name: &str| config.handlers.get(name)?.dead_letter.as_deref();
+        let mut reached = HashSet::new();
+        for start in config.handlers.keys() {
+            let mut way: Vec<&str> =
+                successors(Some(start.as_str()), |name| next(name)).take_while(|name| reached.insert(*name)).collect();
+            let back = way.last().and_then(|last| next(last));
+            let Some(begin) = way.iter().position(|name| Some(*name) == back) else { continue };
+            let mut cycle = way.split_off(begin);
             let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
             cycle.rotate_left(first);
-        }
-        for way in cycles {
-            let shown = way.iter().chain([&way[0]]).copied().collect::<Vec<_>>().join(" → ");
-            let message = format!("dead letters form a cycle: {shown}");
-            self.error(&["handlers", way[0], "dead_letter"], message);
+            let shown = cycle.iter().chain([&cycle[0]]).copied().collect::<Vec<_>>().join(" → ");
+            self.error(&["handlers", cycle[0], "dead_letter"], format!("dead letters form a cycle: {shown}"));
         }
     }
 
@@ -488,48 +480,5 @@ impl Checker<'_> {
                 );
             }
         }
-    }
-}
-
-/// Entries that name a type by one pattern.
-#[derive(Default)]
-struct Claims<'a> {
-    all: Vec<(&'a str, &'a ResourceConfig)>,
-    /// Index into `all` of the first entry that names a namespace, for each namespace.
-    of_namespace: HashMap<&'a str, usize>,
-    /// Indices into `all` of entries with globs.
-    with_globs: Vec<usize>,
-}
-
-impl<'a> Claims<'a> {
-    fn add(&mut self, name: &'a str, resource: &'a ResourceConfig) {
-        let index = self.all.len();
-        self.all.push((name, resource));
-        match resource.namespaces.names() {
-            Some(names) => {
-                for namespace in names {
-                    self.of_namespace.entry(namespace).or_insert(index);
-                }
-            }
-            None => self.with_globs.push(index),
-        }
-    }
-
-    /// Returns the first entry that shows a namespace which this entry shows too.
-    fn shared_with(&self, pattern: &Pattern, name: &str, resource: &ResourceConfig) -> Option<&'a str> {
-        let is_shared = |other: &(&str, &ResourceConfig)| {
-            let differ = pattern.is_wildcard() && !(resource.exclude.is_empty() && other.1.exclude.is_empty());
-            other.0 != name && !differ && !other.1.namespaces.is_disjoint_from(&resource.namespaces)
-        };
-        let first = match resource.namespaces.names() {
-            Some(names) if !pattern.is_wildcard() => {
-                let is_shared_at = |index: &usize| is_shared(&self.all[*index]);
-                let literal = names.iter().filter_map(|namespace| self.of_namespace.get(namespace)).copied();
-                let glob = self.with_globs.iter().copied().find(is_shared_at);
-                literal.filter(is_shared_at).chain(glob).min()?
-            }
-            _ => self.all.iter().position(is_shared)?,
-        };
-        Some(self.all[first].0)
     }
 }

@@ -1,7 +1,7 @@
 //! `[handlers.<name>]` of type `nats`: sends events to subjects and streams.
 
 use educe::Educe;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -28,7 +28,7 @@ use crate::{
 pub struct NatsSink {
     /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password. One `tls://` address requires
     /// TLS of all servers, including those that the cluster announces. Required.
-    #[schemars(schema_with = "servers")]
+    #[schemars(transform = schema::addresses("nats://nats.nats:4222"))]
     pub servers: Vec<String>,
     /// Name of the connection on the servers.
     #[educe(Default = "deltabus".to_owned())]
@@ -54,10 +54,6 @@ pub struct NatsSink {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JetStreamOptions")]
     pub jetstream: Option<JetStreamOptions>,
-}
-
-fn servers(_: &mut SchemaGenerator) -> Schema {
-    schema::addresses("nats://nats.nats:4222")
 }
 
 impl NatsSink {

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Mode, schema,
-    text::{Optional, means_entry},
+    Mode,
+    text::{Format, Optional, means_entry},
 };
 use crate::{
     object::{FieldPath, PathStep, ResourceType},
@@ -55,15 +55,15 @@ pub enum SecretValues {
 pub struct RedactedPath {
     /// Names and globs of `[resources.*]` entries; `!` before one excludes and wins.
     #[serde(default = "super::text::all")]
-    #[schemars(schema_with = "schema::resource_names")]
+    #[schemars(transform = Format::ResourceNames)]
     pub resources: Vec<String>,
     /// Path of the values, for instance "data.*". The digest is text, whatever the value was. Required.
-    #[schemars(schema_with = "schema::field_path")]
+    #[schemars(transform = Format::FieldPath)]
     pub path: String,
     /// Condition for redacting an object: a CEL expression over `object`, before redaction, and `cluster`. If it cannot be
     /// evaluated, the values are redacted. Default "": all objects.
     #[serde(rename = "where", default, with = "Optional", skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::condition")]
+    #[schemars(transform = Format::Condition)]
     pub only_where: Option<String>,
 }
 

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Compression, QueueOrder, Recreated, schema,
-    text::{self, Text},
+    Compression, QueueOrder, Recreated,
+    text::{self, Format, Text},
 };
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
@@ -25,35 +25,35 @@ pub struct ResourceConfig {
     /// present and future, and "*" all types. Required. A type belongs to one entry: a name goes before a group, a group
     /// before "*". Entries that name it equally closely need disjoint `namespaces`.
     #[serde(rename = "match")]
-    #[schemars(schema_with = "schema::type_patterns")]
+    #[schemars(with = "Vec<String>", length(min = 1), transform = Format::TypePattern)]
     pub patterns: Vec<TypePattern>,
     /// Types that `match` selects and this entry leaves out, in the same spelling. Default: none.
     #[serde(default)]
-    #[schemars(schema_with = "schema::excluded_types")]
+    #[schemars(with = "Vec<String>", transform = Format::TypePattern)]
     pub exclude: Vec<TypePattern>,
     /// Namespaces whose objects are shown: names, and globs of whole names; `!` before one excludes and wins. For instance
     /// `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those namespaces. Cluster-scoped types are
     /// always shown. Default: all.
     #[serde(default, with = "text::namespaces")]
-    #[schemars(schema_with = "schema::namespaces")]
+    #[schemars(with = "Vec<String>", length(min = 1), transform = Format::Namespace)]
     pub namespaces: Namespaces,
     /// Label selector on Namespace objects, for instance "team=payments". Of `namespaces`, only those that match are shown;
     /// changes of their labels are followed. Default "": all.
     #[serde(default)]
-    #[schemars(schema_with = "schema::label_selector")]
+    #[schemars(transform = Format::LabelSelector)]
     pub namespace_selector: String,
     /// Label selector that the server applies, for instance "app in (web,api),!legacy". Default "": all objects.
     #[serde(default)]
-    #[schemars(schema_with = "schema::label_selector")]
+    #[schemars(transform = Format::LabelSelector)]
     pub labels: String,
     /// Field selector that the server applies, for instance "status.phase!=Succeeded". Default "": all objects.
     #[serde(default)]
-    #[schemars(schema_with = "schema::field_selector")]
+    #[schemars(transform = Format::FieldSelector)]
     pub fields: String,
     /// Indexes in addition to that of the namespace: paths such as "spec.nodeName", "metadata.uid", `labels['app']`, and
     /// "owner". Default: none.
     #[serde(default)]
-    #[schemars(schema_with = "schema::indexes")]
+    #[schemars(transform = Format::Index)]
     pub index: Vec<String>,
     /// Extent of the objects: `full`, or only `metadata` (`PartialObjectMetadata`), which takes far less traffic and memory.
     /// The values of Secrets are redacted: see `[redact]`.
@@ -74,12 +74,12 @@ pub struct ResourceConfig {
 #[serde(default)]
 pub struct ResourceDefaults {
     /// Paths that are cut from an object before it is stored or sent.
-    #[schemars(schema_with = "schema::field_paths")]
+    #[schemars(transform = Format::FieldPath)]
     #[educe(Default = vec!["metadata.managedFields".to_owned(), LAST_APPLIED.to_owned()])]
     pub drop: Vec<String>,
     /// Paths that may change without an event. An update that changes only these, `metadata.resourceVersion` and
     /// `metadata.managedFields` refreshes the cache, but is not delivered. Default: none; every update is an event.
-    #[schemars(schema_with = "schema::ignored_paths")]
+    #[schemars(transform = Format::IgnoredPath)]
     pub ignore_changes: Vec<String>,
     /// Interval at which cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
     #[serde(with = "Text::<Duration>")]

@@ -3,14 +3,12 @@
 use schemars::{
     JsonSchema as _, Schema, SchemaGenerator,
     generate::SchemaSettings,
-    json_schema,
     transform::{Transform, transform_subschemas},
 };
 use serde_json::{Map, Value, json};
 
-use crate::{cloud_event::ContentMode, text::of_text};
-
-use super::{Config, HandlerDefaults, ResourceDefaults, text::Format};
+use super::{Config, HandlerDefaults, ResourceDefaults};
+use crate::cloud_event::ContentMode;
 
 /// Pattern for names of resources and handlers.
 pub(crate) const NAME_PATTERN: &str = "^[a-z][a-z0-9_]*$";
@@ -110,86 +108,10 @@ pub(crate) fn fold_into_variants(schema: &mut Schema) {
     }
 }
 
-fn list_of(items: &Schema) -> Schema {
-    json_schema!({ "type": "array", "items": items })
-}
-
-pub(crate) fn rate(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Rate, Some("^([0-9]+ */ *[smh])?$"), &["20/s", "600/m", ""])
-}
-
-pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Address, None, &["127.0.0.1:8080", "0.0.0.0:8081", ""])
-}
-
-pub(crate) fn cluster_name(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::ClusterName, Some(r"^\S*$"), &["prod-eu1"])
-}
-
-pub(crate) fn type_patterns(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = excluded_types(generator);
-    schema.insert("minItems".to_owned(), 1.into());
-    schema
-}
-
-pub(crate) fn excluded_types(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(Format::TypePattern, Some(r"^(\*|[^*]+|\*\.[^*]+)$"), &["pods", "deployments.apps", "*.apps"]))
-}
-
-pub(crate) fn namespaces(_: &mut SchemaGenerator) -> Schema {
-    let examples = ["team-a", "team-*", "!kube-system"];
-    let mut schema = list_of(&of_text(Format::Namespace, Some(r"^!?[-a-z0-9*?\[\]{},!^]+$"), &examples));
-    schema.insert("minItems".to_owned(), 1.into());
-    schema.insert("default".to_owned(), json!(["*"]));
-    schema
-}
-
-pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::LabelSelector, None, &["app in (web,api),!legacy"])
-}
-
-pub(crate) fn field_selector(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::FieldSelector, None, &["status.phase!=Succeeded"])
-}
-
-pub(crate) fn field_paths(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(Format::FieldPath, Some("."), &["metadata.managedFields"]))
-}
-
-pub(crate) fn ignored_paths(_: &mut SchemaGenerator) -> Schema {
-    let example = "status.conditions[*].lastHeartbeatTime";
-    list_of(&of_text(Format::IgnoredPath, Some("."), &[example]))
-}
-
-/// Returns the schema of a list of at least one address.
-pub(crate) fn addresses(example: &str) -> Schema {
-    json_schema!({
-        "type": "array",
-        "items": { "type": "string", "examples": [example] },
-        "minItems": 1,
-    })
-}
-
-pub(crate) fn field_path(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::FieldPath, Some("."), &["data.*", "spec.containers[*].env[*].value"])
-}
-
-pub(crate) fn changed_paths(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(Format::ChangedPath, Some("."), &["spec", "spec.template.spec.containers[*].image"]))
-}
-
-pub(crate) fn rule(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Rule, None, &["object.metadata.namespace.startsWith(\"prod-\")"])
-}
-
-pub(crate) fn condition(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Condition, None, &["object.metadata.name.endsWith(\"-credentials\")"])
-}
-
-pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(Format::Index, Some("."), &["spec.nodeName", "owner", "labels['app']"]))
-}
-
-pub(crate) fn resource_names(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(Format::ResourceNames, Some("^!?[^!]+$"), &["pods", "*", "!pods"]))
+/// Requires at least one element in a list of addresses, and shows an example of one.
+pub(crate) fn addresses(example: &'static str) -> impl Fn(&mut Schema) {
+    move |schema| {
+        schema.insert("minItems".to_owned(), 1.into());
+        schema.insert("items".to_owned(), json!({ "type": "string", "examples": [example] }));
+    }
 }

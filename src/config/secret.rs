@@ -32,33 +32,12 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     name != "secrets" && SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
-/// Part of a line that an excerpt must not show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hidden {
-    /// No part.
-    Nothing,
-    /// Text after the first `=`.
-    Value,
-    /// Whole line.
-    Line,
-}
-
-impl Hidden {
-    /// Returns the line as an excerpt shows it.
-    pub(crate) fn apply(self, line: &str) -> Cow<'_, str> {
-        match (self, line.split_once('=')) {
-            (Self::Nothing, _) => line.into(),
-            (Self::Value, Some((key, _))) => format!("{key}= {MASK}").into(),
-            (Self::Value | Self::Line, _) => MASK.into(),
-        }
-    }
-}
-
-/// Returns the hidden part of each line of a text, which may be invalid TOML. A doubtful line is hidden.
-pub(crate) fn hidden_lines(text: &str) -> Vec<Hidden> {
+/// Returns the lines of a text with `***` in place of values that may be secret. The text may be invalid TOML; a doubtful
+/// line is hidden.
+pub(crate) fn printable_lines<'a>(text: &'a str) -> Vec<Cow<'a, str>> {
     let (mut in_section, mut in_statement, mut continues) = (false, false, false);
     let mut delimiter: Option<&str> = None;
-    let hidden = |line: &str| {
+    let printable = |line: &'a str| -> Cow<'a, str> {
         let trimmed = line.trim();
         let (is_header, key) = (is_header(trimmed), trimmed.split_once('=').map(|(key, _)| key.trim()));
         let has_key = key.is_some_and(is_key);
@@ -80,15 +59,14 @@ pub(crate) fn hidden_lines(text: &str) -> Vec<Hidden> {
             let mut ends = trimmed.match_indices('#').map(|(at, _)| &trimmed[..at]).chain([trimmed]);
             continues = ends.any(|code| code.trim_end().ends_with(['{', '[', ',']));
         }
-        match (in_section || in_statement, begins) {
-            (true, true) if is_header => Hidden::Nothing,
-            (true, true) => Hidden::Value,
-            (true, false) => Hidden::Line,
-            (false, false) if key.is_some() => Hidden::Value,
-            (false, _) => Hidden::Nothing,
+        match (in_section || in_statement, begins, line.split_once('=')) {
+            (true, true, _) if is_header => line.into(),
+            (true, true, Some((key, _))) | (false, false, Some((key, _))) => format!("{key}= {MASK}").into(),
+            (true, ..) => MASK.into(),
+            (false, ..) => line.into(),
         }
     };
-    text.lines().map(hidden).collect()
+    text.lines().map(printable).collect()
 }
 
 /// Finds the next delimiter of a multi-line string: any delimiter, or the one that closes an open string.

@@ -27,8 +27,9 @@ pub(crate) struct StructureReport {
 
 /// Checks the tree, and cuts out the wrong parts.
 pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> StructureReport {
-    let mut checker =
-        Checker { root: schema, positions, report: StructureReport::default(), wrong: HashSet::new(), sections: None };
+    let (report, wrong, mut sections) = <_>::default();
+    collect_sections(schema, schema, "", &mut sections);
+    let mut checker = Checker { root: schema, positions, report, wrong, sections };
     checker.table(schema, tree, &KeyPath::default());
     checker.report
 }
@@ -40,8 +41,8 @@ struct Checker<'a> {
     report: StructureReport,
     /// Keys of the errors.
     wrong: HashSet<String>,
-    /// Headers of the tables in which each key is known; collected when first needed.
-    sections: Option<HashMap<&'a str, Vec<String>>>,
+    /// Headers of the tables in which each key is known.
+    sections: HashMap<&'a str, Vec<String>>,
 }
 
 impl<'a> Checker<'a> {
@@ -90,20 +91,18 @@ impl<'a> Checker<'a> {
     }
 
     fn choice(&mut self, choices: &[&str], value: &Value, path: &KeyPath) -> bool {
-        match value.as_str() {
-            Some(text) if choices.contains(&text) => true,
-            Some(text) => {
-                let near = nearest(text, choices.iter().copied());
-                let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-                let names = quoted(choices.iter().copied());
-                let text = if path.has_secret_name() { MASK.to_owned() } else { format!("{text:?}") };
-                self.at_value(path, format!("expected one of {names}, found {text}{hint}"))
-            }
-            None => {
-                let names = quoted(choices.iter().copied());
-                self.at_value(path, format!("expected one of {names}, found {}", found(value, path)))
-            }
+        let text = value.as_str();
+        if text.is_some_and(|text| choices.contains(&text)) {
+            return true;
         }
+        let near = text.and_then(|text| nearest(text, choices.iter().copied()));
+        let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        let found = match text {
+            Some(_) if path.has_secret_name() => MASK.to_owned(),
+            Some(text) => format!("{text:?}"),
+            None => found(value, path),
+        };
+        self.at_value(path, format!("expected one of {}, found {found}{hint}", quoted(choices.iter().copied())))
     }
 
     fn text(&mut self, schema: &Value, text: &str, path: &KeyPath) -> bool {
@@ -115,16 +114,14 @@ impl<'a> Checker<'a> {
 
     fn number(&mut self, schema: &Value, value: &Value, path: &KeyPath) -> bool {
         let number = value.as_f64().unwrap_or(f64::NAN);
-        if schema["minimum"].as_f64().is_some_and(|min| number < min) {
-            return self.at_value(path, format!("expected {}, found {}", expected(schema), found(value, path)));
-        }
-        match &schema["maximum"] {
-            Value::Number(max) if max.as_f64().is_some_and(|max| number > max) => {
-                let wanted = if is_range(schema) { expected(schema) } else { format!("at most {max}") };
-                self.at_value(path, format!("expected {wanted}, found {}", found(value, path)))
-            }
-            _ => true,
-        }
+        let wanted = if schema["minimum"].as_f64().is_some_and(|min| number < min) {
+            expected(schema)
+        } else if schema["maximum"].as_f64().is_some_and(|max| number > max) {
+            if is_range(schema) { expected(schema) } else { format!("at most {}", schema["maximum"]) }
+        } else {
+            return true;
+        };
+        self.at_value(path, format!("expected {wanted}, found {}", found(value, path)))
     }
 
     fn list(&mut self, schema: &'a Value, elements: &mut Vec<Value>, path: &KeyPath) -> bool {
@@ -152,7 +149,12 @@ impl<'a> Checker<'a> {
             table.retain(|name, entry| self.entry(name, entries, entry, path));
             return true;
         }
-        let Some(properties) = schema["properties"].as_object() else { return self.map(schema, table, path) };
+        let Some(properties) = schema["properties"].as_object() else {
+            if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
+                table.retain(|key, value| self.value(values, value, &path.child(key)));
+            }
+            return true;
+        };
         let is_choice = schema["maxProperties"] == 1;
         if is_choice && table.len() != 1 {
             let found: BTreeSet<&str> = table.keys().map(String::as_str).collect();
@@ -164,14 +166,6 @@ impl<'a> Checker<'a> {
             None => self.unknown_key(key, || keys_of(properties), None, path),
         });
         !(is_choice && table.is_empty()) && self.required(schema, table, path)
-    }
-
-    /// Checks a table with free keys.
-    fn map(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> bool {
-        if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
-            table.retain(|key, value| self.value(values, value, &path.child(key)));
-        }
-        true
     }
 
     fn required(&mut self, schema: &'a Value, table: &Map<String, Value>, path: &KeyPath) -> bool {
@@ -205,23 +199,29 @@ impl<'a> Checker<'a> {
         self.value(schema, entry, &path) && is_right
     }
 
-    /// Checks a table whose `type` decides its keys.
+    /// Checks a table whose `type` decides its keys. Without a known type, a key is valid if it is valid for one of the types.
+    /// If another type is named, it may have further keys, so unknown keys are ignored.
     fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
-        let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
-        let chosen = match table.get("type") {
-            Some(Value::String(name)) => variants.iter().find(|variant| type_of(variant) == Some(name)),
-            _ => None,
+        let is_named = table.contains_key("type");
+        let chosen = table.get("type").and_then(Value::as_str);
+        let chosen = chosen.and_then(|name| variants.iter().find(|variant| type_of(variant) == Some(name)));
+        let possible = chosen.map_or(variants, std::slice::from_ref);
+        let schema_of = |key: &str| possible.iter().find_map(|variant| variant["properties"].get(key));
+        let known = || {
+            let mut seen = HashSet::new();
+            let properties = possible.iter().filter_map(|variant| variant["properties"].as_object());
+            properties.flat_map(keys_of).filter(|name| seen.insert(*name)).collect()
         };
+        table.retain(|key, value| match schema_of(key) {
+            _ if key == "type" => true,
+            Some(schema) => self.value(schema, value, &path.child(key)),
+            None if is_named && chosen.is_none() => false,
+            None => self.unknown_key(key, &known, chosen.map(|_| variants), path),
+        });
         if let Some(schema) = chosen {
-            let Some(properties) = schema["properties"].as_object() else { return true };
-            table.retain(|key, value| match properties.get(key) {
-                Some(_) if key == "type" => true,
-                Some(schema) => self.value(schema, value, &path.child(key)),
-                None => self.unknown_key(key, || keys_of(properties), Some(variants), path),
-            });
             return self.required(schema, table, path);
         }
-        self.any_variant(variants, table, path);
+        let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
         let path_of_type = path.child("type");
         match table.get("type") {
             Some(value) => self.choice(&names, value, &path_of_type),
@@ -229,24 +229,6 @@ impl<'a> Checker<'a> {
             None => self.at_key(path, format!("missing `type`: expected one of {}", quoted(names))),
         };
         false
-    }
-
-    /// Checks a table of unknown type: a key is valid if it is valid for one of the types. If a type is named, it may have
-    /// further keys, so unknown keys are ignored.
-    fn any_variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) {
-        let of_all = || {
-            let mut seen = HashSet::new();
-            let properties = variants.iter().filter_map(|variant| variant["properties"].as_object());
-            properties.flat_map(keys_of).filter(|name| seen.insert(*name)).collect()
-        };
-        let is_named = table.contains_key("type");
-        for (key, value) in table.iter_mut().filter(|(key, _)| *key != "type") {
-            match variants.iter().find_map(|variant| variant["properties"].get(key)) {
-                Some(schema) => self.value(schema, value, &path.child(key)),
-                None if is_named => false,
-                None => self.unknown_key(key, of_all, None, path),
-            };
-        }
     }
 
     fn unknown_key(
@@ -265,7 +247,7 @@ impl<'a> Checker<'a> {
                     self.report.meant.insert(path.child(near));
                     format!("unknown key; did you mean `{near}`?")
                 }
-                None => match self.sections().get(key) {
+                None => match self.sections.get(key) {
                     Some(sections) => format!("unknown key; it belongs in {}", sections.join(" or ")),
                     None => format!("unknown key; {}", suggestion(key, known)),
                 },
@@ -274,15 +256,6 @@ impl<'a> Checker<'a> {
             format!("unknown key; `{key}` belongs to handlers of type {}", owners.join(", "))
         };
         self.at_key(&path.child(key), message)
-    }
-
-    fn sections(&mut self) -> &HashMap<&'a str, Vec<String>> {
-        let root = self.root;
-        self.sections.get_or_insert_with(|| {
-            let mut sections = HashMap::new();
-            collect_sections(root, root, "", &mut sections);
-            sections
-        })
     }
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ConfigPlace;
+use crate::build_info;
 
 /// Traces of the engine's own work, for an OpenTelemetry collector.
 #[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,9 +54,7 @@ impl Telemetry {
             return Some(format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
         }
         if cfg!(not(feature = "otlp")) && place == ConfigPlace::Here {
-            return Some(
-                "this program was built without spans: build it with `cargo build --release --features otlp`".into(),
-            );
+            return Some(build_info::lacking("otlp"));
         }
         None
     }

@@ -142,7 +142,7 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Permissions => Permissions::parse(text).is_some(),
         Format::Commit => Commit::parse(text).is_some(),
         Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
-        Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
+        Format::TypePattern => return said(TypePattern::parse(text)),
         Format::Namespace => return said(Namespaces::parse(&[text])),
         Format::FieldPath => return check_dropped(text),
         Format::Index if text == NAMESPACE_INDEX => true,
@@ -228,6 +228,7 @@ fn check_path_template(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use strum::VariantArray as _;
 
     use super::*;
     use crate::text::print_size;
@@ -278,8 +279,8 @@ mod tests {
 
         #[test]
         fn no_text_panics_parser(text in ".{0,40}") {
-            for format in Format::ALL.map(|(format, ..)| format) {
-                drop(check(format, &text));
+            for format in Format::VARIANTS {
+                drop(check(*format, &text));
             }
         }
     }
@@ -370,13 +371,6 @@ mod tests {
         }
         for text in ["metadata.name.x", "spec.name", "metadata.ownerReferences[*].uid", "owner", "*.status"] {
             assert_eq!(check(Format::FieldPath, text), Ok(()), "{text}");
-        }
-    }
-
-    #[test]
-    fn every_format_is_found_by_name() {
-        for (format, name, _) in Format::ALL {
-            assert_eq!((Format::named(name), format.name()), (Some(format), name));
         }
     }
 }

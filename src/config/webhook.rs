@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use educe::Educe;
 use http::{HeaderName, StatusCode, Uri, header};
 use rustls::pki_types::ServerName;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -27,7 +27,7 @@ use crate::{
 pub struct WebhookSink {
     /// URL for the events: `http://` or `https://`, without a user or password; or a secret that contains the URL.
     /// Required.
-    #[schemars(schema_with = "url")]
+    #[schemars(regex(pattern = "^https?://"), extend("examples" = ["https://hooks.example.com/events"]))]
     #[educe(Default = PlainOrSecret::Plain(String::new()))]
     pub url: PlainOrSecret,
     /// Method of the requests.
@@ -50,7 +50,7 @@ pub struct WebhookSink {
     pub idempotency_header: Option<String>,
     /// Statuses from 400 to 599 that end the retries of an event: it goes to the dead letter, or is dropped and counted. After
     /// 413, smaller forms of the event are tried first. All other statuses except 2xx are retried until `give_up_after`.
-    #[schemars(schema_with = "statuses")]
+    #[schemars(inner(range(min = 400, max = 599)))]
     #[educe(Default = vec![400, 413, 422])]
     pub reject: Vec<u16>,
 }
@@ -141,22 +141,17 @@ impl WebhookSink {
     fn headers(&self, problems: &mut Vec<Problem>) -> Vec<(HeaderName, PlainOrSecret)> {
         let mut headers: Vec<(HeaderName, PlainOrSecret)> = Vec::new();
         for (name, value) in &self.headers {
-            let mut wrong = |message: String| problems.push(problem(&["headers", name], message));
-            let header = match own_header(name) {
-                Ok(header) => header,
-                Err(error) => {
-                    wrong(error);
-                    continue;
+            let header = own_header(name).and_then(|header| {
+                if !value.is_secret() {
+                    read_header(value)?;
                 }
-            };
-            if let Some(Err(error)) = (!value.is_secret()).then(|| read_header(value)) {
-                wrong(error);
-                continue;
+                let is_set = headers.iter().any(|(other, _)| *other == header);
+                if is_set { Err("is already set in another letter case: expected it once".to_owned()) } else { Ok(header) }
+            });
+            match header {
+                Ok(header) => headers.push((header, value.clone())),
+                Err(error) => problems.push(problem(&["headers", name], error)),
             }
-            if headers.iter().any(|(other, _)| *other == header) {
-                wrong("is already set in another letter case: expected it once".to_owned());
-            }
-            headers.push((header, value.clone()));
         }
         headers
     }
@@ -218,17 +213,6 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
         return Err("is set by the handler itself: expected another header".to_owned());
     }
     Ok(header)
-}
-
-fn statuses(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "items": { "type": "integer", "minimum": 400, "maximum": 599 } })
-}
-
-fn url(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = generator.subschema_for::<PlainOrSecret>();
-    schema.insert("pattern".to_owned(), "^https?://".into());
-    schema.insert("examples".to_owned(), ["https://hooks.example.com/events"].as_slice().into());
-    schema
 }
 
 #[cfg(test)]

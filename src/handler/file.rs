@@ -22,7 +22,7 @@ use std::{
 
 use educe::Educe;
 use jiff::Timestamp;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Handler, HandlerError, replaced::is_replaced};
@@ -30,7 +30,7 @@ use crate::{
     cloud_event::Formatter,
     notification::Notification,
     private_dir,
-    text::{Format, Text, of_text},
+    text::{Format, Text},
 };
 use rotated::Rotated;
 
@@ -69,7 +69,7 @@ pub enum FileCompression {
 pub struct FileOptions {
     /// Path of the file. %Y, %m, %d, %H … (strftime, UTC) are replaced by the time, for one file per day or hour.
     /// Required.
-    #[schemars(schema_with = "path_template")]
+    #[schemars(transform = Format::PathTemplate)]
     pub path: String,
     /// Rotation: when a file is closed and the next one begins, in addition to `path`. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,10 +103,6 @@ pub struct Rotate {
     pub keep: u32,
     /// Compression of closed files.
     pub compress: FileCompression,
-}
-
-fn path_template(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::PathTemplate, Some("[^/]$"), &["/var/lib/deltabus/%Y-%m-%d.jsonl"])
 }
 
 /// The handler of type `file`.

@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-pub use json_patch::Patch;
+/// Returns the JSON Patch (RFC 6902) from one value to another. It only has the operations `add`, `remove` and `replace`.
+pub use json_patch::diff as json_patch;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -24,11 +25,6 @@ pub struct Difference<'a> {
     /// New value; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<&'a Value>,
-}
-
-/// Returns the JSON Patch (RFC 6902) from `old` to `new`. It only has the operations `add`, `remove` and `replace`.
-pub fn json_patch(old: &Value, new: &Value) -> Patch {
-    json_patch::diff(old, new)
 }
 
 /// Returns the JSON Merge Patch (RFC 7386) from `old` to `new`. `None` if no such patch exists: `null` in a patch deletes

@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 
 use super::{
     ChangedBy, Cow, IGNORE_ANNOTATION, Identity, JsonCursor, JsonText, Object, PathTree, ScanError, ScanPlan, TypeJson,
-    TypeMeta, cursor::Member,
+    TypeMeta, cursor::Member, text,
 };
 
 /// Result of a scan of one object; holds only positions in the JSON. It can be reused for the next object.
@@ -165,7 +165,7 @@ impl<'a> Scanned<'a> {
         let mut members = Cutter::new(cursor);
         while let Some(member) = members.next_member(cursor)? {
             let key = member.key.bytes()?;
-            let below = plan.drop.member(&key).map(|(_, below)| below);
+            let below = plan.drop.member(&key);
             match &*key {
                 b"metadata" => {
                     members.keep(member.comma, &mut self.edits);
@@ -223,7 +223,7 @@ impl<'a> Scanned<'a> {
                 b"uid" => &mut self.uid,
                 b"resourceVersion" => &mut self.resource_version,
                 _ => {
-                    let below = drop.and_then(|drop| drop.member(&key)).map(|(_, below)| below);
+                    let below = drop.and_then(|drop| drop.member(&key));
                     cursor.peek()?;
                     let from = cursor.at();
                     self.other(cursor, &mut members, member, below)?;
@@ -269,7 +269,7 @@ impl<'a> Scanned<'a> {
                 cursor.enter(b'{', "an object")?;
                 let mut members = Cutter::new(cursor);
                 while let Some(member) = members.next_member(cursor)? {
-                    let below = drop.member(&member.key.bytes()?).map(|(_, below)| below);
+                    let below = drop.member(&member.key.bytes()?);
                     self.other(cursor, &mut members, member, below)?;
                 }
                 Ok(())
@@ -295,26 +295,25 @@ impl<'a> Scanned<'a> {
 
 fn drop_value(_: &[u8]) {}
 
+/// Returns the JSON of an object without the values at the paths of a tree, even if they are part of its identity.
+pub(crate) fn without(json: &[u8], paths: &PathTree) -> Result<Vec<u8>, ScanError> {
+    let mut scanned = Scanned::default();
+    scanned.below(&mut JsonCursor::new(json), Some(paths))?;
+    let (mut left, mut at) = (Vec::with_capacity(json.len()), 0);
+    for Edit { from, to, .. } in scanned.edits {
+        left.extend_from_slice(&json[at..from]);
+        at = to;
+    }
+    left.extend_from_slice(&json[at..]);
+    Ok(left)
+}
+
 /// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it;
 /// malformed annotations count as no.
 fn opts_out(annotations: &[u8]) -> bool {
-    fn read(annotations: &[u8]) -> Result<bool, ScanError> {
-        let mut cursor = JsonCursor::new(annotations);
-        cursor.enter(b'{', "an object")?;
-        let (mut opts_out, mut first) = (false, true);
-        while let Some(member) = cursor.next_member(&mut first)? {
-            let is_it = *member.key.bytes()? == *IGNORE_ANNOTATION.as_bytes();
-            if is_it && cursor.peek()? == b'"' {
-                opts_out = cursor.string("a string")?.decode()? == "true";
-            } else {
-                cursor.skip_value()?;
-                opts_out &= !is_it;
-            }
-        }
-        Ok(opts_out)
-    }
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(IGNORE_ANNOTATION));
-    NAME.find(annotations).is_some() && read(annotations).unwrap_or(false)
+    let read = || JsonCursor::new(annotations).values([IGNORE_ANNOTATION.as_bytes()]).and_then(|[value]| text(value));
+    NAME.find(annotations).is_some() && read().is_ok_and(|value| value == "true")
 }
 
 fn decode(text: Option<JsonText<'_>>) -> Result<Cow<'_, str>, ScanError> {

@@ -56,12 +56,10 @@ impl PathTree {
         !self.members.is_empty() || self.each.is_some()
     }
 
-    /// Returns the subtree of the member `key`, and the member's position if it is named.
-    pub(crate) fn member(&self, key: &[u8]) -> Option<(Option<usize>, &Self)> {
-        match self.members.iter().position(|(name, _)| name.as_bytes() == key) {
-            Some(index) => Some((Some(index), &self.members[index].1)),
-            None => Some((None, self.each()?)),
-        }
+    /// Returns the subtree of the member `key`.
+    pub(crate) fn member(&self, key: &[u8]) -> Option<&Self> {
+        let named = self.members.iter().find(|(name, _)| name.as_bytes() == key);
+        named.map(|(_, below)| below).or(self.each())
     }
 
     /// Returns the subtree of every array element.

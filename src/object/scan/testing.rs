@@ -93,6 +93,32 @@ impl Writer {
         }
     }
 
+    /// Writes items between two brackets.
+    fn items(
+        &mut self,
+        [open, close]: [char; 2],
+        len: usize,
+        out: &mut String,
+        mut item: impl FnMut(&mut Self, usize, &mut String),
+    ) {
+        out.push(open);
+        for index in 0..len {
+            out.push_str(if index > 0 { "," } else { "" });
+            self.space(out);
+            item(self, index, out);
+            self.space(out);
+        }
+        out.push(close);
+    }
+
+    fn member(&mut self, key: &str, out: &mut String, value: impl FnOnce(&mut Self, &mut String)) {
+        self.string(key, out);
+        self.space(out);
+        out.push(':');
+        self.space(out);
+        value(self, out);
+    }
+
     /// Writes any value.
     pub(crate) fn value(&mut self, depth: usize, out: &mut String) {
         match self.below(if depth == 0 { 6 } else { 10 }) {
@@ -103,16 +129,8 @@ impl Writer {
                 self.string(&text, out);
             }
             6 | 7 => {
-                out.push('[');
-                for index in 0..self.below(5) {
-                    if index > 0 {
-                        out.push(',');
-                    }
-                    self.space(out);
-                    self.value(depth - 1, out);
-                    self.space(out);
-                }
-                out.push(']');
+                let len = self.below(5);
+                self.items(['[', ']'], len, out, |writer, _, out| writer.value(depth - 1, out));
             }
             _ => {
                 let len = self.below(6);
@@ -127,35 +145,20 @@ impl Writer {
         match value {
             Value::String(text) => self.string(text, out),
             Value::Array(elements) => {
-                out.push('[');
-                for (index, element) in elements.iter().enumerate() {
-                    out.push_str(if index > 0 { "," } else { "" });
-                    self.space(out);
-                    self.given(element, out);
-                    self.space(out);
-                }
-                out.push(']');
+                self.items(['[', ']'], elements.len(), out, |writer, index, out| writer.given(&elements[index], out));
             }
             Value::Object(members) => {
                 let mut left: Vec<_> = members.iter().collect();
-                out.push('{');
-                while !left.is_empty() {
-                    let (key, value) = left.swap_remove(self.below(left.len()));
+                self.items(['{', '}'], members.len(), out, |writer, _, out| {
+                    let (key, value) = left.swap_remove(writer.below(left.len()));
                     let is_checked = ["metadata", "apiVersion", "kind", "name"].contains(&key.as_str());
-                    if !is_checked && self.one_in(6) {
-                        self.string(key, out);
+                    if !is_checked && writer.one_in(6) {
+                        writer.string(key, out);
                         out.push(':');
-                        out.push_str(self.pick(&["null,", "\"x\",", "[{}],"]));
+                        out.push_str(writer.pick(&["null,", "\"x\",", "[{}],"]));
                     }
-                    self.space(out);
-                    self.string(key, out);
-                    self.space(out);
-                    out.push(':');
-                    self.space(out);
-                    self.given(value, out);
-                    out.push_str(if left.is_empty() { "" } else { "," });
-                }
-                out.push('}');
+                    writer.member(key, out, |writer, out| writer.given(value, out));
+                });
             }
             scalar => out.push_str(&scalar.to_string()),
         }
@@ -163,22 +166,11 @@ impl Writer {
 
     fn members(&mut self, len: usize, out: &mut String, mut value: impl FnMut(&mut Self, &str, &mut String)) {
         let mut left = KEYS.to_vec();
-        out.push('{');
-        for index in 0..len {
-            let at = self.below(left.len());
-            let key = if self.repeats && self.one_in(6) { self.pick(&KEYS) } else { left.swap_remove(at) };
-            if index > 0 {
-                out.push(',');
-            }
-            self.space(out);
-            self.string(key, out);
-            self.space(out);
-            out.push(':');
-            self.space(out);
-            value(self, key, out);
-            self.space(out);
-        }
-        out.push('}');
+        self.items(['{', '}'], len, out, |writer, _, out| {
+            let at = writer.below(left.len());
+            let key = if writer.repeats && writer.one_in(6) { writer.pick(&KEYS) } else { left.swap_remove(at) };
+            writer.member(key, out, |writer, out| value(writer, key, out));
+        });
     }
 
     /// Writes an object that nearly always has an identity.
