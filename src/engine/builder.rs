@@ -17,7 +17,7 @@ use super::{
     EngineError,
     conductor::{Auxiliaries, Conductor},
     handle::EngineHandle,
-    handlers::{self, OwnHandler, OwnSink, Statuses},
+    handlers::{Delivery, OwnHandler, OwnSink, Statuses},
     library::Library,
     options,
     rediscovery::Rediscovery,
@@ -172,11 +172,11 @@ impl EngineBuilder {
         let (journal, recovered) = open_journal(&config)?;
         let registry = Arc::new(Registry::default());
 
-        let delivery = handlers::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
-        let [board, controlled] = [delivery.board.clone(), delivery.board.clone()];
-        let statuses: Statuses = Arc::new(move || board.views());
+        let delivery = Delivery::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
+        let [viewed, controlled] = [delivery.handlers.clone(), delivery.handlers.clone()];
+        let statuses: Statuses = Arc::new(move || viewed.views());
         let control: HandlerControl = Arc::new(move |name, control| controlled.control(name, control));
-        let (router, options) = (delivery.router().clone(), config.subscribe);
+        let (router, options) = (delivery.handlers.router().clone(), config.subscribe);
         let hub = Hub::new(router, journal.clone(), Arc::clone(&registry), &cluster, options);
         let server = access.server_url();
         let state = |limits: &ConnectionLimits| {
@@ -186,7 +186,7 @@ impl EngineBuilder {
         let servers = match listen(&config, state) {
             Ok(servers) => servers,
             Err(error) => {
-                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops it.
+                // The started handlers close their sinks.
                 delivery.stop(FAILED_START_TIMEOUT, &registry).await;
                 return Err(error);
             }
@@ -200,7 +200,7 @@ impl EngineBuilder {
         let conductor = Arc::new(Conductor {
             access,
             registry,
-            router: delivery.router().clone(),
+            router: delivery.handlers.router().clone(),
             shared,
             arbiters: Arc::new(Arbiters::new(cores)),
             supervision: options::supervisor(&config.supervision),

@@ -267,12 +267,7 @@ impl Conductor {
             UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
         let resync_period = spec.options.options.resync;
         let unit_options = UnitOptions { late, resync_period, cached: options.indexer.keep.is_whole() };
-        let strangers = if let Some(before) = before.filter(|before| *before != spec.entry) {
-            self.router.add_successor(id, info, unit_options, before)
-        } else {
-            self.router.add_unit(id, info, unit_options);
-            Vec::new()
-        };
+        let strangers = self.router.add_unit(id, info, unit_options, before);
         let first = match start.from {
             From::Nothing { late } => First::Initial { late },
             From::Continue(_) => First::Done,

@@ -31,7 +31,7 @@ use crate::{
     change::{Cause, Change},
     cloud_event::{Encoder, Formatter},
     config::{Config, HandlerConfig, TypePattern},
-    delivery::route::Route,
+    delivery::table::Route,
     discovery::{Assumed, Catalog, ObjectType},
     journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
     notification::Event,
@@ -212,10 +212,10 @@ fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
 
 impl DryHandler {
     fn new(config: &Config, handler: &HandlerConfig, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
-        let taken = config.resources.keys().filter(|entry| handler.takes(entry));
+        let taken: Vec<String> = config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect();
         Ok(Self {
             enabled: handler.enabled,
-            route: Route::new(&route(taken, &handler.options)).map_err(|error| error.to_string())?,
+            route: route(&taken, &handler.options, cluster)?,
             rules: rules(&handler.options, cluster)?,
             formatter: formatter(encoder, handler.options.format, handler.template.as_deref())?,
         })
@@ -233,7 +233,7 @@ impl DryHandler {
         if let Change::Added { cause: Cause::Replay, .. } = change {
             return Some(WhyNot::Replay);
         }
-        let changes = self.route.changes();
+        let changes = self.route.changes;
         if !changes.contains(change) {
             let is_initial = matches!(change, Change::Added { cause: Cause::Initial, .. });
             return Some(match kind {
