@@ -16,8 +16,6 @@ pub mod core;
 pub mod handlers;
 mod log;
 pub mod pace;
-pub mod parts;
-pub mod route;
 pub mod router;
 pub mod schedule;
 pub mod sink;

@@ -38,12 +38,11 @@ mod typed;
 
 use std::net::SocketAddr;
 
+#[cfg(any(test, feature = "testing"))]
+pub use crate::delivery::handlers::Spot;
 use crate::list_watch::kube::AccessError;
 pub use builder::EngineBuilder;
 pub use handle::{Applied, EngineHandle};
-#[cfg(any(test, feature = "testing"))]
-pub use handlers::Spot;
-pub use handlers::{OwnClosure, OwnHandler, OwnSink};
 pub use running::RunningEngine;
 pub use typed::TypedLister;
 

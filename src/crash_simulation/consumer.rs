@@ -9,8 +9,8 @@ use super::{
 use crate::{
     delivery::{
         attempts::{AttemptOutcome, RetryPolicy},
-        core::{CoreOptions, DeliveryId, HandlerAction, HandlerCore},
-        schedule::ScheduleOptions,
+        core::{CoreOptions, HandlerAction, HandlerCore},
+        schedule::{DeliveryId, ScheduleOptions},
     },
     handler::{Form, HandlerError},
     journal::{ReaderId, Sequence},
@@ -75,14 +75,7 @@ impl Consumer {
     pub(super) fn new(reader: ReaderId, schedule: ScheduleOptions) -> Self {
         let millis = Duration::from_millis;
         let retry = RetryPolicy { initial: millis(1), max: millis(100), jitter: false, give_up_after: Duration::MAX };
-        let options = CoreOptions {
-            schedule,
-            retry,
-            rate: None,
-            smallest: Form::Reference,
-            can_cancel: false,
-            patience: Duration::ZERO,
-        };
+        let options = CoreOptions { schedule, retry, rate: None, is_async: true, patience: Duration::ZERO };
         Self {
             reader,
             core: HandlerCore::new(options),

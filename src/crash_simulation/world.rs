@@ -6,7 +6,7 @@ mod resting;
 mod running;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -23,9 +23,8 @@ use crate::{
     change::{Cause, Change, Reached},
     delivery::{
         core::HandlerAction,
-        route::{Route, RouteOptions},
         schedule::{DeliveryOrder, Room, ScheduleOptions},
-        table::{RouteTable, UnitOptions},
+        table::{Route, RouteTable, UnitOptions},
     },
     journal::{
         Bounds, ChangeSet, Fsync, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
@@ -91,10 +90,14 @@ pub(super) struct World<'a> {
 }
 
 /// Returns a handler's route: the last one takes the changes that the others do not, and the second skips initial objects.
-fn route(handler: usize) -> RouteOptions {
-    let on = RouteOptions::default().on;
-    let on = if handler == 2 { on.with(ChangeSet::SYNCED) } else { on };
-    RouteOptions { on, initial: handler != 1, ..RouteOptions::default() }
+fn route(handler: usize) -> Route {
+    let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
+    let changes = match handler {
+        0 => changes.without(ChangeSet::SYNCED),
+        1 => changes.without(ChangeSet::SYNCED).without(ChangeSet::INITIAL),
+        _ => changes,
+    };
+    Route::new(["*"], changes, Duration::ZERO).unwrap()
 }
 
 fn bounds(handler: usize) -> Bounds {
@@ -236,7 +239,7 @@ impl<'a> World<'a> {
         let mut units = Vec::new();
         for number in 0..UNITS {
             let id = UnitId(number);
-            let (terms, _) = table.add_unit(id, info(number), UnitOptions::default());
+            let (terms, _) = table.add_unit(id, info(number), UnitOptions::default(), None);
             journal.add_unit(id, terms);
             let stored = self.disk.now.units.get(&id).cloned().unwrap_or_else(|| {
                 let (description, reached) = (serde_json::Value::Null, Reached::default());
@@ -251,8 +254,8 @@ impl<'a> World<'a> {
         let settled = self.disk.now.settled;
         let mut consumers = Vec::new();
         for handler in 0..HANDLERS {
-            let (name, joins) = (Some(name_of_handler(handler)), HashSet::new());
-            let interest = table.interest_of(&Route::new(&route(handler)).unwrap(), &joins);
+            let (name, joins) = (Some(name_of_handler(handler)), BTreeSet::new());
+            let interest = table.interest_of(&route(handler), &joins);
             let options = ReaderOptions { bounds: bounds(handler), interest, name };
             let reader = self.open_reader(&mut journal, options);
             consumers.push(Consumer::new(reader, self.schedules[handler]));

@@ -1,195 +1,172 @@
 //! Actor around [`HandlerCore`]: it reads for a handler, sends to its sink, and acknowledges.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 
-use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, ResponseFuture, SpawnHandle,
-    WrapFuture as _,
+use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep},
 };
-use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    core::{DeliveryId, DeliveryOwner, GivenUp, HandlerAction, HandlerCore},
-    log::DeliveryLog,
-    parts::{DeadLetter, End, HandlerParts, Ordered},
-    router::Router,
-    status::HandlerState,
+    core::{GivenUp, HandlerAction, HandlerCore},
+    handlers::{DeadLetter, HandlerMember, HandlerParts, Handlers},
+    log::{DeliveryLog, Sent},
+    schedule::DeliveryId,
 };
 use crate::{
     handler::Form,
-    journal::ReaderId,
-    notification::{Notification, Stopped},
-    supervisor::{child::Heartbeat, fault::Moment},
+    notification::{Event, Notification},
 };
 
-/// Actor of a handler. It ends only when its core says so, or with a panic.
-pub struct HandlerActor {
-    parts: HandlerParts,
-    router: Router,
-    reader: ReaderId,
+/// Futures of one kind that run concurrently.
+type Running<T> = FuturesUnordered<LocalBoxFuture<'static, T>>;
+
+/// Actor of a handler: a task that executes the actions of its core. It ends only when the core says so, or with a panic.
+pub(super) struct HandlerActor<'a> {
+    handlers: &'a Handlers,
+    member: &'a HandlerMember,
+    parts: Arc<HandlerParts>,
     core: HandlerCore,
     log: DeliveryLog,
-    epoch: Instant,
-    attempts: HashMap<DeliveryId, SpawnHandle>,
-    answers: HashMap<DeliveryId, oneshot::Sender<Result<(), Stopped>>>,
-    /// The current read, and true if it waits for new events.
-    reading: Option<(bool, SpawnHandle)>,
-    alarm: Option<SpawnHandle>,
-    end: Option<oneshot::Sender<End>>,
+    attempts: Running<(DeliveryId, Sent)>,
+    /// Events on their way to the dead letter, and whether it has them.
+    given_up: Running<(DeliveryId, GivenUp, bool)>,
+    /// The current read, if there is one.
+    reading: Running<Option<Vec<Event>>>,
+    /// Set if the current read waits for new events.
+    awaits_events: bool,
+    answers: HashMap<DeliveryId, oneshot::Sender<()>>,
 }
 
-impl HandlerActor {
-    /// Makes the actor of a reader. Its times count from `epoch`; `end` receives the way in which it ends.
-    pub(super) fn new(
-        parts: HandlerParts,
-        (router, reader): (Router, ReaderId),
-        epoch: Instant,
-        end: oneshot::Sender<End>,
-    ) -> Self {
+impl<'a> HandlerActor<'a> {
+    /// Makes the actor of a handler with these parts.
+    pub(super) fn new(handlers: &'a Handlers, member: &'a HandlerMember, parts: Arc<HandlerParts>) -> Self {
         let (core, log) = (HandlerCore::new(parts.core), DeliveryLog::new(Arc::clone(&parts.status)));
-        let (attempts, answers, end) = (HashMap::new(), HashMap::new(), Some(end));
-        Self { parts, router, reader, core, log, epoch, attempts, answers, reading: None, alarm: None, end }
-    }
-
-    /// Executes the actions of the core until it has none.
-    fn advance(&mut self, ctx: &mut Context<Self>) {
-        let now = self.epoch.elapsed();
-        while let Some(action) = self.core.next(now) {
-            self.perform(action, ctx);
+        Self {
+            handlers,
+            member,
+            parts,
+            core,
+            log,
+            attempts: Running::new(),
+            given_up: Running::new(),
+            reading: Running::new(),
+            awaits_events: false,
+            answers: HashMap::new(),
         }
-        self.read(ctx);
-        self.alarm.take().map(|alarm| ctx.cancel_future(alarm));
-        let wake_in = self.core.wake_at().map(|at| at.saturating_sub(now));
-        self.alarm = wake_in.map(|wait| ctx.run_later(wait, Self::advance));
-        let view = self.core.view(now);
-        let oldest_attempt = view.oldest_attempt.map(|since| now.saturating_sub(since));
-        self.parts.status.show(view, oldest_attempt);
     }
 
-    fn perform(&mut self, action: HandlerAction, ctx: &mut Context<Self>) {
-        match action {
-            HandlerAction::Send(delivery, events, form) => self.send(delivery, events, form, ctx),
-            HandlerAction::Cancel(delivery) => {
-                self.attempts.remove(&delivery).map(|attempt| ctx.cancel_future(attempt));
+    /// Runs the handler to its end. Returns the reason if its sink is closed for good.
+    pub(super) async fn run(mut self, letters: &mut mpsc::Receiver<DeadLetter>) -> Option<String> {
+        let mut requests = self.member.requests.subscribe();
+        let mut paused = self.parts.status.paused.subscribe();
+        loop {
+            tokio::task::consume_budget().await; // a sink that never waits must not starve the other handlers
+            self.member.fault.strike("handler actor");
+            let now = self.handlers.now();
+            let (order, is_paused) = (requests.borrow_and_update().order(&self.parts), *paused.borrow_and_update());
+            self.core.order(order, is_paused, now);
+            let mut end = ControlFlow::Continue(());
+            while let Some(action) = self.core.next(now) {
+                end = self.perform(action);
             }
-            HandlerAction::GiveUp(delivery, given_up) => self.give_up(delivery, given_up, ctx),
+            self.read();
+            self.parts.status.show(self.core.view(now), self.handlers.clock);
+            if let ControlFlow::Break(reason) = end {
+                if reason.is_none() {
+                    self.log.closed(&self.parts.sink.close().await);
+                }
+                return reason;
+            }
+            let wait = self.core.wake_at().map(|at| at.saturating_sub(now));
+            tokio::select! {
+                Some((delivery, sent)) = self.attempts.next() => self.finished(delivery, &sent),
+                Some((delivery, events, is_taken)) = self.given_up.next() => self.gave_up(delivery, &events, is_taken),
+                Some(events) = self.reading.next() => self.core.read(events, self.handlers.now()),
+                Some((events, answer)) = letters.recv() => {
+                    self.answers.insert(self.core.dead_letter(events), answer);
+                }
+                _ = requests.changed() => {}
+                _ = paused.changed() => {}
+                () = sleep(wait.unwrap_or(Duration::MAX)), if wait.is_some() => {}
+            }
+        }
+    }
+
+    /// Starts an action. Breaks with the last one, with the reason if the sink is closed for good.
+    fn perform(&mut self, action: HandlerAction) -> ControlFlow<Option<String>> {
+        match action {
+            HandlerAction::Send(delivery, events, form) => self.send(delivery, events, form),
+            HandlerAction::Cancel => self.attempts.clear(),
+            HandlerAction::GiveUp(delivery, given_up) => self.give_up(delivery, given_up),
             HandlerAction::Acknowledge(delivery, sequences) => {
                 self.log.end(delivery);
-                self.router.journal().ack_each(self.reader, &sequences);
+                self.handlers.router().journal().ack_each(self.member.reader, &sequences);
             }
-            HandlerAction::Answer(delivery, answer) => {
+            HandlerAction::Answer(delivery, is_delivered) => {
                 self.log.end(delivery);
-                // The handler that sent these events may have ended meanwhile.
-                self.answers.remove(&delivery).map(|asked| asked.send(answer));
+                let answer = self.answers.remove(&delivery).filter(|_| is_delivered);
+                answer.map(|answer| answer.send(())); // the handler that sent these events may have ended meanwhile
             }
-            HandlerAction::Close => {
-                let sink = self.parts.sink.clone();
-                let closed = async move { sink.close().await }.into_actor(self).map(|outcome, actor, ctx| {
-                    actor.log.closed(&outcome);
-                    actor.end(End::Closed, ctx);
-                });
-                ctx.spawn(closed);
-            }
-            HandlerAction::End(reason) => self.end(End::Sink(reason), ctx),
+            HandlerAction::Close => return ControlFlow::Break(None),
+            HandlerAction::End(reason) => return ControlFlow::Break(Some(reason)),
         }
+        ControlFlow::Continue(())
     }
 
-    fn send(&mut self, delivery: DeliveryId, events: Notification, form: Form, ctx: &mut Context<Self>) {
-        let events = self.log.begin(delivery, events);
-        let (sink, status) = (self.parts.sink.clone(), Arc::clone(&self.parts.status));
-        let attempt = async move { sink.send(events, form, &status).await };
-        let finished = attempt.into_actor(self).map(move |sent, actor, ctx| {
-            actor.attempts.remove(&delivery);
-            let now = actor.epoch.elapsed();
-            let failure = actor.core.finished(delivery, sent.outcome.clone(), now, rand::random());
-            actor.log.finished(delivery, &sent, failure, actor.core.is_failing(), now);
-            actor.advance(ctx);
-        });
-        self.attempts.insert(delivery, ctx.spawn(finished));
-    }
-
-    fn give_up(&mut self, delivery: DeliveryId, GivenUp { events, reason, owner }: GivenUp, ctx: &mut Context<Self>) {
-        let (dead_letter, letter) = (self.parts.dead_letter.clone(), DeadLetter(events.clone()));
-        let handed_over = async move {
-            match dead_letter.and_then(|slot| slot.get()) {
-                Some(handler) => matches!(handler.dead_letters.send(letter).await, Ok(Ok(()))),
-                None => false,
-            }
+    fn send(&mut self, delivery: DeliveryId, events: Notification, form: Form) {
+        let (events, parts) = (self.log.begin(delivery, events), Arc::clone(&self.parts));
+        let attempt = async move {
+            let begun = Instant::now();
+            let outcome = parts.sink.deliver(events.clone(), form, &parts.status).await;
+            (delivery, Sent { events, form, outcome, took: begun.elapsed() })
         };
-        ctx.spawn(handed_over.into_actor(self).map(move |is_taken, actor, ctx| {
-            actor.log.gave_up(delivery, &events, &reason, is_taken);
-            if owner == DeliveryOwner::Reader {
-                actor.router.journal().give_up(actor.reader, &events.sequences());
-            }
-            actor.core.gave_up(delivery);
-            actor.advance(ctx);
-        }));
+        self.attempts.push(attempt.boxed_local());
+    }
+
+    fn finished(&mut self, delivery: DeliveryId, sent: &Sent) {
+        let now = self.handlers.now();
+        let failure = self.core.finished(delivery, sent.outcome.clone(), now, rand::random());
+        self.log.finished(delivery, sent, failure, self.core.view(now).is_failing, now);
+    }
+
+    fn give_up(&mut self, delivery: DeliveryId, given_up: GivenUp) {
+        let dead_letter = self.parts.dead_letter.as_ref().and_then(|name| self.handlers.find(name));
+        let handed_over = async move {
+            let is_taken = match dead_letter {
+                Some(handler) => handler.take(given_up.events.clone()).await,
+                None => false,
+            };
+            (delivery, given_up, is_taken)
+        };
+        self.given_up.push(handed_over.boxed_local());
+    }
+
+    fn gave_up(&mut self, delivery: DeliveryId, given_up: &GivenUp, is_taken: bool) {
+        self.log.gave_up(delivery, given_up, is_taken);
+        if given_up.is_own {
+            self.handlers.router().journal().give_up(self.member.reader, &given_up.events.sequences());
+        }
+        self.core.gave_up(delivery);
     }
 
     /// Starts a read if the core has room, and stops it otherwise.
-    fn read(&mut self, ctx: &mut Context<Self>) {
-        let (room, waits) = (self.core.room(), self.core.is_exhausted());
-        if let Some((_, reading)) = self.reading.take_if(|(is_wait, _)| room.is_none() || (*is_wait && !waits)) {
-            ctx.cancel_future(reading);
+    fn read(&mut self) {
+        let (room, awaits_events) = (self.core.room(), self.core.is_exhausted());
+        if room.is_none() || (self.awaits_events && !awaits_events) {
+            self.reading.clear();
         }
-        let Some(room) = room.filter(|_| self.reading.is_none()) else { return };
-        let (router, reader) = (self.router.clone(), self.reader);
+        let Some(room) = room.filter(|_| self.reading.is_empty()) else { return };
+        self.awaits_events = awaits_events;
+        let (router, reader) = (self.handlers.router().clone(), self.member.reader);
         let read = async move {
-            if waits {
+            if awaits_events {
                 router.journal().readable(reader).await;
                 return None; // the room may have changed meanwhile
             }
             Some(router.read(reader, room).await)
         };
-        let taken = read.into_actor(self).map(|events, actor, ctx| {
-            actor.reading = None;
-            actor.core.read(events, actor.epoch.elapsed());
-            actor.advance(ctx);
-        });
-        self.reading = Some((waits, ctx.spawn(taken)));
-    }
-
-    fn end(&mut self, end: End, ctx: &mut Context<Self>) {
-        self.parts.status.lock().state = HandlerState::Stopped;
-        if let Some(task) = self.end.take() {
-            drop(task.send(end)); // its task may already have ended
-        }
-        ctx.stop();
-    }
-}
-
-impl Actor for HandlerActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        self.advance(ctx);
-    }
-}
-
-impl Handler<Ordered> for HandlerActor {
-    type Result = ();
-
-    fn handle(&mut self, Ordered { order, is_paused }: Ordered, ctx: &mut Self::Context) {
-        self.core.order(order, is_paused, self.epoch.elapsed());
-        self.advance(ctx);
-    }
-}
-
-impl Handler<DeadLetter> for HandlerActor {
-    type Result = ResponseFuture<Result<(), Stopped>>;
-
-    fn handle(&mut self, DeadLetter(events): DeadLetter, ctx: &mut Self::Context) -> Self::Result {
-        let (answer, answered) = oneshot::channel();
-        self.answers.insert(self.core.dead_letter(events), answer);
-        self.advance(ctx);
-        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(Stopped("the handler has ended".to_owned()))) })
-    }
-}
-
-impl Handler<Heartbeat> for HandlerActor {
-    type Result = ();
-
-    fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
-        fault.strike(Moment::Now, "handler actor");
+        self.reading.push(read.boxed_local());
     }
 }

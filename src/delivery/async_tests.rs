@@ -13,6 +13,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::sync::Semaphore;
 
 use super::{
+    handlers::HandlerOptions,
     pace::Rate,
     run_time_tests::{run, until},
     sink::Sink,
@@ -68,7 +69,7 @@ impl Remote {
     fn sink_that_may_hang(&self, concurrency: usize, timeout: Duration, hung_after: Duration) -> Sink {
         let remote = self.clone();
         let open: OpenAsync = Arc::new(move || Ok(Arc::new(remote.clone())));
-        Sink::Thread(Worker::spawn("remote", hung_after, Open::Async { open, concurrency, timeout }).unwrap())
+        Sink::Thread(Worker::new("remote", hung_after, Open::Async { open, concurrency, timeout }).start().unwrap())
     }
 
     fn seen(&self) -> Vec<String> {
@@ -102,10 +103,14 @@ impl AsyncHandler for Remote {
     }
 }
 
-fn add(engine: &Engine, sink: Sink) -> Arc<status::HandlerStatus> {
+fn add(engine: &Engine, concurrency: usize, sink: Sink) -> Arc<status::HandlerStatus> {
+    engine.start(options(concurrency, sink))
+}
+
+fn options(concurrency: usize, sink: Sink) -> HandlerOptions {
     let mut options = Engine::options("remote", sink, None);
-    options.parts.core.schedule.batch_events = 1;
-    engine.start(options).0
+    (options.core.schedule.concurrency, options.core.schedule.batch_events) = (concurrency, 1);
+    options
 }
 
 fn pods(names: &[&str]) -> Vec<Change> {
@@ -113,7 +118,7 @@ fn pods(names: &[&str]) -> Vec<Change> {
 }
 
 fn view(status: &status::HandlerStatus) -> status::HandlerView {
-    status.view(jiff::Timestamp::now())
+    status.view()
 }
 
 /// Rule: S-3.
@@ -122,7 +127,7 @@ fn waiting_object_delays_only_its_own_events() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let gate = remote.hold("a");
-        let status = add(&engine, remote.sink(3, SOON));
+        let status = add(&engine, 3, remote.sink(3, SOON));
         engine.commit(&pods(&["a", "b", "c", "d"]));
         engine.commit(&[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
         until(|| remote.seen().len() == 4).await;
@@ -145,7 +150,7 @@ fn deliveries_run_in_parallel_up_to_concurrency() {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let names = ["a", "b", "c", "d", "e", "f"];
         let gates = names.map(|name| remote.hold(name));
-        add(&engine, remote.sink(3, SOON));
+        add(&engine, 3, remote.sink(3, SOON));
         engine.commit(&pods(&names));
         until(|| remote.begun.lock().unwrap().len() == 3).await;
         for gate in &gates {
@@ -161,7 +166,7 @@ fn timed_out_attempt_is_retried() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let gate = remote.hold("a");
-        let status = add(&engine, remote.sink(2, Duration::from_millis(50)));
+        let status = add(&engine, 2, remote.sink(2, Duration::from_millis(50)));
         engine.commit(&pods(&["a"]));
         until(|| view(&status).retried > 0).await;
         assert_eq!(view(&status).last_error.unwrap(), "no answer within 50ms");
@@ -181,7 +186,7 @@ fn oversized_event_is_delivered_in_smaller_form() {
             _ => Ok(()),
         });
         let engine = Engine::new();
-        let status = add(&engine, remote.sink(2, SOON));
+        let status = add(&engine, 2, remote.sink(2, SOON));
         engine.commit(&pods(&["old", "ref", "none", "fits"]));
         assert_eq!(engine.stop(SOON).await, []);
         let view = view(&status);
@@ -200,7 +205,7 @@ fn panicking_delivery_ends_no_other() {
         });
         let engine = Engine::new();
         let gate = remote.hold("slow");
-        let status = add(&engine, remote.sink(4, SOON));
+        let status = add(&engine, 4, remote.sink(4, SOON));
         engine.commit(&pods(&["slow", "poison", "b"]));
         until(|| view(&status).dropped == 1).await;
         gate.add_permits(1);
@@ -222,7 +227,7 @@ fn blocked_thread_is_replaced_and_deliveries_repeated() {
         });
         let engine = Engine::new();
         let sink = remote.sink_that_may_hang(4, Duration::from_secs(1), Duration::from_secs(2));
-        let status = add(&engine, sink);
+        let status = add(&engine, 4, sink);
         engine.commit(&pods(&["a", "b"]));
         until(|| view(&status).delivered == 2).await;
         assert_eq!(view(&status).restarts, 1, "one new thread for all waiting deliveries");
@@ -235,7 +240,7 @@ fn stop_deadline_cancels_waiting_delivery() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let _gate = remote.hold("a");
-        let status = add(&engine, remote.sink(2, SOON));
+        let status = add(&engine, 2, remote.sink(2, SOON));
         engine.commit(&pods(&["a", "b"]));
         until(|| view(&status).delivered == 1 && view(&status).queued == 1).await;
         let left = engine.stop(Duration::from_millis(500)).await;
@@ -256,7 +261,7 @@ fn busy_sink_and_rate_limit_hold_all_deliveries() {
             Err(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_mins(10) })
         });
         let engine = Engine::new();
-        let status = add(&engine, remote.sink(2, SOON));
+        let status = add(&engine, 2, remote.sink(2, SOON));
         engine.commit(&pods(&["a"]));
         until(|| view(&status).retried == 1).await;
         engine.commit(&pods(&["b"]));
@@ -273,10 +278,9 @@ fn busy_sink_and_rate_limit_hold_all_deliveries() {
 fn all_deliveries_share_one_rate() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
-        let mut options = Engine::options("remote", remote.sink(4, SOON), None);
-        options.parts.core.schedule.batch_events = 1;
-        options.parts.core.rate = Some(Rate { deliveries: 2, period: Duration::from_hours(1) });
-        let (status, _) = engine.start(options);
+        let mut options = options(4, remote.sink(4, SOON));
+        options.core.rate = Some(Rate { deliveries: 2, period: Duration::from_hours(1) });
+        let status = engine.start(options);
         engine.commit(&pods(&["a", "b", "c"]));
         until(|| view(&status).rate_limited && view(&status).delivered == 2 && view(&status).queued == 1).await;
         assert_eq!(engine.stop(Duration::from_millis(500)).await[0].events, 1);

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, ops::Range, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use educe::Educe;
 use schemars::JsonSchema;
@@ -58,27 +58,20 @@ pub enum AttemptOutcome {
 }
 
 /// Reason for giving up events.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GiveUp {
     /// Failures for longer than `give_up_after`; the last error.
+    #[error("gave up retrying: {0}")]
     Expired(String),
     /// Rejection by the handler.
+    #[error("rejected: {0}")]
     Rejected(String),
     /// Too large for the sink in every [`Form`].
+    #[error("too large in every form: {0}")]
     TooLarge(String),
     /// Three panics of the handler on this event.
+    #[error("panicked {max} times: {0}", max = PANICS_MAX)]
     Poison(String),
-}
-
-impl fmt::Display for GiveUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired(error) => write!(f, "gave up retrying: {error}"),
-            Self::Rejected(error) => write!(f, "rejected: {error}"),
-            Self::TooLarge(error) => write!(f, "too large in every form: {error}"),
-            Self::Poison(panic) => write!(f, "panicked {PANICS_MAX} times: {panic}"),
-        }
-    }
 }
 
 /// Maximum number of attempts at one event that end in a panic (S-9).
@@ -92,14 +85,14 @@ pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 pub enum AttemptStep {
     /// Deliver these events in this form, then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
-    /// Wait, then call [`Attempts::waited`].
+    /// Wait until this time, then call [`Attempts::waited`].
     Wait(Duration),
     /// Send these events to the dead letter, or count and name them as dropped. Then call [`Attempts::given_up`].
     GiveUp(Range<usize>, GiveUp),
     /// All events are delivered or given up.
     Done,
-    /// The sink is closed for good, for this reason. These events are never delivered.
-    Closed(Range<usize>, String),
+    /// The sink is closed for good, for this reason. The remaining events are never delivered.
+    Closed(String),
 }
 
 /// Attempts to deliver one batch.
@@ -133,8 +126,8 @@ impl Attempts {
     }
 
     /// Returns the next step.
-    pub fn step(&self) -> AttemptStep {
-        self.next.clone()
+    pub fn step(&self) -> &AttemptStep {
+        &self.next
     }
 
     /// Records the result of an attempt; `now` is any monotonic time, `random` is in [0, 1).
@@ -145,9 +138,7 @@ impl Attempts {
             AttemptOutcome::Failed(HandlerError::Busy { reason, retry_after }) => {
                 self.failed(reason, retry_after.min(RETRY_AFTER_MAX), now, random);
             }
-            AttemptOutcome::Failed(HandlerError::Closed(error)) => {
-                self.next = AttemptStep::Closed(self.range.start..self.len, error);
-            }
+            AttemptOutcome::Failed(HandlerError::Closed(error)) => self.next = AttemptStep::Closed(error),
             AttemptOutcome::Failed(HandlerError::Rejected(_) | HandlerError::TooLarge(_))
             | AttemptOutcome::Panicked(_)
                 if self.range.len() > 1 =>
@@ -160,18 +151,16 @@ impl Attempts {
                     self.form = form;
                     self.attempt();
                 }
-                _ => self.next = AttemptStep::GiveUp(self.range.clone(), GiveUp::TooLarge(error)),
+                _ => self.give_up(GiveUp::TooLarge(error)),
             },
-            AttemptOutcome::Failed(HandlerError::Rejected(error)) => {
-                self.next = AttemptStep::GiveUp(self.range.clone(), GiveUp::Rejected(error));
-            }
+            AttemptOutcome::Failed(HandlerError::Rejected(error)) => self.give_up(GiveUp::Rejected(error)),
             AttemptOutcome::Panicked(panic) => {
                 self.panics += 1;
-                self.next = if self.panics >= PANICS_MAX {
-                    AttemptStep::GiveUp(self.range.clone(), GiveUp::Poison(panic))
+                if self.panics >= PANICS_MAX {
+                    self.give_up(GiveUp::Poison(panic));
                 } else {
-                    AttemptStep::Wait(self.policy.delay(self.panics, random))
-                };
+                    self.next = AttemptStep::Wait(now + self.policy.delay(self.panics, random));
+                }
             }
         }
     }
@@ -190,11 +179,15 @@ impl Attempts {
     fn failed(&mut self, error: String, at_least: Duration, now: Duration, random: f64) {
         self.failures += 1;
         let since = *self.failing_since.get_or_insert(now);
-        self.next = if now.saturating_sub(since) >= self.policy.give_up_after {
-            AttemptStep::GiveUp(self.range.clone(), GiveUp::Expired(error))
+        if now.saturating_sub(since) >= self.policy.give_up_after {
+            self.give_up(GiveUp::Expired(error));
         } else {
-            AttemptStep::Wait(self.policy.delay(self.failures, random).max(at_least))
-        };
+            self.next = AttemptStep::Wait(now + self.policy.delay(self.failures, random).max(at_least));
+        }
+    }
+
+    fn give_up(&mut self, reason: GiveUp) {
+        self.next = AttemptStep::GiveUp(self.range.clone(), reason);
     }
 
     fn attempt(&mut self) {

@@ -15,12 +15,12 @@ use std::{
 use super::{
     attempts::{AttemptOutcome, AttemptStep, Attempts, GiveUp, RETRY_AFTER_MAX, RetryPolicy},
     pace::{Pace, Rate},
-    schedule::{BatchId, Room, Schedule, ScheduleOptions, ScheduledEvent},
+    schedule::{DeliveryId, Room, Schedule, ScheduleOptions, ScheduledEvent},
 };
 use crate::{
     handler::{Form, HandlerError},
     journal::{ChangeKind, Sequence},
-    notification::{Event, Notification, Stopped},
+    notification::{Event, Notification},
     object::Object,
 };
 
@@ -33,25 +33,10 @@ pub struct CoreOptions {
     pub retry: RetryPolicy,
     /// Maximum rate of attempts.
     pub rate: Option<Rate>,
-    /// Smallest form that the sink accepts.
-    pub smallest: Form,
-    /// Set if a running attempt can be cancelled.
-    pub can_cancel: bool,
+    /// Set for an asynchronous sink, which accepts all forms, and whose running attempts can be cancelled.
+    pub is_async: bool,
     /// Time for running attempts to end when a paused handler is to drain.
     pub patience: Duration,
-}
-
-/// Id of a delivery: one batch with all its attempts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeliveryId(u64);
-
-/// Owner of the events of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryOwner {
-    /// The handler's reader.
-    Reader,
-    /// Another handler, which gave up these events.
-    Other,
 }
 
 /// Events of a delivery that are not retried.
@@ -61,8 +46,8 @@ pub struct GivenUp {
     pub events: Notification,
     /// Reason for giving them up.
     pub reason: GiveUp,
-    /// Owner of the events.
-    pub owner: DeliveryOwner,
+    /// Set for events of the handler's reader; others are of another handler, which gave them up.
+    pub is_own: bool,
 }
 
 /// Instruction to the actor.
@@ -70,14 +55,14 @@ pub struct GivenUp {
 pub enum HandlerAction {
     /// Send these events to the sink; then call [`HandlerCore::finished`].
     Send(DeliveryId, Notification, Form),
-    /// Cancel the running attempt.
-    Cancel(DeliveryId),
+    /// Cancel all running attempts.
+    Cancel,
     /// Send these events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
     GiveUp(DeliveryId, GivenUp),
     /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
-    /// Answer the handler that gave up these events. The delivery has ended.
-    Answer(DeliveryId, Result<(), Stopped>),
+    /// Tell the handler that gave up these events whether they are delivered, or given up. The delivery has ended.
+    Answer(DeliveryId, bool),
     /// Close the sink. This is the last action.
     Close,
     /// End without closing the sink, which is closed for good for this reason. This is the last action.
@@ -85,13 +70,17 @@ pub enum HandlerAction {
 }
 
 /// Request of the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandlerOrder {
     /// Deliver events as they arrive.
-    #[default]
     Run,
     /// Deliver the waiting events, then close.
-    Drain,
+    Drain {
+        /// Time from which no delivery starts.
+        until: Duration,
+        /// Time at which running attempts are cancelled if possible.
+        close_by: Duration,
+    },
     /// Start no delivery. Close when the running attempts have ended; at this time they are cancelled if possible.
     Close(Duration),
 }
@@ -120,30 +109,21 @@ pub struct CoreView {
 
 #[derive(Debug)]
 struct Delivery {
-    /// Batch of the reader's events; `None` for events of another handler.
-    batch: Option<BatchId>,
+    /// Set for events of the reader.
+    is_own: bool,
     events: Notification,
     attempts: Attempts,
-    phase: Phase,
-    /// Number of attempts since the last success, including the running one.
-    count: u32,
-    is_failing: bool,
+    /// Start of the current step, while the sink or the dead letter has the events.
+    begun: Option<Duration>,
+    /// Number of failed attempts since the last success.
+    failed: u32,
 }
 
 impl Delivery {
-    fn owner(&self) -> DeliveryOwner {
-        if self.batch.is_some() { DeliveryOwner::Reader } else { DeliveryOwner::Other }
+    /// Returns the start of the running attempt.
+    fn attempted_at(&self) -> Option<Duration> {
+        self.begun.filter(|_| matches!(self.attempts.step(), AttemptStep::Attempt(..)))
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Ready for its next step.
-    Between,
-    Waiting(Duration),
-    /// Sent to the sink at this time.
-    AtSink(Duration),
-    GivingUp,
 }
 
 /// State of one handler's deliveries.
@@ -158,9 +138,8 @@ pub struct HandlerCore {
     deliveries: BTreeMap<DeliveryId, Delivery>,
     /// Batches of other handlers that wait for a delivery.
     others: VecDeque<(DeliveryId, Notification)>,
-    /// Owner of the batch that was started last.
-    last: DeliveryOwner,
-    last_id: u64,
+    /// Set if the batch that was started last was of the reader.
+    was_own: bool,
     is_paused: bool,
     order: HandlerOrder,
     /// Set if the last read found no event.
@@ -177,8 +156,7 @@ impl HandlerCore {
             pace: Pace::new(options.rate),
             deliveries: BTreeMap::new(),
             others: VecDeque::new(),
-            last: DeliveryOwner::Other,
-            last_id: 0,
+            was_own: false,
             is_paused: false,
             order: HandlerOrder::Run,
             is_exhausted: false,
@@ -186,11 +164,12 @@ impl HandlerCore {
         }
     }
 
-    /// Sets the engine's request. A paused handler that is to drain closes instead.
+    /// Sets the engine's request. A handler that is to drain closes when the time is up, or if it is paused.
     pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
-            HandlerOrder::Drain if is_paused && self.is_closing() => self.order,
-            HandlerOrder::Drain if is_paused => HandlerOrder::Close(now + self.options.patience),
+            HandlerOrder::Drain { until, close_by } if until <= now => HandlerOrder::Close(close_by),
+            HandlerOrder::Drain { .. } if is_paused && self.is_closing() => self.order,
+            HandlerOrder::Drain { .. } if is_paused => HandlerOrder::Close(now + self.options.patience),
             order => order,
         };
         if (order, is_paused) != (self.order, self.is_paused) {
@@ -200,7 +179,7 @@ impl HandlerCore {
 
     /// Returns the room for the next read; `None` if nothing is to be read. After the read call [`HandlerCore::read`].
     pub fn room(&self) -> Option<Room> {
-        let is_done = self.is_over || self.is_closing() || (self.order == HandlerOrder::Drain && self.is_exhausted);
+        let is_done = self.is_over || self.is_closing() || (self.is_draining() && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
@@ -219,7 +198,7 @@ impl HandlerCore {
 
     /// Adds events that another handler gave up, and returns the id of their delivery.
     pub fn dead_letter(&mut self, events: Notification) -> DeliveryId {
-        let id = self.new_id();
+        let id = self.schedule.new_id();
         self.others.push_back((id, events));
         id
     }
@@ -236,28 +215,24 @@ impl HandlerCore {
         if let AttemptOutcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
             self.pace.hold(now + RETRY_AFTER_MAX.min(*retry_after));
         }
-        delivery.phase = Phase::Between;
-        delivery.is_failing = outcome != AttemptOutcome::Delivered;
-        let attempt = delivery.count;
+        delivery.begun = None;
+        delivery.failed = if outcome == AttemptOutcome::Delivered { 0 } else { delivery.failed + 1 };
         delivery.attempts.finished(outcome, now, random);
-        if !delivery.is_failing {
-            delivery.count = 0;
-            return None;
-        }
         let retry_in = match delivery.attempts.step() {
-            AttemptStep::Wait(delay) => Some(delay),
+            _ if delivery.failed == 0 => return None,
+            AttemptStep::Wait(until) => Some(until.saturating_sub(now)),
             AttemptStep::Attempt(..) => Some(Duration::ZERO),
             AttemptStep::GiveUp(..) | AttemptStep::Done => None,
-            AttemptStep::Closed(..) => return None, // the end of the handler is logged elsewhere
+            AttemptStep::Closed(_) => return None, // the end of the handler is logged elsewhere
         };
-        Some(FailedAttempt { attempt, retry_in })
+        Some(FailedAttempt { attempt: delivery.failed, retry_in })
     }
 
     /// Records that the dead letter has the given-up events, or that they are counted as dropped.
     pub fn gave_up(&mut self, id: DeliveryId) {
         if let Some(delivery) = self.deliveries.get_mut(&id) {
             delivery.attempts.given_up();
-            delivery.phase = Phase::Between;
+            delivery.begun = None;
         }
     }
 
@@ -265,6 +240,12 @@ impl HandlerCore {
     /// [`HandlerCore::wake_at`].
     pub fn next(&mut self, now: Duration) -> Option<HandlerAction> {
         while !self.is_over {
+            if let HandlerOrder::Close(until) = self.order
+                && until <= now
+                && self.cancel()
+            {
+                return Some(HandlerAction::Cancel);
+            }
             if let Some(id) = self.due(now) {
                 match self.advance(id, now) {
                     Some(action) => return Some(action),
@@ -273,13 +254,13 @@ impl HandlerCore {
             }
             if self.is_closing() {
                 if let Some((id, _)) = self.others.pop_front() {
-                    return Some(HandlerAction::Answer(id, Err(closed())));
+                    return Some(HandlerAction::Answer(id, false));
                 }
             } else if self.begin(now) {
                 continue;
             }
             let is_idle = self.deliveries.is_empty();
-            let is_drained = self.order == HandlerOrder::Drain && self.is_exhausted && self.schedule.is_empty();
+            let is_drained = self.is_draining() && self.is_exhausted && self.schedule.is_empty();
             if !is_idle || !(self.is_closing() || (is_drained && self.others.is_empty())) {
                 return None;
             }
@@ -291,34 +272,32 @@ impl HandlerCore {
 
     /// Returns the time of the next action if no report arrives before it.
     pub fn wake_at(&self) -> Option<Duration> {
-        let phases = || self.deliveries.values().map(|delivery| delivery.phase);
-        if let HandlerOrder::Close(until) = self.order {
-            let can_cancel = self.options.can_cancel && phases().any(|phase| matches!(phase, Phase::AtSink(_)));
-            return can_cancel.then_some(until);
-        }
-        let waits = phases().filter_map(|phase| if let Phase::Waiting(until) = phase { Some(until) } else { None });
-        let is_held = !self.is_paused && phases().any(|phase| phase == Phase::Between);
-        let held = is_held.then(|| self.pace.next());
+        let deliveries = || self.deliveries.values();
+        let end = match self.order {
+            HandlerOrder::Close(until) => {
+                let can_cancel = self.options.is_async && deliveries().any(|each| each.attempted_at().is_some());
+                return can_cancel.then_some(until);
+            }
+            HandlerOrder::Drain { until, .. } => Some(until),
+            HandlerOrder::Run => None,
+        };
+        let waits = deliveries().filter_map(|delivery| match delivery.attempts.step() {
+            AttemptStep::Wait(until) => Some(*until),
+            AttemptStep::Attempt(..) if delivery.begun.is_none() && !self.is_paused => Some(self.pace.next()),
+            _ => None,
+        });
         let linger = self.schedule.due().filter(|_| !self.is_paused && self.has_turn());
-        waits.chain(held).chain(linger).min()
-    }
-
-    /// Returns true if the last attempt of some delivery failed.
-    pub fn is_failing(&self) -> bool {
-        self.deliveries.values().any(|delivery| delivery.is_failing)
+        waits.chain(linger).chain(end).min()
     }
 
     /// Returns its state for the handler's status.
     pub fn view(&self, now: Duration) -> CoreView {
         let deliveries = || self.deliveries.values();
-        let is_held = |delivery: &Delivery| !matches!(delivery.phase, Phase::AtSink(_));
         CoreView {
             in_flight: self.deliveries.len(),
-            is_limited: self.pace.next() > now && deliveries().any(is_held),
-            is_failing: self.is_failing(),
-            oldest_attempt: deliveries()
-                .filter_map(|delivery| if let Phase::AtSink(since) = delivery.phase { Some(since) } else { None })
-                .min(),
+            is_limited: self.pace.next() > now && deliveries().any(|delivery| delivery.attempted_at().is_none()),
+            is_failing: deliveries().any(|delivery| delivery.failed > 0),
+            oldest_attempt: deliveries().filter_map(Delivery::attempted_at).min(),
         }
     }
 
@@ -326,19 +305,33 @@ impl HandlerCore {
         matches!(self.order, HandlerOrder::Close(_))
     }
 
+    fn is_draining(&self) -> bool {
+        matches!(self.order, HandlerOrder::Drain { .. })
+    }
+
     fn has_turn(&self) -> bool {
         self.deliveries.len() < self.options.schedule.concurrency.max(1)
     }
 
+    /// Ends the running attempts if possible. Returns false if there are none. The next step of their deliveries removes them.
+    fn cancel(&mut self) -> bool {
+        let mut is_any = false;
+        if self.options.is_async {
+            for delivery in self.deliveries.values_mut().filter(|delivery| delivery.attempted_at().is_some()) {
+                (delivery.begun, is_any) = (None, true);
+            }
+        }
+        is_any
+    }
+
     /// Returns a delivery that has a step to take now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
-        let is_cut = matches!(self.order, HandlerOrder::Close(until) if until <= now && self.options.can_cancel);
         let may_attempt = self.is_closing() || (!self.is_paused && self.pace.next() <= now);
-        let is_due = |delivery: &Delivery| match delivery.phase {
-            Phase::Between => may_attempt || !matches!(delivery.attempts.step(), AttemptStep::Attempt(..)),
-            Phase::Waiting(until) => until <= now || self.is_closing(),
-            Phase::AtSink(_) => is_cut,
-            Phase::GivingUp => false,
+        let is_due = |delivery: &Delivery| match delivery.attempts.step() {
+            _ if delivery.begun.is_some() => false,
+            AttemptStep::Attempt(..) => may_attempt,
+            AttemptStep::Wait(until) => *until <= now || self.is_closing(),
+            AttemptStep::GiveUp(..) | AttemptStep::Done | AttemptStep::Closed(_) => true,
         };
         self.deliveries.iter().find(|(_, delivery)| is_due(delivery)).map(|(id, _)| *id)
     }
@@ -347,54 +340,39 @@ impl HandlerCore {
     fn advance(&mut self, id: DeliveryId, now: Duration) -> Option<HandlerAction> {
         let is_closing = self.is_closing();
         let delivery = self.deliveries.get_mut(&id)?;
-        match delivery.phase {
-            Phase::Waiting(_) => {
-                delivery.attempts.waited();
-                delivery.phase = Phase::Between;
-                return None;
-            }
-            Phase::AtSink(_) => {
-                // The next step of the delivery removes it.
-                delivery.phase = Phase::Between;
-                return Some(HandlerAction::Cancel(id));
-            }
-            Phase::Between | Phase::GivingUp => {}
-        }
-        match delivery.attempts.step() {
+        match delivery.attempts.step().clone() {
             AttemptStep::Done => Some(self.end(id)),
-            AttemptStep::Closed(_, reason) => {
+            AttemptStep::Closed(reason) => {
                 self.is_over = true;
                 Some(HandlerAction::End(reason))
             }
             _ if is_closing => {
                 let dropped = self.deliveries.remove(&id)?;
-                dropped.batch.is_none().then(|| HandlerAction::Answer(id, Err(closed())))
+                (!dropped.is_own).then_some(HandlerAction::Answer(id, false))
             }
             AttemptStep::Attempt(range, form) => {
                 self.pace.begin(now);
-                delivery.phase = Phase::AtSink(now);
-                delivery.count += 1;
+                delivery.begun = Some(now);
                 Some(HandlerAction::Send(id, delivery.events.slice(range), form))
             }
-            AttemptStep::Wait(delay) => {
-                delivery.phase = Phase::Waiting(now + delay);
+            AttemptStep::Wait(_) => {
+                delivery.attempts.waited();
                 None
             }
             AttemptStep::GiveUp(range, reason) => {
-                delivery.phase = Phase::GivingUp;
-                let (events, owner) = (delivery.events.slice(range), delivery.owner());
-                Some(HandlerAction::GiveUp(id, GivenUp { events, reason, owner }))
+                delivery.begun = Some(now);
+                let (events, is_own) = (delivery.events.slice(range), delivery.is_own);
+                Some(HandlerAction::GiveUp(id, GivenUp { events, reason, is_own }))
             }
         }
     }
 
     fn end(&mut self, id: DeliveryId) -> HandlerAction {
-        match self.deliveries.remove(&id).and_then(|delivery| delivery.batch) {
-            Some(batch) => {
-                self.is_exhausted = false; // the reader may now return later events
-                HandlerAction::Acknowledge(id, self.schedule.finished(batch))
-            }
-            None => HandlerAction::Answer(id, Ok(())),
+        if self.deliveries.remove(&id).is_some_and(|delivery| delivery.is_own) {
+            self.is_exhausted = false; // the reader may now return later events
+            HandlerAction::Acknowledge(id, self.schedule.finished(id))
+        } else {
+            HandlerAction::Answer(id, true)
         }
     }
 
@@ -403,33 +381,17 @@ impl HandlerCore {
         if self.is_paused || !self.has_turn() {
             return false;
         }
-        let mut next = if self.last == DeliveryOwner::Reader { self.next_of_others() } else { None };
-        next = next.or_else(|| self.next_own(now)).or_else(|| self.next_of_others());
-        let Some((id, batch, events)) = next else { return false };
-        let attempts = Attempts::new(self.options.retry, events.events().len(), self.options.smallest);
-        let delivery = Delivery { batch, events, attempts, phase: Phase::Between, count: 0, is_failing: false };
-        self.last = delivery.owner();
+        let other = if self.was_own { self.others.pop_front() } else { None };
+        let own = if other.is_none() { self.schedule.next(now, self.is_draining()) } else { None };
+        let (is_own, own) = (own.is_some(), own.map(|(id, events)| (id, Notification::new(events))));
+        let Some((id, events)) = own.or(other).or_else(|| self.others.pop_front()) else { return false };
+        self.was_own = is_own;
+        let smallest = if self.options.is_async { Form::Reference } else { Form::Whole };
+        let attempts = Attempts::new(self.options.retry, events.events().len(), smallest);
+        let delivery = Delivery { is_own, events, attempts, begun: None, failed: 0 };
         self.deliveries.insert(id, delivery);
         true
     }
-
-    fn next_own(&mut self, now: Duration) -> Option<(DeliveryId, Option<BatchId>, Notification)> {
-        let (batch, events) = self.schedule.next(now, self.order == HandlerOrder::Drain)?;
-        Some((self.new_id(), Some(batch), Notification::new(events)))
-    }
-
-    fn next_of_others(&mut self) -> Option<(DeliveryId, Option<BatchId>, Notification)> {
-        self.others.pop_front().map(|(id, events)| (id, None, events))
-    }
-
-    fn new_id(&mut self) -> DeliveryId {
-        self.last_id += 1;
-        DeliveryId(self.last_id)
-    }
-}
-
-fn closed() -> Stopped {
-    Stopped("closed in the middle of a batch".to_owned())
 }
 
 fn item(event: Event) -> ScheduledEvent<Event> {

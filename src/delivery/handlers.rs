@@ -1,9 +1,11 @@
 //! All handlers of an engine: they are added, replaced, removed, restarted and shut down here.
 //!
-//! Each handler has a task that keeps its actor running. Requests to a handler are kept here, so that they outlive the
+//! Each handler has a task that keeps its actor running. HandlerRequests to a handler are kept here, so that they outlive the
 //! actor.
 
 use std::{
+    collections::HashSet,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex,
         atomic::{self, AtomicBool},
@@ -12,28 +14,28 @@ use std::{
 };
 
 use actix_rt::ArbiterHandle;
-use futures_util::future::join_all;
+use futures_util::{FutureExt as _, future::join_all};
 use tokio::{
-    sync::{oneshot, watch},
-    time::{Instant, sleep_until, timeout, timeout_at},
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, timeout, timeout_at},
 };
 use tracing::{error, info, warn};
 
 use super::{
     actor::HandlerActor,
-    core::HandlerOrder,
-    parts::{Contact, End, HandlerParts, HandlerSlot, Ordered},
-    route::Route,
+    core::{CoreOptions, HandlerOrder},
     router::Router,
-    table::Rerouted,
+    sink::Sink,
+    status::{Control, HandlerState, HandlerStatus, HandlerView},
+    table::Route,
 };
+#[cfg(any(test, feature = "testing"))]
+use crate::supervisor::fault::Harm;
 use crate::{
-    journal::{Bounds, EventName, OpenReaderError, ReaderId, UnitId},
+    journal::{Bounds, EventName, Move, OpenReaderError, ReaderId, UnitId},
     mutex::lock,
-    supervisor::{
-        Exit, Restart, RestartPolicy, SupervisorConfig,
-        child::{exit_of, spawn},
-    },
+    notification::Notification,
+    supervisor::{Exit, Restart, RestartPolicy, SupervisorConfig, child::panic_text, fault::SharedFault},
 };
 
 /// Extra time for running attempts after the deadline of a shutdown.
@@ -42,23 +44,33 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// Maximum number of events that a report names; the others are only counted.
 const NAMED_MAX: usize = 100;
+/// Capacity of a handler's queue of events that other handlers gave up.
+const LETTERS_MAX: usize = 16;
 
-/// Parts of a handler.
-pub struct DeliveryOptions {
+/// Definition of a handler.
+pub struct HandlerOptions {
     /// Name of the handler.
     pub name: String,
+    /// Type of its sink. Events that wait for a `stdout` whose reader has ended are not counted as lost.
+    pub kind: &'static str,
     /// Selection of its events.
     pub route: Route,
     /// Bounds of the events that wait for the handler.
     pub bounds: Bounds,
-    /// Parts of its actor.
-    pub parts: HandlerParts,
-    /// Slot of its actor's address.
-    pub slot: HandlerSlot,
-    /// Set if it receives events given up by other handlers, so that it is closed after them.
-    pub takes_dead_letters: bool,
-    /// Set if it writes to a pipe. Events that remain when the pipe's reader has ended are not counted as lost.
-    pub is_pipe: bool,
+    /// Options of its core.
+    pub core: CoreOptions,
+    /// Destination of its events.
+    pub sink: Sink,
+    /// Name of the handler that receives the events that this one gives up.
+    pub dead_letter: Option<String>,
+}
+
+/// Parts of a handler that are replaced together. A restarted actor has the same parts.
+pub(super) struct HandlerParts {
+    pub(super) core: CoreOptions,
+    pub(super) sink: Sink,
+    pub(super) dead_letter: Option<String>,
+    pub(super) status: Arc<HandlerStatus>,
 }
 
 /// Treatment of waiting events when a handler is removed.
@@ -81,36 +93,30 @@ pub struct Leftover {
     pub named: Vec<EventName>,
 }
 
-/// Pending requests to a handler.
-#[derive(Clone, Copy, Debug)]
-struct Wishes {
-    /// Counter of replacements.
-    generation: u64,
-    replaced_at: Instant,
+/// Part of a handler in which a fault is injected.
+#[cfg(any(test, feature = "testing"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// Actor of the handler, at once.
+    Actor,
+    /// Thread of the handler, with the next batch.
+    Thread,
+}
+
+/// HandlerRequests to a handler, and its end. All times count from [`Handlers::clock`].
+pub(super) struct HandlerRequests {
+    parts: Arc<HandlerParts>,
+    /// Time at which the running attempts of replaced parts are cancelled.
+    replace_by: Duration,
+    order: HandlerOrder,
     removed: Option<Remove>,
-    wish: Wish,
+    standing: Standing,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Wish {
-    Run,
-    /// Drain until this time, then close. Running attempts have the given duration to end.
-    Drain(Instant, Duration),
-    /// Close. Running attempts have until this time to end.
-    Close(Instant),
-}
-
-impl Wishes {
-    /// Returns the request to the actor of a generation, and the time at which it changes by itself.
-    fn order(&self, generation: u64, now: Instant, hung_after: Duration) -> (Wish, Option<Instant>) {
-        if generation != self.generation {
-            return (Wish::Close(self.replaced_at + hung_after), None);
-        }
-        match self.wish {
-            Wish::Drain(until, patience) if until <= now => (Wish::Close(until + patience), None),
-            Wish::Drain(until, _) => (self.wish, Some(until)),
-            wish => (wish, None),
-        }
+impl HandlerRequests {
+    /// Returns the request to the actor with these parts.
+    pub(super) fn order(&self, parts: &Arc<HandlerParts>) -> HandlerOrder {
+        if Arc::ptr_eq(parts, &self.parts) { self.order } else { HandlerOrder::Close(self.replace_by) }
     }
 }
 
@@ -124,31 +130,42 @@ enum Standing {
     Ended,
 }
 
-struct Member {
-    reader: ReaderId,
+/// Events that another handler gave up, and the answer when they are delivered.
+pub(super) type DeadLetter = (Notification, oneshot::Sender<()>);
+
+/// One handler.
+pub(super) struct HandlerMember {
     name: String,
-    options: Mutex<Arc<DeliveryOptions>>,
-    wishes: watch::Sender<Wishes>,
-    standing: watch::Sender<Standing>,
+    pub(super) reader: ReaderId,
+    pub(super) requests: watch::Sender<HandlerRequests>,
+    letters: mpsc::Sender<DeadLetter>,
+    /// Fault of the actor, for tests.
+    pub(super) fault: SharedFault,
 }
 
-impl Member {
-    fn options(&self) -> Arc<DeliveryOptions> {
-        Arc::clone(&lock(&self.options))
+impl HandlerMember {
+    fn parts(&self) -> Arc<HandlerParts> {
+        Arc::clone(&self.requests.borrow().parts)
     }
 
     fn standing(&self) -> Standing {
-        *self.standing.borrow()
+        self.requests.borrow().standing
     }
 
     fn removed(&self) -> Option<Remove> {
-        self.wishes.borrow().removed
+        self.requests.borrow().removed
+    }
+
+    /// Delivers events that another handler gave up. Returns false if this handler ends before they are delivered.
+    pub(super) async fn take(&self, events: Notification) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.letters.send((events, answer)).await.is_ok() && answered.await.is_ok()
     }
 
     /// Waits until the handler has ended.
     async fn ended(&self) {
-        let mut standing = self.standing.subscribe();
-        drop(standing.wait_for(|standing| *standing != Standing::Kept).await);
+        let mut requests = self.requests.subscribe();
+        drop(requests.wait_for(|requests| requests.standing != Standing::Kept).await);
     }
 }
 
@@ -156,10 +173,12 @@ impl Member {
 #[derive(Clone)]
 pub struct Handlers {
     router: Router,
-    members: Arc<Mutex<Vec<Arc<Member>>>>,
+    members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
     arbiter: ArbiterHandle,
     is_stopping: Arc<AtomicBool>,
     supervision: SupervisorConfig,
+    /// Start of all times of the actors.
+    pub(super) clock: Instant,
 }
 
 impl Handlers {
@@ -169,8 +188,8 @@ impl Handlers {
     /// # Panics
     /// Panics without an arbiter.
     pub fn new(router: Router, supervision: SupervisorConfig) -> Self {
-        let arbiter = actix_rt::Arbiter::current();
-        Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision }
+        let (arbiter, clock) = (actix_rt::Arbiter::current(), Instant::now());
+        Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision, clock }
     }
 
     /// Returns the router of their readers.
@@ -178,65 +197,90 @@ impl Handlers {
         &self.router
     }
 
+    pub(super) fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
     /// Returns true if [`Handlers::shut_down`] was called.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(atomic::Ordering::Acquire)
     }
 
-    /// Adds a handler and starts it. It receives events that are released from now on. Returns its reader, and the
-    /// running units that must add the reader (S-5).
+    /// Returns the status of all handlers.
+    pub fn views(&self) -> Vec<HandlerView> {
+        let is_shown = |member: &Arc<HandlerMember>| member.removed().is_none();
+        self.all().iter().filter(|member| is_shown(member)).map(|member| member.parts().status.view()).collect()
+    }
+
+    /// Returns the status of a handler.
+    pub fn status(&self, name: &str) -> Option<Arc<HandlerStatus>> {
+        self.find(name).map(|member| Arc::clone(&member.parts().status))
+    }
+
+    /// Pauses, resumes or replays a handler; returns the number of replayed events, and the handler's view. Returns `None`
+    /// if no handler has this name.
+    pub fn control(&self, name: &str, control: Control) -> Option<(u64, HandlerView)> {
+        let status = self.status(name)?;
+        let replayed = status.control(control);
+        info!(handler = name, ?control, replayed, "changed the handler on request");
+        Some((replayed, status.view()))
+    }
+
+    /// Adds a handler and starts it, or replaces the one of the same name. A new handler receives events that are released
+    /// from now on. A replaced one keeps its reader, with all waiting events, and stays paused: its running calls end, its
+    /// sink is closed, and the new sink receives the remaining events. Returns the running units that must add or remove
+    /// the reader (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
-    pub fn add(&self, options: DeliveryOptions) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
-        let (reader, joins) = self.router.open(&options.name, options.route.clone(), options.bounds)?;
-        let wishes = Wishes { generation: 0, replaced_at: Instant::now(), removed: None, wish: Wish::Run };
-        let member = Arc::new(Member {
-            reader,
-            name: options.name.clone(),
-            options: Mutex::new(Arc::new(options)),
-            wishes: watch::Sender::new(wishes),
-            standing: watch::Sender::new(Standing::Kept),
-        });
+    pub fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Move)>, OpenReaderError> {
+        let HandlerOptions { name, kind, route, bounds, core, sink, dead_letter } = options;
+        let before = self.find(&name);
+        let paused = before.as_ref().map(|member| member.parts().status.paused.clone()).unwrap_or_default();
+        let parts = |reader| {
+            let status = Arc::new(HandlerStatus::new(&name, kind, paused, (self.router.clone(), reader)));
+            Arc::new(HandlerParts { core, sink, dead_letter, status })
+        };
+        let replace_by = self.now() + self.supervision.hung_after;
+        match before {
+            Some(member) if member.standing() == Standing::Kept => {
+                let moves = self.router.reroute(member.reader, route, bounds);
+                let parts = parts(member.reader);
+                member.requests.send_modify(|requests| (requests.parts, requests.replace_by) = (parts, replace_by));
+                return Ok(moves);
+            }
+            Some(member) => self.forget(&member, Remove::Discard), // its sink was closed for good
+            None => {}
+        }
+        let (reader, moves) = self.router.open(&name, route, bounds)?;
+        let (order, removed, standing) = (HandlerOrder::Run, None, Standing::Kept);
+        let requests =
+            watch::Sender::new(HandlerRequests { parts: parts(reader), replace_by, order, removed, standing });
+        let (letters, received) = mpsc::channel(LETTERS_MAX);
+        let member = Arc::new(HandlerMember { name, reader, requests, letters, fault: SharedFault::default() });
         lock(&self.members).push(Arc::clone(&member));
         let all = self.clone();
-        self.arbiter.spawn_fn(move || drop(actix_rt::spawn(all.keep(member))));
-        Ok((reader, joins))
+        self.arbiter.spawn_fn(move || drop(actix_rt::spawn(all.keep(member, received))));
+        Ok(moves)
     }
 
-    /// Replaces the handler of the same name, with its route, bounds and sink. Its reader stays, with all waiting
-    /// events. The running calls end, the old sink is closed, and the new one receives the remaining events. Returns
-    /// the reader, and the units that must add or remove it. `None` if no such handler exists, or its sink was closed
-    /// for good; the handler is then removed.
-    pub fn replace(&self, options: DeliveryOptions) -> Option<(ReaderId, Rerouted)> {
-        let member = self.find(&options.name)?;
-        if member.standing() != Standing::Kept {
-            self.forget(&member, Remove::Discard);
-            return None;
-        }
-        let rerouted = self.reroute(&options.name, options.route.clone(), options.bounds)?;
-        *lock(&member.options) = Arc::new(options);
-        member.wishes.send_modify(|wishes| {
-            wishes.generation += 1;
-            wishes.replaced_at = Instant::now();
-        });
-        Some(rerouted)
-    }
-
-    /// Replaces route and bounds, but not the sink. See [`Handlers::replace`].
-    pub fn reroute(&self, name: &str, route: Route, bounds: Bounds) -> Option<(ReaderId, Rerouted)> {
-        let member = self.find(name)?;
-        Some((member.reader, self.router.reroute(member.reader, route, bounds)))
+    /// Replaces route and bounds of a handler, but not the sink. See [`Handlers::put`].
+    pub fn reroute(&self, name: &str, route: Route, bounds: Bounds) -> Vec<(UnitId, Move)> {
+        self.find(name).map(|member| self.router.reroute(member.reader, route, bounds)).unwrap_or_default()
     }
 
     /// Removes a handler in the background. Its name can be reused at once. An unknown name has no effect (S-7).
     pub fn remove(&self, name: &str, how: Remove) {
         let Some(member) = self.find(name) else { return };
-        member.wishes.send_modify(|wishes| {
-            wishes.removed = Some(how);
-            wishes.wish = match how {
-                Remove::Drain(until) => Wish::Drain(until, self.supervision.hung_after),
-                Remove::Discard => Wish::Close(Instant::now() + self.supervision.hung_after),
+        let hung_after = self.supervision.hung_after;
+        member.requests.send_modify(|requests| {
+            requests.removed = Some(how);
+            requests.order = match how {
+                Remove::Drain(until) => {
+                    let until = until.saturating_duration_since(self.clock);
+                    HandlerOrder::Drain { until, close_by: until + hung_after }
+                }
+                Remove::Discard => HandlerOrder::Close(self.now() + hung_after),
             };
         });
         if member.standing() != Standing::Kept {
@@ -244,42 +288,65 @@ impl Handlers {
         }
     }
 
-    fn all(&self) -> Vec<Arc<Member>> {
+    /// Injects a fault into a handler.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn sabotage(&self, name: &str, spot: Spot, harm: Harm) {
+        let Some(member) = self.find(name) else { return };
+        match &member.parts().sink {
+            Sink::Thread(worker) if spot == Spot::Thread => worker.sabotage(harm),
+            _ => {
+                member.fault.put(harm);
+                member.requests.send_modify(|_| {}); // wakes the actor
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<HandlerMember>> {
         lock(&self.members).clone()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<Member>> {
+    pub(super) fn find(&self, name: &str) -> Option<Arc<HandlerMember>> {
         lock(&self.members).iter().find(|member| member.name == name && member.removed().is_none()).cloned()
     }
 
     /// Runs a handler's actor, and restarts it, until the handler has ended.
-    async fn keep(self, member: Arc<Member>) {
+    async fn keep(self, member: Arc<HandlerMember>, mut letters: mpsc::Receiver<DeadLetter>) {
         let mut policy = RestartPolicy::new(&self.supervision);
-        let clock = Instant::now();
         let handler = &member.name;
         let ended_by_sink = loop {
-            let options = member.options();
-            let generation = member.wishes.borrow().generation;
-            policy.healthy(clock.elapsed());
-            let ended = self.live(&member, &options, generation).await;
-            options.slot.set(None);
-            let is_replaced = member.wishes.borrow().generation != generation;
+            let parts = member.parts();
+            policy.healthy(self.now());
+            parts.status.begin_life();
+            let actor = HandlerActor::new(&self, &member, Arc::clone(&parts));
+            let ended = tokio::select! {
+                ended = AssertUnwindSafe(actor.run(&mut letters)).catch_unwind() => ended,
+                () = self.overdue(&member, &parts) => {
+                    error!(handler, "failed to close the handler: it does not answer");
+                    Ok(None)
+                }
+            };
+            let is_replaced = !Arc::ptr_eq(&parts, &member.parts());
             match ended {
-                Ok(End::Closed) if is_replaced => info!(handler, "the handler was replaced"),
-                Ok(End::Closed) => break None,
-                Ok(End::Sink(reason)) => break Some(reason),
-                Err(exit) => {
-                    options.parts.status.end_life(&exit);
-                    let Restart { attempt, delay } = policy.failed(clock.elapsed(), rand::random());
+                Ok(end) => {
+                    parts.status.lock().view.state = HandlerState::Stopped;
+                    if end.is_some() || !is_replaced {
+                        break end;
+                    }
+                    info!(handler, "the handler was replaced");
+                }
+                Err(panic) => {
+                    let exit = Exit::Panicked(panic_text(panic.as_ref()));
+                    parts.status.end_life(&exit);
+                    let Restart { attempt, delay } = policy.failed(self.now(), rand::random());
                     warn!(handler, cause = %exit, attempt, ?delay, "the handler's actor has ended; restarting it");
-                    let is_over =
-                        |wishes: &Wishes| !matches!(wishes.wish, Wish::Run) || wishes.generation != generation;
-                    drop(timeout(delay, member.wishes.subscribe().wait_for(is_over)).await);
+                    let is_over = |requests: &HandlerRequests| requests.order(&parts) != HandlerOrder::Run;
+                    drop(timeout(delay, member.requests.subscribe().wait_for(is_over)).await);
                 }
             }
             self.router.journal().rewind(member.reader);
         };
-        member.standing.send_replace(if ended_by_sink.is_some() { Standing::Ended } else { Standing::Closed });
+        let standing = if ended_by_sink.is_some() { Standing::Ended } else { Standing::Closed };
+        member.requests.send_modify(|requests| requests.standing = standing);
         if let Some(reason) = ended_by_sink {
             self.report_end(&member, &reason);
         }
@@ -288,52 +355,25 @@ impl Handlers {
         }
     }
 
-    /// Runs one actor of a handler to its end; `Err` means that it was not asked to end.
-    async fn live(&self, member: &Member, options: &DeliveryOptions, generation: u64) -> Result<End, Exit> {
-        let (end, mut ended) = oneshot::channel();
-        let epoch = Instant::now();
-        let source = (self.router.clone(), member.reader);
-        let (address, task) = spawn(HandlerActor::new(options.parts.clone(), source, epoch, end));
-        let contact = Contact {
-            dead_letters: address.clone().recipient(),
-            #[cfg(any(test, feature = "testing"))]
-            heartbeats: address.clone().recipient(),
-        };
-        options.slot.set(Some(contact));
-        options.parts.status.begin_life();
-        let mut wishes = member.wishes.subscribe();
-        let mut paused = options.parts.status.switch().subscribe();
+    /// Waits until the actor with these parts has had its time to end.
+    async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
+        let mut requests = member.requests.subscribe();
         loop {
-            let wish = wishes.borrow_and_update().order(generation, Instant::now(), self.supervision.hung_after);
-            let (order, changes_at) = match wish {
-                (Wish::Run, at) => (HandlerOrder::Run, at),
-                (Wish::Drain(..), at) => (HandlerOrder::Drain, at),
-                (Wish::Close(until), _) if until + CLOSE_GRACE <= Instant::now() => {
-                    error!(handler = %member.name, "failed to close the handler: it does not answer");
-                    task.abort();
-                    drop(task.await); // must end before its arbiter, else actix polls it without one
-                    return Ok(End::Closed);
-                }
-                (Wish::Close(until), _) => {
-                    (HandlerOrder::Close(until.saturating_duration_since(epoch)), Some(until + CLOSE_GRACE))
+            let order = requests.borrow_and_update().order(parts);
+            let changed = match order {
+                HandlerOrder::Run => Ok(requests.changed().await),
+                HandlerOrder::Drain { close_by, .. } | HandlerOrder::Close(close_by) => {
+                    timeout_at(self.clock + close_by + CLOSE_GRACE, requests.changed()).await
                 }
             };
-            let is_paused = *paused.borrow_and_update();
-            let _ended_by_itself = address.send(Ordered { order, is_paused }).await;
-            tokio::select! {
-                end = &mut ended => return match end {
-                    Ok(end) => Ok(end),
-                    Err(_) => Err(exit_of(task.await)),
-                },
-                _ = wishes.changed() => {}
-                _ = paused.changed() => {}
-                () = sleep_until(changes_at.unwrap_or_else(Instant::now)), if changes_at.is_some() => {}
+            if changed.is_err() {
+                return;
             }
         }
     }
 
     /// Logs that the sink of a handler was closed for good, and discards the events that wait for it.
-    fn report_end(&self, member: &Member, reason: &str) {
+    fn report_end(&self, member: &HandlerMember, reason: &str) {
         let left = self.router.journal().stats(member.reader);
         let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
         if self.is_unread() {
@@ -345,7 +385,7 @@ impl Handlers {
     }
 
     /// Removes a handler that has ended, and logs its undelivered events.
-    fn forget(&self, member: &Arc<Member>, how: Remove) {
+    fn forget(&self, member: &Arc<HandlerMember>, how: Remove) {
         let handler = &member.name;
         if let Some(left) = self.leftover(member).filter(|_| how != Remove::Discard) {
             for event in &left.named {
@@ -360,7 +400,8 @@ impl Handlers {
 
     /// Returns true if all handlers are pipes whose readers have ended. `deltabus run … | head` then ends.
     fn is_unread(&self) -> bool {
-        let is_unread = |member: &Arc<Member>| member.standing() == Standing::Ended && member.options().is_pipe;
+        let is_pipe = |member: &HandlerMember| member.parts().status.lock().view.kind == "stdout";
+        let is_unread = |member: &Arc<HandlerMember>| member.standing() == Standing::Ended && is_pipe(member);
         let members = lock(&self.members);
         !members.is_empty() && members.iter().all(is_unread)
     }
@@ -372,7 +413,7 @@ impl Handlers {
         }
     }
 
-    fn report_losses_of(&self, member: &Member) {
+    fn report_losses_of(&self, member: &HandlerMember) {
         let handler = &member.name;
         let why = if member.standing() == Standing::Ended { "the handler has ended" } else { "the buffer is full" };
         let losses = self.router.journal().take_losses(member.reader);
@@ -384,7 +425,7 @@ impl Handlers {
         }
     }
 
-    fn leftover(&self, member: &Member) -> Option<Leftover> {
+    fn leftover(&self, member: &HandlerMember) -> Option<Leftover> {
         let journal = self.router.journal();
         let stats = journal.stats(member.reader);
         let events = stats.queued + stats.in_flight;
@@ -397,14 +438,18 @@ impl Handlers {
     pub async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
         self.is_stopping.store(true, atomic::Ordering::Release);
         let all = self.all();
+        let until = deadline.saturating_duration_since(self.clock);
+        let close_by = until + ANSWER_GRACE;
+        let dead_letters: HashSet<String> =
+            all.iter().filter_map(|member| member.parts().dead_letter.clone()).collect();
         for takes_dead_letters in [false, true] {
-            let members = all.iter().filter(|member| member.options().takes_dead_letters == takes_dead_letters);
+            let members = all.iter().filter(|member| dead_letters.contains(&member.name) == takes_dead_letters);
             let ended = members.map(|member| {
-                member.wishes.send_modify(|wishes| {
+                member.requests.send_modify(|requests| {
                     // A removal with another deadline may be running.
-                    wishes.wish = match wishes.wish {
-                        Wish::Close(until) => Wish::Close(until.min(deadline + ANSWER_GRACE)),
-                        Wish::Run | Wish::Drain(..) => Wish::Drain(deadline, ANSWER_GRACE),
+                    requests.order = match requests.order {
+                        HandlerOrder::Close(earlier) => HandlerOrder::Close(earlier.min(close_by)),
+                        HandlerOrder::Run | HandlerOrder::Drain { .. } => HandlerOrder::Drain { until, close_by },
                     };
                 });
                 member.ended()

@@ -7,7 +7,8 @@ use tracing::{error, field, info, warn};
 
 use super::{
     attempts::{AttemptOutcome, GiveUp},
-    core::{DeliveryId, FailedAttempt},
+    core::{FailedAttempt, GivenUp},
+    schedule::DeliveryId,
     status::HandlerStatus,
 };
 use crate::{failures::Failures, handler::Form, notification::Notification, trace::Span};
@@ -28,6 +29,11 @@ pub(super) struct DeliveryLog {
 }
 
 impl DeliveryLog {
+    /// Makes the log of a handler.
+    pub(super) fn new(status: Arc<HandlerStatus>) -> Self {
+        Self { status, failures: Failures::default(), spans: HashMap::new() }
+    }
+
     /// Logs the result of closing the sink.
     pub(super) fn closed(&self, outcome: &AttemptOutcome) {
         let handler = self.status.name();
@@ -36,11 +42,6 @@ impl DeliveryLog {
             AttemptOutcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
             AttemptOutcome::Panicked(panic) => error!(handler, %panic, "the handler panicked while closing"),
         }
-    }
-
-    /// Makes the log of a handler.
-    pub(super) fn new(status: Arc<HandlerStatus>) -> Self {
-        Self { status, failures: Failures::default(), spans: HashMap::new() }
     }
 
     /// Starts the span of a delivery with its first attempt, and adds its context to the events.
@@ -101,27 +102,27 @@ impl DeliveryLog {
         counts.is_hung = false;
         let error = match outcome {
             AttemptOutcome::Delivered => {
-                counts.delivered += events;
+                counts.view.delivered += events;
                 match form {
                     Form::Whole => {}
-                    Form::WithoutOld => counts.without_old += events,
-                    Form::Reference => counts.references += events,
+                    Form::WithoutOld => counts.view.without_old += events,
+                    Form::Reference => counts.view.references += events,
                 }
                 return None;
             }
             AttemptOutcome::Failed(error) => error.to_string(),
             AttemptOutcome::Panicked(panic) => {
-                counts.panics += 1;
+                counts.view.panics += 1;
                 format!("panicked: {panic}")
             }
         };
-        counts.retried += 1;
-        counts.note_error(error.as_str());
+        counts.view.retried += 1;
+        counts.note_error(error.clone());
         Some(error)
     }
 
     /// Counts and logs events that were given up; `is_taken` means that the dead letter has them (I4, I6).
-    pub(super) fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
+    pub(super) fn gave_up(&mut self, delivery: DeliveryId, GivenUp { events, reason, .. }: &GivenUp, is_taken: bool) {
         if let Some(span) = self.spans.get_mut(&delivery) {
             span.fail(reason);
         }
@@ -135,14 +136,10 @@ impl DeliveryLog {
             }
         }
         let count = events.events().len() as u64;
-        let mut counts = self.status.lock();
+        let view = &mut self.status.lock().view;
         if matches!(reason, GiveUp::TooLarge(_)) {
-            counts.too_large += count;
+            view.too_large += count;
         }
-        if is_taken {
-            counts.dead_lettered += count;
-        } else {
-            counts.given_up += count;
-        }
+        *if is_taken { &mut view.dead_lettered } else { &mut view.dropped } += count;
     }
 }

@@ -3,17 +3,16 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use super::{
-    route::{Route, RouteOptions},
     schedule::Room,
-    table::{Rerouted, RouteTable, UnitOptions},
+    table::{Route, RouteTable, UnitOptions},
 };
 use crate::{
-    change::Cause,
     journal::{
-        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
+        Bounds, ChangeSet, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
         UnitTerms,
     },
     mutex::lock,
@@ -48,11 +47,16 @@ impl Router {
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
-    pub fn open(&self, name: &str, route: Route, bounds: Bounds) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
+    pub fn open(
+        &self,
+        name: &str,
+        route: Route,
+        bounds: Bounds,
+    ) -> Result<(ReaderId, Vec<(UnitId, Move)>), OpenReaderError> {
         let mut table = self.table();
-        let joins = table.taken(&route);
+        let (kind, joins) = (route.join(), table.taken(&route));
         let reader = self.add(&mut table, Some(name), route, bounds, joins.clone())?;
-        Ok((reader, joins))
+        Ok((reader, joins.into_iter().map(|unit| (unit, Move { reader, kind })).collect()))
     }
 
     /// Opens a reader of all changes of all units from now on, including later units. Unchanged objects and resyncs are
@@ -61,9 +65,9 @@ impl Router {
     /// # Errors
     /// Fails if the journal cannot open a reader.
     pub fn open_feed(&self, bounds: Bounds) -> Result<ReaderId, OpenReaderError> {
-        let on = RouteOptions::default().on.with(ChangeSet::SYNCED);
-        let route = Route::new(&RouteOptions { on, initial: true, ..RouteOptions::default() });
-        self.add(&mut self.table(), None, route.expect("\"*\" is a glob"), bounds, Vec::new())
+        let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
+        let route = Route::new(["*"], changes, Duration::ZERO).expect("\"*\" is a glob");
+        self.add(&mut self.table(), None, route, bounds, BTreeSet::new())
     }
 
     fn add(
@@ -72,9 +76,9 @@ impl Router {
         name: Option<&str>,
         route: Route,
         bounds: Bounds,
-        joins: Vec<UnitId>,
+        joins: BTreeSet<UnitId>,
     ) -> Result<ReaderId, OpenReaderError> {
-        let (name, joins) = (name.map(str::to_owned), joins.into_iter().collect());
+        let name = name.map(str::to_owned);
         let options = ReaderOptions { bounds, interest: table.interest_of(&route, &joins), name: name.clone() };
         let reader = self.journal.open_reader(options)?;
         table.add_route(reader, name, route, joins);
@@ -83,12 +87,12 @@ impl Router {
 
     /// Replaces route and bounds of a reader, which keeps its waiting events. Returns the units that must add or remove
     /// it.
-    pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Rerouted {
+    pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Vec<(UnitId, Move)> {
         let mut table = self.table();
-        let rerouted = table.reroute(reader, route);
+        let moves = table.reroute(reader, route);
         self.journal.set_bounds(reader, bounds);
         self.journal.set_interest(reader, &table.interest(reader));
-        rerouted
+        moves
     }
 
     /// Closes a reader.
@@ -97,19 +101,13 @@ impl Router {
         self.journal.close_reader(reader);
     }
 
-    /// Adds a unit. Call this before the unit appends any change.
-    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions) {
+    /// Adds a unit, which may replace the units of the entry `before`. Returns the readers that did not read the replaced
+    /// units. The unit must add these readers; until then they receive no events from it (S-5). Call this before the unit
+    /// appends any change.
+    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<ReaderId> {
         let mut table = self.table();
-        let (terms, takers) = table.add_unit(unit, info, options);
-        self.open_unit(&table, unit, terms, &takers);
-    }
-
-    /// Adds a unit that replaces the units of the entry `before`. Returns the readers that did not read the old units.
-    /// The unit must add these readers; until then they receive no events from it (S-5).
-    pub fn add_successor(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: &str) -> Vec<ReaderId> {
-        let mut table = self.table();
-        let (terms, takers, new) = table.add_successor(unit, info, options, before);
-        self.open_unit(&table, unit, terms, &takers);
+        let (terms, new) = table.add_unit(unit, info, options, before);
+        self.open_unit(&table, unit, terms);
         new
     }
 
@@ -120,37 +118,20 @@ impl Router {
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
-        stored: (UnitTerms, Option<Sequence>),
+        (terms, retired): (UnitTerms, Option<Sequence>),
         known: &BTreeSet<String>,
     ) -> Vec<Move> {
-        let (terms, retired) = stored;
         let mut table = self.table();
-        let takers = table.restore_unit(unit, info, options, terms.resource, retired);
-        let mut moves = Vec::new();
-        for (reader, name, changes) in table.handlers().filter(|_| retired.is_none()) {
-            let saw = self.journal.joined(reader).contains(&unit);
-            let kind = match (takers.contains(&reader), saw) {
-                (true, false) => {
-                    let is_shown = changes.has(ChangeSet::INITIAL);
-                    let is_known = known.contains(name);
-                    MoveKind::Join(if is_known { Some(Cause::Reload) } else { is_shown.then_some(Cause::Replay) })
-                }
-                (false, true) => MoveKind::Leave,
-                _ => continue,
-            };
-            moves.push(Move { reader, kind });
-        }
-        for joining in moves.iter().filter(|moved| matches!(moved.kind, MoveKind::Join(_))) {
-            table.will_join(joining.reader, unit);
-        }
-        self.open_unit(&table, unit, terms, &takers);
+        let saw = |reader| self.journal.joined(reader).contains(&unit);
+        let moves = table.restore_unit(unit, info, options, (terms.resource, retired), saw, known);
+        self.open_unit(&table, unit, terms);
         moves
     }
 
-    fn open_unit(&self, table: &RouteTable, unit: UnitId, terms: UnitTerms, takers: &[ReaderId]) {
+    fn open_unit(&self, table: &RouteTable, unit: UnitId, terms: UnitTerms) {
         self.journal.add_unit(unit, terms);
-        for reader in takers {
-            self.journal.set_interest(*reader, &table.interest(*reader));
+        for reader in table.takers(unit) {
+            self.journal.set_interest(reader, &table.interest(reader));
         }
     }
 
@@ -171,16 +152,14 @@ impl Router {
     pub async fn read(&self, reader: ReaderId, room: Room) -> Vec<Event> {
         loop {
             let records = self.journal.fetch(reader, room.events, room.bytes).await;
-            let sequences: Vec<_> = records.iter().map(|record| record.sequence).collect();
+            let mut unknown: Vec<_> = records.iter().map(|record| record.sequence).collect();
             let events = self.table().events(records);
-            if events.len() == sequences.len() {
-                return events;
+            if events.len() < unknown.len() {
+                unknown.retain(|sequence| events.iter().all(|event| event.record.sequence != *sequence));
+                tracing::warn!(events = unknown.len(), "did not deliver events of a unit that was removed");
+                self.journal.ack_each(reader, &unknown);
             }
-            let is_known = |sequence: &Sequence| events.iter().any(|event| event.record.sequence == *sequence);
-            let unknown: Vec<_> = sequences.into_iter().filter(|sequence| !is_known(sequence)).collect();
-            tracing::warn!(events = unknown.len(), "did not deliver events of a unit that was removed");
-            self.journal.ack_each(reader, &unknown);
-            if !events.is_empty() {
+            if !events.is_empty() || unknown.is_empty() {
                 return events;
             }
         }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     handlers::Remove,
     sink::Sink,
-    status::{self, HandlerStatus},
+    status,
     tests::{Engine, Seen, recording, thread},
     worker::OpenHandler,
 };
@@ -92,9 +92,9 @@ fn recreated_object_follows_its_deletion() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
-        let (status, _) = engine.add("one", thread(recording(&seen, 0)), None);
+        let status = engine.add("one", thread(recording(&seen, 0)), None);
         engine.commit(&[added("a", "u1", 1), deleted("a", "u1", 2), added("a", "u2", 3), added("b", "u3", 4)]);
-        until(|| status.view(jiff::Timestamp::now()).delivered == 4).await;
+        until(|| status.view().delivered == 4).await;
         assert_eq!(engine.stop(SOON).await, []);
     });
 }
@@ -106,19 +106,16 @@ fn removed_handler_finishes_call_and_discards_queue() {
         let engine = Engine::new();
         let seen = Seen::default();
         let (sink, go) = gated(&seen);
-        let (status, _) = engine.add("one", sink, None);
+        let status = engine.add("one", sink, None);
         engine.commit(&pods(0..9));
         until(|| !seen.lock().unwrap().is_empty()).await;
         for name in ["one", "one", "unknown"] {
             engine.handlers.remove(name, Remove::Discard);
         }
         go.send(()).unwrap();
-        until(|| status.view(jiff::Timestamp::now()).state == status::HandlerState::Stopped).await;
+        until(|| status.view().state == status::HandlerState::Stopped).await;
         assert_eq!(seen.lock().unwrap().len(), 5, "one call with a batch of four");
-        assert_eq!(
-            (status.view(jiff::Timestamp::now()).state, engine.stop(SOON).await),
-            (status::HandlerState::Stopped, vec![])
-        );
+        assert_eq!((status.view().state, engine.stop(SOON).await), (status::HandlerState::Stopped, vec![]));
     });
 }
 
@@ -129,14 +126,14 @@ fn draining_handler_delivers_queue_or_reports_remainder() {
         let engine = Engine::new();
         let seen = Seen::default();
         engine.add("drains", thread(recording(&seen, 0)), None);
-        let (fails, _) = engine.add("fails", thread(recording(&Seen::default(), usize::MAX)), None);
+        let fails = engine.add("fails", thread(recording(&Seen::default(), usize::MAX)), None);
         engine.commit(&pods(0..9));
         let deadline = Instant::now() + Duration::from_millis(200);
         engine.handlers.remove("drains", Remove::Drain(Instant::now() + SOON));
         engine.handlers.remove("fails", Remove::Drain(deadline));
         until(|| seen.lock().unwrap().len() == 9).await;
-        assert_eq!(fails.view(jiff::Timestamp::now()).queued, 9);
-        until(|| fails.view(jiff::Timestamp::now()).state == status::HandlerState::Stopped).await;
+        assert_eq!(fails.view().queued, 9);
+        until(|| fails.view().state == status::HandlerState::Stopped).await;
         assert!(Instant::now() >= deadline);
         engine.add("fails", thread(recording(&seen, 0)), None);
         engine.commit(&pods(9..10));
@@ -154,13 +151,11 @@ fn replaced_handler_inherits_queue_without_loss() {
         engine.commit(&pods(0..9));
         until(|| !before.lock().unwrap().is_empty()).await;
         let options = Engine::options("one", thread(recording(&after, 0)), None);
-        assert!(engine.handlers.replace(options).is_some());
+        engine.start(options);
         assert!(after.lock().unwrap().is_empty(), "the running call ends first");
         go.send(()).unwrap();
         until(|| after.lock().unwrap().len() == 5).await;
         assert_eq!(before.lock().unwrap().len(), 5);
-        let options = Engine::options("unknown", thread(recording(&after, 0)), None);
-        assert!(engine.handlers.replace(options).is_none());
         assert_eq!(engine.stop(SOON).await, []);
         assert_eq!(after.lock().unwrap()[0], "added p4/1");
     });
@@ -185,7 +180,7 @@ fn stop_ends_during_removals_and_replacements() {
         engine.handlers.remove("a", Remove::Discard);
         engine.handlers.remove("b", Remove::Drain(Instant::now() + SOON));
         let options = Engine::options("c", thread(recording(&Seen::default(), 0)), None);
-        engine.handlers.replace(options).unwrap();
+        engine.start(options);
         let left = engine.stop(Duration::from_millis(100)).await;
         assert_eq!(left.iter().map(|left| left.handler.as_str()).collect::<Vec<_>>(), ["b", "c"]);
         assert!(engine.handlers.is_stopping(), "S-6");
@@ -202,20 +197,20 @@ fn late_handler_syncs_after_handling_initial_state() {
         engine.commit(&[initial("a", "a", 1), synced(1)]);
         let seen = Seen::default();
         let (sink, go) = gated(&seen);
-        let options = Engine::options("late", sink, None);
-        let status = Arc::clone(&options.parts.status);
-        let (reader, joins) = engine.handlers.add(options).unwrap();
-        status.attach(engine.handlers.router().clone(), reader);
-        assert_eq!(joins, [UnitId(0)]);
+        let moves = engine.handlers.put(Engine::options("late", sink, None)).unwrap();
+        let status = engine.handlers.status("late").unwrap();
+        let [(UnitId(0), Move { reader, kind: MoveKind::Join(Some(Cause::Replay)) })] = moves[..] else {
+            panic!("{moves:?}")
+        };
         let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
         let join = Move { reader, kind: MoveKind::Join(None) };
         engine.journal.cross(join, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
         until(|| !seen.lock().unwrap().is_empty()).await;
-        assert!(!status.view(jiff::Timestamp::now()).synced);
+        assert!(!status.view().synced);
         go.send(()).unwrap();
-        until(|| status.view(jiff::Timestamp::now()).synced).await;
+        until(|| status.view().synced).await;
         assert_eq!(*seen.lock().unwrap(), ["called", "added a/1"]);
-        assert_eq!(status.view(jiff::Timestamp::now()).types, ["pods"]);
+        assert_eq!(status.view().types, ["pods"]);
         drop(go);
         assert_eq!(engine.stop(SOON).await, []);
     });
@@ -228,12 +223,12 @@ fn dropped_initial_events_count_as_handled() {
         let engine = Engine::new();
         engine.journal.set_discovered();
         let accepts = |_: &Notification| Ok(());
-        let (_, slot) = engine.add("dlq", Sink::InPlace(Arc::new(Mutex::new(accepts))), None);
-        let (dead, _) = engine.add("dead", thread(recording(&Seen::default(), 0)), Some(slot));
-        let (given_up, _) = engine.add("given_up", thread(recording(&Seen::default(), 0)), None);
+        engine.add("dlq", Sink::InPlace(Arc::new(Mutex::new(accepts))), None);
+        let dead = engine.add("dead", thread(recording(&Seen::default(), 0)), Some("dlq"));
+        let given_up = engine.add("given_up", thread(recording(&Seen::default(), 0)), None);
         engine.commit(&[initial("poison", "p", 1), synced(1)]);
         until(|| dead.has_synced() && given_up.has_synced()).await;
-        let views = [dead, given_up].map(|status| status.view(jiff::Timestamp::now()));
+        let views = [dead, given_up].map(|status| status.view());
         assert_eq!(views.each_ref().map(|view| (view.dead_lettered, view.dropped)), [(1, 0), (0, 1)]);
         assert_eq!(engine.stop(SOON).await, []);
     });
@@ -245,11 +240,11 @@ fn paused_handler_gets_nothing_until_resumed() {
         let engine = Engine::new();
         let (seen, other) = (Seen::default(), Seen::default());
         let (sink, go) = gated(&seen);
-        let (status, _) = engine.add("one", sink, None);
+        let status = engine.add("one", sink, None);
         engine.add("other", thread(recording(&other, 0)), None);
         engine.commit(&pods(0..5));
         until(|| !seen.lock().unwrap().is_empty()).await;
-        let state = || status.view(jiff::Timestamp::now()).state;
+        let state = || status.view().state;
         status.control(status::Control::Pause);
         assert_eq!(state(), status::HandlerState::Paused);
         go.send(()).unwrap();
@@ -278,12 +273,11 @@ fn replaced_handler_stays_paused() {
     run(async {
         let engine = Engine::new();
         let (before, after) = (Seen::default(), Seen::default());
-        let (status, _) = engine.add("one", thread(recording(&before, 0)), None);
+        let status = engine.add("one", thread(recording(&before, 0)), None);
         engine.add("other", thread(recording(&before, 0)), None);
         status.control(status::Control::Pause);
-        let mut options = Engine::options("one", thread(recording(&after, 0)), None);
-        options.parts.status = Arc::new(HandlerStatus::with_switch("one", "test", status.switch().clone()));
-        engine.handlers.replace(options).unwrap();
+        let status = engine.add("one", thread(recording(&after, 0)), None);
+        assert_eq!(status.view().state, status::HandlerState::Paused);
         engine.commit(&pods(0..3));
         until(|| !before.lock().unwrap().is_empty()).await;
         assert!(after.lock().unwrap().is_empty());
@@ -298,7 +292,7 @@ fn replay_delivers_given_up_events_again() {
     run(async {
         let engine = Engine::new();
         let (dead, seen) = (Seen::default(), Seen::default());
-        let (dlq, slot) = engine.add("dlq", thread(recording(&dead, 0)), None);
+        let dlq = engine.add("dlq", thread(recording(&dead, 0)), None);
         let cured = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (calls, ill) = (Arc::clone(&seen), Arc::clone(&cured));
         let handler = move |batch: &Notification| {
@@ -309,10 +303,10 @@ fn replay_delivers_given_up_events_again() {
             calls.lock().unwrap().extend(batch.events().iter().map(|event| brief(&event.record)));
             Ok(())
         };
-        let (status, _) = engine.add("one", Sink::InPlace(Arc::new(Mutex::new(handler))), Some(slot));
+        let status = engine.add("one", Sink::InPlace(Arc::new(Mutex::new(handler))), Some("dlq"));
         engine.commit(&pods(0..4));
         until(|| seen.lock().unwrap().len() == 3 && !dead.lock().unwrap().is_empty()).await;
-        until(|| status.view(jiff::Timestamp::now()).queued == 0).await;
+        until(|| status.view().queued == 0).await;
         assert_eq!((*dead.lock().unwrap()).as_slice(), ["added p1/1"]);
         assert_eq!(dlq.control(status::Control::Replay), 0, "it gave up none of its own events");
 
@@ -322,7 +316,7 @@ fn replay_delivers_given_up_events_again() {
         assert_eq!(seen.lock().unwrap()[3], "added p1/1");
         assert_eq!(status.control(status::Control::Replay), 0);
         assert_eq!(engine.stop(SOON).await, []);
-        let view = status.view(jiff::Timestamp::now());
+        let view = status.view();
         assert_eq!((view.delivered, view.dead_lettered, view.queued), (4, 1, 0));
     });
 }

@@ -10,7 +10,7 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -73,9 +73,9 @@ pub struct ScheduledEvent<T> {
     pub content: T,
 }
 
-/// Id of a batch in delivery.
+/// Id of a delivery: one batch with all its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BatchId(u64);
+pub struct DeliveryId(pub(super) u64);
 
 /// Room for events that may be read for a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,14 +121,6 @@ struct Sent {
     bytes: usize,
 }
 
-/// End of a type's initial state. It waits for all events that arrived before it.
-#[derive(Clone, Copy, Debug)]
-struct Barrier {
-    arrival: u64,
-    resource: u64,
-    waits_for: usize,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     events: usize,
@@ -147,12 +139,12 @@ pub struct Schedule<T> {
     /// Waiting events of keys that are not held.
     free: Load,
     held: Load,
-    in_delivery: HashMap<BatchId, Vec<Sent>>,
-    /// Number of unfinished events by type, counted only if barriers need it.
-    unfinished: HashMap<u64, usize>,
-    barriers: Vec<Barrier>,
+    in_delivery: HashMap<DeliveryId, Vec<Sent>>,
+    /// Arrivals of the unfinished events by type, with [`DeliveryOrder::PerObject`]. The end of a type's initial state waits
+    /// until it is the first of them.
+    unfinished: HashMap<u64, BTreeSet<u64>>,
     arrivals: u64,
-    batches: u64,
+    last_id: u64,
 }
 
 impl<T> Schedule<T> {
@@ -170,9 +162,8 @@ impl<T> Schedule<T> {
             held: Load::default(),
             in_delivery: HashMap::new(),
             unfinished: HashMap::new(),
-            barriers: Vec::new(),
             arrivals: 0,
-            batches: 0,
+            last_id: 0,
         }
     }
 
@@ -203,11 +194,15 @@ impl<T> Schedule<T> {
             (DeliveryOrder::PerObject, Some(object)) => Key::Object(object),
             (DeliveryOrder::PerObject, None) | (DeliveryOrder::None, _) => Key::Alone(arrival),
         };
-        let is_barrier = self.options.order == DeliveryOrder::PerObject && self.arrive_of_type(&item, arrival);
+        let waits = self.options.order == DeliveryOrder::PerObject && {
+            let unfinished = self.unfinished.entry(item.resource).or_default();
+            unfinished.insert(arrival);
+            item.object.is_none() && unfinished.len() > 1
+        };
         let bytes = item.bytes;
         self.held.events += 1;
         self.held.bytes += bytes;
-        let empty = || Queue { waiting: VecDeque::new(), bytes: 0, held: is_barrier };
+        let empty = || Queue { waiting: VecDeque::new(), bytes: 0, held: waits };
         let queue = self.queues.entry(key).or_insert_with(empty);
         if !queue.held {
             self.free.events += 1;
@@ -222,7 +217,7 @@ impl<T> Schedule<T> {
 
     /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush` it does not
     /// wait to become full.
-    pub fn next(&mut self, now: Duration, flush: bool) -> Option<(BatchId, Vec<T>)> {
+    pub fn next(&mut self, now: Duration, flush: bool) -> Option<(DeliveryId, Vec<T>)> {
         if self.in_delivery.len() >= self.options.concurrency {
             return None;
         }
@@ -236,10 +231,15 @@ impl<T> Schedule<T> {
         for key in sent.iter().map(|sent| sent.key) {
             self.hold(key);
         }
-        self.batches += 1;
-        let id = BatchId(self.batches);
+        let id = self.new_id();
         self.in_delivery.insert(id, sent);
         Some((id, batch))
+    }
+
+    /// Returns the id of another delivery, whose events do not come from here.
+    pub fn new_id(&mut self) -> DeliveryId {
+        self.last_id += 1;
+        DeliveryId(self.last_id)
     }
 
     /// Returns the time of the next batch if nothing else happens; `None` if another event or outcome is needed first.
@@ -255,13 +255,18 @@ impl<T> Schedule<T> {
     }
 
     /// Ends a batch. Returns the positions of its events, in order; they can be acknowledged.
-    pub fn finished(&mut self, batch: BatchId) -> Vec<Sequence> {
-        let done = self.in_delivery.remove(&batch).unwrap_or_default();
+    pub fn finished(&mut self, delivery: DeliveryId) -> Vec<Sequence> {
+        let done = self.in_delivery.remove(&delivery).unwrap_or_default();
         for sent in &done {
             self.held.events -= 1;
             self.held.bytes -= sent.bytes;
-            self.finish_of_type(*sent);
             self.let_go(sent.key);
+            let Some(unfinished) = self.unfinished.get_mut(&sent.resource) else { continue };
+            unfinished.remove(&sent.arrival);
+            match unfinished.first().copied() {
+                Some(first) => self.let_go(Key::Alone(first)),
+                None => drop(self.unfinished.remove(&sent.resource)),
+            }
         }
         done.iter().map(|sent| sent.sequence).collect()
     }
@@ -325,36 +330,5 @@ impl<T> Schedule<T> {
         self.free.events += queue.waiting.len();
         self.free.bytes += queue.bytes;
         self.ready.insert(first.arrival, key);
-    }
-
-    /// Counts an event that has arrived; returns true if it has to wait for other events of its type.
-    fn arrive_of_type(&mut self, item: &ScheduledEvent<T>, arrival: u64) -> bool {
-        let unfinished = self.unfinished.entry(item.resource).or_default();
-        let waits_for = std::mem::replace(unfinished, *unfinished + 1);
-        let waits = item.object.is_none() && waits_for > 0;
-        if waits {
-            self.barriers.push(Barrier { arrival, resource: item.resource, waits_for });
-        }
-        waits
-    }
-
-    /// Counts a finished event, for the ends of initial states that wait for it.
-    fn finish_of_type(&mut self, done: Sent) {
-        if let Some(unfinished) = self.unfinished.get_mut(&done.resource) {
-            *unfinished -= 1;
-            if *unfinished == 0 {
-                self.unfinished.remove(&done.resource);
-            }
-        }
-        let mut released = Vec::new();
-        self.barriers.retain_mut(|barrier| {
-            let waited = barrier.resource == done.resource && barrier.arrival > done.arrival;
-            barrier.waits_for -= usize::from(waited);
-            released.extend((barrier.waits_for == 0).then_some(barrier.arrival));
-            barrier.waits_for > 0
-        });
-        for arrival in released {
-            self.let_go(Key::Alone(arrival));
-        }
     }
 }

@@ -5,14 +5,15 @@ use std::{
     time::Duration,
 };
 
+use educe::Educe;
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{attempts::AttemptOutcome, core::CoreView, router::Router};
 use crate::{
     histogram::Histogram,
-    journal::{ReaderId, ReaderStats, Sequence},
+    journal::{ReaderId, Sequence},
     mutex::lock,
     notification::Event,
     supervisor::Exit,
@@ -40,65 +41,22 @@ pub enum HandlerState {
 }
 
 /// State and counters of a handler.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct HandlerCounts {
-    /// `Starting`, `Running`, `Failed` or `Stopped`; the other states are derived from the other fields.
-    pub state: HandlerState,
-    /// Events delivered, including dead letters of other handlers.
-    pub delivered: u64,
-    /// Attempts that failed and were retried.
-    pub retried: u64,
-    /// Attempts among these that panicked.
-    pub panics: u64,
-    /// Starts of the handler's actor, including the first one.
-    pub lives: u64,
-    /// Times that the handler's thread hung and was replaced.
-    pub threads_replaced: u64,
-    /// Events given up without a dead letter.
-    pub given_up: u64,
-    /// Events given up and accepted by the dead letter.
-    pub dead_lettered: u64,
-    /// Events given up because they were too large in every form.
-    pub too_large: u64,
-    /// Events that were too large for the sink, and were delivered without their `old`.
-    pub without_old: u64,
-    /// Events that were too large for the sink, and were delivered as a reference.
-    pub references: u64,
+    /// Name, type and last error of the handler, and its deliveries since it was added or replaced. `state` is `Starting`,
+    /// `Running`, `Failed` or `Stopped`. [`HandlerStatus::view`] adds the rest.
+    pub view: HandlerView,
     /// Set while an attempt waits for a hung thread that cannot be replaced.
     pub is_hung: bool,
-    /// State of the deliveries.
-    pub core: CoreView,
-    /// Start of the oldest running attempt, in microseconds since the Unix epoch.
-    pub oldest_attempt: Option<i64>,
-    /// Last error, and its time in microseconds since the Unix epoch.
-    pub last_error: Option<(String, i64)>,
+    core: CoreView,
+    oldest_attempt: Option<Instant>,
+    last_error_at: Option<Instant>,
 }
 
 impl HandlerCounts {
     /// Records an error at the current time.
-    pub fn note_error(&mut self, error: impl Into<String>) {
-        self.last_error = Some((error.into(), Timestamp::now().as_microsecond()));
-    }
-}
-
-/// Switch that pauses a handler. It outlives the handler's actors and sinks.
-#[derive(Clone, Debug, Default)]
-pub struct PauseSwitch(watch::Sender<bool>);
-
-impl PauseSwitch {
-    /// Pauses or resumes the handler.
-    pub fn set(&self, paused: bool) {
-        self.0.send_replace(paused);
-    }
-
-    /// Returns true if it is paused.
-    pub fn is_paused(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Returns a receiver of its state.
-    pub fn subscribe(&self) -> watch::Receiver<bool> {
-        self.0.subscribe()
+    pub fn note_error(&mut self, error: String) {
+        (self.view.last_error, self.last_error_at) = (Some(error), Some(Instant::now()));
     }
 }
 
@@ -110,28 +68,22 @@ const CALL_BOUNDS: &[f64] = &[0.000_25, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 const BATCH_BOUNDS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1_000.0, 4_000.0];
 
 /// Histograms of one handler.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default)]
 pub struct HandlerTimings {
     /// Seconds from the append of an event to the journal until it was delivered. Only events appended in this run are
     /// counted, so that the time between two runs does not count.
+    #[educe(Default = Histogram::new(AGE_BOUNDS))]
     pub event_age: Histogram,
     /// Duration of calls in which the whole batch was delivered, in seconds.
+    #[educe(Default = Histogram::new(CALL_BOUNDS))]
     pub delivered_calls: Histogram,
     /// Duration of failed calls, including panics and timeouts, in seconds.
+    #[educe(Default = Histogram::new(CALL_BOUNDS))]
     pub failed_calls: Histogram,
     /// Number of events per call, including repeated calls.
+    #[educe(Default = Histogram::new(BATCH_BOUNDS))]
     pub call_events: Histogram,
-}
-
-impl Default for HandlerTimings {
-    fn default() -> Self {
-        Self {
-            event_age: Histogram::new(AGE_BOUNDS),
-            delivered_calls: Histogram::new(CALL_BOUNDS),
-            failed_calls: Histogram::new(CALL_BOUNDS),
-            call_events: Histogram::new(BATCH_BOUNDS),
-        }
-    }
 }
 
 impl HandlerTimings {
@@ -154,14 +106,14 @@ impl HandlerTimings {
 }
 
 /// Status of one handler.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HandlerView {
     /// Name of the `[handlers.*]` entry.
     pub name: String,
     /// `stdout`, `file`, `blackhole`, or the type given by the library user.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: &'static str,
     /// State of the handler.
     pub state: HandlerState,
     /// Watched types whose changes it receives, as `plural.group`.
@@ -231,58 +183,46 @@ pub enum Control {
     Replay,
 }
 
-/// The shared status of one handler.
+/// Shared status of one handler. A replaced handler gets a new one.
 #[derive(Debug)]
 pub struct HandlerStatus {
     name: String,
-    kind: String,
-    switch: PauseSwitch,
+    /// Set while the handler is paused. It outlives this status.
+    pub(super) paused: watch::Sender<bool>,
     counts: Mutex<HandlerCounts>,
     timings: Arc<HandlerTimings>,
-    reader: Mutex<Option<(Router, ReaderId)>>,
+    router: Router,
+    reader: ReaderId,
 }
 
 impl HandlerStatus {
-    /// Makes the status of a handler; `kind` is its type.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn new(name: &str, kind: &str) -> Self {
-        Self::with_switch(name, kind, PauseSwitch::default())
-    }
-
-    /// Makes the status of a handler, paused by an existing switch.
-    pub fn with_switch(name: &str, kind: &str, switch: PauseSwitch) -> Self {
-        let (name, kind) = (name.to_owned(), kind.to_owned());
-        let (counts, timings, reader) = (Mutex::default(), Arc::default(), Mutex::default());
-        Self { name, kind, switch, counts, timings, reader }
-    }
-
-    /// Returns its pause switch.
-    pub fn switch(&self) -> &PauseSwitch {
-        &self.switch
+    /// Makes the status of a handler with this reader; `kind` is the type of its sink.
+    pub(super) fn new(
+        name: &str,
+        kind: &'static str,
+        paused: watch::Sender<bool>,
+        (router, reader): (Router, ReaderId),
+    ) -> Self {
+        let name = name.to_owned();
+        let view = HandlerView { name: name.clone(), kind, ..HandlerView::default() };
+        let counts = Mutex::new(HandlerCounts { view, ..HandlerCounts::default() });
+        Self { name, paused, counts, timings: Arc::default(), router, reader }
     }
 
     /// Executes a request; returns the number of events that will be delivered again.
     pub fn control(&self, control: Control) -> u64 {
         match control {
-            Control::Pause => self.switch.set(true),
-            Control::Resume => self.switch.set(false),
-            Control::Replay => return self.of_reader(|router, reader| router.journal().replay(reader).queued),
+            Control::Pause | Control::Resume => {
+                self.paused.send_replace(control == Control::Pause);
+                0
+            }
+            Control::Replay => self.router.journal().replay(self.reader).queued,
         }
-        0
-    }
-
-    fn of_reader<T: Default>(&self, ask: impl FnOnce(&Router, ReaderId) -> T) -> T {
-        lock(&self.reader).as_ref().map(|(router, reader)| ask(router, *reader)).unwrap_or_default()
     }
 
     /// Returns the handler's name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Sets the reader of this handler, for its numbers and types.
-    pub fn attach(&self, router: Router, reader: ReaderId) {
-        *lock(&self.reader) = Some((router, reader));
     }
 
     /// Locks the counters for a change. Hold the lock only for a few assignments.
@@ -292,86 +232,71 @@ impl HandlerStatus {
 
     /// Counts the end of a call in the histograms.
     pub(super) fn observe_call(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration) {
-        let earlier = self.of_reader(|router, _| Some(router.journal().earlier())).unwrap_or(Sequence(0));
+        let earlier = self.router.journal().earlier();
         self.timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
 
     /// Records the start of its actor.
-    pub fn begin_life(&self) {
+    pub(super) fn begin_life(&self) {
         let mut counts = self.lock();
-        counts.lives += 1;
-        counts.state = HandlerState::Running;
+        counts.view.restarts += u64::from(counts.view.state == HandlerState::Failed);
+        counts.view.state = HandlerState::Running;
         (counts.is_hung, counts.core, counts.oldest_attempt) = (false, CoreView::default(), None);
     }
 
     /// Records that its actor has ended unexpectedly.
-    pub fn end_life(&self, exit: &Exit) {
+    pub(super) fn end_life(&self, exit: &Exit) {
         let mut counts = self.lock();
-        counts.state = HandlerState::Failed;
+        counts.view.state = HandlerState::Failed;
         counts.note_error(format!("handler actor {exit}"));
     }
 
-    /// Sets the state of the deliveries; `oldest_attempt` is the age of the oldest running attempt.
-    pub(super) fn show(&self, core: CoreView, oldest_attempt: Option<Duration>) {
-        let micros = |age: Duration| {
-            Timestamp::now().as_microsecond().saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX))
-        };
+    /// Sets the state of the deliveries, whose times count from `clock`.
+    pub(super) fn show(&self, core: CoreView, clock: Instant) {
         let mut counts = self.lock();
-        (counts.core, counts.oldest_attempt) = (core, oldest_attempt.map(micros));
-    }
-
-    /// Returns the numbers of its reader.
-    pub fn reader_stats(&self) -> ReaderStats {
-        self.of_reader(|router, reader| router.journal().stats(reader))
+        counts.oldest_attempt = core.oldest_attempt.map(|at| clock + at);
+        counts.core = core;
     }
 
     /// Returns true if all initial events of its reader are delivered or given up (S-8).
     pub fn has_synced(&self) -> bool {
-        self.of_reader(|router, reader| router.journal().has_synced(reader))
+        self.router.journal().has_synced(self.reader)
     }
 
     /// Returns a copy of the whole status.
-    pub fn view(&self, now: Timestamp) -> HandlerView {
-        let stats = self.reader_stats();
-        let counts = self.lock().clone();
-        let seconds_since = |micros: i64| {
-            Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned()).as_secs_f64()
-        };
+    pub fn view(&self) -> HandlerView {
+        let (journal, is_paused) = (self.router.journal(), *self.paused.borrow());
+        let stats = journal.stats(self.reader);
+        let HandlerCounts { view, is_hung, core, oldest_attempt, last_error_at } = self.lock().clone();
+        let seconds_since = |at: Instant| at.elapsed().as_secs_f64();
         HandlerView {
-            name: self.name.clone(),
-            kind: self.kind.clone(),
-            state: match counts.state {
-                HandlerState::Stopped | HandlerState::Failed => counts.state,
-                _ if self.switch.is_paused() => HandlerState::Paused,
-                _ if counts.is_hung => HandlerState::Hung,
-                _ if counts.core.is_failing => HandlerState::Retrying,
+            state: match view.state {
+                HandlerState::Stopped | HandlerState::Failed => view.state,
+                _ if is_paused => HandlerState::Paused,
+                _ if is_hung => HandlerState::Hung,
+                _ if core.is_failing => HandlerState::Retrying,
                 other => other,
             },
-            types: self.of_reader(|router, reader| router.table().types(reader)),
+            types: self.router.table().types(self.reader),
             queued: stats.queued + stats.in_flight,
-            delivered: counts.delivered,
-            retried: counts.retried,
-            panics: counts.panics,
-            restarts: counts.lives.saturating_sub(1) + counts.threads_replaced,
-            dropped: stats.dropped + counts.given_up,
-            dead_lettered: counts.dead_lettered,
+            dropped: stats.dropped + view.dropped,
             filtered: stats.filtered,
             rule_errors: stats.filter_errors,
-            last_rule_error: self.of_reader(|router, reader| router.journal().last_filter_error(reader)),
+            last_rule_error: journal.last_filter_error(self.reader),
             coalesced: stats.coalesced,
             olds_given_up: stats.olds_given_up,
             synced: self.has_synced(),
             position: stats.position.0,
-            oldest_undelivered_age_seconds: stats.oldest_micros.map(seconds_since),
-            in_flight: counts.core.in_flight as u64,
-            rate_limited: counts.core.is_limited && !self.switch.is_paused(),
-            without_old: counts.without_old,
-            references: counts.references,
-            too_large: counts.too_large,
-            in_flight_seconds: counts.oldest_attempt.map(seconds_since),
-            last_error_age_seconds: counts.last_error.as_ref().map(|(_, at)| seconds_since(*at)),
-            last_error: counts.last_error.map(|(error, _)| error),
+            oldest_undelivered_age_seconds: stats.oldest_micros.map(|micros| {
+                let age = Timestamp::now().as_microsecond().saturating_sub(micros).max(0).cast_unsigned();
+                Duration::from_micros(age).as_secs_f64()
+            }),
+            in_flight: core.in_flight as u64,
+            rate_limited: core.is_limited && !is_paused,
+            in_flight_seconds: oldest_attempt.map(seconds_since),
+            last_error_age_seconds: last_error_at.map(seconds_since),
             timings: Arc::clone(&self.timings),
+            ..view
         }
     }
 }

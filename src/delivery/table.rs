@@ -1,23 +1,88 @@
-//! Table of routes and units; it maps records to readers of the journal.
+//! Routes of handlers, and the table of routes and units, which maps records to readers of the journal.
 
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
-use super::route::Route;
+use educe::Educe;
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
 use crate::{
-    journal::{ChangeSet, Interest, ReaderId, Record, Sequence, TypeNumber, UnitId, UnitInterest, UnitTerms},
+    change::Cause,
+    journal::{
+        ChangeSet, Interest, Move, MoveKind, ReaderId, Record, RecordFilter, Sequence, TypeNumber, UnitId,
+        UnitInterest, UnitTerms,
+    },
     notification::{Event, UnitInfo},
     object::ResourceType,
+    rules::Rules,
 };
 
+/// Selection of a handler's events, from `[handlers.*]`.
+#[derive(Clone, Debug)]
+pub struct Route {
+    resources: GlobSet,
+    /// Changes on the route.
+    pub changes: ChangeSet,
+    resync: Duration,
+    rules: Option<RecordFilter>,
+}
+
+/// Minimum resync period of a handler (S-10).
+const RESYNC_MIN: Duration = Duration::from_secs(1);
+
+impl Route {
+    /// Makes a route of these changes of all units whose `[resources.*]` entry matches one of the globs; fails for an
+    /// invalid glob. `resync` is the period of the resync events; zero means never, the minimum is one second (S-10).
+    pub fn new<'a>(
+        resources: impl IntoIterator<Item = &'a str>,
+        changes: ChangeSet,
+        resync: Duration,
+    ) -> Result<Self, globset::Error> {
+        let mut globs = GlobSetBuilder::new();
+        for pattern in resources {
+            globs.add(Glob::new(pattern)?);
+        }
+        Ok(Self { resources: globs.build()?, changes, resync, rules: None })
+    }
+
+    /// Restricts the route to changes that these rules accept.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        let rules = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules)));
+        Self { rules, ..self }
+    }
+
+    /// Returns true if units of this `[resources.*]` entry are on the route.
+    pub fn takes(&self, entry: &str) -> bool {
+        self.resources.is_match(entry)
+    }
+
+    /// Returns n if this route receives every n-th resync of a unit with this period; zero means none. The period of the
+    /// route is rounded up to a multiple of the unit's period (S-11).
+    fn resync_every(&self, period: Duration) -> u32 {
+        if self.resync.is_zero() || period.is_zero() || !self.changes.has(ChangeSet::RESYNC) {
+            return 0;
+        }
+        let wanted = self.resync.max(RESYNC_MIN).as_nanos();
+        u32::try_from(wanted.div_ceil(period.as_nanos())).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the request to a running unit to add the reader of a new route, with its objects if the route takes initial
+    /// ones.
+    pub(super) fn join(&self) -> MoveKind {
+        MoveKind::Join(self.changes.has(ChangeSet::INITIAL).then_some(Cause::Replay))
+    }
+}
+
 /// Options of a unit that its readers depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default)]
 pub struct UnitOptions {
     /// Set if its type was found after the first discovery. None of its objects existed at the first start, so handlers
     /// that skip initial objects receive its first list too.
@@ -25,13 +90,8 @@ pub struct UnitOptions {
     /// Period of its resyncs, `[resources.*] resync`; zero means never (S-10).
     pub resync_period: Duration,
     /// Set if the cache holds bodies: `cache = "full"`.
+    #[educe(Default = true)]
     pub cached: bool,
-}
-
-impl Default for UnitOptions {
-    fn default() -> Self {
-        Self { late: false, resync_period: Duration::ZERO, cached: true }
-    }
 }
 
 /// Table of routes, by reader, and of units.
@@ -39,9 +99,8 @@ impl Default for UnitOptions {
 pub struct RouteTable {
     routes: BTreeMap<ReaderId, Routed>,
     units: HashMap<UnitId, Unit>,
-    /// Types by group and plural: two versions of a type have the same objects.
-    types: HashMap<(String, String), TypeNumber>,
-    next_type: u32,
+    /// Number of types so far. Units of a group and plural share a number: two versions of a type have the same objects.
+    types: u32,
 }
 
 #[derive(Debug)]
@@ -50,60 +109,56 @@ struct Routed {
     name: Option<String>,
     route: Route,
     /// Units that were running when the reader was opened. The reader gets no events from a unit that has not added it.
-    joins: HashSet<UnitId>,
+    joins: BTreeSet<UnitId>,
 }
 
 #[derive(Debug)]
 struct Unit {
     info: Arc<UnitInfo>,
     options: UnitOptions,
+    number: TypeNumber,
     /// Sequence of its last record, if it has ended.
     retired: Option<Sequence>,
 }
 
-/// Effect of a new route on running units.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rerouted {
-    /// Units that have to add the reader.
-    pub joins: Vec<UnitId>,
-    /// Units that have to remove it.
-    pub leaves: Vec<UnitId>,
-}
-
 impl RouteTable {
-    /// Returns the running units on a route, in order.
-    pub fn taken(&self, route: &Route) -> Vec<UnitId> {
+    /// Returns the running units on a route.
+    pub fn taken(&self, route: &Route) -> BTreeSet<UnitId> {
         let is_taken = |unit: &Unit| unit.retired.is_none() && route.takes(&unit.info.entry);
-        let mut taken: Vec<_> = self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect();
-        taken.sort_unstable();
-        taken
+        self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
     /// Returns the interest of a route, whose reader receives no events of units in `joins` before they add it.
-    pub fn interest_of(&self, route: &Route, joins: &HashSet<UnitId>) -> Interest {
+    pub fn interest_of(&self, route: &Route, joins: &BTreeSet<UnitId>) -> Interest {
         let taken = self.units.iter().filter(|(_, unit)| route.takes(&unit.info.entry));
         let interest = |(id, unit): (&UnitId, &Unit)| {
             let resync_every = route.resync_every(unit.options.resync_period);
             (*id, UnitInterest { joins: joins.contains(id), resync_every })
         };
-        Interest { units: taken.map(interest).collect(), changes: route.changes(), filter: route.filter() }
+        Interest { units: taken.map(interest).collect(), changes: route.changes, filter: route.rules.clone() }
+    }
+
+    /// Returns the interest of a reader.
+    pub fn interest(&self, reader: ReaderId) -> Interest {
+        let routed = self.routes.get(&reader);
+        routed.map(|routed| self.interest_of(&routed.route, &routed.joins)).unwrap_or_default()
     }
 
     /// Adds the route of a reader, with the name of its handler; the units in `joins` must add the reader (S-5).
-    pub fn add_route(&mut self, reader: ReaderId, name: Option<String>, route: Route, joins: HashSet<UnitId>) {
+    pub fn add_route(&mut self, reader: ReaderId, name: Option<String>, route: Route, joins: BTreeSet<UnitId>) {
         self.routes.insert(reader, Routed { name, route, joins });
     }
 
-    /// Replaces the route of a reader.
-    pub fn reroute(&mut self, reader: ReaderId, route: Route) -> Rerouted {
-        let Some(before) = self.routes.get(&reader) else { return Rerouted::default() };
+    /// Replaces the route of a reader. Returns the running units that must add or remove the reader.
+    pub fn reroute(&mut self, reader: ReaderId, route: Route) -> Vec<(UnitId, Move)> {
+        let Some(before) = self.routes.get(&reader) else { return Vec::new() };
         let (had, has) = (self.taken(&before.route), self.taken(&route));
-        let joins: Vec<_> = has.iter().copied().filter(|unit| !had.contains(unit)).collect();
-        let leaves = had.into_iter().filter(|unit| !has.contains(unit)).collect();
         let routed = self.routes.get_mut(&reader).expect("just seen");
         routed.route = route;
-        routed.joins.extend(&joins);
-        Rerouted { joins, leaves }
+        routed.joins.extend(has.difference(&had));
+        let leaves = had.difference(&has).map(|unit| (*unit, MoveKind::Leave));
+        let joins = has.difference(&had).map(|unit| (*unit, MoveKind::Join(Some(Cause::Reload))));
+        leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect()
     }
 
     /// Removes the route of a reader.
@@ -111,77 +166,80 @@ impl RouteTable {
         self.routes.remove(&reader);
     }
 
-    /// Adds a unit. Returns its terms for the journal, and the readers on whose route it is. Call this before the unit
-    /// appends any change.
-    pub fn add_unit(&mut self, unit: UnitId, info: UnitInfo, options: UnitOptions) -> (UnitTerms, Vec<ReaderId>) {
-        let next = TypeNumber(self.next_type);
-        let resource = *self.types.entry(type_of(&info.resource)).or_insert(next);
-        self.next_type += u32::from(resource == next);
-        let takers = self.readers_where(|routed| routed.route.takes(&info.entry));
-        self.units.insert(unit, Unit { info: Arc::new(info), options, retired: None });
-        (UnitTerms { resource, late: options.late, cached: options.cached }, takers)
-    }
-
-    /// Adds a unit that replaces the units of the entry `before`, like [`RouteTable::add_unit`]. Also returns the
-    /// readers that did not read the old units; the unit must add them (S-5).
-    pub fn add_successor(
+    /// Adds a unit, which may replace the units of the entry `before`. Returns its terms for the journal, and the readers
+    /// that did not read the replaced units: the unit must add them (S-5). Call this before the unit appends any change.
+    pub fn add_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
-        before: &str,
-    ) -> (UnitTerms, Vec<ReaderId>, Vec<ReaderId>) {
-        let (terms, takers) = self.add_unit(unit, info, options);
-        let mut new = takers.clone();
-        new.retain(|reader| !self.routes[reader].route.takes(before));
-        for reader in &new {
-            self.will_join(*reader, unit);
+        before: Option<&str>,
+    ) -> (UnitTerms, Vec<ReaderId>) {
+        let type_of = |resource: &ResourceType| (resource.group.clone(), resource.plural.clone());
+        let known = self.units.values().find(|other| type_of(&other.info.resource) == type_of(&info.resource));
+        let number = known.map_or(TypeNumber(self.types), |known| known.number);
+        self.types = self.types.max(number.0 + 1);
+        let mut new = Vec::new();
+        for (reader, Routed { route, joins, .. }) in &mut self.routes {
+            if route.takes(&info.entry) && before.is_some_and(|before| !route.takes(before)) {
+                joins.insert(unit);
+                new.push(*reader);
+            }
         }
-        (terms, takers, new)
+        self.units.insert(unit, Unit { info: Arc::new(info), options, number, retired: None });
+        (UnitTerms { resource: number, late: options.late, cached: options.cached }, new)
     }
 
-    /// Adds a unit of an earlier run, which has a number and may have ended; returns its readers.
+    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the readers of handlers that it must
+    /// add or remove, because their routes have changed since: `saw` returns true for the readers that read it, and `known`
+    /// has the names of that run's handlers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
-        number: TypeNumber,
-        retired: Option<Sequence>,
-    ) -> Vec<ReaderId> {
-        self.types.insert(type_of(&info.resource), number);
-        self.next_type = self.next_type.max(number.0 + 1);
-        let (_, takers) = self.add_unit(unit, info, options);
-        self.units.get_mut(&unit).expect("just added").retired = retired;
-        takers
-    }
-
-    /// Returns true if a reader of this entry skips changes made during downtime.
-    pub fn skips_downtime(&self, entry: &str) -> bool {
-        let mut takers = self.routes.values().filter(|routed| routed.route.takes(entry));
-        takers.any(|routed| !routed.route.changes().has(ChangeSet::DOWNTIME))
-    }
-
-    /// Records that a unit must add a reader that read none of its events in an earlier run.
-    pub fn will_join(&mut self, reader: ReaderId, unit: UnitId) {
-        if let Some(routed) = self.routes.get_mut(&reader) {
-            routed.joins.insert(unit);
+        (number, retired): (TypeNumber, Option<Sequence>),
+        saw: impl Fn(ReaderId) -> bool,
+        known: &BTreeSet<String>,
+    ) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for (reader, Routed { name, route, joins }) in self.routes.iter_mut().filter(|_| retired.is_none()) {
+            let Some(name) = name else { continue };
+            let kind = match (route.takes(&info.entry), saw(*reader)) {
+                (true, false) if known.contains(name) => MoveKind::Join(Some(Cause::Reload)),
+                (true, false) => route.join(),
+                (false, true) => MoveKind::Leave,
+                _ => continue,
+            };
+            if kind != MoveKind::Leave {
+                joins.insert(unit);
+            }
+            moves.push(Move { reader: *reader, kind });
         }
+        self.types = self.types.max(number.0 + 1);
+        self.units.insert(unit, Unit { info: Arc::new(info), options, number, retired });
+        moves
     }
 
-    /// Returns the readers of handlers, with name and changes.
-    pub fn handlers(&self) -> impl Iterator<Item = (ReaderId, &str, ChangeSet)> {
-        let routes = self.routes.iter();
-        routes.filter_map(|(reader, routed)| Some((*reader, routed.name.as_deref()?, routed.route.changes())))
+    /// Returns the readers on whose route a unit is.
+    pub fn takers(&self, unit: UnitId) -> Vec<ReaderId> {
+        let entry = self.units.get(&unit).map(|unit| &unit.info.entry);
+        self.readers_where(|route| entry.is_some_and(|entry| route.takes(entry)))
     }
 
     /// Returns the readers whose route does not include units of an entry.
     pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
-        self.readers_where(|routed| !routed.route.takes(entry))
+        self.readers_where(|route| !route.takes(entry))
     }
 
-    fn readers_where(&self, is_meant: impl Fn(&Routed) -> bool) -> Vec<ReaderId> {
-        self.routes.iter().filter(|(_, routed)| is_meant(routed)).map(|(reader, _)| *reader).collect()
+    fn readers_where(&self, is_meant: impl Fn(&Route) -> bool) -> Vec<ReaderId> {
+        self.routes.iter().filter(|(_, routed)| is_meant(&routed.route)).map(|(reader, _)| *reader).collect()
+    }
+
+    /// Returns true if a reader of this entry skips changes made during downtime.
+    pub fn skips_downtime(&self, entry: &str) -> bool {
+        let mut routes = self.routes.values().map(|routed| &routed.route);
+        routes.any(|route| route.takes(entry) && !route.changes.has(ChangeSet::DOWNTIME))
     }
 
     /// Records that a unit appends nothing after `last`. Its description stays, because its last events may still be
@@ -196,29 +254,16 @@ impl RouteTable {
     pub fn forget_units(&mut self, passed: Sequence) -> Vec<UnitId> {
         let is_over = |unit: &Unit| unit.retired.is_some_and(|last| last <= passed);
         let forgotten: Vec<_> = self.units.extract_if(|_, unit| is_over(unit)).map(|(unit, _)| unit).collect();
-        if !forgotten.is_empty() {
-            let units = &self.units;
-            self.types.retain(|resource, _| units.values().any(|unit| type_of(&unit.info.resource) == *resource));
-            for routed in self.routes.values_mut() {
-                routed.joins.retain(|unit| units.contains_key(unit));
-            }
+        for routed in self.routes.values_mut() {
+            routed.joins.retain(|unit| !forgotten.contains(unit));
         }
         forgotten
-    }
-
-    /// Returns the interest of a reader.
-    pub fn interest(&self, reader: ReaderId) -> Interest {
-        let routed = self.routes.get(&reader);
-        routed.map(|routed| self.interest_of(&routed.route, &routed.joins)).unwrap_or_default()
     }
 
     /// Returns the running types on a reader's route, as `plural.group`, in order.
     pub fn types(&self, reader: ReaderId) -> Vec<String> {
         let Some(Routed { route, .. }) = self.routes.get(&reader) else { return Vec::new() };
-        let name = |unit| {
-            let ResourceType { group, plural, .. } = &self.units[&unit].info.resource;
-            if group.is_empty() { plural.clone() } else { format!("{plural}.{group}") }
-        };
+        let name = |unit| self.units[&unit].info.resource.qualified_name();
         let names: BTreeSet<_> = self.taken(route).into_iter().map(name).collect();
         names.into_iter().collect()
     }
@@ -228,8 +273,7 @@ impl RouteTable {
         self.units.get(&unit).map(|unit| Arc::clone(&unit.info))
     }
 
-    /// Adds to each record the description of its unit. Leaves out records of unknown units, which are a mistake of the
-    /// caller.
+    /// Adds to each record the description of its unit. Leaves out records of unknown units.
     pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
         let mut last: Option<(UnitId, &Arc<UnitInfo>)> = None;
         let mut events = Vec::with_capacity(records.len());
@@ -243,8 +287,4 @@ impl RouteTable {
         }
         events
     }
-}
-
-fn type_of(resource: &ResourceType) -> (String, String) {
-    (resource.group.clone(), resource.plural.clone())
 }

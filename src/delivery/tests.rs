@@ -9,28 +9,22 @@ use std::{
 use super::{
     attempts::RetryPolicy,
     core::CoreOptions,
-    handlers::{DeliveryOptions, Handlers, Leftover},
-    parts::{HandlerParts, HandlerSlot},
-    route::{Route, RouteOptions},
+    handlers::{HandlerOptions, Handlers, Leftover, Spot},
     router::Router,
     run_time_tests::{run, until},
     schedule::{DeliveryOrder, ScheduleOptions},
     sink::Sink,
     status::{HandlerState, HandlerStatus},
-    table::UnitOptions,
+    table::{Route, UnitOptions},
     worker::{Open, OpenHandler, Worker},
 };
 use crate::{
     change::{Change, Reached},
     handler::{Handler, HandlerError, blackhole},
-    journal::{Bounds, Journal, Sequence, UnitId, testing::*},
+    journal::{Bounds, ChangeSet, Journal, Sequence, UnitId, testing::*},
     notification::{Event, Notification, Stopped, UnitInfo},
     object::ResourceType,
-    supervisor::{
-        SupervisorConfig,
-        child::Heartbeat,
-        fault::{Fault, Harm, Moment},
-    },
+    supervisor::{SupervisorConfig, fault::Harm},
 };
 
 fn info() -> UnitInfo {
@@ -90,24 +84,17 @@ impl Engine {
         Self { journal, handlers, has_unit: Cell::new(false) }
     }
 
-    pub(super) fn add(
-        &self,
-        name: &str,
-        sink: Sink,
-        dead_letter: Option<HandlerSlot>,
-    ) -> (Arc<HandlerStatus>, HandlerSlot) {
+    pub(super) fn add(&self, name: &str, sink: Sink, dead_letter: Option<&str>) -> Arc<HandlerStatus> {
         self.start(Self::options(name, sink, dead_letter))
     }
 
-    pub(super) fn start(&self, options: DeliveryOptions) -> (Arc<HandlerStatus>, HandlerSlot) {
-        let (status, slot) = (Arc::clone(&options.parts.status), options.slot.clone());
-        let (reader, _) = self.handlers.add(options).unwrap();
-        status.attach(self.handlers.router().clone(), reader);
-        (status, slot)
+    pub(super) fn start(&self, options: HandlerOptions) -> Arc<HandlerStatus> {
+        let name = options.name.clone();
+        self.handlers.put(options).unwrap();
+        self.handlers.status(&name).unwrap()
     }
 
-    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<HandlerSlot>) -> DeliveryOptions {
-        let status = Arc::new(HandlerStatus::new(name, "test"));
+    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<&str>) -> HandlerOptions {
         let retry = RetryPolicy {
             initial: Duration::from_millis(1),
             max: Duration::from_secs(8),
@@ -115,29 +102,29 @@ impl Engine {
             give_up_after: Duration::from_mins(1),
         };
         let core = CoreOptions {
-            schedule: ScheduleOptions { concurrency: sink.concurrency(), ..schedule() },
+            schedule: schedule(),
             retry,
             rate: None,
-            smallest: sink.smallest_form(),
-            can_cancel: sink.can_cancel(),
+            is_async: sink.is_async(),
             patience: Duration::from_secs(30),
         };
-        let resources = if name == "dlq" { vec![] } else { vec!["p*".to_owned()] };
-        DeliveryOptions {
+        let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
+        let resources = if name == "dlq" { vec![] } else { vec!["p*"] };
+        HandlerOptions {
             name: name.into(),
-            route: Route::new(&RouteOptions { resources, initial: true, ..RouteOptions::default() }).unwrap(),
+            kind: "test",
+            route: Route::new(resources, changes.without(ChangeSet::SYNCED), Duration::ZERO).unwrap(),
             bounds: Bounds::default(),
-            parts: HandlerParts { core, sink, dead_letter, status },
-            slot: HandlerSlot::default(),
-            takes_dead_letters: name == "dlq",
-            is_pipe: false,
+            core,
+            sink,
+            dead_letter: dead_letter.map(str::to_owned),
         }
     }
 
     /// Commits changes of a unit, which is added with the first ones.
     pub(super) fn commit(&self, changes: &[Change]) {
         if !self.has_unit.replace(true) {
-            self.handlers.router().add_unit(UnitId(0), info(), UnitOptions::default());
+            self.handlers.router().add_unit(UnitId(0), info(), UnitOptions::default(), None);
         }
         let ticket =
             self.journal.append(UnitId(0), 1, changes, &Reached::default(), jiff::Timestamp::UNIX_EPOCH).unwrap();
@@ -150,7 +137,7 @@ impl Engine {
 }
 
 pub(super) fn thread(open: OpenHandler) -> Sink {
-    Sink::Thread(Worker::spawn("test", Duration::from_secs(30), Open::Blocking(open)).unwrap())
+    Sink::Thread(Worker::new("test", Duration::from_secs(30), Open::Blocking(open)).start().unwrap())
 }
 
 #[test]
@@ -158,9 +145,9 @@ fn stop_delivers_released_events_and_dead_letters() {
     run(async {
         let engine = Engine::new();
         let (good, bad, dead) = (Seen::default(), Seen::default(), Seen::default());
-        let (dlq, slot) = engine.add("dlq", thread(recording(&dead, 0)), None);
-        let (steady, _) = engine.add("steady", thread(recording(&good, 0)), Some(slot));
-        let (flaky, _) = engine.add("flaky", thread(recording(&bad, 3)), None);
+        let dlq = engine.add("dlq", thread(recording(&dead, 0)), None);
+        let steady = engine.add("steady", thread(recording(&good, 0)), Some("dlq"));
+        let flaky = engine.add("flaky", thread(recording(&bad, 3)), None);
         let changes: Vec<_> = (1..10).map(|n| updated("a", "a", n, n + 1)).collect();
         engine.commit(&changes);
         engine.commit(&[added("poison", "p", 1), deleted("a", "a", 20), added("a", "b", 21)]);
@@ -171,11 +158,11 @@ fn stop_delivers_released_events_and_dead_letters() {
         assert_eq!(*good.lock().unwrap(), expected);
         assert_eq!(*bad.lock().unwrap(), expected);
         // The dead letter's handler panics on it too, so it is counted as lost.
-        let view = steady.view(jiff::Timestamp::now());
+        let view = steady.view();
         assert_eq!((view.dead_lettered, view.delivered, view.queued, view.position), (1, 11, 0, 12));
         assert!(view.panics >= 3);
-        assert_eq!(dlq.view(jiff::Timestamp::now()).dropped, 1);
-        let view = flaky.view(jiff::Timestamp::now());
+        assert_eq!(dlq.view().dropped, 1);
+        let view = flaky.view();
         assert_eq!((view.dropped, view.state), (1, HandlerState::Stopped));
         assert!(view.retried >= 6);
     });
@@ -193,28 +180,28 @@ fn stalled_handler_delays_no_other_handler() {
                 Err(HandlerError::Failed("stuck".into()))
             }) as Box<dyn Handler>)
         });
-        let (status, _) = engine.add("stuck", thread(stuck), None);
-        let (quick, _) = engine.add("quick", thread(recording(&seen, 0)), None);
+        let status = engine.add("stuck", thread(stuck), None);
+        let quick = engine.add("quick", thread(recording(&seen, 0)), None);
         let ended = |_: &Notification| Err(HandlerError::Closed("pipe".into()));
-        let (ended, _) = engine.add("ended", Sink::InPlace(Arc::new(Mutex::new(ended))), None);
-        let (black, _) = engine.add("null", Sink::InPlace(Arc::new(Mutex::new(blackhole::Blackhole::default()))), None);
+        let ended = engine.add("ended", Sink::InPlace(Arc::new(Mutex::new(ended))), None);
+        let black = engine.add("null", Sink::InPlace(Arc::new(Mutex::new(blackhole::Blackhole::default()))), None);
         let changes: Vec<_> = (0..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), 1)).collect();
         engine.commit(&changes);
         let is_done = |status: &HandlerStatus| {
-            let view = status.view(jiff::Timestamp::now());
+            let view = status.view();
             view.delivered + view.dropped == 6 && view.queued == 0
         };
         until(|| [&quick, &ended, &black].into_iter().all(|status| is_done(status))).await;
-        until(|| status.view(jiff::Timestamp::now()).in_flight_seconds.is_some()).await;
+        until(|| status.view().in_flight_seconds.is_some()).await;
         let left = engine.stop(Duration::from_millis(300)).await;
         assert_eq!(left.len(), 1);
         assert_eq!((left[0].handler.as_str(), left[0].events, left[0].named.len()), ("stuck", 6, 6));
         assert_eq!(left[0].named[0].sequence, Sequence(1));
-        assert!(status.view(jiff::Timestamp::now()).in_flight_seconds.is_some());
+        assert!(status.view().in_flight_seconds.is_some());
         assert_eq!(seen.lock().unwrap().len(), 6);
-        let view = ended.view(jiff::Timestamp::now());
+        let view = ended.view();
         assert_eq!((view.state, view.dropped, view.queued), (HandlerState::Stopped, 6, 0));
-        assert_eq!(black.view(jiff::Timestamp::now()).delivered, 6);
+        assert_eq!(black.view().delivered, 6);
     });
 }
 
@@ -240,8 +227,8 @@ fn busy_handler_flushes_at_stop_deadline() {
         let seen = Seen::default();
         let calls = Arc::clone(&seen);
         let open = Arc::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
-        let (status, _) = engine.add("picky", thread(open), None);
-        let view = || status.view(jiff::Timestamp::now());
+        let status = engine.add("picky", thread(open), None);
+        let view = || status.view();
         engine.commit(&[added("a", "a", 1)]);
         until(|| view().delivered == 1 && view().queued == 0).await;
         engine.commit(&[added("b", "b", 1)]);
@@ -276,14 +263,14 @@ fn custom_actor_is_a_handler() {
         let engine = Engine::new();
         let seen = Seen::default();
         let own = Own(Arc::clone(&seen)).start();
-        let (_, slot) = engine.add("own", Sink::Actor(own.recipient(), Duration::from_secs(30)), None);
+        let status = engine.add("own", Sink::Actor(own.recipient(), Duration::from_secs(30)), None);
         engine.commit(&[added("a", "a", 1)]);
         until(|| seen.lock().unwrap().len() == 1).await;
-        assert!(slot.get().is_some());
+        assert_eq!(status.view().state, HandlerState::Running);
         engine.commit(&[added("b", "b", 1)]);
         assert_eq!(engine.stop(Duration::from_secs(20)).await, []);
         assert_eq!(*seen.lock().unwrap(), ["added a/1", "added b/1"]);
-        assert!(slot.get().is_none());
+        assert_eq!(status.view().state, HandlerState::Stopped);
     });
 }
 
@@ -292,13 +279,13 @@ fn panicked_lane_restarts_without_loss() {
     run(async {
         let engine = Engine::new();
         let (seen, other) = (Seen::default(), Seen::default());
-        let (status, slot) = engine.add("mortal", thread(recording(&seen, 0)), None);
+        let status = engine.add("mortal", thread(recording(&seen, 0)), None);
         engine.add("other", thread(recording(&other, 0)), None);
         engine.commit(&[added("a", "a", 1)]);
-        until(|| seen.lock().unwrap().len() == 1 && status.view(jiff::Timestamp::now()).queued == 0).await;
-        slot.get().unwrap().heartbeats.try_send(Heartbeat(Fault::new(Harm::Panic, Moment::Now))).unwrap();
+        until(|| seen.lock().unwrap().len() == 1 && status.view().queued == 0).await;
+        engine.handlers.sabotage("mortal", Spot::Actor, Harm::Panic);
         engine.commit(&[updated("a", "a", 1, 2)]);
-        until(|| status.view(jiff::Timestamp::now()).restarts == 1).await;
+        until(|| status.view().restarts == 1).await;
         assert_eq!(engine.stop(Duration::from_secs(30)).await, []);
         assert_eq!(*seen.lock().unwrap(), ["added a/1", "updated a/2<1"]);
         assert_eq!(*other.lock().unwrap(), *seen.lock().unwrap());

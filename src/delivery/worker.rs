@@ -3,7 +3,7 @@
 //! A handler that blocks receives one job at a time. An asynchronous handler has a runtime on its thread, which runs
 //! its deliveries concurrently. A panic ends the handler, not the thread: the next job opens a new handler, while other
 //! deliveries end with the old one (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At
-//! most [`LEFT_BEHIND_MAX`] abandoned threads of one handler exist at a time.
+//! most three abandoned threads of one handler exist at a time.
 
 use std::{
     io,
@@ -16,14 +16,17 @@ use std::{
     time::Duration,
 };
 
-use crossbeam_channel::{RecvTimeoutError, TrySendError, bounded};
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
     time::{Instant, timeout},
 };
 
-use super::attempts::AttemptOutcome;
+use super::{attempts::AttemptOutcome, status::HandlerStatus};
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::fault::Harm;
 use crate::{
@@ -38,7 +41,7 @@ use crate::{
 const JOBS_MAX: usize = 2;
 /// Maximum number of replaced threads of one handler that still hang. At this limit, a hung thread is not replaced but
 /// waited for.
-pub const LEFT_BEHIND_MAX: usize = 3;
+const LEFT_BEHIND_MAX: usize = 3;
 /// Time for an asynchronous handler to close if it ends without a request.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -106,32 +109,10 @@ enum Job {
     Close(oneshot::Sender<AttemptOutcome>),
 }
 
-/// Report on an attempt.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// The attempt has ended.
-    Answer(AttemptOutcome),
-    /// The thread did not answer for this time. It was abandoned, and a new thread is ready for the batch.
-    Replaced(Duration),
-    /// The thread has not answered for this time, and too many threads hang. The attempt continues to wait.
-    Stuck(Duration),
-}
-
 impl Worker {
-    /// Starts the thread, which opens its handler at once. The thread counts as hung if it does not answer for
+    /// Makes a worker whose thread starts with the first batch. The thread counts as hung if it does not answer for
     /// `hung_after`. If attempts have a timeout, `hung_after` counts from its end.
-    ///
-    /// # Errors
-    /// Fails if the system cannot start another thread.
-    pub fn spawn(name: &str, hung_after: Duration, open: Open) -> io::Result<Self> {
-        let worker = Self::reserve(name, hung_after, open);
-        worker.0.thread()?;
-        Ok(worker)
-    }
-
-    /// Makes a worker whose thread starts with the first batch. Use it for a handler that must not be opened before its
-    /// predecessor is closed. See [`Worker::spawn`].
-    pub fn reserve(name: &str, hung_after: Duration, open: Open) -> Self {
+    pub fn new(name: &str, hung_after: Duration, open: Open) -> Self {
         let patience = match open {
             Open::Blocking(_) => hung_after,
             Open::Async { timeout, .. } => timeout.saturating_add(hung_after),
@@ -140,39 +121,60 @@ impl Worker {
         Self(Arc::new(Shared { name: name.to_owned(), open, patience, threads, fault }))
     }
 
-    /// Returns its maximum number of concurrent deliveries.
-    #[cfg(test)]
-    pub fn concurrency(&self) -> usize {
-        match self.0.open {
-            Open::Blocking(_) => 1,
-            Open::Async { concurrency, .. } => concurrency.max(1),
-        }
+    /// Starts the thread, which opens its handler at once. Don't use it for a handler that must not be opened before its
+    /// predecessor is closed.
+    ///
+    /// # Errors
+    /// Fails if the system cannot start another thread.
+    pub fn start(self) -> io::Result<Self> {
+        self.0.thread()?;
+        Ok(self)
     }
 
-    /// Returns true if dropping an [`Attempt`] ends its delivery.
-    pub fn can_cancel(&self) -> bool {
+    /// Returns true if its handler is asynchronous.
+    pub fn is_async(&self) -> bool {
         matches!(self.0.open, Open::Async { .. })
     }
 
-    /// Returns the smallest form that it accepts.
-    pub fn smallest_form(&self) -> Form {
-        match self.0.open {
-            Open::Blocking(_) => Form::Whole,
-            Open::Async { .. } => Form::Reference,
+    /// Delivers a batch. An attempt on a hung thread fails when another thread has replaced it. If the thread cannot be
+    /// replaced, the attempt waits for it. Dropping the future ends the attempt of an asynchronous handler.
+    pub(super) async fn deliver(&self, batch: Notification, form: Form, status: &HandlerStatus) -> AttemptOutcome {
+        let (answer, mut answered) = oneshot::channel();
+        let thread = match self.0.submit(Job::Deliver(batch, form, answer)) {
+            Ok(thread) => thread,
+            Err(outcome) => return outcome,
+        };
+        let (mut wait, mut silent) = (self.0.patience, Duration::ZERO);
+        loop {
+            if let Ok(answer) = timeout(wait, &mut answered).await {
+                return answer.unwrap_or_else(|_| ended());
+            }
+            silent += wait;
+            wait = (self.0.patience / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+            if let Some(outcome) = self.0.replace(&thread, silent, status) {
+                return outcome;
+            }
+            let error = format!("no answer within {silent:.1?}, and too many of the handler's threads are hung");
+            let mut counts = status.lock();
+            let was_hung = std::mem::replace(&mut counts.is_hung, true);
+            counts.note_error(error.clone());
+            drop(counts);
+            if !was_hung {
+                tracing::error!(handler = status.name(), %error, "handler is hung; waiting for one of its threads");
+            }
         }
-    }
-
-    /// Starts the delivery of a batch. [`Attempt::hear`] reports its result.
-    pub fn deliver(&self, batch: Notification, form: Form) -> Attempt<'_> {
-        self.submit(|answer| Job::Deliver(batch, form, answer))
     }
 
     /// Closes the handler and waits without a limit until it is closed; the thread ends.
-    pub async fn close(&self) -> AttemptOutcome {
+    pub(super) async fn close(&self) -> AttemptOutcome {
         if lock(&self.0.threads).current.is_none() {
             return AttemptOutcome::Delivered;
         }
-        self.submit(Job::Close).answer.await.unwrap_or_else(|_| ended())
+        let (answer, answered) = oneshot::channel();
+        match self.0.submit(Job::Close(answer)) {
+            Ok(_) => answered.await.unwrap_or_else(|_| ended()),
+            Err(outcome) => outcome,
+        }
     }
 
     /// Causes a fault on the thread of a handler that blocks, with the next batch.
@@ -180,71 +182,21 @@ impl Worker {
     pub fn sabotage(&self, harm: Harm) {
         self.0.fault.put(harm);
     }
-
-    fn submit(&self, job: impl FnOnce(oneshot::Sender<AttemptOutcome>) -> Job) -> Attempt<'_> {
-        let shared = &*self.0;
-        let (answer, answered) = oneshot::channel();
-        let refuse = |job: Job, error: String| {
-            let (Job::Deliver(.., answer) | Job::Close(answer)) = job;
-            drop(answer.send(AttemptOutcome::Failed(HandlerError::Failed(error))));
-        };
-        let thread = shared.thread();
-        match &thread {
-            Err(error) => refuse(job(answer), format!("failed to start the handler's thread: {error}")),
-            Ok(thread) => {
-                if let Err((job, is_gone)) = thread.jobs.try_send(job(answer)) {
-                    refuse(job, "the handler's thread is busy or has ended".to_owned());
-                    if is_gone {
-                        lock(&shared.threads).current.take_if(|current| current.is(thread));
-                    }
-                }
-            }
-        }
-        let wait = shared.patience;
-        Attempt { shared, thread: thread.ok(), answer: answered, wait, silent: Duration::ZERO }
-    }
-}
-
-/// Delivery of a batch.
-pub struct Attempt<'a> {
-    shared: &'a Shared,
-    /// Thread of the delivery.
-    thread: Option<Thread>,
-    answer: oneshot::Receiver<AttemptOutcome>,
-    /// Time until the next report.
-    wait: Duration,
-    silent: Duration,
-}
-
-impl Attempt<'_> {
-    /// Waits for the next report, without blocking. Other reports follow only after [`Heard::Stuck`].
-    pub async fn hear(&mut self) -> Heard {
-        if let Ok(answer) = timeout(self.wait, &mut self.answer).await {
-            return Heard::Answer(answer.unwrap_or_else(|_| ended()));
-        }
-        self.silent += self.wait;
-        self.wait = (self.shared.patience / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
-        let Some(thread) = &self.thread else { return Heard::Answer(ended()) };
-        match self.shared.replace(thread) {
-            Replacement::New => Heard::Replaced(self.silent),
-            Replacement::AlreadyThere => Heard::Answer(ended()),
-            Replacement::Impossible => Heard::Stuck(self.silent),
-        }
-    }
-}
-
-/// Result of replacing a hung thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Replacement {
-    /// A new thread was started.
-    New,
-    /// Another attempt has already replaced the thread.
-    AlreadyThere,
-    /// Too many threads hang, or the system cannot start another one.
-    Impossible,
 }
 
 impl Shared {
+    /// Queues a job on the current thread, which is started if there is none. Fails if the thread cannot take it.
+    fn submit(&self, job: Job) -> Result<Thread, AttemptOutcome> {
+        let thread = self.thread().map_err(|error| failed(format!("failed to start the handler's thread: {error}")))?;
+        thread.jobs.try_send(job).map_err(|is_gone| {
+            if is_gone {
+                lock(&self.threads).current.take_if(|current| current.is(&thread));
+            }
+            failed("the handler's thread is busy or has ended".to_owned())
+        })?;
+        Ok(thread)
+    }
+
     /// Returns the current thread, which is started if there is none.
     fn thread(&self) -> io::Result<Thread> {
         let mut threads = lock(&self.threads);
@@ -254,21 +206,22 @@ impl Shared {
         }
     }
 
-    /// Replaces a hung thread, if that has not happened yet.
-    fn replace(&self, hung: &Thread) -> Replacement {
+    /// Replaces a thread that was silent for this time, unless another attempt has done so. Returns the outcome of its
+    /// attempts; `None` if too many threads hang, or the system cannot start another one.
+    fn replace(&self, hung: &Thread, silent: Duration, status: &HandlerStatus) -> Option<AttemptOutcome> {
         let mut threads = lock(&self.threads);
         if !threads.current.as_ref().is_some_and(|current| current.is(hung)) {
-            return Replacement::AlreadyThere;
+            return Some(ended());
         }
         threads.left_behind.retain(|thread| thread.strong_count() > 0);
         if threads.left_behind.len() >= LEFT_BEHIND_MAX {
-            return Replacement::Impossible;
+            return None;
         }
-        let Ok(thread) = self.start() else { return Replacement::Impossible };
+        threads.current = Some(self.start().ok()?);
         hung.left_behind.store(true, Ordering::Release);
         threads.left_behind.push(Arc::downgrade(&hung.left_behind));
-        threads.current = Some(thread);
-        Replacement::New
+        status.lock().view.restarts += 1;
+        Some(failed(format!("no answer within {silent:.1?}; the handler's thread was replaced")))
     }
 
     fn start(&self) -> io::Result<Thread> {
@@ -301,23 +254,21 @@ impl Thread {
 }
 
 impl Jobs {
-    /// Sends a job. If that fails, returns the job and whether the thread has ended.
-    fn try_send(&self, job: Job) -> Result<(), (Job, bool)> {
+    /// Sends a job. The error is true if the thread has ended.
+    fn try_send(&self, job: Job) -> Result<(), bool> {
         match self {
-            Self::Blocking(jobs) => jobs.try_send(job).map_err(|refused| {
-                let is_gone = matches!(refused, TrySendError::Disconnected(_));
-                (refused.into_inner(), is_gone)
-            }),
-            Self::Async(jobs) => jobs.try_send(job).map_err(|refused| {
-                let is_gone = matches!(refused, mpsc::error::TrySendError::Closed(_));
-                (refused.into_inner(), is_gone)
-            }),
+            Self::Blocking(jobs) => jobs.try_send(job).map_err(|error| error.is_disconnected()),
+            Self::Async(jobs) => jobs.try_send(job).map_err(|error| matches!(error, TrySendError::Closed(_))),
         }
     }
 }
 
+fn failed(error: String) -> AttemptOutcome {
+    AttemptOutcome::Failed(HandlerError::Failed(error))
+}
+
 fn ended() -> AttemptOutcome {
-    AttemptOutcome::Failed(HandlerError::Failed("the handler's thread has ended".to_owned()))
+    failed("the handler's thread has ended".to_owned())
 }
 
 /// A handler that blocks, on its thread.
@@ -443,9 +394,7 @@ impl Waiting {
         drop(tokio::spawn(async move {
             let delivery = timeout(allowed, guard_async(async { handler.deliver(&batch, form).await }));
             let outcome = tokio::select! {
-                outcome = delivery => outcome.unwrap_or_else(|_| {
-                    AttemptOutcome::Failed(HandlerError::Failed(format!("no answer within {allowed:?}")))
-                }),
+                outcome = delivery => outcome.unwrap_or_else(|_| failed(format!("no answer within {allowed:?}"))),
                 () = answer.closed() => return,
             };
             if matches!(outcome, AttemptOutcome::Panicked(_)) {
@@ -461,11 +410,11 @@ impl Waiting {
         if let Some(handler) = &*handler {
             return Ok(Arc::clone(handler));
         }
-        let mut opened = None;
-        match guard(|| (self.open)().map(|handler| opened = Some(handler))) {
-            AttemptOutcome::Delivered => Ok(Arc::clone(handler.insert(opened.expect("it was opened")))),
-            refused => Err(refused),
-        }
+        let opened = match catch_unwind(AssertUnwindSafe(|| (self.open)())) {
+            Ok(Ok(opened)) => opened,
+            refused => return Err(outcome(refused.map(|refused| refused.map(drop)))),
+        };
+        Ok(Arc::clone(handler.insert(opened)))
     }
 
     /// Closes the handler, if it was ever opened.

@@ -17,7 +17,7 @@ use super::{
     EngineError,
     conductor::{Auxiliaries, Conductor},
     handle::EngineHandle,
-    handlers::{self, OwnHandler, OwnSink, Statuses},
+    handlers::{Delivery, OwnHandler, OwnSink, Statuses},
     library::Library,
     options,
     running::RunningEngine,
@@ -171,11 +171,11 @@ impl EngineBuilder {
         let (journal, recovered) = open_journal(&config)?;
         let registry = Arc::new(Registry::default());
 
-        let delivery = handlers::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
-        let [board, controlled] = [delivery.board.clone(), delivery.board.clone()];
-        let statuses: Statuses = Arc::new(move || board.views());
+        let delivery = Delivery::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
+        let [viewed, controlled] = [delivery.handlers.clone(), delivery.handlers.clone()];
+        let statuses: Statuses = Arc::new(move || viewed.views());
         let control: HandlerControl = Arc::new(move |name, control| controlled.control(name, control));
-        let (router, options) = (delivery.router().clone(), config.subscribe);
+        let (router, options) = (delivery.handlers.router().clone(), config.subscribe);
         let hub = Hub::new(router, journal.clone(), Arc::clone(&registry), &cluster, options);
         let server = access.server_url();
         let state = |limits: &ConnectionLimits| {
@@ -199,7 +199,7 @@ impl EngineBuilder {
         let conductor = Arc::new(Conductor {
             access,
             registry,
-            router: delivery.router().clone(),
+            router: delivery.handlers.router().clone(),
             shared,
             delivery: Mutex::new(Some(delivery)),
             library: Mutex::new(library),

@@ -246,12 +246,7 @@ impl Conductor {
         let spec = &start.spec;
         let late = matches!(start.from, From::Nothing { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
-        let strangers = if let Some(before) = before.filter(|before| *before != spec.entry) {
-            self.router.add_successor(id, spec.info(), unit_options, before)
-        } else {
-            self.router.add_unit(id, spec.info(), unit_options);
-            Vec::new()
-        };
+        let strangers = self.router.add_unit(id, spec.info(), unit_options, before);
         let first = match start.from {
             From::Nothing { late } => First::Initial { late },
             From::Continue(_) => First::Done,

@@ -132,7 +132,7 @@ impl Conductor {
     fn tend(&self) {
         self.router.forget_units();
         if let Some(delivery) = &*lock(&self.delivery) {
-            delivery.report_losses();
+            delivery.handlers.report_losses();
         }
     }
 

@@ -30,7 +30,7 @@ use crate::{
     change::{Cause, Change},
     cloud_event::{Encoder, Formatter},
     config::{Config, HandlerConfig, TypePattern},
-    delivery::route::Route,
+    delivery::table::Route,
     discovery::{Assumed, Catalog, ObjectType},
     journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
     notification::Event,
@@ -216,10 +216,10 @@ fn left_out(entries: &[String], namespace: &str) -> String {
 
 impl DryHandler {
     fn new(config: &Config, handler: &HandlerConfig, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
-        let taken = config.resources.keys().filter(|entry| handler.takes(entry));
+        let taken: Vec<String> = config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect();
         Ok(Self {
             enabled: handler.enabled,
-            route: Route::new(&route(taken, &handler.options)).map_err(|error| error.to_string())?,
+            route: route(&taken, &handler.options, cluster)?,
             rules: rules(&handler.options, cluster)?,
             formatter: formatter(encoder, handler.options.format, handler.template.as_deref())?,
         })
@@ -237,7 +237,7 @@ impl DryHandler {
         if let Change::Added { cause: Cause::Replay, .. } = change {
             return Some("existing objects are shown only to this stream".to_owned());
         }
-        let changes = self.route.changes();
+        let changes = self.route.changes;
         if !changes.contains(change) {
             let is_initial = matches!(change, Change::Added { cause: Cause::Initial, .. });
             return Some(match kind {

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 #[cfg(any(test, feature = "testing"))]
-use super::handlers::Spot;
+use super::Spot;
 use super::{
     EngineError,
     conductor::Conductor,
@@ -186,7 +186,7 @@ impl EngineHandle {
     /// # Errors
     /// Fails if there is no handler of this name, or if the engine was stopped.
     pub fn control_handler(&self, name: &str, control: Control) -> Result<u64, EngineError> {
-        let answer = self.conductor.with_delivery(|delivery| delivery.board.control(name, control))?;
+        let answer = self.conductor.with_delivery(|delivery| delivery.handlers.control(name, control))?;
         answer.map(|(replayed, _)| replayed).ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
@@ -195,8 +195,8 @@ impl EngineHandle {
     /// # Errors
     /// Fails if there is no handler of this name, or if the engine was stopped.
     pub fn handler_synced(&self, name: &str) -> Result<bool, EngineError> {
-        let synced = self.conductor.with_delivery(|delivery| delivery.has_synced(name))?;
-        synced.ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
+        let status = self.conductor.with_delivery(|delivery| delivery.handlers.status(name))?;
+        status.map(|status| status.has_synced()).ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
     /// Returns a reader for each type that the entry `[resources.<name>]` matches and that was found so far. Readers
@@ -295,7 +295,7 @@ impl EngineHandle {
     /// Injects a fault into a handler.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
-        drop(self.conductor.with_delivery(|delivery| delivery.sabotage_handler(name, spot, harm)));
+        drop(self.conductor.with_delivery(|delivery| delivery.handlers.sabotage(name, spot, harm)));
     }
 }
 

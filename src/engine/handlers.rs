@@ -1,72 +1,67 @@
-//! Handlers of the configuration: their creation, changes and removal.
+//! Handlers of the configuration and of the program: their creation, changes and removal.
 
-pub(super) mod pace;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    sync::{Arc, Mutex, MutexGuard, TryLockError},
+    sync::{Arc, Mutex, TryLockError},
     time::Duration,
 };
 
 use actix::Recipient;
 use tokio::time::Instant;
 
-use self::pace::Pace;
 use super::{EngineError, StopReport, options, sinks};
-#[cfg(any(test, feature = "testing"))]
-use crate::supervisor::{
-    child::Heartbeat,
-    fault::{Fault, Harm, Moment},
-};
 use crate::{
-    change::Cause,
     cloud_event::{Encoder, Formatter, template::Template},
-    config::{self, Config, HandlerDefaults},
+    config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerDefaults, Initial, SinkConfig},
     delivery::{
         core::CoreOptions,
-        handlers::{self, Handlers, Leftover, Remove},
-        parts::{HandlerParts, HandlerSlot},
-        route::{Route, RouteOptions},
+        handlers::{HandlerOptions, Handlers, Leftover, Remove},
         router::Router,
+        schedule::ScheduleOptions,
         sink::Sink,
-        status::{Control, HandlerStatus, HandlerView},
-        table::Rerouted,
-        worker::{Open, Worker},
+        status::HandlerView,
+        table::Route,
+        worker::{Open, OpenAsync, Worker},
     },
     handler::{AsyncHandler, Handler, HandlerError, blackhole::Blackhole, file::FileHandler, stdout::Stdout},
-    journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId},
-    mutex::lock,
+    journal::{Bounds, ChangeSet, EventName, Journal, Move, UnitId},
     notification::Notification,
     object::FieldPath,
     registry::Registry,
     rules::{Rules, RulesOptions},
 };
 
+/// Number of events that a handler holds in addition to the batches in delivery. While some objects wait for a retry,
+/// it delivers the held events of other objects. Held events can no longer be coalesced.
+const WINDOW_EVENTS: usize = 1_000;
+/// Maximum bytes of bodies that a handler holds, or twice the largest batch if that is more.
+const WINDOW_BYTES: usize = 16 << 20;
+
 /// Function that returns the current views of the handlers.
 pub(super) type Statuses = Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>;
 
-/// Handler that a program adds.
-pub struct OwnHandler {
+/// Handler that a program adds. It gets the changes of all resources.
+pub(super) struct OwnHandler {
     /// Name of the handler, as in `/v1/handlers`.
-    pub name: String,
-    /// Names or globs of `[resources.*]` entries.
-    pub resources: Vec<String>,
+    pub(super) name: String,
     /// Events that it gets, and limits of its buffer.
-    pub options: HandlerDefaults,
+    pub(super) options: HandlerDefaults,
     /// Destination of its events.
-    pub sink: OwnSink,
+    pub(super) sink: OwnSink,
 }
 
 impl OwnHandler {
-    /// Creates a handler that gets the changes of all resources.
     pub(super) fn new(name: &str, options: HandlerDefaults, sink: OwnSink) -> Self {
-        Self { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
+        Self { name: name.to_owned(), options, sink }
     }
 }
 
 /// Destination of the events of a program's handler.
-pub enum OwnSink {
+pub(super) enum OwnSink {
     /// Actor that gets the next batch after its response to the last one.
     Actor(Recipient<Notification>),
     /// Code that may block, on a separate thread.
@@ -76,167 +71,76 @@ pub enum OwnSink {
 }
 
 /// Closure as a handler; an error is a failed attempt.
-pub type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
+pub(super) type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
 
-/// Status of all handlers.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StatusBoard {
-    handlers: Arc<Mutex<Vec<Arc<HandlerStatus>>>>,
-}
-
-impl StatusBoard {
-    pub(super) fn views(&self) -> Vec<HandlerView> {
-        let now = jiff::Timestamp::now();
-        self.lock().iter().map(|status| status.view(now)).collect()
-    }
-
-    /// Pauses, resumes or replays a handler; returns the number of replayed events, and the handler's view. Returns `None` if
-    /// no handler has this name.
-    pub(super) fn control(&self, name: &str, control: Control) -> Option<(u64, HandlerView)> {
-        let status = self.lock().iter().find(|status| status.name() == name).cloned()?;
-        let replayed = status.control(control);
-        tracing::info!(handler = name, ?control, replayed, "changed the handler on request");
-        Some((replayed, status.view(jiff::Timestamp::now())))
-    }
-
-    /// Adds the status of a handler, or replaces that of the same name.
-    fn show(&self, status: Arc<HandlerStatus>) {
-        let mut handlers = self.lock();
-        match handlers.iter_mut().find(|shown| shown.name() == status.name()) {
-            Some(shown) => *shown = status,
-            None => handlers.push(status),
-        }
-    }
-
-    fn remove(&self, name: &str) {
-        self.lock().retain(|status| status.name() != name);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<HandlerStatus>>> {
-        lock(&self.handlers)
-    }
-}
-
-/// Running handlers, the last stage of the stream.
+/// Running handlers, the last stage of the stream, and all that is needed to create more.
 pub(super) struct Delivery {
-    handlers: Handlers,
-    pub(super) board: StatusBoard,
-    maker: Maker,
-    running: BTreeMap<String, Running>,
-    /// Time limit for a removed handler to deliver its waiting events.
-    drain_within: Duration,
+    pub(super) handlers: Handlers,
+    /// Definitions of the handlers of the configuration. A handler with an unchanged definition is not touched.
+    plans: BTreeMap<String, HandlerConfig>,
+    /// Name of the cluster.
+    cluster: String,
+    encoder: Encoder,
+    /// Set if handlers may run programs.
+    allow_exec: bool,
+    hung_after: Duration,
 }
 
-/// Running handler.
-struct Running {
-    status: Arc<HandlerStatus>,
-    slot: HandlerSlot,
-    #[cfg(any(test, feature = "testing"))]
-    sink: Sink,
-    /// Plan from the configuration; a program's handler has none.
-    plan: Option<Plan>,
-}
-
-/// Definition of a handler. A handler with an unchanged plan is not touched.
-#[derive(Clone, Debug, PartialEq)]
-struct Plan {
-    sink: config::SinkConfig,
-    /// Names of `[resources.*]`.
-    resources: BTreeSet<String>,
-    options: HandlerDefaults,
-    template: Option<String>,
-    pace: Pace,
-    dead_letter: Option<String>,
-    takes_dead_letters: bool,
-}
-
-impl Plan {
-    /// Returns the plan of each enabled handler. A handler still takes what is left of entries that it took before and that
-    /// no longer exist.
-    fn all(config: &Config, running: &BTreeMap<String, Running>) -> BTreeMap<String, Self> {
-        let enabled = || config.handlers.iter().filter(|(_, handler)| handler.enabled);
-        let is_enabled = |name: &String| enabled().any(|(other, _)| other == name);
-        let feeds = |name: &str| enabled().any(|(_, handler)| handler.dead_letter.as_deref() == Some(name));
-        let taken_before = |name: &String| {
-            let plan = running.get(name).and_then(|running| running.plan.as_ref());
-            plan.into_iter().flat_map(|plan| &plan.resources)
-        };
-        let plan = |(name, handler): (&String, &config::HandlerConfig)| {
-            let taken = config.resources.keys().filter(|entry| handler.takes(entry));
-            let no_more = taken_before(name).filter(|entry| !config.resources.contains_key(*entry));
-            let resources: BTreeSet<String> = taken.chain(no_more).cloned().collect();
-            let plan = Self {
-                sink: handler.sink.clone(),
-                resources,
-                options: handler.options.clone(),
-                template: handler.template.clone(),
-                pace: Pace::of(handler),
-                dead_letter: handler.dead_letter.clone().filter(is_enabled),
-                takes_dead_letters: feeds(name),
-            };
-            (name.clone(), plan)
-        };
-        enabled().map(plan).collect()
-    }
-
-    /// Returns true if the handler can keep its sink, because only its events differ.
-    fn keeps_its_sink(&self, before: &Self) -> bool {
-        self.sink == before.sink
-            && self.pace == before.pace
-            && self.options.retry == before.options.retry
-            && self.options.format == before.options.format
-            && self.template == before.template
-            && self.dead_letter == before.dead_letter
-            && self.takes_dead_letters == before.takes_dead_letters
-    }
-}
-
-/// Prepared change that can no longer fail.
+/// Prepared change of a handler that can no longer fail.
 struct Step {
     name: String,
-    kind: StepKind,
+    plan: HandlerConfig,
     route: Route,
-    plan: Plan,
-}
-
-enum StepKind {
-    Add(Sink),
-    Replace(Sink),
-    Reroute,
-}
-
-/// Part of a handler in which a fault is injected.
-#[cfg(any(test, feature = "testing"))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
-    /// Actor of the handler, at once.
-    Actor,
-    /// Thread of the handler, with the next batch.
-    Thread,
+    /// Sink of a handler that is added or replaced; `None` if only its events change.
+    sink: Option<Sink>,
 }
 
 impl Delivery {
+    /// Starts the enabled handlers, on the current arbiter.
+    pub(super) fn start(
+        config: &Config,
+        cluster: &str,
+        journal: &Journal,
+        own_handlers: Vec<OwnHandler>,
+        allow_exec: bool,
+    ) -> Result<Self, EngineError> {
+        let supervision = options::supervisor(&config.supervision);
+        let mut delivery = Self {
+            handlers: Handlers::new(Router::new(journal.clone()), supervision),
+            plans: BTreeMap::new(),
+            cluster: cluster.to_owned(),
+            encoder: Encoder::new(cluster, journal.id()),
+            allow_exec,
+            hung_after: supervision.hung_after,
+        };
+        // Every step that can fail precedes the first actor.
+        let steps = delivery.prepare(config)?;
+        let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
+        let own = |handler: OwnHandler| {
+            let is_taken = !taken.insert(handler.name.clone());
+            delivery.own(handler, is_taken)
+        };
+        let own: Vec<_> = own_handlers.into_iter().map(own).collect::<Result<_, _>>()?;
+        delivery.carry_out(steps)?;
+        for options in own {
+            delivery.put(options)?;
+        }
+        Ok(delivery)
+    }
+
     /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns in order which units have to
     /// introduce or dismiss which reader; the caller must repeat this for units that were not running. Call it before the
     /// units of a new entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
     ///
     /// # Errors
-    /// Fails, without any change, if a new sink cannot be created or if the engine is stopping.
+    /// Fails, without any change, if a new sink cannot be created.
     pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        if self.handlers.is_stopping() {
-            return Err(EngineError::Stopping);
-        }
-        let plans = Plan::all(config, &self.running);
-        let steps = self.maker.prepare(&self.running, plans.clone())?;
-        self.drain_within = config.shutdown_timeout;
-        let is_gone = |(name, running): &(&String, &Running)| running.plan.is_some() && !plans.contains_key(*name);
-        let gone: Vec<_> = self.running.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        let steps = self.prepare(config)?;
         let moves = self.carry_out(steps)?;
-        for name in gone {
-            self.running.remove(&name);
-            self.board.remove(&name);
+        let is_gone = |name: &String, _: &mut _| !config.handlers.get(name).is_some_and(|handler| handler.enabled);
+        for (name, _) in self.plans.extract_if(.., is_gone) {
             tracing::info!(handler = name, "removing the handler");
-            self.handlers.remove(&name, Remove::Drain(Instant::now() + self.drain_within));
+            self.handlers.remove(&name, Remove::Drain(Instant::now() + config.shutdown_timeout));
         }
         Ok(moves)
     }
@@ -244,125 +148,164 @@ impl Delivery {
     /// Adds a program's handler to the running engine (S-5).
     ///
     /// # Errors
-    /// Fails if the name is taken, a glob is invalid, no thread can be started, or the engine is stopping (S-6).
-    pub(super) fn add_own(&mut self, handler: OwnHandler) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        if self.handlers.is_stopping() {
-            return Err(EngineError::Stopping);
-        }
-        let taken = self.running.keys().cloned().collect();
-        self.start_handler(self.maker.own(handler, &taken)?)
+    /// Fails if the name is taken, or no thread can be started.
+    pub(super) fn add_own(&self, handler: OwnHandler) -> Result<Vec<(UnitId, Move)>, EngineError> {
+        let is_taken = self.handlers.status(&handler.name).is_some();
+        self.put(self.own(handler, is_taken)?)
     }
 
     /// Removes a program's handler: its current call ends, and waiting events are dropped. An unknown name has no
     /// effect (S-7).
-    pub(super) fn remove_own(&mut self, name: &str) {
-        if self.running.get(name).is_some_and(|running| running.plan.is_none()) {
-            self.running.remove(name);
-            self.board.remove(name);
+    pub(super) fn remove_own(&self, name: &str) {
+        if !self.plans.contains_key(name) {
             self.handlers.remove(name, Remove::Discard);
         }
     }
 
-    /// Returns true if a handler has finished the initial state of everything that it takes (S-8); `None` for an
-    /// unknown name.
-    pub(super) fn has_synced(&self, name: &str) -> Option<bool> {
-        self.running.get(name).map(|running| running.status.has_synced())
+    /// Prepares the changes from the current handlers to those of a configuration; changes nothing.
+    fn prepare(&self, config: &Config) -> Result<Vec<Step>, EngineError> {
+        let mut steps = Vec::new();
+        for (name, plan) in self.plans(config) {
+            let refused = |error: String| EngineError::Handler { name: name.clone(), error };
+            let before = self.plans.get(&name);
+            if before == Some(&plan) {
+                continue;
+            }
+            if before.is_none() && self.handlers.status(&name).is_some() {
+                return Err(refused("the program has a handler of this name: use another".to_owned()));
+            }
+            let route = route(&plan.resources, &plan.options, &self.cluster).map_err(refused)?;
+            let sink = match before {
+                Some(before) if keeps_its_sink(before, &plan) => None,
+                _ => Some(self.sink(&name, &plan, before.is_none()).map_err(|error| refused(error.to_string()))?),
+            };
+            steps.push(Step { name, plan, route, sink });
+        }
+        Ok(steps)
+    }
+
+    /// Returns the definition of each enabled handler, with the names of its entries in place of patterns. A handler still
+    /// takes what is left of entries that it took before and that no longer exist.
+    fn plans(&self, config: &Config) -> BTreeMap<String, HandlerConfig> {
+        let is_enabled = |name: &String| config.handlers.get(name).is_some_and(|handler| handler.enabled);
+        let enabled = config.handlers.iter().filter(|(_, handler)| handler.enabled);
+        let plan = |(name, handler): (&String, &HandlerConfig)| {
+            let taken = config.resources.keys().filter(|entry| handler.takes(entry));
+            let before = self.plans.get(name).into_iter().flat_map(|plan| &plan.resources);
+            let no_more = before.filter(|entry| !config.resources.contains_key(*entry));
+            let resources: BTreeSet<_> = taken.chain(no_more).cloned().collect();
+            let dead_letter = handler.dead_letter.clone().filter(is_enabled);
+            let plan = HandlerConfig { resources: resources.into_iter().collect(), dead_letter, ..handler.clone() };
+            (name.clone(), plan)
+        };
+        enabled.map(plan).collect()
     }
 
     fn carry_out(&mut self, steps: Vec<Step>) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        // Dead letters are reached through the slots of all handlers, the new ones included.
-        let names = steps.iter().map(|step| &step.name);
-        let slots: BTreeMap<_, _> = names
-            .map(|name| (name.clone(), self.running.get(name).map(|running| running.slot.clone()).unwrap_or_default()))
-            .chain(self.running.iter().map(|(name, running)| (name.clone(), running.slot.clone())))
-            .collect();
         let mut moves = Vec::new();
-        for Step { name, kind, route, plan } in steps {
-            let sink = match kind {
-                StepKind::Reroute => {
-                    let Some((reader, rerouted)) = self.handlers.reroute(&name, route, bounds(&plan.options)) else {
-                        continue; // the handler has ended
-                    };
-                    moves.extend(moves_of(reader, &rerouted));
-                    self.running.get_mut(&name).expect("it is rerouted because it runs").plan = Some(plan);
-                    continue;
-                }
-                StepKind::Add(sink) | StepKind::Replace(sink) => sink,
-            };
-            let made = Made {
-                kind: (&plan.sink).into(),
-                route,
-                options: plan.options.clone(),
-                pace: plan.pace.clone(),
-                sink,
-                slot: slots[&name].clone(),
-                dead_letter: plan.dead_letter.as_ref().and_then(|name| slots.get(name)).cloned(),
-                takes_dead_letters: plan.takes_dead_letters,
-                plan: Some(plan),
-                name,
-            };
-            moves.extend(self.start_handler(made)?);
+        for Step { name, plan, route, sink } in steps {
+            moves.extend(match sink {
+                Some(sink) => self.put(self.planned(&name, &plan, route, sink))?,
+                None => self.handlers.reroute(&name, route, bounds(&plan.options)),
+            });
+            self.plans.insert(name, plan);
         }
         Ok(moves)
     }
 
-    /// Starts a handler, or replaces the one of the same name.
-    fn start_handler(&mut self, made: Made) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        let Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan } = made;
-        // A handler stays paused when it is replaced.
-        let pause = self.running.get(&name).map(|running| running.status.switch().clone()).unwrap_or_default();
-        let status = Arc::new(HandlerStatus::with_switch(&name, kind, pause));
-        let bounds = bounds(&options);
-        let core = CoreOptions {
-            schedule: pace.schedule(&bounds),
-            retry: options.retry,
-            rate: pace.rate,
-            smallest: sink.smallest_form(),
-            can_cancel: sink.can_cancel(),
-            patience: self.maker.hung_after,
-        };
-        let parts = HandlerParts { core, sink: sink.clone(), dead_letter, status: Arc::clone(&status) };
-        let handler = || handlers::DeliveryOptions {
-            name: name.clone(),
-            route: route.clone(),
-            bounds,
-            parts: parts.clone(),
-            slot: slot.clone(),
-            takes_dead_letters,
-            is_pipe: kind == "stdout",
-        };
-        let replaced = self.running.get(&name).and_then(|_| self.handlers.replace(handler()));
-        let (reader, moves) = if let Some((reader, rerouted)) = replaced {
-            (reader, moves_of(reader, &rerouted))
-        } else {
-            let refused =
-                |error: OpenReaderError| EngineError::Handler { name: name.clone(), error: error.to_string() };
-            let (reader, joins) = self.handlers.add(handler()).map_err(refused)?;
-            let cause = (options.initial == config::Initial::Send).then_some(Cause::Replay);
-            let join = Move { reader, kind: MoveKind::Join(cause) };
-            (reader, joins.into_iter().map(|unit| (unit, join)).collect())
-        };
-        status.attach(self.router().clone(), reader);
-        self.board.show(Arc::clone(&status));
-        let running = Running {
-            status,
-            slot,
-            #[cfg(any(test, feature = "testing"))]
-            sink,
-            plan,
-        };
-        self.running.insert(name, running);
-        Ok(moves)
+    fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Move)>, EngineError> {
+        let name = options.name.clone();
+        self.handlers.put(options).map_err(|error| EngineError::Handler { name, error: error.to_string() })
     }
 
-    /// Returns the router of the handlers' readers.
-    pub(super) fn router(&self) -> &Router {
-        self.handlers.router()
+    /// Returns a handler of the configuration.
+    fn planned(&self, name: &str, plan: &HandlerConfig, route: Route, sink: Sink) -> HandlerOptions {
+        let mut core = self.core(&plan.options, &plan.batch(), plan.concurrency(), &sink);
+        core.rate = plan.rate_limit;
+        core.schedule.distinct = match &plan.sink {
+            SinkConfig::Nats(nats) => nats.jetstream.is_some(),
+            sink => matches!(sink, SinkConfig::Kafka(_)),
+        };
+        let (bounds, dead_letter) = (bounds(&plan.options), plan.dead_letter.clone());
+        HandlerOptions { name: name.to_owned(), kind: (&plan.sink).into(), route, bounds, core, sink, dead_letter }
     }
 
-    /// Logs events that were dropped since the last call.
-    pub(super) fn report_losses(&self) {
-        self.handlers.report_losses();
+    /// Creates a program's handler.
+    fn own(&self, handler: OwnHandler, is_taken: bool) -> Result<HandlerOptions, EngineError> {
+        let OwnHandler { name, options, sink } = handler;
+        let refused = |error: String| EngineError::Handler { name: name.clone(), error };
+        if is_taken {
+            return Err(refused("a handler of this name exists already: use another name".to_owned()));
+        }
+        let route = route(&["*".to_owned()], &options, &self.cluster).map_err(refused)?;
+        let thread = |open| {
+            let worker = Worker::new(&name, self.hung_after, open).start();
+            worker.map(Sink::Thread).map_err(|error| refused(error.to_string()))
+        };
+        let is_concurrent = matches!(sink, OwnSink::Async(_)) && options.order != DeliveryOrder::Total;
+        let concurrency = if is_concurrent { options.concurrency } else { 1 };
+        let (kind, sink) = match sink {
+            OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
+            OwnSink::Closure(closure) => {
+                let closure = Arc::new(Mutex::new(closure));
+                ("closure", thread(Open::Blocking(Arc::new(move || Ok(boxed(Closure(Arc::clone(&closure)))))))?)
+            }
+            OwnSink::Async(handler) => {
+                let open: OpenAsync = Arc::new(move || Ok(Arc::clone(&handler)));
+                ("async", thread(waits(open, concurrency, &options))?)
+            }
+        };
+        let core = self.core(&options, &Batch::WHAT_WAITS, concurrency, &sink);
+        Ok(HandlerOptions { name, kind, route, bounds: bounds(&options), core, sink, dead_letter: None })
+    }
+
+    /// Returns the options of a core, within the limits of the buffer.
+    fn core(&self, options: &HandlerDefaults, batch: &Batch, concurrency: u32, sink: &Sink) -> CoreOptions {
+        let (batch_events, batch_bytes, concurrency) =
+            (size(batch.max_events), size(batch.max_bytes), concurrency as usize);
+        let in_delivery = batch_events.saturating_mul(concurrency);
+        let schedule = ScheduleOptions {
+            order: options.order,
+            concurrency,
+            distinct: false,
+            batch_events,
+            batch_bytes,
+            linger: batch.timeout,
+            window_events: in_delivery.saturating_add(WINDOW_EVENTS).min(bounds(options).max_events),
+            window_bytes: batch_bytes.saturating_mul(2).max(WINDOW_BYTES),
+        };
+        let (retry, is_async) = (options.retry, sink.is_async());
+        CoreOptions { schedule, retry, rate: None, is_async, patience: self.hung_after }
+    }
+
+    /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
+    fn sink(&self, name: &str, plan: &HandlerConfig, is_first: bool) -> io::Result<Sink> {
+        let formatter =
+            || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);
+        let waits = |open| waits(open, plan.concurrency(), &plan.options);
+        let open = match &plan.sink {
+            SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
+            SinkConfig::Stdout => {
+                let formatter = formatter()?;
+                Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
+            }
+            SinkConfig::Webhook(options) => waits(sinks::webhook(options, plan, formatter()?)?),
+            SinkConfig::Nats(options) => waits(sinks::nats(options, &self.cluster, formatter()?)?),
+            SinkConfig::Exec(_) if !self.allow_exec => {
+                return Err(io::Error::other("running programs is not allowed by default: start with --allow-exec"));
+            }
+            SinkConfig::Exec(options) => waits(sinks::exec(options, name, &self.cluster, formatter()?)?),
+            SinkConfig::Kafka(options) => waits(sinks::kafka(options, &self.cluster, plan, formatter()?)?),
+            SinkConfig::File(options) => {
+                let (options, formatter) = (options.clone(), formatter()?);
+                FileHandler::check(&options).map_err(|error| {
+                    io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
+                })?;
+                Open::Blocking(Arc::new(move || Ok(boxed(FileHandler::new(options.clone(), formatter.clone())?))))
+            }
+        };
+        let worker = Worker::new(name, self.hung_after, open);
+        Ok(Sink::Thread(if is_first { worker.start()? } else { worker }))
     }
 
     /// Delivers waiting events until the deadline, and closes the handlers.
@@ -378,176 +321,24 @@ impl Delivery {
         };
         StopReport { undelivered: leftovers.into_iter().map(named).collect() }
     }
-
-    /// Injects a fault into a handler.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
-        match self.running.get(name) {
-            Some(Running { sink: Sink::Thread(worker), .. }) if spot == Spot::Thread => worker.sabotage(harm),
-            Some(running) => {
-                if let Some(contact) = running.slot.get() {
-                    drop(contact.heartbeats.try_send(Heartbeat(Fault::new(harm, Moment::Now))));
-                }
-            }
-            None => {}
-        }
-    }
 }
 
-/// Starts the enabled handlers, on the current arbiter.
-pub(super) fn start(
-    config: &Config,
-    cluster: &str,
-    journal: &Journal,
-    own_handlers: Vec<OwnHandler>,
-    allow_exec: bool,
-) -> Result<Delivery, EngineError> {
-    let supervision = options::supervisor(&config.supervision);
-    let maker = Maker {
-        cluster: cluster.to_owned(),
-        encoder: Encoder::new(cluster, journal.id()),
-        allow_exec,
-        hung_after: supervision.hung_after,
-    };
-    // Every step that can fail precedes the first actor.
-    let steps = maker.prepare(&BTreeMap::new(), Plan::all(config, &BTreeMap::new()))?;
-    let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
-    let mut own = Vec::new();
-    for handler in own_handlers {
-        let made = maker.own(handler, &taken)?;
-        taken.insert(made.name.clone());
-        own.push(made);
-    }
-    let handlers = Handlers::new(Router::new(journal.clone()), supervision);
-    let (board, running, drain_within) = (StatusBoard::default(), BTreeMap::new(), config.shutdown_timeout);
-    let mut delivery = Delivery { handlers, board, maker, running, drain_within };
-    delivery.carry_out(steps)?;
-    for made in own {
-        delivery.start_handler(made)?;
-    }
-    Ok(delivery)
+/// Returns true if a handler can keep its sink, because only its events differ.
+fn keeps_its_sink(before: &HandlerConfig, plan: &HandlerConfig) -> bool {
+    let HandlerDefaults { order, timeout, format, retry, .. } = plan.options;
+    let options = &before.options;
+    plan.sink == before.sink
+        && plan.batch() == before.batch()
+        && plan.concurrency() == before.concurrency()
+        && plan.rate_limit == before.rate_limit
+        && (order, timeout, format, retry) == (options.order, options.timeout, options.format, options.retry)
+        && plan.template == before.template
+        && plan.dead_letter == before.dead_letter
 }
 
-/// Factory of handlers.
-struct Maker {
-    /// Name of the cluster.
-    cluster: String,
-    encoder: Encoder,
-    /// Set if handlers may run programs.
-    allow_exec: bool,
-    hung_after: Duration,
-}
-
-/// Handler that was created but not started.
-struct Made {
-    name: String,
-    kind: &'static str,
-    route: Route,
-    options: HandlerDefaults,
-    pace: Pace,
-    sink: Sink,
-    slot: HandlerSlot,
-    dead_letter: Option<HandlerSlot>,
-    takes_dead_letters: bool,
-    plan: Option<Plan>,
-}
-
-impl Maker {
-    /// Creates everything that the planned handlers need; changes nothing.
-    fn prepare(
-        &self,
-        running: &BTreeMap<String, Running>,
-        plans: BTreeMap<String, Plan>,
-    ) -> Result<Vec<Step>, EngineError> {
-        let mut steps = Vec::new();
-        for (name, plan) in plans {
-            let refused = |error: String| EngineError::Handler { name: name.clone(), error };
-            let make = |is_first| self.sink(&name, &plan, is_first).map_err(|error| refused(error.to_string()));
-            let kind = match running.get(&name).map(|running| &running.plan) {
-                None => StepKind::Add(make(true)?),
-                Some(None) => return Err(refused("the program has a handler of this name: use another".to_owned())),
-                Some(Some(before)) if *before == plan => continue,
-                Some(Some(before)) if plan.keeps_its_sink(before) => StepKind::Reroute,
-                Some(Some(_)) => StepKind::Replace(make(false)?),
-            };
-            let route = self.route(&plan.resources, &plan.options).map_err(&refused)?;
-            steps.push(Step { name, kind, route, plan });
-        }
-        Ok(steps)
-    }
-
-    /// Creates a program's handler.
-    fn own(&self, handler: OwnHandler, taken: &BTreeSet<String>) -> Result<Made, EngineError> {
-        let OwnHandler { name, resources, options, sink } = handler;
-        let refused = |error: String| EngineError::Handler { name: name.clone(), error };
-        if taken.contains(&name) {
-            return Err(refused("a handler of this name exists already: use another name".to_owned()));
-        }
-        let route = self.route(&resources, &options).map_err(refused)?;
-        let pace = Pace::own(&sink, &options);
-        let thread = |open| {
-            let worker = Worker::spawn(&name, self.hung_after, open);
-            worker.map(Sink::Thread).map_err(|error| refused(error.to_string()))
-        };
-        let (kind, sink) = match sink {
-            OwnSink::Async(handler) => ("async", thread(pace.opens(Arc::new(move || Ok(Arc::clone(&handler)))))?),
-            OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
-            OwnSink::Closure(closure) => {
-                let closure = Arc::new(Mutex::new(closure));
-                ("closure", thread(Open::Blocking(Arc::new(move || Ok(boxed(Closure(Arc::clone(&closure)))))))?)
-            }
-        };
-        let (slot, dead_letter, takes_dead_letters, plan) = (HandlerSlot::default(), None, false, None);
-        Ok(Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan })
-    }
-
-    /// Returns the route of a handler, which decides its events. The error describes an invalid option.
-    fn route<'a>(
-        &self,
-        resources: impl IntoIterator<Item = &'a String>,
-        options: &HandlerDefaults,
-    ) -> Result<Route, String> {
-        let rules = rules(options, &self.cluster)?;
-        let route = Route::new(&route(resources, options)).map_err(|error| error.to_string())?;
-        Ok(route.with_rules(rules))
-    }
-
-    /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
-    fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
-        let formatter =
-            || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);
-        let open = match &plan.sink {
-            config::SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
-            config::SinkConfig::Stdout => {
-                let formatter = formatter()?;
-                Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
-            }
-            config::SinkConfig::Webhook(options) => plan.pace.opens(sinks::webhook(options, &plan.pace, formatter()?)?),
-            config::SinkConfig::Nats(options) => plan.pace.opens(sinks::nats(options, &self.cluster, formatter()?)?),
-            config::SinkConfig::Exec(_) if !self.allow_exec => {
-                return Err(io::Error::other("running programs is not allowed by default: start with --allow-exec"));
-            }
-            config::SinkConfig::Exec(options) => {
-                plan.pace.opens(sinks::exec(options, name, &self.cluster, formatter()?)?)
-            }
-            config::SinkConfig::Kafka(options) => {
-                plan.pace.opens(sinks::kafka(options, &self.cluster, &plan.pace, formatter()?)?)
-            }
-            config::SinkConfig::File(options) => {
-                let (options, formatter) = (options.clone(), formatter()?);
-                FileHandler::check(&options).map_err(|error| {
-                    io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
-                })?;
-                Open::Blocking(Arc::new(move || Ok(boxed(FileHandler::new(options.clone(), formatter.clone())?))))
-            }
-        };
-        let worker = if is_first {
-            Worker::spawn(name, self.hung_after, open)?
-        } else {
-            Worker::reserve(name, self.hung_after, open)
-        };
-        Ok(Sink::Thread(worker))
-    }
+/// Returns the opener of a handler that waits without blocking.
+fn waits(open: OpenAsync, concurrency: u32, options: &HandlerDefaults) -> Open {
+    Open::Async { open, concurrency: concurrency as usize, timeout: options.timeout }
 }
 
 /// Program's closure, shared by all threads that its handler ever has.
@@ -564,21 +355,13 @@ impl Handler for Closure {
     }
 }
 
-/// Returns the moves that a changed route requires from running units.
-fn moves_of(reader: ReaderId, rerouted: &Rerouted) -> Vec<(UnitId, Move)> {
-    let leave = Move { reader, kind: MoveKind::Leave };
-    let join = Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
-    let leaves = rerouted.leaves.iter().map(|unit| (*unit, leave));
-    leaves.chain(rerouted.joins.iter().map(|unit| (*unit, join))).collect()
-}
-
 fn bounds(options: &HandlerDefaults) -> Bounds {
     let buffer = &options.buffer;
-    Bounds {
-        max_events: usize::try_from(buffer.max_events).unwrap_or(usize::MAX),
-        max_bytes: usize::try_from(buffer.max_bytes).unwrap_or(usize::MAX),
-        when_full: buffer.when_full,
-    }
+    Bounds { max_events: size(buffer.max_events), max_bytes: size(buffer.max_bytes), when_full: buffer.when_full }
+}
+
+fn size(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 /// Compiles the rules of a handler; the error describes an invalid rule.
@@ -606,17 +389,26 @@ pub(super) fn formatter(
     }
 }
 
-/// Returns the changes that a handler gets before its rules are applied.
-pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerDefaults) -> RouteOptions {
-    let changes = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
-    RouteOptions {
-        resources: resources.into_iter().cloned().collect(),
-        on: changes.fold(ChangeSet::default(), ChangeSet::with),
-        initial: options.initial == config::Initial::Send,
-        catch_up: options.catch_up,
-        deliver_unchanged: options.deliver_unchanged,
-        resync: options.resync,
-    }
+/// Returns the route of a handler, which decides its events. The error describes an invalid option.
+pub(super) fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Result<Route, String> {
+    let resources = resources.iter().map(String::as_str);
+    let route = Route::new(resources, changes(options), options.resync).map_err(|error| error.to_string())?;
+    Ok(route.with_rules(rules(options, cluster)?))
+}
+
+/// Returns the changes that a handler gets before its rules are applied. Skipped initial objects count as added: their next
+/// event is an update or a deletion (I2).
+fn changes(options: &HandlerDefaults) -> ChangeSet {
+    let on = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
+    let on = on.fold(ChangeSet::default(), ChangeSet::with);
+    let (added, updated) = (on.has(ChangeSet::ADDED), on.has(ChangeSet::UPDATED));
+    let switches = [
+        (ChangeSet::INITIAL, added && options.initial == Initial::Send),
+        (ChangeSet::DOWNTIME, options.catch_up),
+        (ChangeSet::UNCHANGED, updated && options.deliver_unchanged),
+        (ChangeSet::RESYNC, updated && !options.resync.is_zero()),
+    ];
+    switches.into_iter().filter(|(_, is_on)| *is_on).fold(on, |all, (kind, _)| all.with(kind))
 }
 
 fn boxed(handler: impl Handler) -> Box<dyn Handler> {

@@ -2,17 +2,17 @@
 
 use std::{io, sync::Arc};
 
-use super::handlers::pace::Pace;
 use crate::{
     cloud_event::Formatter,
-    config::{ExecSink, KafkaSink, NatsSink, WebhookSink},
+    config::{ExecSink, HandlerConfig, KafkaSink, NatsSink, WebhookSink},
     delivery::worker::OpenAsync,
     handler::{AsyncHandler, exec::Exec, webhook::Webhook},
 };
 
 /// Creates a webhook. A request contains several events if its batches may.
-pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
-    let options = sink.options(pace.batch.max_events > 1, pace.timeout).map_err(|problems| refused(&problems))?;
+pub(super) fn webhook(sink: &WebhookSink, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
+    let options = sink.options(plan.batch().max_events > 1, plan.options.timeout);
+    let options = options.map_err(|problems| refused(&problems))?;
     let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
     Ok(Arc::new(move || Ok(Arc::clone(&webhook))))
 }
@@ -39,15 +39,20 @@ pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Format
 
 /// Creates a handler for Kafka, for the cluster of this name; it connects with its first batch.
 #[cfg(feature = "kafka")]
-pub(super) fn kafka(sink: &KafkaSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
-    let is_total = pace.order == crate::config::DeliveryOrder::Total;
-    let options = sink.options(cluster, pace.timeout, is_total).map_err(|problems| refused(&problems))?;
+pub(super) fn kafka(
+    sink: &KafkaSink,
+    cluster: &str,
+    plan: &HandlerConfig,
+    formatter: Formatter,
+) -> io::Result<OpenAsync> {
+    let is_total = plan.options.order == crate::config::DeliveryOrder::Total;
+    let options = sink.options(cluster, plan.options.timeout, is_total).map_err(|problems| refused(&problems))?;
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
 }
 
 /// Fails with the missing features.
 #[cfg(not(feature = "kafka"))]
-pub(super) fn kafka(sink: &KafkaSink, _: &str, _: &Pace, _: Formatter) -> io::Result<OpenAsync> {
+pub(super) fn kafka(sink: &KafkaSink, _: &str, _: &HandlerConfig, _: Formatter) -> io::Result<OpenAsync> {
     Err(refused(&sink.unready()))
 }
 

@@ -81,7 +81,6 @@ const CORES: &[&str] = &[
     "delivery/attempts.rs",
     "delivery/core.rs",
     "delivery/pace.rs",
-    "delivery/route.rs",
     "delivery/schedule.rs",
     "delivery/table.rs",
     "engine/dry_run.rs",

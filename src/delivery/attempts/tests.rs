@@ -33,17 +33,17 @@ fn retry_delays_double_and_jitter_shortens_them() {
 #[test]
 fn failed_batch_is_retried_until_given_up() {
     let mut delivery = Attempts::new(policy(), 3, Form::Whole);
-    assert_eq!(delivery.step(), AttemptStep::Attempt(0..3, Form::Whole));
+    assert_eq!(*delivery.step(), AttemptStep::Attempt(0..3, Form::Whole));
     delivery.finished(failed(), Duration::from_secs(100), 0.0);
-    assert_eq!(delivery.step(), AttemptStep::Wait(Duration::from_secs(1)));
+    assert_eq!(*delivery.step(), AttemptStep::Wait(Duration::from_secs(101)));
     delivery.waited();
     delivery.finished(failed(), Duration::from_secs(159), 0.0);
-    assert_eq!(delivery.step(), AttemptStep::Wait(Duration::from_secs(2)));
+    assert_eq!(*delivery.step(), AttemptStep::Wait(Duration::from_secs(161)));
     delivery.waited();
     delivery.finished(failed(), Duration::from_secs(160), 0.0);
-    assert_eq!(delivery.step(), AttemptStep::GiveUp(0..3, GiveUp::Expired("down".into())));
+    assert_eq!(*delivery.step(), AttemptStep::GiveUp(0..3, GiveUp::Expired("down".into())));
     delivery.given_up();
-    assert_eq!(delivery.step(), AttemptStep::Done);
+    assert_eq!(*delivery.step(), AttemptStep::Done);
 }
 
 /// Rule: S-9.
@@ -105,7 +105,7 @@ fn busy_delay_is_respected_up_to_limit() {
         let mut delivery = Attempts::new(policy(), 1, Form::Whole);
         let busy = HandlerError::Busy { reason: "429".into(), retry_after };
         delivery.finished(AttemptOutcome::Failed(busy), Duration::ZERO, 0.0);
-        delivery.step()
+        delivery.step().clone()
     };
     assert_eq!(wait(Duration::from_mins(5)), AttemptStep::Wait(Duration::from_mins(5)), "longer than `retry.max`");
     assert_eq!(wait(Duration::from_millis(1)), AttemptStep::Wait(Duration::from_secs(1)), "no sooner than a failure");
@@ -133,19 +133,19 @@ fn every_outcome_leads_to_its_step() {
             (&busy, AttemptStep::Wait(hour)),
             (&too_large, form.smaller().map_or_else(|| give_up(GiveUp::TooLarge), smaller)),
             (&rejected, give_up(GiveUp::Rejected)),
-            (&closed, AttemptStep::Closed(0..1, error())),
+            (&closed, AttemptStep::Closed(error())),
             (&panicked, AttemptStep::Wait(second)),
         ];
         for (outcome, expected) in cases {
             let mut delivery = Attempts::new(policy(), 1, Reference);
-            while delivery.step() != AttemptStep::Attempt(0..1, form) {
+            while *delivery.step() != AttemptStep::Attempt(0..1, form) {
                 delivery.finished(too_large.clone(), Duration::ZERO, 0.0);
             }
             delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
-            assert_eq!(delivery.step(), expected, "one event, {form:?}, {outcome:?}");
+            assert_eq!(*delivery.step(), expected, "one event, {form:?}, {outcome:?}");
             if let AttemptStep::Wait(_) = expected {
                 delivery.waited();
-                assert_eq!(delivery.step(), AttemptStep::Attempt(0..1, form), "the same attempt again");
+                assert_eq!(*delivery.step(), AttemptStep::Attempt(0..1, form), "the same attempt again");
             }
         }
     }
@@ -156,13 +156,13 @@ fn every_outcome_leads_to_its_step() {
         (busy, AttemptStep::Wait(hour)),
         (too_large, half()),
         (rejected, half()),
-        (closed, AttemptStep::Closed(0..4, error())),
+        (closed, AttemptStep::Closed(error())),
         (panicked, half()),
     ];
     for (outcome, expected) in cases {
         let mut delivery = Attempts::new(policy(), 4, Reference);
         delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
-        assert_eq!(delivery.step(), expected, "four events, {outcome:?}");
+        assert_eq!(*delivery.step(), expected, "four events, {outcome:?}");
     }
 }
 
@@ -170,8 +170,8 @@ fn every_outcome_leads_to_its_step() {
 fn closed_sink_ends_handler() {
     let mut delivery = Attempts::new(policy(), 2, Form::Whole);
     delivery.finished(AttemptOutcome::Failed(HandlerError::Closed("pipe".into())), Duration::ZERO, 0.0);
-    assert_eq!(delivery.step(), AttemptStep::Closed(0..2, "pipe".into()));
-    assert_eq!(Attempts::new(policy(), 0, Form::Whole).step(), AttemptStep::Done);
+    assert_eq!(*delivery.step(), AttemptStep::Closed("pipe".into()));
+    assert_eq!(*Attempts::new(policy(), 0, Form::Whole).step(), AttemptStep::Done);
 }
 
 /// Delivered events, given-up events, and the attempts.
@@ -183,7 +183,7 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
     let mut delivery = Attempts::new(policy(), len, smallest);
     let mut now = Duration::ZERO;
     loop {
-        match delivery.step() {
+        match delivery.step().clone() {
             AttemptStep::Attempt(range, form) => {
                 assert_eq!(range.start, delivered.len() + given_up.len(), "in order, each once");
                 assert!(form <= smallest && (range.len() == 1 || form == Form::Whole));
@@ -197,8 +197,8 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
                 }
                 delivery.finished(outcome, now, 0.5);
             }
-            AttemptStep::Wait(delay) => {
-                now += delay;
+            AttemptStep::Wait(until) => {
+                now = until;
                 delivery.waited();
             }
             AttemptStep::GiveUp(range, reason) => {
@@ -206,11 +206,7 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
                 given_up.extend(range);
                 delivery.given_up();
             }
-            AttemptStep::Done => return (delivered, given_up, attempts),
-            AttemptStep::Closed(range, _) => {
-                assert_eq!(range, delivered.len() + given_up.len()..len);
-                return (delivered, given_up, attempts);
-            }
+            AttemptStep::Done | AttemptStep::Closed(_) => return (delivered, given_up, attempts),
         }
     }
 }

@@ -23,8 +23,11 @@ fn options(concurrency: usize, batch_events: usize) -> CoreOptions {
         window_bytes: 1 << 20,
     };
     let retry = RetryPolicy { initial: secs(1), max: secs(8), jitter: false, give_up_after: secs(60) };
-    CoreOptions { schedule, retry, rate: None, smallest: Form::Whole, can_cancel: true, patience: secs(30) }
+    CoreOptions { schedule, retry, rate: None, is_async: true, patience: secs(30) }
 }
+
+/// Drain without a deadline.
+const DRAIN: HandlerOrder = HandlerOrder::Drain { until: Duration::MAX, close_by: Duration::MAX };
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -51,12 +54,12 @@ fn brief(action: Option<HandlerAction>) -> String {
         Some(HandlerAction::Send(id, events, _)) => {
             format!("send {} {}+{}", id.0, first(&events), events.events().len())
         }
-        Some(HandlerAction::Cancel(id)) => format!("cancel {}", id.0),
+        Some(HandlerAction::Cancel) => "cancel".to_owned(),
         Some(HandlerAction::GiveUp(id, GivenUp { events, .. })) => {
             format!("give up {} {}+{}", id.0, first(&events), events.events().len())
         }
         Some(HandlerAction::Acknowledge(id, sequences)) => format!("acknowledge {} {}", id.0, sequences.len()),
-        Some(HandlerAction::Answer(id, answer)) => format!("answer {} {}", id.0, answer.is_ok()),
+        Some(HandlerAction::Answer(id, answer)) => format!("answer {} {answer}", id.0),
         Some(HandlerAction::Close) => "close".to_owned(),
         Some(HandlerAction::End(reason)) => format!("end {reason}"),
     }
@@ -102,7 +105,8 @@ fn failed_attempt_is_repeated_after_its_delay() {
     let mut played = Played::new(options(2, 9), 1..3);
     assert_eq!(played.next(), "send 1 1+2");
     assert_eq!(played.finish(1, failed()), Some(FailedAttempt { attempt: 1, retry_in: Some(secs(1)) }));
-    assert_eq!((played.next(), played.core.wake_at(), played.core.is_failing()), ("wait".into(), Some(secs(1)), true));
+    assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(1))));
+    assert!(played.core.view(secs(0)).is_failing);
     played.now = secs(1);
     assert_eq!(played.next(), "send 1 1+2");
     assert_eq!(played.finish(1, failed()), Some(FailedAttempt { attempt: 2, retry_in: Some(secs(2)) }));
@@ -136,7 +140,7 @@ fn dead_letters_and_own_events_alternate() {
                 order.push(events.events()[0].record.sequence.0);
                 played.finish(id.0, AttemptOutcome::Delivered);
             }
-            Some(HandlerAction::Acknowledge(..) | HandlerAction::Answer(_, Ok(()))) => {}
+            Some(HandlerAction::Acknowledge(..) | HandlerAction::Answer(_, true)) => {}
             None => break,
             other => panic!("{other:?}"),
         }
@@ -161,7 +165,7 @@ fn paused_handler_sends_and_reads_nothing() {
 #[test]
 fn draining_handler_reads_once_more_before_closing() {
     let mut played = Played::new(options(1, 9), 1..2);
-    played.core.order(HandlerOrder::Drain, false, played.now);
+    played.core.order(DRAIN, false, played.now);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.read(Some(Vec::new()), played.now);
     played.finish(1, AttemptOutcome::Delivered);
@@ -180,9 +184,22 @@ fn draining_handler_reads_once_more_before_closing() {
 fn paused_draining_handler_closes_after_its_attempts() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
-    played.core.order(HandlerOrder::Drain, true, secs(1));
-    played.core.order(HandlerOrder::Drain, true, secs(2));
+    played.core.order(DRAIN, true, secs(1));
+    played.core.order(DRAIN, true, secs(2));
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(31))));
+    played.finish(1, AttemptOutcome::Delivered);
+    assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "close"]);
+}
+
+#[test]
+fn draining_handler_closes_when_its_time_is_up() {
+    let mut played = Played::new(options(1, 1), 1..3);
+    let drain = HandlerOrder::Drain { until: secs(5), close_by: secs(7) };
+    played.core.order(drain, false, played.now);
+    assert_eq!((played.next(), played.core.wake_at()), ("send 1 1+1".into(), Some(secs(5))));
+    played.now = secs(5);
+    played.core.order(drain, false, played.now);
+    assert_eq!((played.next(), played.core.wake_at(), played.core.room()), ("wait".into(), Some(secs(7)), None));
     played.finish(1, AttemptOutcome::Delivered);
     assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "close"]);
 }
@@ -198,13 +215,13 @@ fn closing_handler_drops_queued_and_cancels_running_deliveries() {
     assert_eq!([played.next(), played.next()], ["answer 3 false", "wait"]);
     assert_eq!(played.core.wake_at(), Some(secs(5)));
     played.now = secs(5);
-    assert_eq!([played.next(), played.next(), played.next()], ["cancel 2", "close", "wait"]);
+    assert_eq!([played.next(), played.next(), played.next()], ["cancel", "close", "wait"]);
     assert_eq!(played.finish(2, AttemptOutcome::Delivered), None, "the answer is too late");
 }
 
 #[test]
 fn uncancellable_attempt_is_awaited() {
-    let mut played = Played::new(CoreOptions { can_cancel: false, ..options(1, 1) }, 1..2);
+    let mut played = Played::new(CoreOptions { is_async: false, ..options(1, 1) }, 1..2);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.order(HandlerOrder::Close(secs(5)), false, played.now);
     played.now = secs(50);
@@ -242,7 +259,7 @@ proptest! {
     ) {
         let mut played = Played::new(options(concurrency, batch_events), 1..20);
         let (mut script, mut at_sink, mut acknowledged) = (script.into_iter(), Vec::new(), BTreeSet::new());
-        played.core.order(HandlerOrder::Drain, false, played.now);
+        played.core.order(DRAIN, false, played.now);
         loop {
             match played.core.next(played.now) {
                 Some(HandlerAction::Send(id, ..)) => at_sink.push(id),
@@ -268,7 +285,7 @@ proptest! {
                     };
                     played.core.finished(id, outcome, played.now, 0.5);
                 }
-                None => match played.core.wake_at() {
+                None => match played.core.wake_at().filter(|at| *at < Duration::MAX) {
                     Some(at) => {
                         prop_assert!(at > played.now);
                         played.now = at;

@@ -176,7 +176,7 @@ struct Model {
     schedule: Schedule<u64>,
     now: Duration,
     read: BTreeMap<u64, (ScheduledEvent<u64>, Duration)>,
-    in_delivery: Vec<(BatchId, Vec<u64>)>,
+    in_delivery: Vec<(DeliveryId, Vec<u64>)>,
     sent: HashSet<u64>,
     finished: HashSet<u64>,
 }

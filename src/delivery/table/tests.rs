@@ -1,10 +1,5 @@
 use super::*;
-use crate::{
-    change::{Cause, Change},
-    delivery::route::{RESYNC_MIN, RouteOptions},
-    journal::{Sequence, testing::*},
-    notification::Notification,
-};
+use crate::{change::Change, journal::testing::*, notification::Notification};
 
 fn info(entry: &str) -> UnitInfo {
     let (group, version, kind) = (String::new(), "v1".into(), "Pod".into());
@@ -16,13 +11,14 @@ fn info(entry: &str) -> UnitInfo {
 }
 
 fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
-    table.add_unit(UnitId(unit), info(entry), UnitOptions::default()).1
+    table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
+    table.takers(UnitId(unit))
 }
 
 /// Adds a route to all units, or only to later ones.
 fn add_route(table: &mut RouteTable, route: Route, is_late: bool) -> ReaderId {
     let reader = ReaderId(u32::try_from(table.routes.len()).unwrap());
-    let joins = if is_late { table.taken(&route).into_iter().collect() } else { HashSet::new() };
+    let joins = if is_late { table.taken(&route) } else { BTreeSet::new() };
     table.add_route(reader, None, route, joins);
     reader
 }
@@ -37,8 +33,8 @@ fn successor_adds_readers_new_to_the_unit() {
     let mut table = RouteTable::default();
     let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO), false));
     add(&mut table, 1, "old");
-    let (_, takers, added) = table.add_successor(UnitId(2), info("new"), UnitOptions::default(), "old");
-    assert_eq!((takers, added), (vec![both, new], vec![new]));
+    let (_, added) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
+    assert_eq!((table.takers(UnitId(2)), added), (vec![both, new], vec![new]));
     assert_eq!(table.readers_without("new"), [old]);
     let joins = |reader| table.interest(reader).units.get(&UnitId(2)).map(|interest| interest.joins);
     assert_eq!([both, old, new].map(joins), [Some(false), None, Some(true)]);
@@ -50,7 +46,7 @@ fn units_of_one_type_share_a_number() {
     let mut number = |unit, group: &str, plural: &str| {
         let (group, plural) = (group.to_owned(), plural.to_owned());
         let info = UnitInfo { resource: ResourceType { group, plural, ..info("all").resource }, ..info("all") };
-        table.add_unit(UnitId(unit), info, UnitOptions::default()).0.resource
+        table.add_unit(UnitId(unit), info, UnitOptions::default(), None).0.resource
     };
     let types = [("", "pods"), ("", "jobs"), ("batch", "jobs")];
     let numbers: Vec<_> = (1..).zip(types).map(|(unit, (group, plural))| number(unit, group, plural)).collect();
@@ -68,44 +64,7 @@ fn units_of_one_type_share_a_number() {
 }
 
 fn add_numbered(table: &mut RouteTable, unit: u32) -> TypeNumber {
-    table.add_unit(UnitId(unit), info("all"), UnitOptions::default()).0.resource
-}
-
-/// Returns the kinds of changes on a route, as text.
-fn taken(options: &RouteOptions) -> String {
-    let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
-    let missed = Change::Deleted { object: pod("a", "a", 1), tombstone: true, cause: Cause::Downtime };
-    let changes = [
-        ('a', added("a", "a", 1)),
-        ('i', initial("a", "a", 1)),
-        ('u', updated("a", "a", 1, 2)),
-        ('d', deleted("a", "a", 1)),
-        ('r', removed("a", "a", 1)),
-        ('m', missed),
-        ('s', synced(1)),
-        ('=', unchanged(Cause::Relist)),
-        ('~', unchanged(Cause::Resync { round: 1 })),
-    ];
-    let route = Route::new(options).unwrap();
-    changes.into_iter().filter(|(_, change)| route.changes().contains(change)).map(|(sign, _)| sign).collect()
-}
-
-/// Rules: S-4, D-8.
-#[test]
-fn route_takes_changes_according_to_its_options() {
-    let with = RouteOptions::default;
-    assert_eq!(taken(&with()), "audrm");
-    assert_eq!(taken(&RouteOptions { initial: true, ..with() }), "aiudrm");
-    assert_eq!(taken(&RouteOptions { initial: true, on: ChangeSet::DELETED, ..with() }), "dm");
-    assert_eq!(taken(&RouteOptions { on: ChangeSet::ADDED.with(ChangeSet::SYNCED), ..with() }), "as");
-    assert_eq!(taken(&RouteOptions { deliver_unchanged: true, ..with() }), "audrm=");
-    assert_eq!(taken(&RouteOptions { catch_up: false, ..with() }), "audr");
-    assert_eq!(taken(&RouteOptions { resync: RESYNC_MIN, ..with() }), "audrm~");
-    assert_eq!(
-        taken(&RouteOptions { resync: RESYNC_MIN, deliver_unchanged: true, on: ChangeSet::ADDED, ..with() }),
-        "a"
-    );
-    assert_eq!(taken(&RouteOptions { on: ChangeSet::ALL, ..with() }), "audrms");
+    table.add_unit(UnitId(unit), info("all"), UnitOptions::default(), None).0.resource
 }
 
 #[test]
@@ -118,7 +77,7 @@ fn routes_take_units_by_entry_in_any_order() {
     let wants = |reader, unit| table.interest(reader).units.contains_key(&UnitId(unit));
     assert_eq!([0, 70, 71, 72].map(|unit| wants(some, unit)), [false, true, true, false]);
     assert_eq!([0, 70, 71, 72].map(|unit| wants(all, unit)), [true, true, true, false]);
-    assert!(Route::new(&RouteOptions { resources: vec!["a[".into()], ..RouteOptions::default() }).is_err());
+    assert!(Route::new(["a["], ChangeSet::ALL, Duration::ZERO).is_err());
 }
 
 #[test]
@@ -135,7 +94,7 @@ fn notification_knows_its_units_and_can_be_sliced() {
 }
 
 fn with(resources: &str, resync: Duration) -> Route {
-    Route::new(&RouteOptions { resources: vec![resources.into()], resync, ..RouteOptions::default() }).unwrap()
+    Route::new([resources], ChangeSet::ALL, resync).unwrap()
 }
 
 /// Rules: S-10, S-11.
@@ -150,8 +109,7 @@ fn resync_period_is_multiple_of_unit_period() {
     assert_eq!(every(5_000, 1_000), 5);
     assert_eq!(every(5_001, 1_000), 6);
     assert_eq!(every(1_000, 60_000), 1);
-    let only_added = RouteOptions { on: ChangeSet::ADDED, resync: RESYNC_MIN, ..RouteOptions::default() };
-    assert_eq!(Route::new(&only_added).unwrap().resync_every(RESYNC_MIN), 0);
+    assert_eq!(Route::new(["*"], ChangeSet::ADDED, RESYNC_MIN).unwrap().resync_every(RESYNC_MIN), 0);
 }
 
 /// Rule: S-5.
@@ -163,13 +121,15 @@ fn late_reader_joins_running_and_later_units() {
     add(&mut table, 2, "pods");
     table.retire_unit(UnitId(2), Sequence(9));
     let route = with("pods", Duration::ZERO);
-    assert_eq!(table.taken(&route), [UnitId(0)]);
+    assert_eq!(table.taken(&route), BTreeSet::from([UnitId(0)]));
     let reader = add_route(&mut table, route, true);
     assert_eq!(add(&mut table, 3, "pods"), [reader]);
+    let (join, leave) = (MoveKind::Join(Some(Cause::Reload)), MoveKind::Leave);
+    let moves = |moves: Vec<(UnitId, Move)>| moves.iter().map(|(unit, asked)| (unit.0, asked.kind)).collect::<Vec<_>>();
     let rerouted = table.reroute(reader, with("jobs", Duration::ZERO));
-    assert_eq!(rerouted, Rerouted { joins: vec![UnitId(1)], leaves: vec![UnitId(0), UnitId(3)] });
+    assert_eq!(moves(rerouted), [(0, leave), (3, leave), (1, join)]);
     let rerouted = table.reroute(reader, with("*", Duration::ZERO));
-    assert_eq!(rerouted, Rerouted { joins: vec![UnitId(0), UnitId(3)], leaves: vec![] });
+    assert_eq!(moves(rerouted), [(0, join), (3, join)]);
     let joins = |unit| table.interest(reader).units[&UnitId(unit)].joins;
     assert_eq!([0, 1, 3].map(joins), [true; 3]);
     assert_eq!(table.types(reader), ["pods"]);
@@ -187,7 +147,7 @@ fn ended_unit_is_forgotten_once_drained() {
         assert_eq!(table.events(vec![record(round, synced(0))]).len(), 1);
         assert_eq!(table.forget_units(Sequence(u64::from(round))), [UnitId(round)]);
     }
-    assert_eq!((table.units.len(), table.types.len(), table.interest(reader).units.len()), (0, 0, 0));
+    assert_eq!((table.units.len(), table.interest(reader).units.len()), (0, 0));
     add(&mut table, 200, "pods");
     table.retire_unit(UnitId(200), Sequence(300));
     assert!(table.forget_units(Sequence(299)).is_empty());
