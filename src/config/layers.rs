@@ -1,4 +1,5 @@
-//! Layers of a configuration: files, directories and the environment, merged into one tree with the place of each value.
+//! Layers of a configuration: files, directories and the environment. The crate `config` merges them but keeps no
+//! positions; [`Positions`] does.
 
 use std::{
     borrow::Cow,
@@ -11,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use config::{ConfigBuilder, ConfigError, Source, builder::DefaultState};
 use serde_json::{Map, Number, Value};
 use toml::{
     Spanned,
@@ -128,8 +130,10 @@ const COLLECTED: &str = "tests";
 /// Layers in the order in which they were added; later ones are merged into earlier ones.
 #[derive(Default)]
 pub(crate) struct Layers {
-    tree: Map<String, Value>,
+    builder: ConfigBuilder<DefaultState>,
     positions: Positions,
+    /// Elements of [`COLLECTED`] so far.
+    collected: Vec<Value>,
     errors: Vec<Finding>,
     count: usize,
     /// Files that were read.
@@ -180,16 +184,17 @@ impl Layers {
             self.errors.extend(file.syntax_errors(&errors, &secret::printable_lines(text)));
             return;
         }
-        let collected = self.tree.get(COLLECTED).and_then(Value::as_array).map_or(0, Vec::len);
+        let collected = self.collected.len();
         let mut walk = Walk { file: &file, positions: &mut self.positions, errors: &mut self.errors, collected };
         let mut layer = walk.table(table.get_ref(), &KeyPath::default());
-        if let (Some(Value::Array(before)), Some(Value::Array(more))) =
-            (self.tree.get_mut(COLLECTED), layer.get_mut(COLLECTED))
-        {
-            before.append(more);
-            std::mem::swap(before, more);
+        if let Some(Value::Array(more)) = layer.get_mut(COLLECTED) {
+            self.collected.append(more);
         }
-        merge(&mut self.tree, layer);
+        self.add(layer);
+    }
+
+    fn add(&mut self, layer: Map<String, Value>) {
+        self.builder = std::mem::take(&mut self.builder).add_source(Layer(layer));
     }
 
     /// Adds the variables that begin with `DELTABUS__`; ignores others.
@@ -224,14 +229,38 @@ impl Layers {
             let tables = keys.into_iter().rev();
             let layer = tables.fold(value.as_str().into(), |value, key| Value::Object(Map::from_iter([(key, value)])));
             if let Value::Object(layer) = layer {
-                merge(&mut self.tree, layer);
+                self.add(layer);
             }
         }
     }
 
     /// Returns the merged tree.
     pub(crate) fn merged(self) -> Result<(Map<String, Value>, Positions), Vec<Finding>> {
-        if self.errors.is_empty() { Ok((self.tree, self.positions)) } else { Err(self.errors) }
+        if !self.errors.is_empty() {
+            return Err(self.errors);
+        }
+        let merged = self.builder.build().and_then(config::Config::try_deserialize);
+        let mut tree: Map<_, _> =
+            merged.map_err(|error| vec![Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string())])?;
+        if let Some(Value::Array(collected)) = tree.get_mut(COLLECTED) {
+            *collected = self.collected;
+        }
+        Ok((tree, self.positions))
+    }
+}
+
+/// One layer, for the builder of the crate `config`.
+#[derive(Clone, Debug)]
+struct Layer(Map<String, Value>);
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<config::Map<String, config::Value>, ConfigError> {
+        let tables = serde_json::from_value(self.0.clone().into());
+        tables.map_err(|error| ConfigError::Message(error.to_string()))
     }
 }
 

@@ -32,10 +32,10 @@ use std::borrow::Cow;
 pub(super) use block::is_ascii;
 pub(crate) use block::{Nesting, Progress};
 pub(crate) use cursor::{JsonCursor, JsonText, text};
-pub(crate) use cut::Scanned;
+pub(crate) use cut::{Scanned, without};
 pub(crate) use paths::PathTree;
-pub(crate) use read::annotations_of;
 pub use read::Plucker;
+pub(crate) use read::annotations_of;
 
 use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 
