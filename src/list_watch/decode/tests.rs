@@ -459,7 +459,9 @@ fn response_without_matching_list_is_refused() {
 #[test]
 fn custom_resource_list_may_have_any_kind() {
     let read = |api_version: &str, body: &str| {
-        let mut decoder = ListDecoder::new(TypeMeta::new(api_version, "Foo"), Arc::default(), 1 << 20);
+        let served = TypeMeta::new(api_version, "Foo");
+        let plan = ScanPlan::new(&[], Some(served.clone()));
+        let mut decoder = ListDecoder::new(served, Arc::new(plan), 1 << 20);
         decoder.push(body.as_bytes()).unwrap();
         decoder.finish()
     };
