@@ -151,7 +151,6 @@ impl Columns {
 
 /// Layout of the rows of Tables of one type.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of kubectl")]
 struct TablePrinter {
     is_wide: bool,
     with_namespace: bool,
