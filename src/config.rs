@@ -13,7 +13,7 @@ mod engine;
 mod error;
 mod exec;
 mod external;
-pub(crate) mod format;
+mod format;
 mod handler;
 mod http;
 pub(crate) mod kafka;
@@ -47,9 +47,7 @@ use serde_json::{Map, Value};
 
 pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
-pub use exec::ExecSink;
 pub use external::External;
-pub use format::FormatSettings;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
@@ -67,11 +65,13 @@ use crate::discovery::WantedEntry;
 /// Options that a stage uses without conversion.
 pub use crate::{
     backoff::BackoffConfig as Backoff,
+    cloud_event::DataFormat as FormatSettings,
     delivery::attempts::RetryPolicy as Retry,
     delivery::schedule::DeliveryOrder,
     delta_fifo::QueueOrder,
     handler::{
         client_tls::ClientTls,
+        exec::ExecOptions as ExecSink,
         file::{FileCompression as Compress, FileFsync, FileOptions as FileSink, Permissions, Rotate},
         kafka::KafkaSasl as Sasl,
         nats::{ExpectLast, JetStreamOptions as NatsJetStream, NatsAuth},
@@ -296,9 +296,7 @@ fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigE
 fn inherit(tree: &mut Map<String, Value>) {
     let Some(Value::Object(defaults)) = tree.remove("defaults") else { return };
     for (section, defaults) in defaults {
-        let (Value::Object(defaults), Some(Value::Object(entries))) = (defaults, tree.get_mut(&section)) else {
-            continue;
-        };
+        let (Value::Object(defaults), Some(Value::Object(entries))) = (defaults, tree.get_mut(&section)) else { continue };
         for entry in entries.values_mut().filter_map(Value::as_object_mut) {
             let own = std::mem::replace(entry, defaults.clone());
             layers::merge(entry, own);
