@@ -296,7 +296,9 @@ fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigE
 fn inherit(tree: &mut Map<String, Value>) {
     let Some(Value::Object(defaults)) = tree.remove("defaults") else { return };
     for (section, defaults) in defaults {
-        let (Value::Object(defaults), Some(Value::Object(entries))) = (defaults, tree.get_mut(&section)) else { continue };
+        let (Value::Object(defaults), Some(Value::Object(entries))) = (defaults, tree.get_mut(&section)) else {
+            continue;
+        };
         for entry in entries.values_mut().filter_map(Value::as_object_mut) {
             let own = std::mem::replace(entry, defaults.clone());
             layers::merge(entry, own);

@@ -134,7 +134,7 @@ impl Rules {
             .as_deref()
             .map(|text| When::compile(text, &options.cluster, &VARIABLES, options.limits))
             .transpose()?;
-        Ok(Self { when, options })
+        Ok(Self { options, when })
     }
 
     /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of

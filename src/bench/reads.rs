@@ -59,8 +59,8 @@ impl Reading {
             keys.len()
         });
         took.sort_unstable();
-        let [p50_nanos, p99_nanos, p999_nanos] = [500, 990, 999].map(|permille| percentile(&took, permille));
-        let reads = Reads { by_key, p50_nanos, p99_nanos, p999_nanos, ..Reads::default() };
+        let at = |permille| percentile(&took, permille);
+        let reads = Reads { by_key, p50_nanos: at(500), p99_nanos: at(990), p999_nanos: at(999), ..Reads::default() };
         if by_key_only {
             return reads;
         }

@@ -216,7 +216,7 @@ impl<'a> Checker<'a> {
             _ if key == "type" => true,
             Some(schema) => self.value(schema, value, &path.child(key)),
             None if is_named && chosen.is_none() => false,
-            None => self.unknown_key(key, &known, chosen.map(|_| variants), path),
+            None => self.unknown_key(key, known, chosen.map(|_| variants), path),
         });
         if let Some(schema) = chosen {
             return self.required(schema, table, path);

@@ -146,7 +146,11 @@ impl WebhookSink {
                     read_header(value)?;
                 }
                 let is_set = headers.iter().any(|(other, _)| *other == header);
-                if is_set { Err("is already set in another letter case: expected it once".to_owned()) } else { Ok(header) }
+                if is_set {
+                    Err("is already set in another letter case: expected it once".to_owned())
+                } else {
+                    Ok(header)
+                }
             });
             match header {
                 Ok(header) => headers.push((header, value.clone())),

@@ -131,6 +131,7 @@ impl Delivery {
 /// **Invariants:** the number of deliveries in progress is at most the schedule's concurrency, including those of other
 /// handlers. The handler's own events and those of other handlers take turns.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct HandlerCore {
     options: CoreOptions,
     schedule: Schedule<Event>,

@@ -1,6 +1,6 @@
 //! All handlers of an engine: they are added, replaced, removed, restarted and shut down here.
 //!
-//! Each handler has a task that keeps its actor running. HandlerRequests to a handler are kept here, so that they outlive the
+//! Each handler has a task that keeps its actor running. Requests to a handler are kept here, so that they outlive the
 //! actor.
 
 use std::{
@@ -103,7 +103,7 @@ pub enum Spot {
     Thread,
 }
 
-/// HandlerRequests to a handler, and its end. All times count from [`Handlers::clock`].
+/// Requests to a handler, and its end. All times count from [`Handlers::clock`].
 pub(super) struct HandlerRequests {
     parts: Arc<HandlerParts>,
     /// Time at which the running attempts of replaced parts are cancelled.

@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     journal::{
-        Bounds, ChangeSet, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
-        UnitTerms,
+        Bounds, ChangeSet, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId, UnitTerms,
     },
     mutex::lock,
     notification::{Event, UnitInfo},

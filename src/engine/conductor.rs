@@ -210,8 +210,12 @@ impl Conductor {
             kept.admit();
         }
         refused.dedup();
-        refused.iter().for_each(|name| state.refuse(name));
-        allowed.iter().for_each(|name| state.allow(name));
+        for name in &refused {
+            state.refuse(name);
+        }
+        for name in &allowed {
+            state.allow(name);
+        }
     }
 
     /// Starts a change of every type that is due.

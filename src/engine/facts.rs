@@ -217,9 +217,9 @@ mod tests {
         known.watched(&name, units.iter());
         let outlook = known.outlook().unwrap();
         known.watched(&name, units.iter());
-        known.watched(&TypeName { plural: "pears".to_owned(), ..name.clone() }, [].into_iter());
+        known.watched(&TypeName { plural: "pears".to_owned(), ..name.clone() }, []);
         assert!(Arc::ptr_eq(&outlook, &known.outlook().unwrap()));
-        known.watched(&name, [].into_iter());
+        known.watched(&name, []);
         assert!(!Arc::ptr_eq(&outlook, &known.outlook().unwrap()), "it is watched no more");
     }
 }

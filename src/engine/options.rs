@@ -50,7 +50,6 @@ pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig 
         hung_after: supervision.hung_after,
         ping_period: supervision.hung_after / 3,
         degraded_after: supervision.degraded_after,
-        ..SupervisorConfig::default()
     }
 }
 

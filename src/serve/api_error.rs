@@ -20,7 +20,7 @@ pub struct ApiError {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
     /// `details` of the `Status`; `null` if there are none.
-    pub(crate) details: Value,
+    pub(crate) details: Box<Value>,
     /// Seconds of the `Retry-After` header.
     pub(crate) retry_after: Option<u32>,
     /// New continue token, sent with the error for an expired one.
@@ -30,12 +30,12 @@ pub struct ApiError {
 impl ApiError {
     /// Creates an error from its HTTP code, with the API server's reason for it.
     pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
-        let (message, details) = (message.into(), Value::Null);
+        let (message, details) = (message.into(), Box::new(Value::Null));
         Self { code, reason: reason(code), message, details, retry_after: None, continue_token: None }
     }
 
     pub(crate) fn with(self, details: Value) -> Self {
-        Self { details, ..self }
+        Self { details: Box::new(details), ..self }
     }
 
     /// Creates an error about a type, or about the object of this name.
@@ -191,7 +191,7 @@ impl ApiError {
             "code": self.code,
         });
         if !self.details.is_null() {
-            status["details"] = self.details.clone();
+            status["details"] = (*self.details).clone();
         }
         if let Some(token) = &self.continue_token {
             status["metadata"]["continue"] = token.as_str().into();

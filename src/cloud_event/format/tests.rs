@@ -289,3 +289,29 @@ fn format_names_are_unique() {
     let names: BTreeSet<_> = data_formats().iter().map(|format| name(*format)).collect();
     assert_eq!(names.len(), data_formats().len());
 }
+
+/// The examples in `docs/formats.md` equal the encoder's output.
+#[test]
+fn documented_examples_match_encoder() {
+    let documented = include_str!("../../../docs/formats.md");
+    let state = |version: u8, data: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"web","resourceVersion":"{version}"}},"data":{data}}}"#
+        )
+    };
+    let (old, new) = (state(1, r#"{"image":"web:1","debug":"on"}"#), state(2, r#"{"image":"web:2"}"#));
+    let update = update(&old, &new);
+    let addition = of(Change::Added { object: pod("2", &new), cause: Cause::Watch });
+    let deletion = of(Change::Deleted { object: pod("2", &new), tombstone: false, cause: Cause::Watch });
+    for format in data_formats() {
+        let name = format.name();
+        let section = documented.split("\n## ").find(|section| section.starts_with(&format!("`{name}`"))).unwrap();
+        let formatter = Formatter::new(encoder(), format);
+        for (kind, event) in [("updated", &update), ("added", &addition), ("deleted", &deletion)] {
+            let body = formatter.body(event, Form::Whole, ContentMode::Binary).unwrap();
+            let data = String::from_utf8(body.bytes).unwrap();
+            assert!(section.contains(&format!("\n{kind}: {data}\n")), "{name}\n{kind}: {data}");
+            assert!(section.contains(body.content_type) || body.content_type == DATA_CONTENT_TYPE, "{name} {kind}");
+        }
+    }
+}

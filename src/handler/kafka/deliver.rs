@@ -116,13 +116,11 @@ impl StoreAttempt<'_> {
                 failed = Some(self.meaning(code, index));
             }
         }
-        match failed {
-            Some(error) => Err(error),
-            None => {
-                self.states.clear(); // the batch is delivered
-                Ok(())
-            }
+        if let Some(error) = failed {
+            return Err(error);
         }
+        self.states.clear(); // the batch is delivered
+        Ok(())
     }
 
     /// Sends a message, unless an earlier attempt has sent it.

@@ -30,8 +30,8 @@ impl<T> Fresh<T> {
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let seen = stamps(&files);
-        let made = Mutex::new((Arc::new(make()?), seen));
-        Ok(Self { files, make: Box::new(make), made })
+        let first = Arc::new(make()?);
+        Ok(Self { files, make: Box::new(make), made: Mutex::new((first, seen)) })
     }
 
     /// Returns the value; computes it again if a file has changed. Blocks while it checks the files.

@@ -45,16 +45,14 @@ impl Store {
                 return Ok(Retained { first: Sequence(first), more: false });
             }
             let mut batch = files.db.batch();
-            let mut removed = 0;
             let mut next = end;
-            for head in heads_in(files, first..end) {
+            for (removed, head) in heads_in(files, first..end).enumerate() {
                 let (sequence, value) = head?;
                 if removed == RECORDS_A_CALL {
                     next = sequence;
                     break;
                 }
                 remove_bodies(inner, files, &head_of(files, sequence, &value)?, &mut batch);
-                removed += 1;
             }
             batch.insert(&files.meta, FIRST_KEY, sequence_key(next));
             files.commit(batch)?;

@@ -66,7 +66,7 @@ impl Style {
     fn push(&self, body: &mut Vec<u8>, object: &Object) {
         match self {
             Self::Whole(..) => body.extend_from_slice(&object.json()),
-            Self::Metadata(version) => push_metadata(body, object, *version),
+            Self::Metadata(version) => push_metadata(body, object, version),
             Self::Table(table, version, include, now) => {
                 let (cells, conditions) = table.row(object, *now);
                 body.extend_from_slice(format!(r#"{{"cells":{cells}"#).as_bytes());
@@ -76,7 +76,7 @@ impl Style {
                 body.extend_from_slice(br#","object":"#);
                 match include {
                     Include::None => body.extend_from_slice(b"null"),
-                    Include::Metadata => push_metadata(body, object, *version),
+                    Include::Metadata => push_metadata(body, object, version),
                     Include::Object => body.extend_from_slice(&object.json()),
                 }
                 body.push(b'}');

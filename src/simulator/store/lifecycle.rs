@@ -84,9 +84,9 @@ impl SimulatorStore {
             (Holds::Namespace, self.put(id, HistoryKind::Modified, &object))
         };
         let thing = Terminating { id, key: marked.key().clone(), holds };
-        let content = self.content(&thing);
+        let objects = self.content(&thing);
         self.terminating.push(thing);
-        for (of, object) in content {
+        for (of, object) in objects {
             self.delete_present(of, &object, context);
         }
         Deletion::Waiting(marked)

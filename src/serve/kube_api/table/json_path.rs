@@ -87,7 +87,6 @@ pub(crate) fn closing(text: &str, [open, close]: [char; 2]) -> Option<usize> {
         match (quote, letter) {
             (Some(_), '\\') => drop(letters.next()),
             (Some(opened), _) if opened == letter => quote = None,
-            (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(letter),
             (None, _) if letter == open => depth += 1,
             (None, _) if letter == close && depth == 1 => return Some(at),
