@@ -304,7 +304,7 @@ fn documented_examples_match_encoder() {
     let addition = of(Change::Added { object: pod("2", &new), cause: Cause::Watch });
     let deletion = of(Change::Deleted { object: pod("2", &new), tombstone: false, cause: Cause::Watch });
     for format in data_formats() {
-        let name = format.name();
+        let name = name(format);
         let section = documented.split("\n## ").find(|section| section.starts_with(&format!("`{name}`"))).unwrap();
         let formatter = Formatter::new(encoder(), format);
         for (kind, event) in [("updated", &update), ("added", &addition), ("deleted", &deletion)] {
