@@ -273,7 +273,10 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Bench(args) => bench::bench(&args),
         Command::Completion(args) => Ok(completion::print(&args)?),
         Command::Config { command: ConfigCommand::Show(args) } => config_show::show(&args),
-        Command::Schema => Ok(writeln!(io::stdout(), "{:#}", crate::config::schema::schema().to_value())?),
+        Command::Schema => {
+            // Unlike its value, the schema itself has its keywords in the usual order.
+            Ok(writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&crate::config::schema::schema())?)?)
+        }
     }
 }
 

@@ -124,8 +124,7 @@ impl Record {
         self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
-    /// Returns the record with the packed form of its objects, where the cache has packed them. The record then shares them
-    /// with the cache.
+    /// Returns the record with packed objects, which it shares with the cache. An object that was never packed stays as it is.
     fn packed(&self) -> Self {
         Self { change: self.change.packed(), ..self.clone() }
     }
@@ -249,8 +248,8 @@ pub enum WhenFull {
     DropNewest,
 }
 
-/// Limits of the memory for records that wait for one reader. With a store, further records wait on disk, and none are
-/// coalesced or dropped here.
+/// Limits of the memory for records that wait for one reader. For a named reader of a journal with a store, further records
+/// wait on disk: none are coalesced or dropped in memory.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default)]
 pub struct Bounds {
@@ -271,8 +270,8 @@ pub struct Bounds {
 pub struct UnitTerms {
     /// Resource type of the unit.
     pub resource: TypeNumber,
-    /// Set when the type was found after the first discovery. Its initial objects then also go to readers that want only
-    /// added ones.
+    /// Set when the type was found after the first discovery. Its initial objects then also go to readers that want only added
+    /// objects.
     pub late: bool,
     /// Set when the cache of the unit holds the bodies of its objects.
     pub cached: bool,
@@ -390,7 +389,7 @@ pub struct ReaderOptions {
 }
 
 /// Request to a unit to start or stop showing its records to one reader. The indexer executes it between two batches, because
-/// only then the cache matches the journal position.
+/// only then does the cache match the journal position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The reader.

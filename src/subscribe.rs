@@ -9,8 +9,8 @@
 //! [`Ring`](ring::Ring) holds the newest events for all subscribers. [`SubscriberCursor`](cursor::SubscriberCursor)
 //! chooses the next step of one subscriber. [`SubscriberFilter`](filter::SubscriberFilter) selects its events.
 //! [`query`] parses its request, [`frame`] formats its output. All of these are pure. `judge` evaluates expressions on
-//! its own thread. [`Hub`](hub::Hub) feeds the ring and counts, [`Subscriber`](subscriber::Subscriber) returns the
-//! frames.
+//! its own thread. [`Hub`](hub::Hub) feeds the ring and keeps the counters, [`Subscriber`](subscriber::Subscriber)
+//! returns the frames.
 //!
 //! **Invariants:** a slow or blocked subscriber takes one of the allowed connections and nothing else. Events that it
 //! misses are reported to it ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a subscriber

@@ -46,8 +46,8 @@ pub struct Stats {
     /// Sum of the times that the done items were in work.
     #[doc(alias = "workqueue_work_duration_seconds")]
     pub worked_for: Duration,
-    /// Sum of the times that the items now in work have been in work. Growth by more than one second a second means
-    /// that workers are blocked.
+    /// Sum of the times that the items now in work have been in work. Steady growth by n seconds per second means that
+    /// n workers are blocked.
     #[doc(alias = "workqueue_unfinished_work_seconds")]
     pub unfinished: Duration,
     /// Time in work of the item that was taken first among those now in work.
@@ -99,8 +99,8 @@ enum Wake {
 
 /// State of the queue, without locks or a clock. All times are of one monotonic clock with any origin.
 ///
-/// **Invariant:** the FIFO holds exactly the queued items, each once. So the items in work are `phases` without the
-/// FIFO.
+/// **Invariant:** the FIFO holds exactly the queued items, each once. So the items in work are those in `phases` that
+/// are not in the FIFO.
 #[derive(Debug)]
 struct Items<T> {
     fifo: VecDeque<T>,
@@ -207,8 +207,8 @@ impl<T: Clone + Eq + Hash> Items<T> {
         stats
     }
 
-    /// Queues the delayed items whose time has come, in the order of their times. Every call runs this first, so
-    /// that an item has the same position in the FIFO as if this had run in time.
+    /// Queues the delayed items whose time has come, in the order of their times. Every call runs this first. So
+    /// an item gets the same position in the FIFO as if it had been queued exactly at its time.
     fn admit_due(&mut self, now: Duration) {
         while let Some((item, ready_at)) = self.delayed.pop_due(now) {
             // No wake-up is needed: callers of `take` sleep until exactly this time.

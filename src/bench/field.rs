@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use crate::simulator::{Random, template::ObjectTemplate};
 
-/// Base 32: five bits a letter, all of them allowed in names.
+/// Base 32: five bits per letter. All letters are allowed in names.
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Number of letters from one 64-bit draw.
 const LETTERS_A_DRAW: usize = 12;
@@ -43,12 +43,12 @@ pub(super) enum Field {
     Restarts,
     Ready,
     ReadyBool,
-    /// Random letters, from `min` to `min + span` of them.
+    /// Between `min` and `min + span` random letters.
     Word {
         min: usize,
         span: usize,
     },
-    /// A number from `min`, less than `min + span`.
+    /// A number of at least `min` and less than `min + span`.
     Amount {
         min: usize,
         span: usize,

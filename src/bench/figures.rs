@@ -21,7 +21,7 @@ pub struct Run {
     pub latency: Latency,
     /// Reads while nothing changes.
     pub reads: Reads,
-    /// Reads while changes come as fast as the engine accepts them, and the number of these events per second.
+    /// Reads while changes come as fast as the engine accepts them, and the number of delivered events per second.
     pub reads_beside_writer: (Reads, f64),
 }
 
@@ -73,11 +73,11 @@ pub struct Reads {
     pub p99_nanos: u64,
     /// 99.9th percentile of one read by key.
     pub p999_nanos: u64,
-    /// Reads by key per second in snapshots, with 64 consecutive reads each.
+    /// Reads by key per second from snapshots. Each snapshot serves 64 reads.
     pub found: f64,
     /// Reads by key per second with 64 keys per call.
     pub by_keys: f64,
-    /// Objects per second read by the index of namespaces.
+    /// Objects per second read through the index of namespaces.
     pub by_index: f64,
     /// Objects per second examined by lists with a label selector.
     pub by_selector: f64,

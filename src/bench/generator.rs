@@ -113,12 +113,12 @@ impl Generator {
         random.below(place(self.objects)) as u64
     }
 
-    /// Returns the version after this change, for the change itself and for lists.
+    /// Returns the version of the object after this change. Lists after the change have the same version.
     pub fn version(&self, change: u64) -> u64 {
         FIRST_VERSION + self.objects + change
     }
 
-    /// Returns the last change of a version; 0 for versions before the first change.
+    /// Returns the number of the change that led to a version; 0 for versions before the first change.
     pub fn change_of(&self, version: u64) -> u64 {
         version.saturating_sub(FIRST_VERSION + self.objects)
     }

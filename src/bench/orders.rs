@@ -26,21 +26,21 @@ pub struct EngineOptions {
 /// A version, and a time of [`monotonic`](super::measure::monotonic).
 pub type Stamp = (u64, u64);
 
-/// Order to the synced engine, with its result.
+/// Order to the synced engine. Each result is sent as an [`EngineAnswer::Done`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineOrder {
-    /// Measure until the handler has seen this version. Results: nothing at the start, then [`EventsCost`].
+    /// Measures until the handler has seen this version. Two results: an empty one at the start, then [`EventsCost`].
     Reach(u64),
-    /// Record the arrival of each event until this version. Results: nothing at the start, then a [`Stamp`] for each event,
-    /// taken at the call of the handler.
+    /// Records the arrival of each event until this version. Two results: an empty one at the start, then one
+    /// [`Stamp`] per event, taken when the handler was called.
     Note(u64),
-    /// Read in several ways. Results: [`Reads`](super::figures::Reads), and the events per second meanwhile.
+    /// Reads in several ways. Result: [`Reads`](super::figures::Reads), and the number of events per second during the reads.
     Read {
         /// Set to read by key only.
         by_key_only: bool,
     },
-    /// Measure for this number of milliseconds. Result: [`EventsCost`].
+    /// Measures for this number of milliseconds. Result: [`EventsCost`].
     Follow(u64),
 }
 

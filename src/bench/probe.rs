@@ -21,7 +21,7 @@ use crate::{
     status::UnitView,
 };
 
-/// Wait for an engine to become idle before its memory is measured.
+/// Delay before memory is measured, so that the engine becomes idle.
 const REST: Duration = Duration::from_secs(2);
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(150);
@@ -231,8 +231,8 @@ impl Probe {
         arrivals.unwrap_or_default()
     }
 
-    /// Reads for `within` in each way, on a separate thread. Returns the results, and the number of events per second
-    /// meanwhile.
+    /// Reads for `within` in each way, on a separate thread. Returns the results, and the number of events per second during
+    /// the reads.
     ///
     /// # Errors
     /// Fails if there is nothing to read.

@@ -14,11 +14,11 @@ use crate::{
 
 /// Number of random keys to read; their objects exceed a processor's caches.
 const KEYS: usize = 1 << 17;
-/// Number of reads between two reads of the clock.
+/// Number of reads after which the clock is checked.
 const ROUND: usize = 256;
 /// Number of keys per call, for reads of several keys.
 const AT_ONCE: usize = 64;
-/// Interval of timed reads: one in this number.
+/// Interval of timed reads: one read in this number is timed.
 const TIMED: usize = 64;
 
 /// Keys and selector to read.
@@ -90,8 +90,8 @@ impl Reading {
         })
     }
 
-    /// Repeats `read` with the next `count` keys for `within`. Returns the number of objects per second; `read` returns the
-    /// number that it read.
+    /// Repeats `read` with the next `count` keys for `within`. `read` returns the number of objects that it has read. The
+    /// result is the number of objects per second.
     fn repeat(&self, count: usize, within: Duration, mut read: impl FnMut(&[ObjectKey]) -> usize) -> f64 {
         let mut rounds = self.keys.chunks(count).cycle();
         let (began, mut objects, mut nanos) = (monotonic(), 0, 0);

@@ -41,7 +41,7 @@ use crate::{
 
 /// Time between two steps of a flow.
 const FLOW_STEP: Duration = Duration::from_millis(5);
-/// Number of changes that a flood adds each time a watch has sent the last one.
+/// Number of changes that a flood adds each time a watch has sent the last change.
 const FLOOD_STEP: u64 = 256;
 /// Timeout for a single change to reach a socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -178,8 +178,8 @@ impl ReplayServer {
         self.changes()
     }
 
-    /// Makes single changes, one every `every`. Returns the times at which they were written to the watch's socket, without
-    /// those that no watch accepted.
+    /// Makes single changes at the interval `every`. Returns the times at which they were written to the watch's socket.
+    /// Changes that no watch accepted are left out.
     pub async fn tick(&self, changes: u64, every: Duration) -> Vec<Stamp> {
         *lock(&self.shared.sent) = Some(Vec::new());
         for _ in 0..changes {
@@ -254,7 +254,7 @@ fn watch(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
         "" | "0" => None,
         version => Some(shared.generator.change_of(version.parse().ok()?)),
     };
-    // A watch without version begins with the existing objects, and has no marker after them.
+    // A watch without version begins with the existing objects, and sends no bookmark after them.
     Some(Watch::open(shared, from, asked).into_body())
 }
 

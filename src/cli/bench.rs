@@ -33,7 +33,7 @@ use super::{report::note, run::StopSignals};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Number of objects of each shape. A configmap is 20 times larger, so their number is divided by 20.
+    /// Number of objects of each shape. For configmaps, which are 20 times larger than pods, it is divided by 20.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pods: u64,
     /// Number of changes, sent as fast as the engine accepts them. For configmaps it is divided by 20.
@@ -88,7 +88,7 @@ pub(crate) struct BenchArgs {
     /// Also draws the figures into an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Options of the engine to run in this process, if another measuring process started it.
+    /// Options of the engine that this process runs. A measuring process sets them when it starts its engine process.
     #[arg(long, hide = true, value_parser = engine_options)]
     engine: Option<EngineOptions>,
 }

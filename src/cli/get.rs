@@ -62,7 +62,7 @@ pub(crate) struct GetArgs {
     /// Types separated by commas (pods, po, deployments.apps, Deployment), or TYPE/NAME.
     #[arg(value_name = "TYPE")]
     resource: String,
-    /// Names of objects, or more TYPE/NAME; all objects if none is given.
+    /// Names of objects, or further TYPE/NAME arguments. Without a name, all objects are read.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Namespace of the objects.

@@ -83,7 +83,8 @@ pub(crate) struct TailArgs {
     /// Shows only these events: added, updated, deleted, removed, synced.
     #[arg(long = "type", value_name = "EVENT", value_delimiter = ',')]
     events: Vec<String>,
-    /// Start of the stream: a position (JOURNAL.SEQUENCE, as in `id:`, or SEQUENCE), a duration such as 10m, or a time.
+    /// Start of the stream: a duration such as 10m, a time, or a position. A position is SEQUENCE, or JOURNAL.SEQUENCE as in
+    /// the SSE field `id:` of /v1/events.
     #[arg(long, value_name = "POSITION|DURATION|TIME", conflicts_with = "initial")]
     since: Option<String>,
     /// Shows existing objects first.

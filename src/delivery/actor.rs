@@ -132,7 +132,7 @@ impl<'a> HandlerActor<'a> {
     }
 
     fn give_up(&mut self, delivery: DeliveryId, given_up: GivenUp) {
-        let dead_letter = self.parts.dead_letter.as_ref().and_then(|name| self.handlers.find(name));
+        let dead_letter = self.parts.dead_letter.as_ref().and_then(|name| self.handlers.dead_letter(name));
         let handed_over = async move {
             let is_taken = match dead_letter {
                 Some(handler) => handler.take(given_up.events.clone()).await,

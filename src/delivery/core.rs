@@ -168,9 +168,11 @@ impl HandlerCore {
     /// Sets the engine's request. A handler that is to drain closes when the time is up, or if it is paused.
     pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
+            HandlerOrder::Drain { close_by, .. } if is_paused => HandlerOrder::Close(match self.order {
+                HandlerOrder::Close(earlier) => earlier.min(close_by),
+                _ => close_by.min(now + self.options.patience),
+            }),
             HandlerOrder::Drain { until, close_by } if until <= now => HandlerOrder::Close(close_by),
-            HandlerOrder::Drain { .. } if is_paused && self.is_closing() => self.order,
-            HandlerOrder::Drain { .. } if is_paused => HandlerOrder::Close(now + self.options.patience),
             order => order,
         };
         if (order, is_paused) != (self.order, self.is_paused) {

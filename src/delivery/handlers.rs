@@ -305,7 +305,12 @@ impl Handlers {
         lock(&self.members).clone()
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<Arc<HandlerMember>> {
+    /// Returns the handler that takes dead letters under this name, also while it drains after its removal.
+    pub(super) fn dead_letter(&self, name: &str) -> Option<Arc<HandlerMember>> {
+        lock(&self.members).iter().rev().find(|member| member.name == name).cloned()
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<HandlerMember>> {
         lock(&self.members).iter().find(|member| member.name == name && member.removed().is_none()).cloned()
     }
 

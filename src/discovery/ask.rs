@@ -208,8 +208,12 @@ async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, Discover
     match root {
         Ok(Root::Types(versions)) => Ok(versions),
         Ok(Root::Names(versions)) => {
-            let versions = versions.into_iter().map(|version| filled(client, version));
-            Ok(stream::iter(versions).buffered(REQUESTS_MAX).collect().await)
+            // A dead version, for which a server may take half a minute, must not delay the requests of the others.
+            let filled =
+                versions.into_iter().enumerate().map(async |(at, version)| (at, filled(client, version).await));
+            let mut versions: Vec<_> = stream::iter(filled).buffer_unordered(REQUESTS_MAX).collect().await;
+            versions.sort_unstable_by_key(|(at, _)| *at);
+            Ok(versions.into_iter().map(|(_, version)| version).collect())
         }
         // a server with only custom groups, or with only the core group
         Err(error) if error.code == Some(404) => Ok(Vec::new()),

@@ -316,7 +316,11 @@ impl Conductor {
         let running = Arc::clone(&self.lock().known.config);
         let needs_restart = keep_until_restart(&running, &mut config);
         let moves = self.with_delivery(|delivery| delivery.apply(&config))??;
-        *lock(&self.library) = changed;
+        {
+            let mut library = lock(&self.library);
+            changed.indexes = std::mem::take(&mut library.indexes); // they may have grown meanwhile
+            *library = changed;
+        }
         self.queue_moves(moves);
         {
             let mut state = self.lock();

@@ -92,27 +92,8 @@ type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 pub struct Webhook {
     options: WebhookOptions,
     formatter: Formatter,
-    current: Fresh<Current>,
-}
-
-/// Everything that depends on files and secrets. It is made again as a whole, with new connections.
-struct Current {
-    target: Target,
-    client: Client,
-    credentials: Credentials,
-}
-
-impl Current {
-    fn read(options: &WebhookOptions) -> Result<Self, String> {
-        let credentials = options.auth.as_ref().map(Auth::credentials).transpose()?.unwrap_or_default();
-        let target = Target::read(options)?;
-        let tls = match target.url.scheme_str() {
-            Some("https") => options.tls.config().map_err(|(_, error)| error)?,
-            _ => tls::nobody(),
-        };
-        let server_name = options.tls.server_name.clone().and_then(|name| ServerName::try_from(name).ok());
-        Ok(Self { target, client: connect(tls, server_name), credentials })
-    }
+    target: Fresh<(Target, Credentials)>,
+    client: Fresh<Client>,
 }
 
 /// Request to send.
@@ -143,22 +124,32 @@ impl Webhook {
         let secrets = [&options.url].into_iter().chain(options.headers.iter().map(|(_, value)| value));
         let secrets = secrets.filter_map(PlainOrSecret::file);
         let secrets = secrets.chain(options.auth.as_ref().and_then(|auth| auth.secret().file())).map(ToOwned::to_owned);
-        let files = secrets.chain(options.tls.files()).collect();
-        let read = options.clone();
-        let current = Fresh::new(files, move || Current::read(&read))?;
-        Ok(Self { options, formatter: formatter.into(), current })
+        let (files, read) = (secrets.collect(), options.clone());
+        let target = Fresh::new(files, move || {
+            let credentials = read.auth.as_ref().map(Auth::credentials).transpose()?.unwrap_or_default();
+            Ok((Target::read(&read)?, credentials))
+        })?;
+        // A secret URL may change from http to https.
+        let needs_tls = options.url.is_secret() || target.get().0.url.scheme_str() == Some("https");
+        let options_of_tls = options.tls.clone();
+        let client = Fresh::new(if needs_tls { options_of_tls.files() } else { Vec::new() }, move || {
+            let config = if needs_tls { options_of_tls.config().map_err(|(_, error)| error)? } else { tls::nobody() };
+            let server_name = options_of_tls.server_name.clone().and_then(|name| ServerName::try_from(name).ok());
+            Ok(connect(config, server_name))
+        })?;
+        Ok(Self { options, formatter: formatter.into(), target, client })
     }
 
     async fn send(&self, mut message: Message, trace: Option<TraceContext>) -> Result<(), HandlerError> {
         if let Some(trace) = trace {
             message.headers.insert(TraceContext::HEADER, attribute(&trace.to_string()));
         }
-        let current = self.current.get();
-        let Current { target, client, credentials } = &*current;
+        let current = self.target.get();
+        let (target, credentials) = &*current;
         let at = |said: String| format!("{}: {}", target.place, credentials.hide(&hide(&target.hidden, &said)));
         let failed = |said: String| HandlerError::Failed(at(said));
         let request = self.request(message, target, credentials);
-        let answer = match timeout(self.options.timeout, client.request(request)).await {
+        let answer = match timeout(self.options.timeout, self.client.get().request(request)).await {
             Ok(answer) => answer.map_err(|error| failed(describe(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {:?}", self.options.timeout))),
         };

@@ -102,10 +102,12 @@ impl UnitSupervisor {
     }
 
     fn boot(&mut self, generation: Generation, abandoned: &[ActorIndex], ctx: &mut Context<Self>) {
-        if !abandoned.is_empty() {
+        self.seat = if abandoned.is_empty() {
+            self.shared.arbiters.present(&self.seat)
+        } else {
             report_abandoned(&self.informer.resource, abandoned);
-            self.seat = self.shared.arbiters.replace(&self.seat);
-        }
+            self.shared.arbiters.replace(&self.seat)
+        };
         let (informer, shared) = (Arc::clone(&self.informer), self.shared.clone());
         let launch = move || informer.launch(generation.0, &shared).map_err(Exit::Failed);
         let booted = Arbiters::run(&self.seat, launch);

@@ -27,7 +27,8 @@ use crate::{
     supervisor::child::panic_text,
 };
 
-/// Minimum time between two saves of readers. Saving takes at most about a tenth of the time.
+/// Minimum time between two saves of readers. The interval grows with the duration of a save, so that saves take about a tenth
+/// of the thread's time at most.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
 /// Maximum lag of the seal.
 const SEAL_EVERY: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ const REPAIR: BackoffConfig = BackoffConfig {
     reset_after: Duration::from_mins(2),
 };
 
-/// Handle of the committer thread. Dropping it ends the thread, and waits for that.
+/// Handle of the committer thread. Dropping it ends the thread, and waits until the thread has ended.
 #[derive(Debug)]
 pub(super) struct Committer {
     inner: Arc<Inner>,
@@ -172,7 +173,7 @@ impl<'a> Work<'a> {
         }
         if self.seal_at.is_some_and(|at| at <= now) {
             self.seal_at = None;
-            // A seal that was not written is no error: the last one stays, and it promises less.
+            // A failed write of the seal is no error: the previous seal stays, and demands less of the store.
             if let Err(error) = self.disk.store.seal() {
                 debug!(%error, "cannot write the seal of the state");
             }

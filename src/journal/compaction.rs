@@ -13,7 +13,7 @@
 //! | Added, Updated | Unchanged, same version | the waiting one |
 //! | Unchanged | Unchanged, Updated | the later one |
 //!
-//! All other records are kept, and so is a [`ChangeKind::Synced`]. A coalesced record takes the position of its last part. An
+//! All other records are kept, and every [`ChangeKind::Synced`] too. A coalesced record takes the position of its last part. An
 //! Added of the initial state keeps its position, before the `Synced` that waits behind it (S-8).
 //!
 //! Records that the reader holds in memory are not coalesced, because they may be delivered already. The same holds for an
@@ -54,7 +54,7 @@ pub(super) struct Tail {
     pub(super) kind: ChangeKind,
     /// Set when the record belongs to the reader's initial state.
     pub(super) keeps_its_place: bool,
-    /// Set for an update that changed the uid of the object, or may have.
+    /// Set for an update that changed, or may have changed, the uid of the object.
     pub(super) recreated: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn keeps_its_place(kind: ChangeKind, cause: Option<Cause>, is_address
     kind == ChangeKind::Added && begins
 }
 
-/// Sources of a record that is kept, as positions. Its time is that of the record at its own position.
+/// Sources of a kept record, as positions. Its time is that of the original record at the same position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
     /// Source of kind and cause.

@@ -54,7 +54,7 @@ pub enum OnFull {
 pub struct JournalOptions {
     /// See [`Fsync`].
     pub fsync: Fsync,
-    /// Time for which records are kept that no reader needs.
+    /// Time for which unneeded records are kept.
     #[educe(Default = Duration::from_hours(24))]
     pub retention: Duration,
     /// Approximate size limit of the state on disk, in bytes. At the limit, records are removed early, and records that wait
@@ -63,7 +63,7 @@ pub struct JournalOptions {
     pub max_bytes: u64,
     /// See [`OnFull`].
     pub on_full: OnFull,
-    /// Maximum size of the bodies that are written and not durable, in bytes. Beyond it appends wait for the disk.
+    /// Maximum size of the bodies that are written but not durable yet, in bytes. Beyond it appends wait for the disk.
     #[educe(Default = 64 << 20)]
     pub unsynced_max_bytes: usize,
 }
@@ -201,8 +201,8 @@ pub(super) struct Disk {
     pub(super) options: JournalOptions,
     /// Held for reading during an append, and for writing where appends must be kept out.
     gate: RwLock<()>,
-    /// Held while states of readers are taken and saved, so that the last state taken is the last one saved. Holds a failed
-    /// step of a compaction. The step may be on disk or not, and is written again before any other state is saved.
+    /// Held while states of readers are taken and saved, so that the last state taken is the last one saved. Contains the step
+    /// of a compaction that failed. The step may or may not be on disk, and is written again before any other state is saved.
     pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
     obstacles: watch::Sender<Obstacles>,

@@ -1,8 +1,8 @@
 //! Filters of readers. Each record of a reader's interest is judged by itself, before it is coalesced.
 //!
 //! Judging a record takes microseconds, so a reader does it when it reads, outside of the journal's lock. Records that are
-//! about to be coalesced are judged earlier. For a reader in memory that has fallen behind, the append judges them; in the
-//! state, the compaction does. A refused record counts as acknowledged.
+//! about to be coalesced are judged earlier. The append judges them if they wait in memory, and the compaction if they wait in
+//! the state. A refused record counts as acknowledged.
 
 use std::{fmt, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{Record, Sequence};
 /// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged
 /// again after a restart or a crash.
 pub trait ReaderFilter: fmt::Debug + Send + Sync {
-    /// Returns true if the reader gets a record, which has the form in which it was appended.
+    /// Returns true if the reader gets the record. The record is passed as it was appended, before any coalescing.
     ///
     /// # Errors
     /// Explains why the filter failed. The reader does not get the record.

@@ -24,7 +24,7 @@ use crate::mutex::lock;
 ///
 /// Each call takes one short lock; appends and reads are one call per batch. Without a store, only [`Journal::readable`] waits.
 /// With a store, methods may block on the disk where their documentation says so. Appends and reads never wait for an `fsync`:
-/// the committer thread makes them. The journal ends with [`Journal::close`] or when the last handle is dropped.
+/// the committer thread calls it. The journal ends with [`Journal::close`] or when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Journal {
     pub(super) inner: Arc<Inner>,
@@ -42,10 +42,9 @@ impl Journal {
     /// Opens the journal in `dir`, which is created if absent. Returns the journal and the state of the last run. Blocks on
     /// the disk.
     ///
-    /// Units and readers resume where they were. A unit of the last run that is [added](Journal::add_unit) again reports
-    /// only what has changed. [`Journal::open_reader`] finds the position of a reader by its name. The caller must retire
-    /// units and [forget](Journal::forget_reader) readers that no longer exist. Until then no record that they need is
-    /// removed.
+    /// Units and readers resume at their last positions. A unit of the last run that is [added](Journal::add_unit) again
+    /// reports only later changes. [`Journal::open_reader`] finds the position of a reader by its name. The caller must retire
+    /// units and [forget](Journal::forget_reader) readers that no longer exist. Until then no record that they need is removed.
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
         let mut core = MemoryJournal::restored(options.fsync, &recovered);

@@ -90,8 +90,8 @@ impl Inner {
         saved.map(|()| true)
     }
 
-    /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may be on
-    /// disk or not. It is then written again before any other state is saved, and the reader loads no records until then.
+    /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may or may
+    /// not be on disk. The step is written again before any other state is saved. Until then the reader loads no records.
     /// Otherwise a crash could undo the step after its result was read: the reader would then also get the older states.
     pub(super) fn put_compacted(&self, disk: &Disk, reader: ReaderId, step: CompactionStep) -> Result<(), StoreError> {
         let mut unfinished = lock(&disk.saving);

@@ -1,8 +1,8 @@
 //! Core of the journal: appends that are not visible yet, and the readers.
 //!
 //! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy in memory. So a
-//! record that waits for one reader takes no room for others (I5, I7). Joins and leaves are batches too, and take effect in
-//! their order.
+//! record that waits for one reader uses no memory of other readers (I5, I7). Joins and leaves are batches too, and take effect
+//! in their order.
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
 //! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::change::{Change, Reached};
 
-/// Pure core of [`Journal`](super::Journal). The documentation of its methods is there.
+/// Pure core of [`Journal`](super::Journal), which documents the methods of the same names.
 #[derive(Debug, Educe)]
 #[educe(Default)]
 pub(crate) struct MemoryJournal {
@@ -103,8 +103,8 @@ enum Turn {
 impl MemoryJournal {
     /// Returns the core of a journal with a store in the state of the last run. Everything written counts as released.
     pub(crate) fn restored(fsync: Fsync, recovered: &Recovered) -> Self {
-        // A reader's position may be above the last record that survived. The reader has judged these records, so their
-        // positions are not used again.
+        // A reader's position may be above the last record that survived. The reader has judged all records up to its position,
+        // so these positions are not used again.
         let positions = recovered.readers.iter().map(|reader| reader.position.0);
         let last = positions.fold(recovered.last.0, u64::max);
         let dormant = recovered.readers.iter().map(|reader| (reader.name.as_str().into(), reader.clone()));
@@ -151,8 +151,8 @@ impl MemoryJournal {
         self.push(unit, changes, now_micros, Turn::Seed)
     }
 
-    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if it `joins`, else
-    /// it stops. Returns `None` if the reader is closed. The caller must write it like an append.
+    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set,
+    /// and otherwise stops seeing it. Returns `None` if the reader is closed. The caller must write it like an append.
     pub(crate) fn cross(
         &mut self,
         (reader, joins): (ReaderId, bool),
@@ -185,7 +185,7 @@ impl MemoryJournal {
                 Turn::Seed => Some(NOBODY.into()),
                 _ => None,
             };
-            // With an interval many records wait here, so they are kept packed.
+            // With [`Fsync::Interval`] many records wait here, so they are kept packed.
             let records = match self.fsync {
                 Some(Fsync::Interval(_)) => Arc::new(records.iter().map(Record::packed).collect()),
                 _ => Arc::clone(&records),
@@ -238,7 +238,7 @@ impl MemoryJournal {
     }
 
     /// Returns the position up to which everything is written; `None` if all of it is durable. A sync of the store that starts
-    /// after this call makes it durable.
+    /// after this call makes these records durable.
     pub(crate) fn to_sync(&self) -> Option<Sequence> {
         self.unsynced.iter().take_while(|batch| batch.written).last().map(|batch| batch.ticket.last)
     }

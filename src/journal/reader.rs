@@ -27,15 +27,16 @@ use super::{
 };
 use crate::change::{Cause, Change};
 
-/// Number of waiting records in memory at which the reader starts to store new ones packed: packed records share memory
-/// with the cache. Without a store it also judges them on arrival, so that few are left to judge during coalescing.
+/// Number of waiting records in memory at which the reader starts to keep new ones packed: packed records share memory with the
+/// cache. Without a store it also judges them on arrival, so that few are left to judge during coalescing.
 const MANY: usize = 512;
 
 /// State of one reader.
 ///
 /// Its records, oldest first, are in `in_flight`, `again`, the `backlog` or the `queue`, and the store.
+///
 /// **Invariants:** Records in `in_flight` and `again` are not coalesced. While there is a backlog, the queue is empty. A
-/// stored reader has no backlog, and wants all its records in memory.
+/// stored reader has no backlog, and all its records in memory are wanted.
 #[derive(Debug, Default)]
 pub(crate) struct JournalReader {
     bounds: Bounds,
@@ -195,7 +196,7 @@ impl JournalReader {
                 break;
             }
             let mut waiting = self.pop().expect("it was just seen");
-            waiting.judged |= self.filter.is_none(); // it is handed out without a filter, even if a reload brings one
+            waiting.judged |= self.filter.is_none(); // it is handed out unfiltered, even if a reload adds a filter
             let sequence = waiting.sequence();
             if let Some(stored) = &mut self.stored {
                 stored.shown = stored.shown.max(sequence.0);

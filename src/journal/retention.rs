@@ -4,12 +4,12 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::Sequence;
 
-/// Number of points in time that are remembered within the retention.
+/// Number of points in time that are remembered within the retention time.
 const MOMENTS: u32 = 64;
-/// Divisor: if the state is too large, this fraction of the unneeded records is removed at a time.
+/// Number of parts of the unneeded records. If the state is too large, one part is removed at a time.
 const PARTS: u64 = 8;
 
-/// The last record at some points in time. It shows which records are older than the retention.
+/// The last record at some points in time. It shows which records are older than the retention time.
 #[derive(Debug)]
 pub(super) struct Retention {
     keep: Duration,

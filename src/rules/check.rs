@@ -11,7 +11,7 @@ use regex::{Regex, RegexBuilder};
 use super::{
     MATCHES, RuleError,
     limits::{PatternLimits, RuleLimits},
-    reads::children,
+    reads::{children, text},
 };
 
 /// Type names to which `type(x)` may be compared.
@@ -241,6 +241,7 @@ impl<'a> Check<'a> {
             Expr::Literal(_) => "a number",
             Expr::List(_) => "a list",
             Expr::Map(_) => "a map",
+            Expr::Select(_) if is_text(expression) => "a string",
             Expr::Ident(name) if name == "object" || name == "old" => "an object",
             Expr::Ident(name) if name == "changes" => "a list",
             Expr::Ident(name) if name == "type" || name == "cluster" => "a string",
@@ -279,6 +280,34 @@ impl<'a> Check<'a> {
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         Err(RuleError { line: before.matches('\n').count() + 1, column, problem: problem.into() })
     }
+}
+
+/// Returns true if this is a member that is a string in every object.
+fn is_text(expression: &IdedExpr) -> bool {
+    matches!(
+        path(expression).as_deref(),
+        Some(
+            ["object" | "old", "kind" | "apiVersion"]
+                | [
+                    "object" | "old",
+                    "metadata",
+                    "name" | "namespace" | "uid" | "resourceVersion" | "creationTimestamp"
+                ]
+        )
+    )
+}
+
+/// Splits `root.a["b"]` into its names.
+fn path(expression: &IdedExpr) -> Option<Vec<&str>> {
+    let (operand, name) = match &expression.expr {
+        Expr::Ident(name) => return Some(vec![name]),
+        Expr::Select(select) if !select.test => (&*select.operand, select.field.as_str()),
+        Expr::Call(call) if call.func_name == operators::INDEX => (call.args.first()?, text(call.args.last()?)?),
+        _ => return None,
+    };
+    let mut path = path(operand)?;
+    path.push(name);
+    Some(path)
 }
 
 /// Returns the first name of `a.b.c`.

@@ -306,6 +306,7 @@ fn expression_mistakes_are_reported_at_load() {
         "object.metadata.labels.size()",
         "type == 'added' ? 'yes' : 'no'",
         "object",
+        "object.metadata.name",
         "changes",
         "object.spec.containers.map(c, c.image)[0] == i",
         "Pod{name: 'a'} == object",

@@ -40,14 +40,19 @@ impl ApiError {
 
     /// Creates an error about a type, or about the object of this name.
     pub(crate) fn about(code: u16, resource: &ResourceType, name: Option<&str>, message: impl Into<String>) -> Self {
-        let mut details = json!({"kind": resource.plural});
-        if !resource.group.is_empty() {
-            details["group"] = resource.group.as_str().into();
+        Self::new(code, message).of(&resource.group, &resource.plural, name)
+    }
+
+    /// Adds details about a type, or about the object of this name.
+    pub(crate) fn of(self, group: &str, plural: &str, name: Option<&str>) -> Self {
+        let mut details = json!({"kind": plural});
+        if !group.is_empty() {
+            details["group"] = group.into();
         }
         if let Some(name) = name {
             details["name"] = name.into();
         }
-        Self::new(code, message).with(details)
+        self.with(details)
     }
 
     /// Asks the client to try again after a second.

@@ -157,8 +157,8 @@ impl SubscriberCursor {
     }
 
     /// Records the result of a read of the store. All events up to `to` were read, except `missing` ones. If `first` is
-    /// after the position, the store has only events after `first`. Returns the gap to report before the events that
-    /// were read.
+    /// after the cursor's position, the store has only events after `first`. Returns the gap to report before the
+    /// events that were read.
     pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<StreamGap> {
         if let Some(first) = first.filter(|first| *first > self.place) {
             self.miss(GapReason::Expired, Some(self.place), first);
@@ -171,7 +171,7 @@ impl SubscriberCursor {
         (missing > 0).then(gap)
     }
 
-    /// Records that the cache of a unit was read with all events up to `place`.
+    /// Records that the cache of a unit contained all events up to `place` when it was read.
     pub fn saw(&mut self, unit: UnitId, place: Sequence) {
         if place > self.place {
             self.shown.insert(unit, place);
@@ -183,7 +183,7 @@ impl SubscriberCursor {
         self.state_due = false;
     }
 
-    /// Returns true if an event is new, so that the cache did not already include it.
+    /// Returns true unless the cache that was read already included the event.
     pub fn is_due(&mut self, unit: UnitId, place: Sequence) -> bool {
         if self.shown.is_empty() {
             return true;

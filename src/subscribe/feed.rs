@@ -106,9 +106,17 @@ impl Feed {
         if let Some(read) = read {
             hub.journal.ack(*reader, read);
         }
-        let losses = hub.journal.take_losses(*reader);
-        let lost = losses.named.len() as u64 + losses.unnamed;
-        let position = hub.journal.stats(*reader).position;
+        let (mut position, mut lost) = (hub.journal.stats(*reader).position, 0);
+        // The position counts only if nothing was dropped before it was read.
+        loop {
+            let losses = hub.journal.take_losses(*reader);
+            let more = losses.named.len() as u64 + losses.unnamed;
+            if more == 0 {
+                break;
+            }
+            lost += more;
+            position = hub.journal.stats(*reader).position;
+        }
         let mut ring = hub.ring();
         let Some((_, ring)) = ring.as_mut() else { return };
         if lost > 0 {

@@ -3,8 +3,8 @@
 //! | | SSE | NDJSON |
 //! |---|---|---|
 //! | an event | `id:` position, `event:` last word of its type, `data:` the `CloudEvent` | one line with the `CloudEvent` |
-//! | a gap | `event: gap`, `data:` of type `dev.deltabus.stream.gap` | that event, a line |
-//! | a limit of `when` exceeded (last event) | `event: error`, `data:` of type `dev.deltabus.stream.error` | that event, a line |
+//! | a gap | `event: gap`, `data:` of type `dev.deltabus.stream.gap` | that event, on one line |
+//! | `when` exceeds a limit (last event) | `event: error`, `data:` of type `dev.deltabus.stream.error` | that event, on one line |
 //! | heartbeat | a comment, and the current position as `id:` | an empty line |
 
 use bytes::Bytes;
@@ -51,8 +51,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns a heartbeat. `place` is a position to resume at. A client with a narrow filter rarely receives events;
-    /// thanks to this position it does not read again the events that it filters out.
+    /// Returns a heartbeat. `place` is a position to resume at. A client with a narrow filter rarely receives events.
+    /// When it reconnects at this position, the events before it are not read again.
     pub fn heartbeat(self, journal: &str, place: Option<Sequence>) -> Bytes {
         match (self, place) {
             (Self::Ndjson, _) => Bytes::from_static(b"\n"),

@@ -13,7 +13,7 @@ pub enum GapReason {
     Journal,
     /// The journal has not reached the position, so the position is not from this journal.
     Unknown,
-    /// The position asked for is no longer kept.
+    /// Events after the requested position are no longer kept.
     Expired,
     /// The subscriber was too slow, and the events are no longer kept.
     Behind,

@@ -15,7 +15,7 @@ use crate::{
     rules::{RuleVerdict, Rules, cpu_time},
 };
 
-/// CPU time of one turn. After it, the next subscriber has its turn.
+/// CPU time of one turn. After this time, the next subscriber has its turn.
 const TURN: Duration = Duration::from_millis(5);
 
 /// Priority of the thread: 19 is the lowest (nice(2)).

@@ -1,5 +1,5 @@
-//! Replay of the existing objects to a subscriber that requests them. Of each unit one version is read, and the stream
-//! continues after it.
+//! Replay of the existing objects to a subscriber that requests them. One version of each unit is read, and the stream
+//! continues after that version.
 
 use std::{cmp::Ordering, collections::VecDeque, sync::Arc, vec};
 
@@ -95,7 +95,7 @@ impl Replay {
                 (snapshot.meta().clone(), objects)
             });
             if shows {
-                cursor.saw(id, Sequence(meta.place)); // else the events before are still to be sent
+                cursor.saw(id, Sequence(meta.place)); // else the earlier events are still to be sent
             }
             is_synced &= meta.synced;
             count += meta.objects;

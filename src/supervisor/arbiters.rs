@@ -63,6 +63,11 @@ impl Arbiters {
         async move { answer.await.unwrap_or(Err(Exit::ArbiterGone)) }
     }
 
+    /// Returns a seat with its present arbiter, which another unit may have replaced.
+    pub fn present(&self, &Seat { index, .. }: &Seat) -> Seat {
+        Seat { index, arbiter: Arc::clone(&lock(&self.pool).arbiters[index]) }
+    }
+
     /// Replaces the hung arbiter of a seat, unless another unit has done so, and returns the new seat. The old thread cannot be
     /// ended from outside, so it is abandoned.
     pub fn replace(&self, Seat { index, arbiter }: &Seat) -> Seat {
@@ -80,5 +85,20 @@ impl Arbiters {
         for arbiter in &lock(&self.pool).arbiters {
             arbiter.stop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[actix::test]
+    async fn units_share_replaced_arbiter() {
+        let arbiters = Arbiters::new(1);
+        let [one, other] = [arbiters.seat(), arbiters.seat()];
+        let replaced = arbiters.replace(&one);
+        assert_eq!(Arbiters::run(&arbiters.present(&other), || Ok(1)).await, Ok(1));
+        assert!(Arc::ptr_eq(&replaced.arbiter, &arbiters.replace(&other).arbiter), "it is replaced once");
+        arbiters.stop();
     }
 }

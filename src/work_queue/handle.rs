@@ -176,7 +176,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     }
 
     /// Clears the failures of an item. This does not end the work on it. The limiter keeps an item until it is
-    /// forgotten, even if it has succeeded. [`WorkItem::finish`] does both.
+    /// forgotten, even if it has succeeded. [`WorkItem::finish`] clears the failures and ends the work.
     #[doc(alias = "Forget")]
     pub fn forget(&self, item: &T) {
         self.shared.lock().limiter.forget(item);
@@ -247,9 +247,9 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
 
     /// Rejects new items from now on. Waits until the queued items are taken and the items in work are done.
     ///
-    /// An item that was added earlier, while in work, is still taken. This waits for ever if no worker takes the items,
-    /// or an item is never done. [`WorkQueue::shut_down`] ends the wait. Dropping the future ends the wait too, but not
-    /// the drain.
+    /// An item in work that was added again before this call is still taken. The call waits for ever if no worker takes
+    /// the items, or an item is never done. [`WorkQueue::shut_down`] ends the wait. Dropping the future ends the wait
+    /// too, but not the drain.
     ///
     /// In client-go, the drain waits only for items in work, and may return while some are queued.
     #[doc(alias = "ShutDownWithDrain")]

@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 /// Chooses the delay of an item. It must not panic or block, because the queue is locked during the call.
 #[doc(alias = "TypedRateLimiter")]
 pub trait RateLimiter<T>: Send {
-    /// Counts a failure of `item` at `now` and returns the delay. All values of `now` are of one monotonic clock.
+    /// Counts a failure of `item` at `now` and returns the delay. All values of `now` come from one monotonic clock.
     #[doc(alias = "When")]
     fn when(&mut self, item: &T, now: Duration) -> Duration;
 
@@ -33,7 +33,7 @@ impl<T> RateLimiter<T> for Box<dyn RateLimiter<T>> {
 }
 
 /// Returns client-go's default for controllers, the longer of two delays: 5 ms … 1000 s for each item, and 10
-/// items a second with a burst of 100 for all items together.
+/// items per second with a burst of 100 for all items together.
 #[doc(alias = "DefaultTypedControllerRateLimiter")]
 pub fn default_controller_limiter<T: Clone + Eq + Hash + Send + 'static>() -> MaxOf<T> {
     MaxOf::new(vec![
@@ -121,9 +121,9 @@ impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for FastSlow<T> {
     }
 }
 
-/// Token bucket for all items together: one token per `interval`, at most `burst` stored. An item without a token waits
-/// for its own: the n-th in a row waits n intervals. Items are not distinguished, so [`RateLimiter::num_requeues`] is
-/// 0.
+/// Token bucket for all items together: one token per `interval`, at most `burst` stored. An item that finds no token
+/// waits for the next free one: the n-th such item in a row waits n intervals. Items are not distinguished, so
+/// [`RateLimiter::num_requeues`] is 0.
 #[doc(alias = "BucketRateLimiter")]
 #[derive(Clone, Debug)]
 pub struct TokenBucket {

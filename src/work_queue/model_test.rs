@@ -281,7 +281,7 @@ impl World {
     fn finish(&mut self, hits: &Hits) {
         self.advance(1000, hits);
         if self.is_idle && !self.model.is_shut_down {
-            // Drain of items that are all added again.
+            // Drains a queue whose items in work are all added again.
             while !self.model.fifo.is_empty() {
                 self.look();
             }

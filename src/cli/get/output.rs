@@ -41,6 +41,7 @@ impl<'a> ListPrinter<'a> {
                 is_wide: matches!(self.args.output, Output::Wide),
                 with_namespace: self.args.all_namespaces && resource.namespaced,
                 with_labels: self.args.show_labels,
+                with_objects: self.args.sort_by.is_some(),
                 prefix: if self.several_types { kind(resource) + "/" } else { String::new() },
                 ..TablePrinter::default()
             });
@@ -151,14 +152,17 @@ impl Columns {
 
 /// Layout of the rows of Tables of one type.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent options of the command line")]
 struct TablePrinter {
     is_wide: bool,
     with_namespace: bool,
     with_labels: bool,
+    /// Set when rows keep their objects, to be sorted.
+    with_objects: bool,
     /// Text before each name: `pod/`, where types are mixed.
     prefix: String,
     header: Vec<String>,
-    /// Cells of each row, and its object.
+    /// Cells of each row, and its object if it is kept.
     rows: Vec<(Vec<String>, Value)>,
 }
 
@@ -182,7 +186,8 @@ impl TablePrinter {
                 let prefix = if column["format"] == "name" { &*self.prefix } else { "" };
                 format!("{prefix}{}", cell(value))
             });
-            self.rows.push((namespace.into_iter().chain(cells).chain(label_cell).collect(), object));
+            let cells = namespace.into_iter().chain(cells).chain(label_cell).collect();
+            self.rows.push((cells, if self.with_objects { object } else { Value::Null }));
         }
     }
 

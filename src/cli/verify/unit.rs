@@ -175,7 +175,7 @@ impl Unit {
         while now.resource_version.compare(&last) == Some(Ordering::Less) {
             if Instant::now() >= deadline {
                 bail!(
-                    "the cache is behind: it is at version {} ({}), the server changed an object in version {last}",
+                    "the cache is behind: it is at version {} ({}), but the server changed an object in version {last}",
                     now.resource_version,
                     now.state
                 );

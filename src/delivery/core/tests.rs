@@ -192,6 +192,17 @@ fn paused_draining_handler_closes_after_its_attempts() {
 }
 
 #[test]
+fn stop_of_paused_handler_has_its_deadline() {
+    let mut played = Played::new(options(2, 1), 1..3);
+    assert_eq!(played.next(), "send 1 1+1");
+    let drain = HandlerOrder::Drain { until: secs(5), close_by: secs(7) };
+    played.core.order(drain, true, secs(1));
+    assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(7))));
+    played.core.order(HandlerOrder::Drain { until: secs(3), close_by: secs(4) }, true, secs(2));
+    assert_eq!(played.core.wake_at(), Some(secs(4)));
+}
+
+#[test]
 fn draining_handler_closes_when_its_time_is_up() {
     let mut played = Played::new(options(1, 1), 1..3);
     let drain = HandlerOrder::Drain { until: secs(5), close_by: secs(7) };

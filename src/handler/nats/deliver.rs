@@ -15,7 +15,7 @@ use async_nats::{
         stream::Stream,
     },
 };
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::{StreamExt as _, future::BoxFuture, stream as streams};
 use tokio::sync::{Mutex, OnceCell};
 
 use super::{
@@ -31,6 +31,8 @@ use crate::{
     notification::{Event, Notification},
 };
 
+/// Maximum number of messages of a batch that wait for an acknowledgement.
+const UNDER_WAY_MAX: usize = 1024;
 /// Maximum number of repetitions because another writer was faster.
 const CONFLICTS_MAX: u32 = 8;
 
@@ -120,14 +122,17 @@ impl SendAttempt<'_> {
         let sent: Result<(), HandlerError> = match stream {
             Some(stream) => {
                 let store = |(event, message)| self.store(stream, event, message, watch);
-                join_all(events.iter().zip(messages).map(store)).await.into_iter().collect()
+                let storing: Vec<_> = events.iter().zip(messages).map(store).collect();
+                let stored = streams::iter(storing).buffered(UNDER_WAY_MAX).collect::<Vec<_>>().await;
+                stored.into_iter().collect()
             }
             None => self.send_only(messages).await,
         };
         // By now the server has accepted or refused each message.
         let refused = watch.all_refused();
         let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
-        if sent.is_ok() && !subjects.iter().all(|subject| is_refused(&subject)) {
+        // In a stream, each acknowledgement is noted.
+        if stream.is_none() && sent.is_ok() && !subjects.iter().all(|subject| is_refused(&subject)) {
             self.link.note_taken();
         }
         match subjects.iter().find(is_refused) {

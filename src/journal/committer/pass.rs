@@ -81,7 +81,7 @@ impl Pass {
         Ok(false)
     }
 
-    /// Ends the pass after a failed step. A step that is being written holds its reader until it is written again.
+    /// Ends the pass after a failed step. If the step may be on disk, its reader loads nothing until the step is written again.
     pub(super) fn cancel(self, inner: &Inner, disk: &Disk) {
         if let Some((reader, _)) = self.current.filter(|_| lock(&disk.saving).is_none()) {
             release(inner, reader);

@@ -29,7 +29,8 @@ const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 /// Number of waiting records in the log from which a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// Number of coalesced records per waiting record of the log below which a pass is worth its cost too: it scans both.
+/// Maximum number of coalesced records per waiting record of the log at which a pass over fewer records is worth its cost: it
+/// scans both.
 const MERGED_A_RECORD: u64 = 8;
 
 /// State of the measures against a full state.
@@ -90,8 +91,8 @@ impl Work<'_> {
         drop(retention);
         let mut keep_from = old.min(needed);
         if is_full {
-            // After a pass, all unneeded records go at once: the originals of coalesced records have no other use, and the
-            // disk frees their space slowly.
+            // After a pass, all unneeded records are removed at once: nothing else uses the originals of coalesced records, and
+            // the disk frees their space slowly.
             let room = if self.room.tried.is_some() { needed } else { make_room(first, needed) };
             keep_from = keep_from.max(room);
         }
@@ -111,7 +112,7 @@ impl Work<'_> {
             self.room.shrink.every = SHRINK_EVERY.0;
         }
         self.inner.core().forget_entries_before(if is_full { needed } else { old });
-        self.calls |= calls::SAVE; // the watermark moves readers on even if no record is for them
+        self.calls |= calls::SAVE; // the watermark advances readers even if no record is for them
         self.room.retain_at = now() + if is_nearly { RETAIN_EVERY.1 } else { RETAIN_EVERY.0 };
         self.room.removing = (keep_from > first).then_some(keep_from);
         Ok(())

@@ -49,7 +49,7 @@ impl Journal {
     /// gets these records. Call it before the first append of the unit. Has no effect without a store.
     ///
     /// # Errors
-    /// Fails while the store takes no appends. Some of the objects may be stored then: call it again with all of them.
+    /// Fails while the store takes no appends. Some objects may be stored already: call it again with all of them.
     pub fn seed(&self, unit: UnitId, objects: &[Object], reached: &Reached, now: Timestamp) -> Result<(), AppendError> {
         let Some(disk) = self.inner.disk() else { return Ok(()) };
         let (time_micros, only) = (now.as_microsecond(), Some(NOBODY));
@@ -123,8 +123,8 @@ impl Journal {
     /// Appends `changes` of `unit` for one reader alone, already released. Call it between two batches of the unit. Earlier
     /// appends of the unit are delivered as before. Has no effect on a closed reader.
     ///
-    /// After a join the reader sees the later appends of the unit, and none of its earlier ones (S-5). It has no effect if the
-    /// reader sees the unit already. After a leave the reader sees no more of it.
+    /// After a join the reader sees the later appends of the unit, and none of its earlier ones (S-5). A join has no effect if
+    /// the reader sees the unit already. After a leave the reader sees no later appends of the unit.
     pub fn cross(
         &self,
         Move { reader, kind }: Move,

@@ -19,9 +19,9 @@ use crate::{
 impl Journal {
     /// Opens a reader at the released watermark. No record that it needs is removed until [`Journal::close_reader`].
     ///
-    /// With a store, a reader whose name is known from the last run resumes there. It gets the records that it had not
-    /// acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the units that it had
-    /// joined. It sees units that it no longer wants until it [leaves](Journal::cross) them. May block on the disk.
+    /// With a store, a reader whose name is known from the last run resumes at the position of that run. It gets the records
+    /// that it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the units
+    /// that it had joined. It sees units that it no longer wants until it [leaves](Journal::cross) them. May block on the disk.
     pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
         let reader = match self.inner.disk().filter(|_| options.name.is_some()) {
             None => self.inner.core().open_reader(options),

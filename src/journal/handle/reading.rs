@@ -107,7 +107,7 @@ impl Journal {
     }
 
     /// Acknowledges some records in flight, and remembers them for [`Journal::replay`]. With a store, a named reader keeps all
-    /// of them for the time `retention` from now on. Any other reader keeps the newest 1,000, within its limits.
+    /// of them for the time `retention`, starting now. Any other reader keeps the newest 1,000, within its limits.
     pub fn give_up(&self, reader: ReaderId, sequences: &[Sequence]) {
         if let (Some(disk), Some(first)) = (self.inner.disk(), sequences.iter().min()) {
             lock(&disk.retention).note_given_up(Timestamp::now().as_microsecond(), *first);
@@ -116,8 +116,8 @@ impl Journal {
         self.call_for_save();
     }
 
-    /// Queues again all given-up records of a reader that are still kept. They are read before the records that wait already.
-    /// Records that are in flight or were [rewound](Journal::rewind) come before them.
+    /// Queues all given-up records of a reader again, if they are still kept. They are read before the records that already
+    /// wait. Records that are in flight or were [rewound](Journal::rewind) come before them.
     pub fn replay(&self, reader: ReaderId) -> Replayed {
         let replayed = self.inner.core().replay(reader);
         self.call_for_save();

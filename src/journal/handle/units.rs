@@ -53,7 +53,7 @@ impl Journal {
         self.inner.core().terms(unit)
     }
 
-    /// Visits the objects of a unit after its last append, in the order of their keys. Blocks on the disk.
+    /// Visits the objects of a unit, as its last append left them, in the order of their keys. Blocks on the disk.
     pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
         self.inner.disk().map_or(Ok(()), |disk| disk.store.objects(unit, visit))
     }
@@ -92,10 +92,10 @@ impl Journal {
         disk.note(disk.store.put_unit(stored)); // after an error the repair writes all units again
     }
 
-    /// Returns true if every unit of the reader's interest has synced, and the reader has acknowledged everything up to there
-    /// (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of one of its units. Returns false
-    /// for all readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once it
-    /// has acknowledged the new units too.
+    /// Returns true if every unit of the reader's interest has synced, and the reader has acknowledged everything up to that
+    /// point (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of one of its units. Returns
+    /// false for all readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once
+    /// it has acknowledged the new units too.
     pub fn has_synced(&self, reader: ReaderId) -> bool {
         self.inner.core().has_synced(reader)
     }

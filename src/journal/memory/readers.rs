@@ -37,7 +37,7 @@ impl MemoryJournal {
         id
     }
 
-    /// Returns the judge of a reader that resumes where the last reader of its name was. Returns `None` if there was none.
+    /// Returns the judge of a reader that resumes from the last run. Returns `None` if that run had no reader of this name.
     pub(crate) fn judge(&self, options: &ReaderOptions) -> Option<Judge> {
         let state = self.dormant.get(options.name.as_deref()?)?;
         Some(Judge { state: state.clone(), changes: options.interest.changes, units: self.units.clone() })
@@ -169,7 +169,7 @@ impl MemoryJournal {
         self.readers.values_mut().for_each(|reader| reader.forget_before(first));
     }
 
-    /// Makes readers forget given-up records before a position that have coalesced entries.
+    /// Makes readers forget given-up records before a position, if the records have coalesced entries.
     pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
         self.readers.values_mut().for_each(|reader| reader.forget_entries_before(position));
     }
@@ -181,8 +181,8 @@ impl MemoryJournal {
         open.chain(dormant).min().map(Sequence)
     }
 
-    /// Returns the named readers that need a record before `position`, with their records before it that wait only in the
-    /// store.
+    /// Returns the named readers that need a record before `position`. The list of each reader has the records before
+    /// `position` that wait only in the store.
     pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, String, Vec<u64>)> {
         let mark = self.released();
         let slow = self.readers.iter().filter_map(|(id, reader)| {

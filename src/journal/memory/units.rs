@@ -14,11 +14,12 @@ impl MemoryJournal {
     }
 
     pub(crate) fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
-        self.units.get(&unit).map(|unit| unit.terms)
+        let unset = JournalUnit::new(unit).terms.resource;
+        self.units.get(&unit).map(|unit| unit.terms).filter(|terms| terms.resource != unset)
     }
 
-    /// Ends the view of all readers on a unit, when this batch becomes visible. Returns an upper bound of the unit's last
-    /// position, and the readers to wake.
+    /// Appends an empty batch. When it becomes visible, all readers stop seeing the unit. Returns an upper bound of the unit's
+    /// last position, and the readers to wake.
     pub(crate) fn retire_unit(&mut self, unit: UnitId) -> (Sequence, Vec<ReaderId>) {
         self.push(unit, &[], 0, Turn::Retire);
         let woken = self.raise();

@@ -12,7 +12,7 @@ impl JournalReader {
         self.in_flight.binary_search_by_key(&position, WaitingRecord::sequence).ok()
     }
 
-    /// Removes records from `in_flight`. Ignores those that are not there.
+    /// Removes records from `in_flight`. Ignores positions of other records.
     pub(super) fn take_in_flight(&mut self, positions: &[Sequence]) -> Vec<WaitingRecord> {
         let mut taken = Vec::with_capacity(positions.len());
         for position in positions {

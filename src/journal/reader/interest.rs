@@ -30,7 +30,7 @@ impl Sight {
 }
 
 impl JournalReader {
-    /// Forgets a unit, and its type if it was the last unit of that.
+    /// Forgets a unit. Also forgets its type if `resource` is set, because the type has no other unit.
     pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
         self.units.remove(&unit);
         if let Some(resource) = resource {
@@ -98,7 +98,7 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join, or else of a leave. Returns true if one of them is wanted.
+    /// Takes the records of a join or a leave. Returns true if one of them is wanted.
     pub(crate) fn cross(&mut self, joins: bool, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
         if self.abandoned || self.sees(unit.id) == joins {
             return false;

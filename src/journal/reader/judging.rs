@@ -26,7 +26,7 @@ impl JournalReader {
         (!records.is_empty()).then_some(Unjudged { filter, records })
     }
 
-    /// Applies judgements. Refused records are removed from all places.
+    /// Applies judgements. Refused records no longer wait, and are not in flight.
     pub(crate) fn judged(&mut self, judged: &Judged) {
         self.tally.failures.add(&judged.failures);
         let mut marked = 0;
@@ -57,7 +57,7 @@ impl JournalReader {
             }
         }
         self.tally.stats.filtered += refused as u64;
-        // A reader and a compaction may both judge a record, but it is refused once.
+        // A reader and a compaction may both judge a record, but it counts as refused only once.
         self.tally.failures.count = self.tally.failures.count.min(self.tally.stats.filtered);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::journal::{Bounds, Record, Sequence, UnitTerms};
 
-/// A waiting record. An unwanted one always follows a wanted one: it changes the known state of its object.
+/// A waiting record. An unwanted record waits only behind a wanted one, because coalescing needs every change of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingRecord {
     pub(super) record: Record,

@@ -1,8 +1,8 @@
 //! State of a named reader in a journal with a store, and the steps of a compaction of its records.
 //!
-//! Of the records beyond the reader's limits only the positions are kept. The bodies are loaded from the store again, in
-//! order, once there is room. No record is dropped. Only a compaction of the store coalesces these records, and nothing is
-//! loaded during each of its steps.
+//! Beyond the reader's limits, only the positions of records are kept in memory. Once there is room, the records are loaded
+//! from the store again, in order. No record is dropped. Only a compaction of the store coalesces these records, and nothing is
+//! loaded during its steps.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::journal::{Record, Sequence, UnitId, UnitTerms, filter::Unjudged, stor
 
 /// Initial and maximum number of records per load.
 const CHUNK: (usize, usize) = (8, 1024);
-/// Size of a load up to which the next one is larger, so that each call reads a useful amount.
+/// Target size of a load. After a larger load, the next one has half as many records, otherwise twice as many.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Part of a named reader's state that only a journal with a store has.
@@ -30,7 +30,7 @@ pub(super) struct Stored {
     since_micros: i64,
     /// Set during a step of a compaction: nothing is loaded.
     held: bool,
-    /// Number of such steps. A load that was requested before a step is void after it.
+    /// Number of steps of compactions. A load that was requested before a step is void after it.
     epoch: u64,
     pub(super) given_up: RoaringTreemap,
     /// Units that the reader is about to join without any record. If the process ended before the join took effect, no record
@@ -86,7 +86,7 @@ impl Stored {
         self.push(&waiting.record);
     }
 
-    /// Queues given-up records again. They passed the filter before, and may be before all others.
+    /// Queues given-up records again. They passed the filter before, and may precede all other records.
     pub(super) fn replay(&mut self, positions: &RoaringTreemap) {
         self.passed |= positions;
         self.spilled |= positions;
@@ -263,14 +263,14 @@ impl JournalReader {
         stored.needs.min(self.first_in_log().unwrap_or(mark.0 + 1)).max(stored.floor)
     }
 
-    /// Forgets given-up records before a position that have no coalesced entries: the log no longer has them.
+    /// Forgets given-up records before a position, because the log no longer has them. Records with coalesced entries are kept.
     pub(crate) fn forget_before(&mut self, first: Sequence) {
         if let Some(stored) = &mut self.stored {
             stored.changed |= forget_removed(&mut stored.given_up, &stored.compacted, first) > 0;
         }
     }
 
-    /// Forgets given-up records before a position that have coalesced entries.
+    /// Forgets given-up records before a position, if the records have coalesced entries.
     pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
         if let Some(stored) = &mut self.stored {
             let mut old = &stored.given_up & &stored.compacted;

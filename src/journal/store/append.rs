@@ -34,7 +34,7 @@ impl Store {
         self.with("append", |inner, files| {
             let first = append.first.0;
             let end = first + append.changes.len() as u64;
-            // A repair writes appends again that may be stored already.
+            // A repair writes appends again. Some of these may be stored already.
             let is_again = !append.changes.is_empty() && first <= inner.last.load(SeqCst);
             if is_again && files.records.contains_key(sequence_key(first))? {
                 return Ok(());
@@ -60,7 +60,10 @@ impl Store {
             }
             files.commit(writer.batch)?;
             writer.recent.shrink(&writer.removed);
-            lock(&inner.recent).insert(append.unit, writer.recent);
+            let mut recent = lock(&inner.recent);
+            // If another append of the unit ran meanwhile, the known states of both may be outdated.
+            recent.entry(append.unit).and_modify(|known| *known = Recent::default()).or_insert(writer.recent);
+            drop(recent);
             if let Some((number, _)) = dictionaries.last() {
                 packer.written(*number);
             }

@@ -101,8 +101,8 @@ impl Files {
     fn open_database(dir: &Path) -> Result<Self, Fault> {
         let builder = Database::builder(dir).cache_size(CACHE_BYTES).max_journaling_size(JOURNALS_BYTES);
         let db = builder.worker_threads(WORKERS).max_cached_files(Some(OPEN_FILES)).open()?;
-        // By default a compaction rewrites only the oldest quarter of the eligible files. With three files that is none, and a
-        // full state would stay full.
+        // By default a compaction rewrites only the oldest quarter of the eligible files. A quarter of three files is none, so
+        // a full state would stay full.
         let separate =
             KvSeparationOptions::default().separation_threshold(128).file_target_size(32 << 20).age_cutoff(1.0);
         Ok(Self {
@@ -144,7 +144,7 @@ impl Files {
         Ok(batch.durability(Some(PersistMode::Buffer)).commit()?)
     }
 
-    /// Writes all data in memory to files of its own, and syncs them.
+    /// Writes the data in memory of all keyspaces to new table files, and syncs them.
     pub(super) fn flush(&self) -> Result<(), Fault> {
         for keyspace in self.keyspaces() {
             keyspace.rotate_memtable()?;
@@ -162,7 +162,7 @@ impl Files {
         Ok(self.bodies.major_compact()?)
     }
 
-    /// Returns the size on disk, in bytes. Of the journal files only the written part counts, not the preallocated rest.
+    /// Returns the size on disk, in bytes. Counts only the written part of the journal files, not the preallocated rest.
     pub(super) fn disk_bytes(&self, dir: &Path) -> u64 {
         use std::os::unix::fs::MetadataExt;
         let tables: u64 = self.keyspaces().iter().map(|keyspace| keyspace.disk_space()).sum();

@@ -1,4 +1,4 @@
-//! The seal: facts about durable data, in a file beside the store. At the next start they show whether the store has lost data.
+//! The seal: facts about durable data, in a separate file. At the next start they show whether the store has lost data.
 //!
 //! If fjall's journal file or the marker of a keyspace is missing, fjall starts empty without an error. Waiting events and
 //! positions of readers would be lost unnoticed. The seal lags by up to a second, and its values only grow. A directory

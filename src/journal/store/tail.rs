@@ -2,8 +2,8 @@
 //!
 //! fjall itself removes a last batch that has no end marker. But it refuses to open if the batch has an end marker and damaged
 //! content. A power failure can leave that, because the pages of a file reach the disk in any order. So this module first cuts
-//! the file at the first invalid batch. It does not if later batches show that the batch had been synced: then the disk has
-//! lost durable data, and the tail is not torn.
+//! the file at the first invalid batch. It does not cut if later batches show that the invalid batch had been synced: the disk
+//! has then lost durable data.
 //!
 //! The format is that of fjall 3 (`FJL\x03`). A batch consists of:
 //! - a start: 1, count u32, sequence number u64
@@ -28,7 +28,7 @@ pub(super) const MARK_KEY: &[u8] = b"append\0mark";
 
 const MAGIC: &[u8] = b"FJL\x03";
 
-/// Note in each append about the journal.
+/// Facts about the journal that are written with each append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     /// All records up to here were synced before the append.

@@ -181,8 +181,7 @@ fn check_rights(shared: &Shared, call: &Call, target: Target<'_>) -> Result<(), 
     let message = format!(
         "{of_group}{name} is forbidden: User \"simulator\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}"
     );
-    Err(ApiError::new(403, message)
-        .with(json!({"name": target.name.unwrap_or_default(), "group": group, "kind": plural})))
+    Err(ApiError::new(403, message).of(group, plural, target.name))
 }
 
 /// Answers access reviews about the caller's own rights.

@@ -19,8 +19,19 @@ pub(in crate::serve::kube_api) struct CustomColumn {
     path: JsonPath,
 }
 
-/// Longest `jsonPath`: its parser recurses.
+/// Maximum length of a `jsonPath`: its parser recurses.
 const PATH_BYTES_MAX: usize = 256;
+
+/// Returns true if a path is short, and its evaluation takes time linear in the size of the object. Descendants, unions,
+/// functions and nested filters can take exponential time, and anyone who may write a definition chooses the path.
+fn is_bounded(path: &str) -> bool {
+    let inner = path.trim_start_matches(['{', '$']);
+    (1..=PATH_BYTES_MAX).contains(&path.len())
+        && !inner.contains("..")
+        && !inner.contains([',', '$'])
+        && inner.matches('?').count() <= 1
+        && inner.matches('(').count() == inner.matches("?(").count()
+}
 
 /// Returns the columns of one version of a definition, without those whose path is not supported.
 pub(super) fn columns(definition: &Value, version: &str) -> Vec<CustomColumn> {
@@ -28,7 +39,7 @@ pub(super) fn columns(definition: &Value, version: &str) -> Vec<CustomColumn> {
     let Some(version) = versions.find(|served| served["name"] == version) else { return Vec::new() };
     let column = |column: &Value| {
         let field = |name: &str| text(&column[name]).to_owned();
-        let path = Some(field("jsonPath")).filter(|path| (1..=PATH_BYTES_MAX).contains(&path.len()))?;
+        let path = Some(field("jsonPath")).filter(|path| is_bounded(path))?;
         Some(CustomColumn {
             name: field("name"),
             kind: field("type"),
@@ -102,7 +113,16 @@ mod tests {
         ] {
             assert_eq!(cell(path, kind), Some(expected), "{path}");
         }
-        for invalid in ["", ".spec[", &format!(".{}", "x".repeat(PATH_BYTES_MAX))] {
+        let too_long = format!(".{}", "x".repeat(PATH_BYTES_MAX));
+        let unbounded = [
+            ".a..b",
+            ".a['b','b']",
+            ".a[?(@.b[?(@.c)])]",
+            ".a[?count(count(x]",
+            ".a[?(search(@.b,\"c\"))]",
+            ".a[?(@.b==$.c)]",
+        ];
+        for invalid in ["", ".spec[", &too_long].into_iter().chain(unbounded) {
             assert_eq!(cell(invalid, "string"), None, "{invalid}");
         }
     }
