@@ -9,10 +9,10 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
     None => "unknown",
 };
 
-/// Cargo features of this build that are no default features.
+/// Cargo features of this build that are not default features.
 pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
 
-/// Returns the error for the use of a Cargo feature that this build lacks; its subject comes before it.
+/// Returns the error for the use of a Cargo feature that this build lacks, without its subject.
 pub(crate) fn lacking(feature: &str) -> String {
     format!(
         "needs a build with the feature `{feature}`: build with `cargo build --release --features {feature}`, or \

@@ -58,8 +58,8 @@ pub enum Change {
         /// Source of the change.
         cause: Cause,
     },
-    /// The object is no longer in the scope of this unit, but may still exist. Causes: a selector, or an object that
-    /// opts out.
+    /// The object is no longer in the scope of this unit, but may still exist. Reasons: a selector no longer matches,
+    /// or the object opts out.
     Removed {
         /// Last state that was delivered.
         object: Object,

@@ -58,7 +58,7 @@ Examples:
   deltabus validate -c config.toml                report all errors, with file and line
   deltabus validate --strict -o json -c config.toml
                                                   for CI: treat warnings and notes as errors
-  deltabus test -c config.toml                    run its [[tests]]: what each handler would send, and why not
+  deltabus test -c config.toml                    run the [[tests]] of the configuration
   deltabus resources -c config.toml               list the types that it selects on this cluster
   deltabus rbac -c config.toml | kubectl apply -f -
                                                   grant the least rights that it needs
@@ -168,7 +168,7 @@ impl FileArgs {
 /// Cluster of a command, which replaces the configured one.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KubeArgs {
-    /// Kubeconfig file, instead of `[kube] kubeconfig`. --context selects a context; the default is its current context.
+    /// Kubeconfig file, instead of `[kube] kubeconfig`. Its current context is used unless --context selects another.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig, instead of `[kube] context`.

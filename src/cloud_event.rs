@@ -1,7 +1,7 @@
 //! Encoding of events: `CloudEvents` 1.0 in JSON, one per line.
 //!
-//! Written by hand into one buffer: an object's bytes are copied unchanged, nothing is parsed. A [`Form`] selects the
-//! parts of an event that are sent. A [`ContentMode`] chooses between headers and one JSON object. A [`DataFormat`]
+//! An [`Encoder`] writes events into one buffer, and copies an object's bytes without parsing them. A [`Form`] selects
+//! the parts of an event that are sent. A [`ContentMode`] chooses between headers and one JSON object. A [`DataFormat`]
 //! chooses the content of `data`.
 //!
 //! Reasons: `docs/decisions/0011-equal-ids.md`.

@@ -7,7 +7,7 @@
 //! The structs of this module are the file format: their fields are the keys, their docs are the descriptions that
 //! `deltabus schema` prints, and their `Default`s are the defaults. `structure` checks a file against the JSON Schema that is
 //! generated from them, so nothing is written twice. `meaning` checks what a schema cannot express: references, cycles and
-//! contradictions. Both report all errors at once, each with the place that set the value.
+//! contradictions. Both report all errors at once, each with the origin of the value.
 
 mod engine;
 mod error;
@@ -120,7 +120,7 @@ pub struct Config {
     pub log: Log,
     /// Traces of the engine's own work.
     pub telemetry: Telemetry,
-    /// Application of a changed configuration.
+    /// Reload of a changed configuration.
     pub reload: Reload,
     /// Values that are redacted.
     pub redact: Redact,
@@ -130,10 +130,10 @@ pub struct Config {
     /// Destinations of changes: handlers by name.
     #[schemars(transform = schema::names)]
     pub handlers: BTreeMap<String, HandlerConfig>,
-    /// Set by a program that embeds the engine to record who changed each object; no file can set it.
+    /// Set by an embedding program so that the engine records who changed each object; no file can set it.
     #[serde(skip)]
     pub notes_who_changed: bool,
-    /// Tests of what handlers are sent for a change, run by `deltabus test`. The tests of all files count.
+    /// Tests of the events that handlers get for a change, run by `deltabus test`. The tests of all files are run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<TestCase>,
 }
@@ -149,15 +149,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Creates a finding about a value, at the place that set it. Keys are a path: `["resources", "pods", "match", "[0]"]`.
+    /// Creates a finding about a value, with its origin. Keys are a path: `["resources", "pods", "match", "[0]"]`.
     pub fn finding(&self, keys: &[&str], message: impl Into<String>) -> Finding {
         self.positions.finding(keys, message.into())
     }
 }
 
 impl Config {
-    /// Loads files, and directories (their `*.toml` in the order of their names). Each is merged into the previous ones; the
-    /// variables of `environment` that begin with `DELTABUS__` are merged last.
+    /// Loads files and directories; of a directory, the `*.toml` in the order of their names. Each file is merged into
+    /// the previous ones. The variables of `environment` that begin with `DELTABUS__` are merged last.
     ///
     /// Tables are merged key by key, lists and scalars are replaced, and `[[tests]]` are concatenated. The error contains the
     /// first hundred errors and the number of further ones. Reads files: blocks.
@@ -185,8 +185,8 @@ impl Config {
         resolve(layers, ConfigPlace::Here).map(|loaded| loaded.config)
     }
 
-    /// Returns true if the engine must record who changed the objects of an entry: a handler that needs it gets the changes
-    /// of the entry, directly or as dead letters.
+    /// Returns true if a handler that uses the author of a change gets the changes of an entry, directly or as dead
+    /// letters. The engine must then record who changed the objects.
     pub fn asks_who_changed(&self, entry: &str) -> bool {
         let mut asking = self.handlers.iter().filter(|(_, handler)| handler.enabled && handler.asks_who_changed());
         self.notes_who_changed || asking.any(|(name, _)| self.gets(name, entry, self.handlers.len()))
@@ -200,7 +200,7 @@ impl Config {
             || steps > 0 && givers.any(|(giver, _)| self.gets(giver, entry, steps - 1))
     }
 
-    /// Returns a pattern of `match` as it was written, or an empty text if there is none.
+    /// Returns a pattern of `match` as written, or an empty text if there is none.
     pub fn pattern(&self, entry: &str, position: usize) -> &str {
         let entry = self.resources.get(entry);
         entry.and_then(|entry| entry.patterns.get(position)).map_or("", TypePattern::as_str)
@@ -233,7 +233,8 @@ impl Config {
 
     fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
-        // This mode is only a default. Written out, it would be refused where the values of Secrets are never fetched.
+        // The mode `full` of these entries is only the default. An explicit `full` is refused if Secrets' values are
+        // never fetched.
         let unsaid = |resource: &ResourceConfig| {
             self.redact.secrets == SecretValues::Metadata
                 && resource.mode == Mode::Full
@@ -257,9 +258,9 @@ pub fn environment() -> Vec<(OsString, OsString)> {
 /// Machine that a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigPlace {
-    /// This machine: files and secrets that the configuration names must exist here.
+    /// This machine. The named files and secrets must exist on it.
     Here,
-    /// Another machine.
+    /// Another machine. Files and secrets are not checked.
     Elsewhere,
 }
 

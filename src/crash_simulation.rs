@@ -59,7 +59,7 @@ impl Hits {
     }
 }
 
-/// Situations that must occur, or the simulation shows little.
+/// Situations that must occur; otherwise the simulation proves little.
 const EXPECTED: &[&str] = &[
     "crash: planned, not appended",
     "crash: appended, not written",

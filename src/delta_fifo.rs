@@ -45,9 +45,9 @@ pub enum DeltaKind {
     /// The object was in a list (F-2).
     Replaced,
     /// The object itself asks not to be shown ([`Object::opts_out`](crate::object::Object::opts_out)). The delta has only its
-    /// identity. Consumers see it as removed. It may come back.
+    /// identity. Consumers see the object as removed. The object may be added again later.
     OptedOut {
-        /// Set when it was found in a list, not by a watch.
+        /// Set when the object was found in a list, not by a watch.
         listed: bool,
     },
     /// The object is delivered again from memory (F-16, F-24), in the unit's `round`-th resync.
@@ -90,8 +90,8 @@ pub struct Delta {
 pub struct Deltas {
     /// Oldest first.
     pub deltas: Vec<Delta>,
-    /// Version of a list or bookmark that the store reaches with this batch. `None` if it reaches the version of its last
-    /// delta's object (I-11).
+    /// Version of a list or bookmark that the store reaches with this batch. `None` if the store reaches the version of the
+    /// object in the last delta (I-11).
     pub store_version: Option<ResourceVersion>,
     /// Version from which a watch can be resumed once this batch is applied; `None` keeps the previous one.
     pub resume_version: Option<ResourceVersion>,
@@ -152,7 +152,7 @@ enum Queue {
 /// Progress of the initial state (F-50, F-53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncState {
-    /// No event was pushed that can complete it.
+    /// No event that can complete the initial state was pushed.
     Unpopulated,
     /// The first Replace is queued.
     Queued,

@@ -83,7 +83,7 @@ pub enum HandlerError {
     /// [`AsyncHandler`]), then dead-lettered.
     #[error("{0}")]
     TooLarge(String),
-    /// The sink will never accept one of these events. It is found by halving, then dead-lettered.
+    /// The sink will never accept one of these events. That event is found by halving the batch, then dead-lettered.
     #[error("{0}")]
     Rejected(String),
     /// The sink is closed for good. The handler stops; the engine keeps running.
@@ -92,7 +92,7 @@ pub enum HandlerError {
 }
 
 impl From<FormatError> for HandlerError {
-    /// Rejects the event: an event that cannot be encoded once can never be encoded.
+    /// Rejects the event, because encoding it again would fail again. `NoSmaller` becomes `TooLarge`.
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::NoSmaller(_) => Self::TooLarge(error.to_string()),

@@ -61,8 +61,8 @@ pub struct IndexerOptions {
     pub selective: bool,
     /// See [`Recreated`].
     pub recreated: Recreated,
-    /// Ignored paths. An update that changes only these is [`Change::Refreshed`], for events of a watch as well as for lists,
-    /// also after a restart. Has no effect if the cache keeps no bodies.
+    /// Ignored paths. An update that changes only these paths is [`Change::Refreshed`]. That applies to watches and lists, also
+    /// after a restart. Has no effect if the cache keeps no bodies.
     pub ignored: Option<Arc<IgnoredPaths>>,
     /// Part of each object that the cache keeps. Without bodies an update has no `old`, a tombstone contains only a stub, and
     /// only the index `namespace` is complete: all other indexes are built from the stub.
@@ -74,13 +74,12 @@ pub struct IndexerOptions {
 /// It is used until the first list is applied, also after restarts. A synced cache has already applied its first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstList {
-    /// [`Cause::Initial`] if there was no earlier cache. With any other cause the cache continues an earlier one, whose bodies
-    /// may have other parts removed. Bodies are then replaced even if the version is the same.
+    /// [`Cause::Initial`] if there was no earlier cache. With any other cause the cache continues an earlier one. That cache
+    /// may have removed other parts of the bodies, so bodies are replaced even if the version is the same.
     pub cause: Cause,
     /// Set when the continued cache has bodies, not stubs.
     pub bodies: bool,
-    /// Set when the continued cache is complete for this scope, although it was fetched in another way. It can then be read
-    /// before the list arrives.
+    /// Set when the continued cache covers the whole scope of this unit. It can then be read before the list arrives.
     pub complete: bool,
 }
 
@@ -93,8 +92,8 @@ impl Default for FirstList {
 /// Time between the last state in a saved cache and the first data from the server. Differences that a list shows during this
 /// time happened during downtime ([`Cause::Downtime`]).
 ///
-/// It ends for good with the first event or bookmark of a watch, or with the list. The unit and its indexer share it, also
-/// after restarts of the actors. The default value has ended already.
+/// It ends with the first event or bookmark of a watch, or with the list, and never begins again. The unit and its indexer
+/// share it, also after restarts of the actors. The default is an absence that has already ended.
 #[derive(Clone, Debug, Default)]
 pub struct Absence(Arc<AbsenceState>);
 
@@ -103,7 +102,7 @@ struct AbsenceState {
     lasts: AtomicBool,
     /// Set when some handler does not want changes made during downtime.
     is_named: AtomicBool,
-    /// Version of the server when it was asked, if `is_named` is set.
+    /// Version that the server reported, if `is_named` is set.
     until: OnceLock<ResourceVersion>,
 }
 
@@ -122,8 +121,8 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Also marks events of a watch with [`Cause::Downtime`] if they happened during the absence. For handlers that do not
-    /// want such events.
+    /// Requests that events of a watch also get [`Cause::Downtime`] if they happened during the absence, because a handler does
+    /// not want them.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
     }
@@ -136,7 +135,7 @@ impl Absence {
         }
     }
 
-    /// Returns true if an object of this version was changed during the absence.
+    /// Returns true if a change to this version was made before the absence ended.
     fn saw_nothing_of(&self, version: &str) -> bool {
         self.0.until.get().and_then(|until| until.compare_text(version)).is_some_and(std::cmp::Ordering::is_ge)
     }
@@ -163,8 +162,8 @@ impl Transaction {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// Sets the number of objects of all units of the type in the final [`Change::Synced`]. With `None`, other units are not
-    /// synced yet, and the change is removed.
+    /// Sets the number of objects of all units of the type in the final [`Change::Synced`]. `None` removes that change: other
+    /// units are not synced yet, or an earlier batch had the change.
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
             (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,
@@ -371,7 +370,7 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         let cause = self.cause_of(delta.kind, &delta.object);
         let object = delta.object;
         let Some(old) = self.state_of(object.key(), cached) else {
-            // A deletion of an object that is not cached was never shown as added, so it is not shown (D-10).
+            // An object that is not cached was never shown as added, so its deletion is not shown (D-10).
             if !delta.kind.is_deletion() {
                 self.push(Change::Added { object, cause });
             }
@@ -385,7 +384,7 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
                 // a stub has less data than the event
                 true if self.hides_olds && !recreated => Change::Removed { object, cause },
                 true => Change::Removed { object: old, cause },
-                // The deleted object was never shown. The object that was shown no longer exists either, so that one is deleted.
+                // The deleted object was never shown. The shown object no longer exists either, so its deletion is reported.
                 false if recreated => Change::Deleted { object: old, tombstone: true, cause },
                 false => Change::Deleted { object, tombstone: delta.kind == DeltaKind::Tombstone, cause },
             };

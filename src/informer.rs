@@ -1,6 +1,6 @@
 //! Unit of restart for one resource type: reflector → DeltaFIFO → indexer.
 //!
-//! An [`Informer`] contains what survives its actors: the slot of the indexer, the read handles and the visible state.
+//! An [`Informer`] contains the parts that survive its actors: the slot of the indexer, the read handles and the visible state.
 //! [`Informer::launch`] starts the three actors on the current arbiter, which resume from the content of the cache.
 
 pub mod actor;
@@ -87,8 +87,8 @@ pub enum Seed {
         store_version: ResourceVersion,
         /// See [`Meta::resume_version`]. If it is unset, the unit starts with a list.
         resume_version: ResourceVersion,
-        /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is as
-        /// new as the objects. If a list has to be compared before the first answer of the server, the differences have the
+        /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is not
+        /// older than the objects. If a list has to be compared before the first answer of the server, the differences have the
         /// cause [`Downtime`](crate::change::Cause::Downtime).
         saved: bool,
     },
@@ -261,7 +261,7 @@ impl Informer {
     }
 
     /// Appends `changes` for one reader of the journal, which then sees nothing more of this unit: see
-    /// [`Journal::cross`]. For a unit whose actors have ended for good, before [`Informer::retire`].
+    /// [`Journal::cross`]. Call it before [`Informer::retire`], when the actors have ended for good.
     /// An error changes nothing.
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
         let leave = Move { reader, kind: MoveKind::Leave };
@@ -301,10 +301,10 @@ impl Informer {
 
     /// Starts the three actors on the current arbiter.
     ///
-    /// The indexer is taken from its slot. If a hung actor still holds it, it is replaced.
+    /// The indexer is taken from its slot. If a hung actor still holds the indexer, a new one replaces it.
     ///
     /// # Errors
-    /// Fails without a client, and while another or a newer start is in progress. The indexer is then in its slot.
+    /// Fails if no client can be created, or if another or a newer start is in progress. It then does not take the indexer.
     pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, String> {
         let source = shared.sources.source(self).map_err(|error| format!("cannot create a client: {error}"))?;
         let source = Scoped::wrap(source, &self.options.gate);
@@ -372,14 +372,14 @@ impl Informer {
         self.slot.load().lease()
     }
 
-    /// Completes the work of a hung actor without it: `epoch` fences the actor off the journal. A new indexer, made from what
-    /// readers see, publishes and releases the appended records.
+    /// Completes the work of a hung actor without it: `epoch` fences the actor off the journal. A new indexer, made from
+    /// the objects that readers see, publishes and releases the appended records.
     pub fn take_over(&self, epoch: u64, journal: &Journal) {
         drop(self.lease(epoch, journal));
     }
 
-    /// Replaces an indexer that a hung actor holds by a new one, made from what readers see (a new generation). All readers
-    /// continue there. The fence must be set, so that records in flight stay in flight or are complete.
+    /// Replaces an indexer that a hung actor holds with a new one, made from the objects that readers see (a new generation).
+    /// All readers continue with the new indexer. Set the fence first: records in flight then stay in flight or are complete.
     fn replace_indexer(&self, journal: &Journal) {
         // This order matters: if the actor wakes up and finishes meanwhile, there is no ticket, or the work is repeated.
         let in_flight = self.slot.load().in_flight();

@@ -43,22 +43,23 @@
 //!
 //! # Watching
 //!
-//! [`EngineBuilder::watch`] takes a type of k8s-openapi, [`EngineBuilder::watch_type`] any name that kubectl knows, with the options
-//! of a [`ResourceConfig`]. [`EngineBuilder::config`] takes a whole [`Config`], the same as the TOML file of the program.
-//! [`EngineHandle::watch_type`] and [`EngineHandle::unwatch`] change a running engine. A type that the server does not serve yet is
-//! watched as soon as it does.
+//! [`EngineBuilder::watch`] takes a type of k8s-openapi. [`EngineBuilder::watch_type`] takes any name that kubectl
+//! knows, with the options of a [`ResourceConfig`]. [`EngineBuilder::config`] takes a whole [`Config`], the same as the
+//! TOML file of the program. [`EngineHandle::watch_type`] and [`EngineHandle::unwatch`] change a running engine. A type
+//! that does not exist yet is watched as soon as the server serves it.
 //!
 //! # Reading
 //!
 //! A [`Lister`] reads the cache of one type without locks: by key, by namespace, by [`Selector`] or by an index. Indexes are
-//! configured as paths, or are functions ([`IndexFunc`]). [`Lister::snapshot`] runs several reads on one version. An [`Object`] is
-//! the JSON of the server; [`Object::decode`] makes a type of it, and [`TypedLister`] does so for each read.
+//! configured as paths, or are functions ([`IndexFunc`]). [`Lister::snapshot`] runs several reads on one version. An
+//! [`Object`] is the JSON of the server. [`Object::decode`] decodes it into a Rust type, and a [`TypedLister`] decodes
+//! every object that it returns.
 //!
 //! # Handling changes
 //!
 //! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It gets a
-//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Its [`HandlerDefaults`] say what it is
-//! sent, in batches of which size, and how often a failed batch is retried. A controller puts keys in a [`WorkQueue`].
+//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Its [`HandlerDefaults`]
+//! select its events, and set the retries of failed batches. A controller puts keys in a [`WorkQueue`].
 //!
 //! # Testing without a cluster
 //!
@@ -68,13 +69,14 @@
 //!
 //! Without default features, this is the slim library: the engine, listers, and your own handlers. `state` keeps state across
 //! restarts, `rules` adds expressions (`when`), `nats` and `kafka` add these handlers, `otlp` adds spans, and `cli` is the program
-//! `deltabus`. All but `kafka` are default features. An option that needs a missing feature is an error that names it.
+//! `deltabus`. All but `kafka` are default features. An option that needs a missing feature causes an error with the
+//! name of the feature.
 //!
 //! Hidden items, such as the command line, are not part of the API.
 
 // `internals`, which needs the feature `testing`, makes `pub` items of private modules reachable, and uses their re-exports.
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, unused_imports))]
-// The command line alone uses some parts. The build with `cli` finds dead code.
+// Some parts are used only by the command line. The build with `cli` finds dead code.
 #![cfg_attr(not(feature = "cli"), allow(dead_code))]
 
 mod build_info;
@@ -155,7 +157,7 @@ pub use work_queue::{
     default_controller_limiter, default_item_limiter,
 };
 
-/// Parts of the engine that the tests and benches of this repository use. They are no part of the API.
+/// Parts of the engine that the tests and benches of this repository use. They are not part of the API.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod internals {

@@ -25,7 +25,7 @@ pub trait ListWatch: 'static {
     fn watch(&self, request: WatchRequest) -> LocalBoxFuture<'static, Result<WatchStream, Failure>>;
 }
 
-/// Batches of an open watch, in the server's order. A batch holds everything that had arrived.
+/// Batches of an open watch, in the server's order. A batch holds the events that had arrived, up to a size limit.
 ///
 /// `None` is the normal end of the stream (EOF, even within a document). An `Err` also ends the stream.
 pub type WatchStream = LocalBoxStream<'static, Result<Vec<WatchEvent>, Failure>>;
@@ -41,7 +41,7 @@ pub struct ListRequest {
     pub continue_token: Option<String>,
 }
 
-/// One `watch=true&allowWatchBookmarks=true`.
+/// One GET with `watch=true&allowWatchBookmarks=true`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
     /// Omitted from the query when unset.
@@ -124,7 +124,7 @@ pub enum SkipReason {
 pub struct Status {
     /// HTTP code.
     pub code: u16,
-    /// Machine-readable reason, `Expired`; may be empty.
+    /// Machine-readable reason, for example `Expired`; may be empty.
     pub reason: String,
     /// Human-readable message.
     pub message: String,
@@ -193,7 +193,7 @@ fn named(object: Option<&str>) -> String {
 }
 
 impl Failure {
-    /// Returns the server's answer if the failure is one.
+    /// Returns the server's error answer, if that is the failure.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Status(status) => Some(status),

@@ -1,6 +1,6 @@
 //! Kubernetes objects as the bytes that the server sent, plus the few fields that every stage needs.
 //!
-//! An [`Object`] is the JSON of one object without the configured drop paths, and next to it namespace, name, uid and
+//! An [`Object`] is the JSON of one object without the values at the drop paths, plus its namespace, name, uid and
 //! resourceVersion. All other fields are decoded on demand: see [`Object::decode`], [`Object::value`] and
 //! [`FieldPath`].
 //!
@@ -184,8 +184,8 @@ impl ResourceVersion {
         &self.0
     }
 
-    /// Compares two versions of one resource type (A-1, KEP-5504). Comparable are decimal numbers above 0 without a leading
-    /// zero: they compare by length, then as text. Returns `None` for any other text.
+    /// Compares two versions of one resource type (A-1, KEP-5504). Decimal numbers above 0 without a leading zero
+    /// compare by length, then as text. Returns `None` for any other text.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         self.compare_text(&other.0)
     }
@@ -438,7 +438,7 @@ impl Object {
         KeyRef { namespace: self.namespace(), name: self.name() }
     }
 
-    /// Returns true if `key` is its key.
+    /// Returns true if this object has the key `key`.
     pub(crate) fn has_key(&self, key: KeyRef<'_>) -> bool {
         // the lengths come from `key`: the comparison need not wait for the header
         let (namespace, name) = (key.namespace.as_bytes(), key.name.as_bytes());

@@ -1,6 +1,6 @@
 //! Mirrors one collection of the API server as a stream of events: list or streaming list, then watch, forever.
 //!
-//! `Reflector` is the pure state machine (rules R-1 … R-64 and D-1 … D-6); `reflector/actor.rs` runs its actions.
+//! `Reflector` is the pure state machine (rules R-1 … R-64 and D-1 … D-6); `reflector/run.rs` runs its actions.
 //!
 //! ```text
 //!            ┌───────────────────────── wait, then a new cycle ─────────────────────────┐
@@ -173,7 +173,7 @@ pub(crate) enum ReflectorInput {
     Ended(Result<(), Failure>),
     /// The deadline of [`ReflectorAction::Read`] or [`ReflectorAction::Wait`] has passed.
     Timer,
-    /// Stop for good (R-63).
+    /// Stop; no later input has an effect (R-63).
     Stop,
 }
 

@@ -1,6 +1,6 @@
 //! Registry of the running informers, of the patterns without a type, and of the progress of start-up.
 //!
-//! The engine writes it; reads copy an `Arc` out. Changes are rare (a type appears or disappears), so each one replaces
+//! The engine updates the registry; a read clones an `Arc`. Changes are rare (a type appears or disappears), so each one replaces
 //! the whole list.
 
 use std::{

@@ -138,7 +138,7 @@ impl Rules {
     }
 
     /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of
-    /// a list's elements, it has only the list itself.
+    /// list elements, the result contains only the list.
     pub fn fields(&self) -> Vec<Vec<&str>> {
         self.when.as_ref().map(When::fields).unwrap_or_default()
     }
@@ -183,8 +183,8 @@ impl Rules {
         }
     }
 
-    /// Returns a text that explains why a change does not match; `None` if it does. It is slower than [`Rules::judge`],
-    /// for use by people.
+    /// Returns a text that explains why a change does not match; `None` if it does. The text is for people; this is
+    /// slower than [`Rules::judge`].
     pub fn explain(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> Option<String> {
         match self.judge(kind, old, object) {
             RuleVerdict::Match => None,

@@ -54,8 +54,8 @@ impl SecretRef {
     }
 }
 
-/// Describes an enum whose variants are keys as one table. The table has exactly one of these keys, and may contain
-/// secrets.
+/// Changes the schema of an enum to that of one table, whose keys are the variants. The table has exactly one of these
+/// keys, and may contain secrets.
 pub(crate) fn exclusive_keys(schema: &mut Schema) {
     let Some(Value::Array(variants)) = schema.remove("oneOf") else { return };
     let mut keys = Map::new();
@@ -96,12 +96,12 @@ impl PlainOrSecret {
         }
     }
 
-    /// Returns the file, if it is a secret in one.
+    /// Returns the file of the secret, if there is one.
     pub fn file(&self) -> Option<&Path> {
         if let Self::Secret(secret) = self { secret.file() } else { None }
     }
 
-    /// Returns true if it is a secret.
+    /// Returns true for a reference to a secret.
     pub fn is_secret(&self) -> bool {
         matches!(self, Self::Secret(_))
     }

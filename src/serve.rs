@@ -64,12 +64,12 @@ const LISTS_WAITING: usize = 64;
 /// Interval at which expired snapshots of paged lists are dropped.
 const EXPIRE: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of a connection that wait in the kernel and are not yet on the way.
+/// Maximum bytes of a connection in the kernel that are not sent yet.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// Function that controls the handler of a name. It returns the number of replayed events and the handler's view, or `None`
-/// if there is no such handler.
+/// Function that controls the handler of this name. It returns the number of replayed events and the handler's view, or
+/// `None` if no handler has the name.
 pub type HandlerControl = Arc<dyn Fn(&str, Control) -> Option<(u64, HandlerView)> + Send + Sync>;
 
 /// State from which requests are answered.
@@ -157,7 +157,7 @@ pub struct ServeOptions {
     pub limits: ConnectionLimits,
 }
 
-/// Starts a server. Reads the certificate, if there is one: blocks shortly.
+/// Starts a server. Reads the certificate, if there is one: blocks briefly.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, or if the certificate cannot be used.
@@ -188,7 +188,7 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer>
             }
             tokio::spawn(expire(snapshots));
             tokio::select! {
-                _ = stopped.changed() => {} // an error: the server was dropped
+                _ = stopped.changed() => {} // an error means that the server was dropped
                 () = Listener { socket: listener, certificate, router, limits, budget, metrics_budget }.serve() => {}
             }
         });
@@ -196,7 +196,7 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer>
     Ok(HttpServer { address, _stop: stop })
 }
 
-/// Drops expired snapshots, which hold objects, until the runtime ends.
+/// Drops expired snapshots, because they hold objects. Continues until the runtime ends.
 async fn expire(snapshots: Arc<kube_api::Snapshots>) {
     let mut due = interval(EXPIRE);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -206,10 +206,10 @@ async fn expire(snapshots: Arc<kube_api::Snapshots>) {
     }
 }
 
-/// Limits the unsent bytes in the kernel for a connection whose client does not read, to `UNSENT_BYTES_MAX` instead of up to
-/// 4 MB. These bytes count towards the engine's control group, and filling them takes time from other subscribers. Bytes
-/// on the way are not limited, so distant connections stay as fast. Connections inherit the option from the listener
-/// (tcp(7)).
+/// Limits the unsent bytes of each connection in the kernel to `UNSENT_BYTES_MAX`. Without the limit, they can reach 4 MB if
+/// a client does not read. They count towards the engine's control group, and writing them takes time from other
+/// subscribers. Bytes in transit are not limited, so distant connections stay as fast. Connections inherit the option from
+/// the listener (tcp(7)).
 fn bound_unsent(listener: &TcpListener) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {

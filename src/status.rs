@@ -1,6 +1,6 @@
 //! Status of a running unit, for `/v1/resources`, the metrics and the progress bars.
 //!
-//! Takes one short lock per batch. The actors of a unit share a thread; readers copy the view.
+//! An update takes one short lock per batch. The actors of a unit share a thread; readers copy the view.
 
 use std::{
     sync::{
@@ -92,8 +92,8 @@ pub struct UnitView {
     pub plural: String,
     /// State of the unit.
     pub state: UnitState,
-    /// Explanation of the state, and what to do. Set for `waiting` and `forbidden`. Also set for `listing`, while a
-    /// list is confirmed or the server's version is looked up.
+    /// Explanation of the state, and advice. Set for `waiting` and `forbidden`. Also set for `listing`, while a list is
+    /// confirmed or the server's version is looked up.
     pub message: Option<String>,
     /// Set when the initial state is complete in the cache.
     pub synced: bool,
@@ -135,7 +135,7 @@ pub struct UnitView {
     /// Age of the oldest delta that is not yet applied, in seconds; 0 if there is none.
     #[serde(rename = "lagSeconds")]
     pub lag_seconds: f64,
-    /// Set if it was restarted too often; shown as the state.
+    /// Set if the unit was restarted too often; shown as the state.
     #[serde(skip)]
     pub degraded: bool,
     /// Set if the unit was created after the first discovery.

@@ -49,7 +49,7 @@ pub struct SubscribeOptions {
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_subscribers: u32,
-    /// Set if CEL expressions of clients (`when`) are evaluated. `false`: a request with `when` is answered with 403.
+    /// Set if CEL expressions of clients (`when`) are evaluated. If not, a request with `when` is answered with 403.
     #[educe(Default = true)]
     pub when: bool,
     /// Maximum time without output on a stream. At least "1s".
@@ -68,7 +68,8 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// Returns the limits of the events kept for all subscribers. Coalesced events would differ from the actual events.
+    /// Returns the limits of the events kept for all subscribers. Events are dropped and not coalesced, because
+    /// coalesced events would differ from the actual ones.
     fn bounds(&self) -> Bounds {
         Bounds {
             max_events: self.buffer_events.max(1) as usize,

@@ -43,7 +43,7 @@ pub struct SupervisorConfig {
     pub hung_after: Duration,
     /// Interval of heartbeats.
     pub ping_period: Duration,
-    /// Failures within five minutes that make the unit degraded; 0 never does.
+    /// Failures within five minutes that make the unit degraded; with 0, no unit becomes degraded.
     pub degraded_after: u32,
 }
 
@@ -78,7 +78,7 @@ pub enum Exit {
     ArbiterGone,
 }
 
-/// Index of an actor in the unit, counted from 0 in the order in which data passes through them.
+/// Index of an actor in the unit, counted from 0 in the order in which data passes through the actors.
 pub(crate) type ActorIndex = usize;
 
 /// Number of a unit's generation, from 1. Messages of earlier generations are ignored.
@@ -128,10 +128,11 @@ pub(crate) struct SupervisorVerdict {
 
 /// Supervisor of the actors of one unit.
 ///
-/// Each input leads to one [`SupervisorVerdict`]. It has no clock and no random source, and knows actors only by number.
+/// Each input leads to one [`SupervisorVerdict`]. The supervisor has no clock and no random source, and knows actors
+/// only by number.
 ///
 /// **Invariants:** generations only grow. A generation is started when every actor of the previous one has ended or was
-/// abandoned. Exits and answers of another generation change nothing. It never gives up.
+/// abandoned. Exits and answers of another generation change nothing. The supervisor never gives up.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     config: SupervisorConfig,
@@ -295,7 +296,7 @@ impl Supervisor {
         if generation == self.generation
             && let Some(life) = self.actors.get_mut(actor)
         {
-            // An abandoned actor that answers again is awaited again: it was asked to stop, and now can.
+            // An abandoned actor that answers again is awaited again: it was asked to stop, and can do that now.
             let alive = life.alive || life.abandoned;
             *life = Life { alive, ..Life::default() };
         }

@@ -17,10 +17,10 @@ mod otlp;
 pub use otlp::Exporter;
 pub(crate) use otlp::{Span, is_on};
 
-/// Starts to record spans of all engines in this process, and sends them in the background to `endpoint`: an `http` or
+/// Starts to record spans of all engines in this process, and sends them in the background. `endpoint` is an `http` or
 /// `https` URL of an OpenTelemetry collector that speaks OTLP over gRPC. The name of the `cluster` is an attribute of each
-/// span. At most 2,048 spans wait; more are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`,
-/// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
+/// span. At most 2,048 spans wait; more are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`,
+/// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
 ///
 /// # Errors
 /// Returns a sentence for people if the exporter cannot be created.

@@ -44,7 +44,8 @@ const STDOUT: &str = r#"
 /// Runs the engine against an embedded API server with a simulated cluster; needs nothing else.
 ///
 /// On a terminal, the command draws a live table below the newest events. Otherwise it writes events to stdout as lines of
-/// JSON. It prints commands to try: a temporary kubeconfig gives access to its cluster, and the other commands work with it.
+/// JSON. It also prints commands to try in another terminal: kubectl with a temporary kubeconfig for the simulated cluster, and
+/// deltabus commands for this engine.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Address of the HTTP server; port 0 takes any free port.

@@ -110,7 +110,7 @@ impl EngineArgs {
         match config.http.listen {
             None => bail!("the engine of this configuration has no address: [http] listen is off"),
             Some(address) if address.port() == 0 => {
-                bail!("[http] listen has port 0 (any free port): pass the port of the engine's log with --engine")
+                bail!("[http] listen has port 0 (any free port): pass --engine with the address in the engine's log")
             }
             Some(address) => {
                 let scheme = if config.http.tls.files().is_some() { "https" } else { "http" };
@@ -252,7 +252,7 @@ impl EngineClient {
                  with --engine URL or DELTABUS_ENGINE"
             ),
             failure => anyhow::anyhow!(
-                "cannot reach the engine at {url}: {failure}; name another with --engine URL or DELTABUS_ENGINE"
+                "cannot reach the engine at {url}: {failure}; name another engine with --engine URL or DELTABUS_ENGINE"
             ),
         }
     }

@@ -155,7 +155,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     }
     args.engine.ask(async |engine| {
         let named = args.types_and_names()?;
-        // An engine that is not there is reported in better words here than by discovery.
+        // If no engine listens, this request fails with a clearer message than discovery.
         engine.get("/livez", "*/*").await?;
         let catalog = discovery::discover(&engine.access.client()?).await?;
         let target = |(resource, names): (String, _)| Ok((resolve(&engine.url, &catalog, &resource)?, names));
@@ -298,7 +298,7 @@ async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) ->
     let is_document = matches!(args.output, Output::Json | Output::Yaml);
     let is_first = !path.contains("continue=");
     for warning in answer.warnings.iter().filter(|_| is_first) {
-        // Fields that are cut concern documents only; objects that are left out concern every format.
+        // A warning about removed fields is shown for documents only; one about omitted objects, for every format.
         if is_document || warning.starts_with("only ") {
             report::note(warning);
         }

@@ -28,7 +28,7 @@ use values::Values;
 /// the configuration, run this command again; the pod applies the change without a restart.
 ///
 /// The command asks the API server which types the configuration selects and how many objects there are. The output contains
-/// no secrets: a secret in the file /run/secrets/NAME/KEY is expected in the key KEY of the Secret NAME.
+/// no secrets. If the configuration reads the file /run/secrets/NAME/KEY, create a Secret NAME with the key KEY.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManifestsArgs {

@@ -36,7 +36,7 @@ pub(crate) struct RbacArgs {
     /// Without this option, the roles name each type that matches a wildcard now.
     #[arg(long)]
     wildcard: bool,
-    /// Grants the rights in this namespace instead of the whole cluster; can be repeated.
+    /// Grants the rights in this namespace, not in the whole cluster; can be repeated.
     ///
     /// The engine then watches the types only where they are allowed. To find these namespaces, it gets the right to list and
     /// watch namespaces. The option does not affect cluster-scoped types, nor entries whose `namespaces` are all plain names.
@@ -206,7 +206,8 @@ impl Grants {
             |(_, group, plural): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
         if self.rights.iter().any(reads_secrets) {
             self.remarks.push(
-                "This right includes the values of Secrets: RBAC cannot grant metadata alone. deltabus keeps none."
+                "This right includes the values of Secrets: RBAC cannot grant metadata alone. deltabus does not keep \
+                 the values."
                     .to_owned(),
             );
         }

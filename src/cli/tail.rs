@@ -127,13 +127,13 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
                 if !can_watch {
                     let error = engine.absent();
                     return Err(if args.engine.is_named() && config.is_some() {
-                        anyhow::anyhow!(
-                            "{error}; or leave --engine out: -c FILE alone watches without a running engine"
-                        )
+                        anyhow::anyhow!("{error}; or omit --engine: -c FILE alone watches without a running engine")
                     } else if args.engine.is_named() {
                         error
                     } else {
-                        anyhow::anyhow!("{error}; or watch a cluster without one: use --kubeconfig FILE or -c FILE")
+                        anyhow::anyhow!(
+                            "{error}; or watch a cluster without an engine: use --kubeconfig FILE or -c FILE"
+                        )
                     });
                 }
             }

@@ -1,4 +1,4 @@
-//! `deltabus test`: shows what each handler would send, and why not, without a cluster.
+//! `deltabus test`: shows which events each handler would send, without a cluster.
 
 mod file;
 mod print;
@@ -26,7 +26,7 @@ Examples:
   deltabus test -c config.toml                  run the [[tests]] of the configuration
   deltabus test image -c config.toml            run the tests with \"image\" in their names
   deltabus test -c config.toml --old web-v1.yaml --new web-v2.yaml
-                                                show what each handler would send, and why not
+                                                show which events each handler would send
   deltabus test -c config.toml --new web.yaml   for a new object; --old alone: for a deletion
   kubectl get deploy web -o yaml > web-v1.yaml  save a state; copy it and edit the copy
 
@@ -40,10 +40,10 @@ A test in the configuration, with its files in the same directory:
 
 Exit codes: 0 all is as expected, 1 a test failed, 2 bad usage, configuration or files.";
 
-/// Tries a configuration on changes of objects, without a cluster: what each handler would send, and why not.
+/// Shows which events each handler would send for changes of objects, and why it would not send others; needs no cluster.
 ///
-/// Runs the [[tests]] of the configuration, or those whose names contain one of NAME (put NAME before -c). With --old or
-/// --new, prints what each handler would send if the objects changed from one file to the other. Nothing is sent.
+/// Runs the [[tests]] of the configuration, or those whose names contain a NAME (put NAME before -c). With --old or
+/// --new, prints the events that each handler would send if the objects changed from one file to the other. Nothing is sent.
 ///
 /// The objects pass through the stages of an engine, with the options of the configuration. The files are assumed to contain
 /// the objects as the API server has them. A missing namespace (`default`), uid and resourceVersion are filled in. The plural

@@ -262,10 +262,10 @@ impl Verdict {
                 continue;
             }
             let (findings, message) = if within.is_empty() {
-                let message = "no type of this entry has namespaces: all their objects are shown";
+                let message = "has no effect: no type of this entry has namespaces";
                 (&mut self.warnings, message.to_owned())
             } else {
-                let message = format!("all objects are shown of types without namespaces: {}", listed(&without));
+                let message = format!("has no effect on types without namespaces: {}", listed(&without));
                 (&mut self.notes, message)
             };
             let by_name = (!resource.namespaces.is_all()).then_some("namespaces");
@@ -316,7 +316,8 @@ impl Verdict {
                 let told = selection.unmatched.iter().any(|unmatched| is_here(&unmatched.entry, unmatched.pattern))
                     || selection.conflicts.iter().any(|c| is_here(&c.second.entry, c.second.pattern));
                 if pattern.pattern().is_wildcard() && !has_types && !told {
-                    let message = format!("\"{pattern}\" selects no type now: closer patterns select all its types");
+                    let message =
+                        format!("\"{pattern}\" selects no type now: more specific patterns select all its types");
                     self.notes.push(finding(loaded, name, position, message));
                 }
             }
@@ -340,7 +341,7 @@ impl Verdict {
         }
         let unknown = self.claims.iter().find_map(|claim| Some((&claim.owned, claim.rights.unknown.as_ref()?)));
         if let Some((owned, why)) = unknown {
-            let message = format!("cannot check the rights to list and watch it: {why}");
+            let message = format!("cannot check the rights to list and watch types: {why}");
             self.notes.push(finding(loaded, &owned.entry, owned.pattern, message));
         }
     }

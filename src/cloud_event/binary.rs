@@ -38,7 +38,7 @@ macro_rules! attributes {
             /// All attributes, in numeric order.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Returns its name.
+            /// Returns the attribute's name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }

@@ -62,7 +62,7 @@ pub enum DataFormat {
 /// format.
 ///
 /// - `synced` has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
-/// - A patch of an update without a known previous object is the object itself; that of a deletion is `null`.
+/// - Without a known previous object, the object itself is sent instead of a patch. For a deletion, `null` is sent.
 /// - If a member has become `null`, no merge patch exists, and the object is sent.
 /// - [`DataFormat::Diff`] has `changed_by` if it is known who changed the object.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl From<Encoder> for Formatter {
 }
 
 impl Formatter {
-    /// Makes a formatter. [`Formatter::of_template`] makes that of [`DataFormat::Template`].
+    /// Makes a formatter. For [`DataFormat::Template`], use [`Formatter::of_template`].
     pub fn new(encoder: Encoder, format: DataFormat) -> Self {
         Self { encoder, format, template: None }
     }
@@ -287,7 +287,7 @@ fn diff(old: &Object, new: &Object, form: Form) -> Result<Vec<u8>, FormatError> 
     Ok(listed(&json(&changes), new))
 }
 
-/// Returns a list of changes, and who made the last one.
+/// Returns a list of changes, and who made the last change.
 fn listed(changes: &[u8], object: &Object) -> Vec<u8> {
     let mut out = br#"{"changes":"#.to_vec();
     out.extend_from_slice(changes);

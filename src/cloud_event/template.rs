@@ -60,12 +60,12 @@ impl Template {
         Ok(Self { environment, text: text.into(), names })
     }
 
-    /// Returns the names in it that are not in [`VARIABLES`].
+    /// Returns the names that the template reads, except those in [`VARIABLES`].
     pub fn unknown_names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str).filter(|name| !VARIABLES.contains(name))
     }
 
-    /// Renders an event. Only the fields that the template names are decoded.
+    /// Renders an event. Decodes an object only if the template reads it.
     pub fn render(&self, encoder: &Encoder, event: &Event) -> Result<String, FormatError> {
         let record = &event.record;
         let needs = |name: &str| self.names.contains(name);
@@ -92,9 +92,8 @@ impl Template {
         .map_err(FormatError::Template)
     }
 
-    /// Renders a sample event of this kind, whose objects have every field that the template reads. All these fields
-    /// are true, or all are false, as `truth` says; as text each one is `0`. An error here also occurs for all such
-    /// objects.
+    /// Renders a sample event of this kind. The objects have every field that the template reads. `truth` is the value
+    /// of each field in a condition; as text each field is `0`. A real event with such fields fails in the same way.
     pub fn try_out(&self, kind: ChangeKind, truth: bool) -> Result<String, TemplateError> {
         let any = || Value::from_object(Sample { truth, depth: 3 });
         let has_old = matches!(kind, ChangeKind::Updated | ChangeKind::Unchanged);
@@ -136,8 +135,7 @@ fn value(json: Option<&Json>) -> Value {
     json.map_or(Value::from(()), |json| Value::from(Serde(json)))
 }
 
-/// Returns the changes between two objects. A field that was added or removed reads as none on the side where it is
-/// absent.
+/// Returns the changes between two objects. `old` of an added field and `new` of a removed field are none.
 fn changes(old: &Json, new: &Json) -> Vec<Value> {
     let change = |change: Difference<'_>| {
         let (old, new) = (value(change.old), value(change.new));

@@ -27,15 +27,14 @@ pub struct Cluster {
 #[educe(Default)]
 #[serde(default)]
 pub struct Kube {
-    /// Kubeconfig file. Default "": the same as kubectl, `$KUBECONFIG`, or in a pod its service account, or
-    /// `~/.kube/config`.
+    /// Kubeconfig file. Default "": the first of `$KUBECONFIG`, the service account of the pod, and `~/.kube/config`.
     #[serde(with = "Optional")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig. Default "": its current context.
     #[serde(with = "Optional")]
     pub context: Option<String>,
-    /// Use of streaming lists (`WatchList`) for the first state: `auto` falls back to paged lists, `always` does not, and
-    /// `never` requests only paged lists.
+    /// Use of streaming lists (`WatchList`) for the initial state: `auto` falls back to paged lists, `always` does not,
+    /// and `never` requests only paged lists.
     pub streaming_lists: StreamingLists,
     /// Maximum number of objects in one page of a list.
     #[schemars(range(min = 1))]
@@ -45,26 +44,29 @@ pub struct Kube {
     #[schemars(range(min = 1))]
     #[educe(Default = 4)]
     pub max_concurrent_lists: u32,
-    /// Maximum size of a watch event, and of an object in a list. A larger one ends the request, is logged and counted; after a
-    /// backoff, the engine lists again. Lists fail while the server has such an object.
+    /// Maximum size of a watch event, and of an object in a list. A larger one ends the request, and is logged and
+    /// counted. After a backoff, the engine lists again. Lists fail while the server has such an object.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 16 << 20)]
     pub max_frame: u64,
-    /// Minimum duration of a watch, at least "1s". Each watch requests a random time up to twice this, and is then resumed.
+    /// Minimum duration of a watch, at least "1s". Each watch requests a random duration between this value and its
+    /// double, and is then resumed.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
-    /// Time after a first error 500 inside a watch in which the engine watches again at once instead of listing. "0s": never.
+    /// Period that begins with the first error 500 on a watch. Within it, such an error resumes the watch instead of
+    /// listing. "0s": none.
     #[serde(with = "Text::<Duration>")]
     pub internal_error_retry: Duration,
-    /// Silence after which a watch reconnects, and is counted. It applies to watches on which a bookmark was seen.
+    /// Time without data after which a watch reconnects, and is counted as stalled. Applies once the server has sent a
+    /// bookmark for the type.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
     /// Delay after a failed list or watch.
     pub backoff: Backoff,
     /// Detection of added and removed types. `crd-watch` watches the CRDs, and checks the other APIs every two minutes;
-    /// `never` keeps the types of the start.
+    /// `never` keeps the types that were found at the start.
     pub rediscover: Rediscover,
 }
 
@@ -85,7 +87,7 @@ pub enum Rediscover {
     /// Watches the CRDs.
     #[default]
     CrdWatch,
-    /// Keeps the types of the start.
+    /// Keeps the types that were found at the start.
     Never,
 }
 
@@ -106,7 +108,7 @@ pub struct Supervision {
     pub degraded_after: u32,
 }
 
-/// Application of a changed configuration.
+/// Reload of a changed configuration.
 #[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]

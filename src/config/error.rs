@@ -1,4 +1,4 @@
-//! Errors of a configuration, and their places.
+//! Errors of a configuration, and their origins.
 
 use std::{fmt, sync::Arc};
 
@@ -7,9 +7,9 @@ use crate::handler::client_tls::ClientTls;
 /// Place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
-    /// No place, because something is missing altogether.
+    /// No origin: a required value is missing.
     Nowhere,
-    /// Place in a file.
+    /// Position in a file.
     File {
         /// Number of the file, in the order of merging.
         layer: usize,
@@ -85,7 +85,7 @@ pub(crate) fn half_a_client(tls: &ClientTls) -> Option<Problem> {
 
 /// Maximum number of errors of a configuration that are listed; further ones are only counted.
 pub(crate) const LISTED_MAX: usize = 100;
-/// Names that a suggestion lists.
+/// Maximum number of names that a suggestion lists.
 const NAMES_MAX: usize = 64;
 
 /// Errors of a configuration in the order of its files and lines, and its warnings. Each is displayed on one line.

@@ -50,7 +50,8 @@ impl Config {
 }
 
 impl External {
-    /// Collects secrets, which are `{ env = … }` or `{ file = … }` in every option, and files, whose keys end with `_file`.
+    /// Collects secrets and files. A secret is `{ env = … }` or `{ file = … }` in any option; the key of a file ends
+    /// with `_file`.
     fn walk(&mut self, key: &str, value: &Value) {
         match value {
             // Users choose the names of headers, so `env` and `file` have no meaning there.
@@ -87,7 +88,7 @@ impl External {
     }
 }
 
-/// Returns the directory of a path template that never changes: the part above the first `%`.
+/// Returns the constant directory of a path template: the part above the first `%`.
 fn directory(template: &str) -> &Path {
     let fixed = template.split('%').next().unwrap_or_default();
     Path::new(fixed.rsplit_once('/').map_or("", |(directory, _)| if directory.is_empty() { "/" } else { directory }))

@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl HandlerConfig {
-    /// Checks `format` and `template`. Tries a template with made-up objects that contain everything it asks for, once for
-    /// each kind of event that the handler gets. An error in this test would occur for all objects. Returns errors and
+    /// Checks `format` and `template`. Renders a template for each kind of event that the handler gets, with sample
+    /// objects that contain every field it reads. An error in this test would occur for all objects. Returns errors and
     /// warnings about `template`.
     pub(crate) fn check_format(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ impl HandlerConfig {
 }
 
 impl EventType {
-    /// Returns the kind of these changes.
+    /// Returns the kind of the changes that have this event type.
     pub(crate) fn kind(self) -> ChangeKind {
         match self {
             Self::Added => ChangeKind::Added,

@@ -23,12 +23,12 @@ pub struct HandlerConfig {
     /// Enables the handler.
     #[serde(default = "super::text::yes")]
     pub enabled: bool,
-    /// Names and globs of the `[resources.*]` entries whose changes the handler gets; `!` before one excludes and wins.
-    /// Default: all, or none if the handler only takes dead letters of other handlers.
+    /// Names and globs of the `[resources.*]` entries whose changes the handler gets; `!` before a name or glob
+    /// excludes, with precedence. Default: all, or none if the handler only takes dead letters of other handlers.
     #[serde(default = "super::text::all")]
     #[schemars(transform = Format::ResourceNames)]
     pub resources: Vec<String>,
-    /// Name of the handler that gets the events which this one gives up. Default "": they are dropped and counted.
+    /// Name of the handler that gets the events given up by this handler. Default "": they are dropped and counted.
     #[serde(default, with = "Optional")]
     pub dead_letter: Option<String>,
     /// Maximum number of deliveries per second, minute or hour. Default "": no limit.
@@ -63,7 +63,7 @@ pub struct Batch {
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 512 << 10)]
     pub max_bytes: u64,
-    /// Time that an event waits for others. "0s": a delivery takes the events that are there.
+    /// Time that an event waits for others. "0s": a delivery takes only the events that already wait.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(1))]
     pub timeout: Duration,
@@ -155,8 +155,9 @@ pub struct HandlerDefaults {
     pub when: Option<String>,
     /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`).
     pub initial: Initial,
-    /// Sends the changes that happened while the process was down, including deletions. If a handler of the same types turns
-    /// this off, such changes have the cause `downtime` for all handlers, even if a watch reports them. Needs `[state] dir`.
+    /// Sends the changes that happened while the process was down, including deletions. If `catch_up` is off for a
+    /// handler of the same types, such changes have the cause `downtime` for all handlers, even if a watch reports
+    /// them. Needs `[state] dir`.
     #[educe(Default = true)]
     pub catch_up: bool,
     /// Interval at which cached objects are delivered again; also needs `resync` of the resource. "0s": never.
@@ -164,7 +165,8 @@ pub struct HandlerDefaults {
     pub resync: Duration,
     /// Delivers unchanged objects again after a relist, like the informers of client-go.
     pub deliver_unchanged: bool,
-    /// Events that are never in two concurrent deliveries: those of one object (`per-object`), any (`total`), or `none`.
+    /// Restriction of concurrent deliveries. `per-object`: events of one object are never in two of them. `total`:
+    /// there is only one delivery at a time. `none`: no restriction.
     pub order: DeliveryOrder,
     /// Maximum number of concurrent deliveries, if the sink takes several and `order` is not `total`.
     #[schemars(range(min = 1, max = 1024))]
@@ -176,7 +178,7 @@ pub struct HandlerDefaults {
     pub timeout: Duration,
     /// Data of an event: `cloudevents` (object and previous object), `object`, `ref` (no object), or for updates a `patch` (RFC
     /// 6902), a `merge_patch` (RFC 7386) or a `diff` (changed paths). With `template`, the output of the template is sent instead
-    /// of a `CloudEvent`. Only handlers of the configuration have it.
+    /// of a `CloudEvent`. Handlers that a program adds ignore this option.
     pub format: FormatSettings,
     /// Retries of failed deliveries.
     pub retry: Retry,
@@ -218,13 +220,13 @@ pub enum Initial {
 #[educe(Default)]
 #[serde(default)]
 pub struct Buffer {
-    /// Maximum number of waiting events. With `coalesce` and a full buffer, the limit applies to events of deleted objects.
-    /// The newest state of every other object also waits.
+    /// Maximum number of waiting events. A full buffer with `coalesce` counts only events of objects that are not in
+    /// the cache, such as deletions. Up to two more may wait for each cached object.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_events: u64,
-    /// Maximum bytes that wait. With `coalesce` and a full buffer, the limit applies to data that is not in the cache, and
-    /// previous objects of updates are dropped first.
+    /// Maximum bytes that wait. A full buffer with `coalesce` counts only data that is not in the cache. Previous
+    /// objects of updates are dropped first.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub max_bytes: u64,

@@ -54,8 +54,8 @@ pub struct Http {
     /// Certificate of `listen`. Default: HTTP without TLS.
     pub tls: HttpTls,
     /// Host names and addresses, without a port, that `listen` accepts in `Host` and `Origin`. Loopback, `localhost` and the
-    /// address that the client connected to are always accepted. A request for another host is refused with 421: it may come
-    /// from a web page that made its own name point to this machine.
+    /// address that the client connected to are always accepted. A request for another host is refused with 421: it may
+    /// come from a web page whose host name points to this machine.
     pub allowed_hosts: Vec<String>,
     /// Maximum number of open connections of `listen`; `probe_listen` takes 64. At the limit, the connection that has waited
     /// longest for its client is closed. If all connections are being answered, a new one is refused.
@@ -70,12 +70,13 @@ pub struct Http {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(2))]
     pub idle_timeout: Duration,
-    /// Time after which a response is cut if the client reads nothing of it. At least "1s". Streams are not cut: they get `gap`.
+    /// Time after which a response is cut if the client reads nothing of it. At least "1s". Streams are not cut; they
+    /// report lost events as a `gap`.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(30))]
     pub write_timeout: Duration,
-    /// Maximum bytes of all responses that are being written, without streams. A request beyond it gets 429. A single response
-    /// may be larger, and a response of up to 16 KiB is never refused.
+    /// Maximum bytes of all responses that are being written, except streams. Beyond it, a request gets 429. A single
+    /// response may be larger, and a response of up to 16 KiB is never refused.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 256 << 20)]
     pub max_response_bytes: u64,
@@ -119,7 +120,7 @@ pub enum HttpAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HttpTls {
-    /// PEM file of the certificate, followed by those that lead to the CA's; read again when it changes. "": none.
+    /// PEM file of the certificate and its intermediate certificates; read again when it changes. "": none.
     #[serde(with = "Optional")]
     pub cert_file: Option<PathBuf>,
     /// PEM file of the unencrypted key; read again when it changes. "": none.
@@ -142,7 +143,8 @@ impl Http {
         match self.auth {
             HttpAuth::Token if self.token.is_none() && self.tokens.is_empty() => wrong(
                 &["auth"],
-                "no client could get in: expected `token` too, such as { file = \"/run/secrets/deltabus/token\" }",
+                "no client could authenticate: expected `token` too, such as { file = \
+                 \"/run/secrets/deltabus/token\" }",
             ),
             HttpAuth::None => {
                 for (key, is_set) in [("token", self.token.is_some()), ("tokens", !self.tokens.is_empty())] {
@@ -188,8 +190,8 @@ impl Http {
             let missing = match (self.auth, self.tls.cert_file.is_some() || self.tls.key_file.is_some()) {
                 (HttpAuth::Token, true) => return mistakes,
                 (HttpAuth::Token, false) => "the token would be sent without encryption: expected `tls`",
-                (HttpAuth::None, true) => "anyone there could read everything: expected auth = \"token\"",
-                (HttpAuth::None, false) => "anyone there could read everything: expected auth = \"token\" and `tls`",
+                (HttpAuth::None, true) => "any client could read everything: expected auth = \"token\"",
+                (HttpAuth::None, false) => "any client could read everything: expected auth = \"token\" and `tls`",
             };
             let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
             let port = address.port();
@@ -260,7 +262,7 @@ mod tests {
         assert!(error.starts_with("[http] listen: 0.0.0.0:8080 can be reached from other machines"), "{error}");
         let http = Http { auth: HttpAuth::Token, ..Http::default() };
         assert!(
-            http.ready().unwrap_err().starts_with("[http] auth: no client could get in"),
+            http.ready().unwrap_err().starts_with("[http] auth: no client could authenticate"),
             "no token lets no client in"
         );
     }

@@ -44,7 +44,7 @@ pub struct KafkaSink {
     /// Form of an event: `structured`, one JSON object, or `binary`, with its attributes as `ce_` headers and its data as the
     /// value.
     pub mode: ContentMode,
-    /// Compression of messages, several together.
+    /// Compression of batches of messages.
     pub compression: KafkaCompression,
     /// Replicas that must have a message before it is acknowledged: `all` in sync, the leader (`1`), or none (`0`).
     pub acks: Acks,
@@ -131,7 +131,8 @@ impl KafkaSink {
             && !key.is_per_object(&topic)
         {
             let message = "several objects share a key: the tombstone of one deletes all, and a compacted topic keeps \
-                           only one; expected {uid}, or {group} {resource} {namespace} {name}, some of it in `topic`";
+                           only one; expected {uid}, or {group} {resource} {namespace} {name}; `topic` may contain \
+                           some of them";
             problems.push(problem(&["key"], message));
         }
         let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == SaslMechanism::Plain);
@@ -148,7 +149,7 @@ fn unfit_address(address: &str) -> Option<&'static str> {
     const EXPECTED: &str = "expected a host and a port, such as \"kafka-0:9092\"";
     let Some((host, port)) = address.rsplit_once(':') else { return Some(EXPECTED) };
     if address.contains("://") {
-        return Some("expected a host and a port without a scheme, such as \"kafka-0:9092\"; `tls` asks for TLS");
+        return Some("expected a host and a port without a scheme, such as \"kafka-0:9092\"; `tls` enables TLS");
     }
     let is_bracketed = host.starts_with('[') && host.ends_with(']');
     let is_fit = !host.is_empty()

@@ -44,7 +44,7 @@ struct Place {
     is_table: bool,
 }
 
-/// Places that set each key and value. The last layer that sets a value counts; for a table, the first.
+/// Origins of all keys and values. For a value, the last layer that sets it counts; for a table, the first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Positions {
     places: HashMap<KeyPath, Place>,
@@ -60,24 +60,24 @@ impl Positions {
         }
     }
 
-    /// Finds the place that set a value: its own, that of the value from which it inherits, or that of the nearest table
-    /// around it. The returned path is the one to show: that of the defaults, if they set the value.
+    /// Finds the origin of a value: its own, else that of the default that it inherits, else that of the nearest table
+    /// around it. Also returns the path for messages: the path of the default, if the default sets the value.
     pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.value)
     }
 
-    /// Finds the place of a key, like [`Positions::of_value`].
+    /// Finds the origin of a key, like [`Positions::of_value`].
     pub(crate) fn of_key(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.key)
     }
 
-    /// Creates a finding about a value, at the place that set it.
+    /// Creates a finding about a value, with its origin.
     pub(crate) fn finding<S: AsRef<str>>(&self, keys: &[S], message: String) -> Finding {
         let (key, origin) = self.of_value(&self.as_written(&KeyPath::new(keys)));
         Finding::new(origin, key.to_string(), message)
     }
 
-    /// Stores which elements of lists are left, so that [`Positions::finding`] finds their original places.
+    /// Stores which elements of lists are left, so that [`Positions::finding`] finds their origins.
     pub(crate) fn set_shortened(&mut self, lists: Vec<(KeyPath, Vec<usize>)>) {
         self.shortened = lists.into_iter().collect();
     }
@@ -212,7 +212,7 @@ impl Layers {
             let keys: Vec<String> = name[PREFIX.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
             let origin = ValueOrigin::Environment(name.as_str().into());
             if keys.len() > DEPTH_MAX {
-                self.error(origin, String::new(), "too many keys: expected at most 16 between `__`");
+                self.error(origin, String::new(), "too many keys: expected at most 16, separated by `__`");
                 continue;
             }
             for end in 1..=keys.len() {
@@ -222,7 +222,8 @@ impl Layers {
             let below = format!("{name}{SEPARATOR}");
             let part = variables.range(below.clone()..).next().filter(|(other, _)| other.starts_with(&below));
             if let Some((other, _)) = part {
-                let message = format!("sets a value of which {other} sets a part: expected one of the two");
+                let message =
+                    format!("conflicts with {other}, which sets a part of the same value: expected only one of them");
                 self.error(origin, KeyPath(keys).to_string(), &message);
                 continue;
             }
@@ -296,7 +297,7 @@ pub(crate) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// Maximum length of a line that is shown with a syntax error.
 const EXCERPT_BYTES_MAX: usize = 1024;
 
-/// Text of one file, for turning offsets into places.
+/// Text of one file, to convert offsets to lines and columns.
 struct Text<'a> {
     layer: usize,
     name: Arc<str>,
@@ -327,8 +328,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Returns the errors in their order. Of an array without its `]`, only the first is returned: the parser takes the rest of the
-    /// file for elements.
+    /// Returns the errors in their order. The first error after an array without its `]` is the last one, because the
+    /// parser reads the rest of the file as elements.
     fn syntax_errors(&self, errors: &[toml::de::Error], printable: &[Cow<'_, str>]) -> Vec<Finding> {
         let mut errors: Vec<_> =
             errors.iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
@@ -373,7 +374,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Walk over a document that records the place of every key, and converts the values.
+/// Walk over a document that records the origin of every key, and converts the values.
 struct Walk<'a> {
     file: &'a Text<'a>,
     positions: &'a mut Positions,
@@ -394,7 +395,7 @@ impl Walk<'_> {
     fn value(&mut self, value: &Spanned<DeValue<'_>>, key: ValueOrigin, path: &KeyPath) -> Value {
         let span = value.span();
         let is_table = value.get_ref().is_table();
-        // The place of a table is its header: the span of its value may end on any line up to its last.
+        // The origin of a table is its header: the span of its value may end on any line up to its last.
         let origin = if is_table { key.clone() } else { self.file.origin(span.start) };
         self.positions.record(path.clone(), Place { key, value: origin.clone(), is_table });
         let number = match value.get_ref() {
@@ -422,8 +423,8 @@ impl Walk<'_> {
     }
 }
 
-/// Reads a TOML float; returns `None` if it is too large. Infinity and NaN, which JSON cannot represent, become text, and
-/// then have the wrong type.
+/// Reads a TOML float; returns `None` if it is too large. Infinity and NaN become text, because JSON cannot represent
+/// them. The check then reports a wrong type.
 fn read_float(text: &str) -> Option<Value> {
     let value: f64 = text.parse().ok().filter(|value: &f64| text.contains("inf") || !value.is_infinite())?;
     Some(Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number))

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{build_info, discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
-/// Minimum size of a state directory: the store's own data may fill a smaller one for good.
+/// Minimum size of a state directory: the store's own data may permanently fill a smaller one.
 const STATE_BYTES_MIN: u64 = 256 << 20;
 
 /// Names of all entries, including entries with errors that prevent further checks.
@@ -40,7 +40,7 @@ impl Names {
 
 /// Checks a configuration with a valid structure; returns errors and warnings.
 ///
-/// `meant` contains the paths that misspelt keys probably stand for.
+/// `meant` contains the probable correct paths of misspelt keys.
 pub(crate) fn check(
     config: &Config,
     place: ConfigPlace,
@@ -85,7 +85,7 @@ impl Checker<'_> {
         self.warnings.push(self.positions.finding(keys, message.into()));
     }
 
-    /// Reports the problems that a section has found in itself.
+    /// Reports the problems that a section's own check returned.
     fn report(&mut self, section: &[&str], errors: Vec<Problem>, warnings: Vec<Problem>) {
         let section: Vec<String> = section.iter().map(|key| (*key).to_owned()).collect();
         let finding = |(keys, message): Problem| self.positions.finding(&[&*section, &*keys].concat(), message);
@@ -93,8 +93,8 @@ impl Checker<'_> {
         self.warnings.extend(warnings.into_iter().map(finding));
     }
 
-    /// Suggests an existing name. Only for errors that may be listed: the search for the most similar name takes time for
-    /// each name.
+    /// Suggests an existing name, if the error can still be among the listed ones. Further errors get a general text,
+    /// because the search for the most similar name is slow.
     fn suggestion<'b>(&self, name: &str, known: impl Iterator<Item = &'b String> + Clone) -> String {
         if known.clone().next().is_none() {
             "there are none".to_owned()
@@ -151,14 +151,14 @@ impl Checker<'_> {
     fn redact(&mut self) {
         let redact = &self.config.redact;
         if redact.hmac_key.is_some() && !redact.makes_digests() {
-            self.warn(&["redact", "hmac_key"], "has no effect: digests replace no values");
+            self.warn(&["redact", "hmac_key"], "has no effect: no values are replaced by digests");
         }
         for (i, wanted) in redact.paths.iter().enumerate() {
             self.entries(&["redact", "paths", &format!("[{i}]"), "resources"], &wanted.resources);
         }
     }
 
-    /// Checks a growing delay. The error is at a key that was set, which may be only `initial`.
+    /// Checks a growing delay. If `max` is too small but was not set, the error is reported for `initial`.
     fn pause(&mut self, keys: &[&str], initial: Duration, max: Duration) {
         let [initial_key, max_key] = ["initial", "max"].map(|key| [keys, &[key]].concat());
         if initial.is_zero() {
@@ -353,7 +353,7 @@ impl Checker<'_> {
         if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
             let message = format!(
                 "[resources.{entry}] has cache = \"none\", so the previous object of an update is unknown: its updates \
-                 are sent with the object itself"
+                 contain the whole object"
             );
             self.warn(&["handlers", name, "format"], message);
         }
@@ -391,7 +391,7 @@ impl Checker<'_> {
             if wanted.contains(['*', '?', '[', '{']) {
                 let glob = globset::Glob::new(wanted).map(|glob| glob.compile_matcher());
                 let matches = known.iter().any(|known| glob.as_ref().is_ok_and(|glob| glob.is_match(known)));
-                // The default "*" without any entry needs no second message.
+                // If there is no entry, the default "*" needs no second message.
                 if !matches && wanted != "*" {
                     self.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
                 }
@@ -407,7 +407,7 @@ impl Checker<'_> {
         if handler.enabled && handler.resources.is_empty() && !dead_letters.contains(name) {
             self.warn(
                 &["handlers", name, "resources"],
-                "gets nothing: it takes no resource and is no handler's `dead_letter`",
+                "gets no events: it selects no resource, and no handler names it as `dead_letter`",
             );
         }
     }

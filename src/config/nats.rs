@@ -143,12 +143,12 @@ fn check_stream(stream: &JetStreamOptions, template: &SubjectTemplate, problems:
         problems.push(problem(&["jetstream", "duplicate_window"], "expected more than \"0s\""));
     }
     if !stream.max_age.is_zero() && stream.max_age < stream.duplicate_window {
-        let expected = "expected at least the value of `duplicate_window`, or \"0s\": the server refuses less";
+        let expected = "expected at least the value of `duplicate_window`, or \"0s\": the server refuses shorter times";
         problems.push(problem(&["jetstream", "max_age"], expected));
     }
     if stream.expect_last == ExpectLast::PerSubject && !template.is_per_object() {
         let expected = "per-subject needs a `subject` with {group}, {resource} or {kind}, {namespace} and {name}: \
-                            otherwise several objects share one";
+                            otherwise several objects share a subject";
         problems.push(problem(&["jetstream", "expect_last"], expected));
     }
 }

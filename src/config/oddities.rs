@@ -26,8 +26,8 @@ fn into_lists<'a>(key: &'a str, paths: &'a [String]) -> impl Iterator<Item = Pro
     })
 }
 
-/// Reports handlers of deletions alone, for entries with a selector. The server does not distinguish deleted objects from
-/// objects that no longer match, so that both are `removed`.
+/// Reports a handler that gets `deleted` but not `removed` from an entry with a selector. The server does not
+/// distinguish deleted objects from objects that no longer match, so both are `removed`.
 fn never_deleted(handler: &HandlerConfig, resources: &BTreeMap<String, ResourceConfig>) -> Option<Problem> {
     let on = &handler.options.on;
     if !on.contains(&EventType::Deleted) || on.contains(&EventType::Removed) {
@@ -39,7 +39,7 @@ fn never_deleted(handler: &HandlerConfig, resources: &BTreeMap<String, ResourceC
     let (name, _) = resources.iter().find(has_selector)?;
     let message = format!(
         "[resources.{name}] has a selector, so the server does not distinguish deleted objects from objects that no \
-         longer match: both are `removed` there, and never `deleted`; did you mean both?"
+         longer match: both are `removed`, never `deleted`; add \"removed\" to `on`"
     );
     Some((vec!["on".to_owned()], message))
 }

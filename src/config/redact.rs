@@ -27,11 +27,11 @@ pub struct Redact {
     pub hmac_key: Option<SecretRef>,
     /// Further values that are replaced by digests. Default: none.
     pub paths: Vec<RedactedPath>,
-    /// Fingerprint of the key of a running engine, which sets it.
+    /// Fingerprint of the key, set by a running engine.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) key: Option<Fingerprint>,
-    /// Value of `cluster` in conditions, which the engine sets.
+    /// Value of `cluster` in conditions, set by a running engine.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) cluster: String,
@@ -53,7 +53,7 @@ pub enum SecretValues {
 /// Values of some entries that are replaced by digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RedactedPath {
-    /// Names and globs of `[resources.*]` entries; `!` before one excludes and wins.
+    /// Names and globs of `[resources.*]` entries; `!` before a name or glob excludes, with precedence.
     #[serde(default = "super::text::all")]
     #[schemars(transform = Format::ResourceNames)]
     pub resources: Vec<String>,

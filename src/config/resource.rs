@@ -22,8 +22,8 @@ const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-app
 pub struct ResourceConfig {
     /// Types, spelled as for kubectl: plural, short name or kind, alone ("pods", "po", "Pod"), with their group
     /// ("deployments.apps"), or with version and group ("deployments.v1.apps"). "*.cert-manager.io" means all types of a group,
-    /// present and future, and "*" all types. Required. A type belongs to one entry: a name goes before a group, a group
-    /// before "*". Entries that name it equally closely need disjoint `namespaces`.
+    /// present and future, and "*" all types. Required. If several entries match a type, a name has precedence over a
+    /// group, and a group over "*". Entries with equal precedence need disjoint `namespaces`.
     #[serde(rename = "match")]
     #[schemars(with = "Vec<String>", length(min = 1), transform = Format::TypePattern)]
     pub patterns: Vec<TypePattern>,
@@ -31,14 +31,14 @@ pub struct ResourceConfig {
     #[serde(default)]
     #[schemars(with = "Vec<String>", transform = Format::TypePattern)]
     pub exclude: Vec<TypePattern>,
-    /// Namespaces whose objects are shown: names, and globs of whole names; `!` before one excludes and wins. For instance
-    /// `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those namespaces. Cluster-scoped types are
-    /// always shown. Default: all.
+    /// Namespaces whose objects are included: names, and globs of whole names. `!` before a name or glob excludes, with
+    /// precedence. For instance `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those
+    /// namespaces. Cluster-scoped types are always included. Default: all.
     #[serde(default, with = "text::namespaces")]
     #[schemars(with = "Vec<String>", length(min = 1), transform = Format::Namespace)]
     pub namespaces: Namespaces,
-    /// Label selector on Namespace objects, for instance "team=payments". Of `namespaces`, only those that match are shown;
-    /// changes of their labels are followed. Default "": all.
+    /// Label selector on Namespace objects, for instance "team=payments". Only matching namespaces of `namespaces` are
+    /// included; the engine follows changes of their labels. Default "": all.
     #[serde(default)]
     #[schemars(transform = Format::LabelSelector)]
     pub namespace_selector: String,
@@ -59,8 +59,9 @@ pub struct ResourceConfig {
     /// The values of Secrets are redacted: see `[redact]`.
     #[serde(default)]
     pub mode: Mode,
-    /// Content of the cache: `full` keeps everything that is fetched; `none` keeps only what identifies a version. Without
-    /// bodies, objects cannot be read, an update has no old state, and a deletion shows only name and uid.
+    /// Content of the cache: `full` keeps everything that is fetched; `none` keeps only the identity and version of
+    /// each object. With `none`, objects cannot be read, an update has no old state, and a deletion shows only name and
+    /// uid.
     #[serde(default)]
     pub cache: Cache,
     /// Options that `[defaults.resources]` can set for all entries.

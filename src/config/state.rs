@@ -19,7 +19,8 @@ pub struct StateConfig {
     #[serde(with = "Optional")]
     pub dir: Option<PathBuf>,
     /// Policy for forcing writes to the disk. `group` forces them as often as the disk allows; only changes on the disk are
-    /// delivered. With an interval, a power failure may undo changes of that time, although they were delivered.
+    /// delivered. With an interval, a power failure may lose the stored changes of the last interval, although they
+    /// were delivered.
     #[serde(with = "Text::<Fsync>")]
     pub fsync: Fsync,
     /// Time for which delivered changes are kept.

@@ -19,7 +19,7 @@ use super::{
 #[derive(Default)]
 pub(crate) struct StructureReport {
     pub(crate) errors: Vec<Finding>,
-    /// Paths that misspelt keys probably stand for; they are not reported as missing.
+    /// Probable correct paths of misspelt keys. They are not reported as missing.
     pub(crate) meant: HashSet<KeyPath>,
     /// Lists from which elements were cut, with the original positions of those that are left.
     pub(crate) shortened: Vec<(KeyPath, Vec<usize>)>,
@@ -200,7 +200,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks a table whose `type` decides its keys. Without a known type, a key is valid if it is valid for one of the types.
-    /// If another type is named, it may have further keys, so unknown keys are ignored.
+    /// If `type` is an unknown name, that type may have other keys, so unknown keys are ignored.
     fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         let is_named = table.contains_key("type");
         let chosen = table.get("type").and_then(Value::as_str);
@@ -313,7 +313,7 @@ fn choices(schema: &Value) -> Option<Vec<&str>> {
     schema["oneOf"].as_array()?.iter().map(|choice| choice["const"].as_str()).collect()
 }
 
-/// Parses an environment variable as a TOML value. Any other text stays text, and then has the wrong type.
+/// Parses an environment variable as a TOML value. Any other value stays text, which is checked like a text in a file.
 fn read_environment(value: &mut Value) {
     let Value::String(text) = value else { return };
     if let Ok(mut table) = toml::from_str::<Map<String, Value>>(&format!("value = {text}"))

@@ -13,8 +13,8 @@ use crate::build_info;
 #[educe(Default)]
 #[serde(default)]
 pub struct Telemetry {
-    /// URL of a collector of OTLP over gRPC, such as `http://otel-collector:4317`; "" = off. Needs a program that is built with
-    /// the feature `otlp`, which is a default feature.
+    /// URL of a collector of OTLP over gRPC, such as `http://otel-collector:4317`; "" = off. Needs the feature `otlp`
+    /// of the program (a default feature).
     pub otlp_endpoint: String,
     /// Sends spans of lists and watches, of batches and of deliveries. Deliveries to webhooks, NATS and Kafka carry the trace
     /// context in the header `traceparent`.

@@ -10,20 +10,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{Loaded, ValueOrigin, text::Optional};
 
-/// Change of objects, and the expected number of events of handlers. The tests of all files count.
+/// Change of objects, and the expected number of events for each handler. The tests of all files are run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TestCase {
     /// Short description of the test, different from all others. Required.
     pub name: String,
-    /// File of YAML or JSON with the objects before the change. A relative path starts at the file that names it. An object
-    /// that is missing here is new.
+    /// File of YAML or JSON with the objects before the change. A relative path starts at the directory of the
+    /// configuration file. An object that is missing here is new.
     #[serde(default, with = "Optional")]
     pub old: Option<PathBuf>,
     /// File of YAML or JSON with the objects after the change. An object that is missing here is deleted.
     #[serde(default, with = "Optional")]
     pub new: Option<PathBuf>,
-    /// Number of events that handlers are sent, by their names: `{ hook = 1, audit = 0 }`. Handlers that are not named are not
-    /// checked. Required.
+    /// Number of events for each handler, by name: `{ hook = 1, audit = 0 }`. Other handlers are not checked. Required.
     pub expect: BTreeMap<String, u32>,
 }
 

@@ -173,7 +173,7 @@ fn check_rule(text: &str) -> Result<(), String> {
 fn check_dropped(text: &str) -> Result<(), String> {
     let path = FieldPath::parse(text).map_err(|error| error.to_string())?;
     if let Some(member) = identity_cut_by(&path) {
-        return Err(format!("{text:?} would cut {member}, by which objects are identified: expected another path"));
+        return Err(format!("{text:?} covers {member}, which identifies objects: expected another path"));
     }
     Ok(())
 }
@@ -199,7 +199,8 @@ fn identity_cut_by(path: &FieldPath) -> Option<&'static str> {
     }
 }
 
-/// Returns true if names and globs of `[resources.*]` entries select this entry; `!` before one excludes and wins.
+/// Returns true if names and globs of `[resources.*]` entries select this entry. `!` before a name or glob excludes,
+/// with precedence.
 pub(crate) fn means_entry(patterns: &[String], entry: &str) -> bool {
     let matches = |glob: &str| globset::Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(entry));
     let (excludes, includes): (Vec<&String>, Vec<&String>) =
@@ -366,7 +367,7 @@ mod tests {
             ("*.namespace", "metadata.namespace"),
         ] {
             let error = check(Format::FieldPath, text).unwrap_err();
-            assert!(error.contains(&format!("would cut {member}, by which")), "{text}: {error}");
+            assert!(error.contains(&format!("covers {member}, which")), "{text}: {error}");
             assert_eq!(check(Format::Index, text), Ok(()), "{text}");
         }
         for text in ["metadata.name.x", "spec.name", "metadata.ownerReferences[*].uid", "owner", "*.status"] {

@@ -43,13 +43,14 @@ pub struct WebhookSink {
     pub auth: Option<WebhookAuth>,
     /// Trusted certificates of the server, and the certificate of the client.
     pub tls: WebhookTls,
-    /// Header with the id of the event, so that a receiver can detect repetitions; for a batch, a hash of their ids. "":
-    /// none.
+    /// Header with the id of the event, so that a receiver can detect repetitions; for a batch, a hash of the ids of
+    /// its events. "": none.
     #[serde(with = "Optional")]
     #[educe(Default = Some("Idempotency-Key".to_owned()))]
     pub idempotency_header: Option<String>,
-    /// Statuses from 400 to 599 that end the retries of an event: it goes to the dead letter, or is dropped and counted. After
-    /// 413, smaller forms of the event are tried first. All other statuses except 2xx are retried until `give_up_after`.
+    /// Statuses from 400 to 599 that end the retries of an event: the event goes to the `dead_letter` handler, or is
+    /// dropped and counted. After 413, smaller forms of the event are tried first. All other statuses except 2xx are
+    /// retried until `give_up_after`.
     #[schemars(inner(range(min = 400, max = 599)))]
     #[educe(Default = vec![400, 413, 422])]
     pub reject: Vec<u16>,
@@ -64,7 +65,7 @@ pub enum WebhookMethod {
     Post,
     /// Method for receivers that store the event.
     Put,
-    /// Method for receivers that change what they have.
+    /// Method for receivers that change a stored event.
     Patch,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 /// Futures of one kind that run concurrently.
 type Running<T> = FuturesUnordered<LocalBoxFuture<'static, T>>;
 
-/// Actor of a handler: a task that executes the actions of its core. It ends only when the core says so, or with a panic.
+/// Actor of a handler: a task that executes the actions of its core. It ends only after the last action, or with a panic.
 pub(super) struct HandlerActor<'a> {
     handlers: &'a Handlers,
     member: &'a HandlerMember,
@@ -30,7 +30,7 @@ pub(super) struct HandlerActor<'a> {
     core: HandlerCore,
     log: DeliveryLog,
     attempts: Running<(DeliveryId, Sent)>,
-    /// Events on their way to the dead letter, and whether it has them.
+    /// Given-up events that are sent to the dead letter. The flag is set if it accepted them.
     given_up: Running<(DeliveryId, GivenUp, bool)>,
     /// The current read, if there is one.
     reading: Running<Option<Vec<Event>>>,
@@ -94,7 +94,7 @@ impl<'a> HandlerActor<'a> {
         }
     }
 
-    /// Starts an action. Breaks with the last one, with the reason if the sink is closed for good.
+    /// Starts an action. Breaks after the last action, with a reason if the sink is closed for good.
     fn perform(&mut self, action: HandlerAction) -> ControlFlow<Option<String>> {
         match action {
             HandlerAction::Send(delivery, events, form) => self.send(delivery, events, form),

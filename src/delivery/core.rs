@@ -81,7 +81,8 @@ pub enum HandlerOrder {
         /// Time at which running attempts are cancelled if possible.
         close_by: Duration,
     },
-    /// Start no delivery. Close when the running attempts have ended; at this time they are cancelled if possible.
+    /// Start no delivery. Close when the running attempts have ended. At the given time, they are cancelled if
+    /// possible.
     Close(Duration),
 }
 
@@ -99,7 +100,7 @@ pub struct FailedAttempt {
 pub struct CoreView {
     /// Deliveries in progress, including those that wait for a retry.
     pub in_flight: usize,
-    /// Set while a delivery waits for its rate, or for a delay that the sink asked for.
+    /// Set while a delivery waits for the rate limit, or for a delay that the sink asked for.
     pub is_limited: bool,
     /// Set if the last attempt of some delivery failed.
     pub is_failing: bool,
@@ -109,7 +110,7 @@ pub struct CoreView {
 
 #[derive(Debug)]
 struct Delivery {
-    /// Set for events of the reader.
+    /// Set for events of the handler's own reader.
     is_own: bool,
     events: Notification,
     attempts: Attempts,
@@ -137,9 +138,9 @@ pub struct HandlerCore {
     schedule: Schedule<Event>,
     pace: Pace,
     deliveries: BTreeMap<DeliveryId, Delivery>,
-    /// Batches of other handlers that wait for a delivery.
+    /// Batches that other handlers gave up, and that wait for a delivery.
     others: VecDeque<(DeliveryId, Notification)>,
-    /// Set if the batch that was started last was of the reader.
+    /// Set if the batch started last came from the handler's own reader.
     was_own: bool,
     is_paused: bool,
     order: HandlerOrder,
@@ -316,7 +317,8 @@ impl HandlerCore {
         self.deliveries.len() < self.options.schedule.concurrency.max(1)
     }
 
-    /// Ends the running attempts if possible. Returns false if there are none. The next step of their deliveries removes them.
+    /// Ends the running attempts if possible. Returns false if there are none. Their deliveries are removed in the
+    /// next step.
     fn cancel(&mut self) -> bool {
         let mut is_any = false;
         if self.options.is_async {

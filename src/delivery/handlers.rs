@@ -51,7 +51,7 @@ const LETTERS_MAX: usize = 16;
 pub struct HandlerOptions {
     /// Name of the handler.
     pub name: String,
-    /// Type of its sink. Events that wait for a `stdout` whose reader has ended are not counted as lost.
+    /// Type of its sink. If all handlers are `stdout` and their readers have ended, lost events are not logged.
     pub kind: &'static str,
     /// Selection of its events.
     pub route: Route,
@@ -114,7 +114,7 @@ pub(super) struct HandlerRequests {
 }
 
 impl HandlerRequests {
-    /// Returns the request to the actor with these parts.
+    /// Returns the order for the actor with these parts. If the parts were replaced, the actor must close.
     pub(super) fn order(&self, parts: &Arc<HandlerParts>) -> HandlerOrder {
         if Arc::ptr_eq(parts, &self.parts) { self.order } else { HandlerOrder::Close(self.replace_by) }
     }
@@ -226,10 +226,10 @@ impl Handlers {
         Some((replayed, status.view()))
     }
 
-    /// Adds a handler and starts it, or replaces the one of the same name. A new handler receives events that are released
-    /// from now on. A replaced one keeps its reader, with all waiting events, and stays paused: its running calls end, its
-    /// sink is closed, and the new sink receives the remaining events. Returns the running units that must add or remove
-    /// the reader (S-5).
+    /// Adds a handler and starts it, or replaces the handler of the same name. A new handler receives events that are released
+    /// from now on. A replaced handler keeps its reader with all waiting events, and stays paused if it was paused. Its
+    /// running calls end, its sink is closed, and the new sink receives the remaining events. Returns the running units that
+    /// must add or remove the reader (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
@@ -360,7 +360,7 @@ impl Handlers {
         }
     }
 
-    /// Waits until the actor with these parts has had its time to end.
+    /// Waits until the time limit for the end of the actor with these parts has passed.
     async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
         let mut requests = member.requests.subscribe();
         loop {
@@ -403,7 +403,7 @@ impl Handlers {
         self.router.close(member.reader);
     }
 
-    /// Returns true if all handlers are pipes whose readers have ended. `deltabus run … | head` then ends.
+    /// Returns true if all handlers are `stdout` and their readers have ended, as in `deltabus run … | head`.
     fn is_unread(&self) -> bool {
         let is_pipe = |member: &HandlerMember| member.parts().status.lock().view.kind == "stdout";
         let is_unread = |member: &Arc<HandlerMember>| member.standing() == Standing::Ended && is_pipe(member);
@@ -439,7 +439,7 @@ impl Handlers {
     }
 
     /// Delivers the released events, and returns those that remain at the deadline. Handlers that receive dead letters
-    /// end last. At the deadline the sinks are closed as they are, so that they flush their output.
+    /// end last. At the deadline all open sinks are closed, so that they flush their output.
     pub async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
         self.is_stopping.store(true, atomic::Ordering::Release);
         let all = self.all();

@@ -1,4 +1,4 @@
-//! Earliest start of an attempt, as `rate_limit` and a busy sink allow.
+//! Earliest start of an attempt, limited by `rate_limit` and by delays that the sink asks for.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -41,8 +41,8 @@ impl Router {
         lock(&self.table)
     }
 
-    /// Opens the reader of a handler. It reads events that are released from now on. Running units are returned and
-    /// must add the reader; it reads only their later events (S-5).
+    /// Opens the reader of a handler. It reads events that are released from now on. Returns the running units that
+    /// must add the reader. The reader gets only the later events of these units (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.

@@ -172,8 +172,8 @@ impl<T> Schedule<T> {
         self.held.events == 0
     }
 
-    /// Returns the room for the next batch. `None` if no batch could start, or the window is full. Events that are not
-    /// yet read can still be coalesced.
+    /// Returns the room for the next batch. `None` if no batch could start, or the window is full: the journal can
+    /// still coalesce unread events.
     pub fn room(&self) -> Option<Room> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
@@ -236,7 +236,7 @@ impl<T> Schedule<T> {
         Some((id, batch))
     }
 
-    /// Returns the id of another delivery, whose events do not come from here.
+    /// Returns the id for a delivery whose events do not come from this schedule.
     pub fn new_id(&mut self) -> DeliveryId {
         self.last_id += 1;
         DeliveryId(self.last_id)
@@ -275,7 +275,7 @@ impl<T> Schedule<T> {
     fn take(&mut self) -> (Vec<Sent>, Vec<T>) {
         let ScheduleOptions { batch_events, batch_bytes, distinct, order, .. } = self.options;
         let (mut sent, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
-        // Objects with no further event in this batch.
+        // Objects that must not get another event in this batch.
         let mut closed = HashSet::new();
         while let Some((arrival, key)) = self.ready.first_key_value().map(|(arrival, key)| (*arrival, *key)) {
             let queue = self.queues.get_mut(&key).expect("a ready key has events");
@@ -289,7 +289,7 @@ impl<T> Schedule<T> {
             }
             self.ready.remove(&arrival);
             if is_closed {
-                continue; // its key is in the batch; it is ready again after that
+                continue; // its key is in the batch, and is ready again when the batch ends
             }
             let Waiting { item, .. } = queue.waiting.pop_front().expect("just seen");
             bytes += item.bytes;

@@ -122,7 +122,7 @@ pub struct HandlerView {
     pub queued: u64,
     /// Events delivered.
     pub delivered: u64,
-    /// Attempts that failed and were retried.
+    /// Failed attempts, including those that were not retried.
     pub retried: u64,
     /// Attempts among these that panicked.
     pub panics: u64,
@@ -136,7 +136,7 @@ pub struct HandlerView {
     pub filtered: u64,
     /// Events among these for which `when` could not be evaluated.
     pub rule_errors: u64,
-    /// The last of them, and its error; `null` if there was none.
+    /// Last event for which `when` could not be evaluated, with the error; `null` if there was none.
     pub last_rule_error: Option<String>,
     /// Events coalesced into later ones because its buffer was full.
     pub coalesced: u64,

@@ -73,8 +73,8 @@ impl Route {
         u32::try_from(wanted.div_ceil(period.as_nanos())).unwrap_or(u32::MAX)
     }
 
-    /// Returns the request to a running unit to add the reader of a new route, with its objects if the route takes initial
-    /// ones.
+    /// Returns the request to a running unit to add the reader of a new route. The reader gets the unit's objects if the
+    /// route takes initial ones.
     pub(super) fn join(&self) -> MoveKind {
         MoveKind::Join(self.changes.has(ChangeSet::INITIAL).then_some(Cause::Replay))
     }
@@ -108,7 +108,7 @@ struct Routed {
     /// Name of the reader's handler; `None` for a feed.
     name: Option<String>,
     route: Route,
-    /// Units that were running when the reader was opened. The reader gets no events from a unit that has not added it.
+    /// Units that must add the reader. The reader gets no events from a unit before that.
     joins: BTreeSet<UnitId>,
 }
 
@@ -221,7 +221,7 @@ impl RouteTable {
         moves
     }
 
-    /// Returns the readers on whose route a unit is.
+    /// Returns the readers whose route includes a unit.
     pub fn takers(&self, unit: UnitId) -> Vec<ReaderId> {
         let entry = self.units.get(&unit).map(|unit| &unit.info.entry);
         self.readers_where(|route| entry.is_some_and(|entry| route.takes(entry)))

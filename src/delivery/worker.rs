@@ -1,8 +1,8 @@
 //! Thread of a handler. It receives jobs over a bounded channel and answers each one.
 //!
 //! A handler that blocks receives one job at a time. An asynchronous handler has a runtime on its thread, which runs
-//! its deliveries concurrently. A panic ends the handler, not the thread: the next job opens a new handler, while other
-//! deliveries end with the old one (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At
+//! its deliveries concurrently. A panic ends the handler, not the thread. The next job opens a new handler; other
+//! deliveries end with the old handler (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At
 //! most three abandoned threads of one handler exist at a time.
 
 use std::{
@@ -39,8 +39,8 @@ use crate::{
 
 /// Capacity of the queue of a thread that does one job at a time.
 const JOBS_MAX: usize = 2;
-/// Maximum number of replaced threads of one handler that still hang. At this limit, a hung thread is not replaced but
-/// waited for.
+/// Maximum number of replaced threads of one handler that still hang. At this limit, attempts wait for a hung
+/// thread, which is not replaced.
 const LEFT_BEHIND_MAX: usize = 3;
 /// Time for an asynchronous handler to close if it ends without a request.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -34,14 +34,14 @@ pub struct DeltaFifoActor {
     timings: Arc<Timings>,
     in_flight: bool,
     waiting_for_room: Option<oneshot::Sender<()>>,
-    /// Reception times of the queued deltas, and of those in flight.
+    /// Reception times of the queued deltas; `in_flight_since` has those of the batch in flight.
     queued_since: Arrivals,
     in_flight_since: Vec<Arrival>,
     epoch: Instant,
 }
 
 impl DeltaFifoActor {
-    /// Returns the actor. The reflector is stopped while more than `max_bytes` are queued.
+    /// Returns the actor. The reflector must wait while more than `max_bytes` are queued.
     pub(crate) fn new(
         fifo: DeltaFifo,
         indexer: Consumer,

@@ -27,7 +27,7 @@ impl Known {
         self.table.iter()
     }
 
-    /// Takes another form of a known state.
+    /// Replaces a known object with another form of the same state.
     pub(super) fn replace(&mut self, form: &Object) {
         let (hash, is_it) = (self.hasher.hash_one(form.key()), |known: &Object| known.has_key(form.key()));
         if let Some(known) = self.table.find_mut(hash, is_it).filter(|known| is_same_state(known, form)) {
@@ -41,7 +41,7 @@ impl Known {
 
     /// Applies a batch, and keeps the part of each object that `keep` keeps.
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
-        // While it only reads, the processor fetches many objects in parallel. So all keys are looked up before any is changed.
+        // The processor fetches many objects in parallel while the code only reads. So all keys are found before any is changed.
         let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
         let Self { table, hasher } = self;

@@ -435,8 +435,8 @@ impl World {
         true
     }
 
-    /// Restarts the unit: queued deltas are lost, popped ones are known. If `replaced`, another unit takes over that has the
-    /// same objects and is not synced.
+    /// Restarts the unit: queued deltas are lost, popped ones are known. If `replaced`, another unit takes over. It has the same
+    /// objects and is not synced.
     fn restart(&mut self, replaced: bool, hits: &Hits) {
         hits.restarts.fetch_add(1, Relaxed);
         self.count(hits);
@@ -463,7 +463,7 @@ impl World {
             // The watch misses this change.
             45..=54 => drop(self.change(key, dice)),
             55..=62 => {
-                // A spared object of a seed keeps its body; the watch brings the next one.
+                // Spares nothing while there are seeds: a spared object would keep the seed's body until its next change.
                 let is_sparing = dice.is_multiple_of(3) && self.seeds.is_none();
                 let spared: Vec<u8> = is_sparing.then_some(key).into_iter().collect();
                 let mut items: Vec<_> = self.server.iter().map(|(&key, &(uid, rv))| (key, uid, rv)).collect();
@@ -474,7 +474,7 @@ impl World {
             }
             63..=66 => self.push(Pushed::Bookmark(self.clock), hits),
             67..=69 => {
-                // Any order: that of the cache.
+                // The order does not matter, so the queue's own order is used.
                 let keys = self.fifo.known.iter().map(|object| row(DeltaKind::Replaced, object).1).collect();
                 self.round += 1;
                 let behind = self.model.queued().iter().any(|row| row.0.is_sync());

@@ -10,18 +10,18 @@ use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// Keys in the order of their first queued delta, each with its deltas.
 ///
-/// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds the place of each key, counted from
-/// the first key that was ever queued. The key itself is read from the delta.
+/// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds the position of each key, counted
+/// from the first key that was ever queued. The key itself is read from the delta.
 #[derive(Default)]
 pub(super) struct PerKeyQueue {
     keys: VecDeque<KeyDeltas>,
     places: HashTable<u64>,
-    /// Place of the first key in `keys`.
+    /// Position of the first key in `keys`, counted as in `places`.
     first: u64,
     hasher: RandomState,
     len: usize,
     bytes: usize,
-    /// Set while a Replace is queued: the number of keys queued at that time, which all leave with it, and its version.
+    /// Set while a Replace is queued: the number of keys in its batch, and the version of the list.
     replace: Option<(usize, ResourceVersion)>,
     /// Version of the last pushed event, if it was not handed out yet.
     last: Option<Reached>,
@@ -129,8 +129,8 @@ impl PerKeyQueue {
         known.iter().filter(|object| !self.contains(object.key())).for_each(visit);
     }
 
-    /// Appends a list (F-13, F-14). Its deltas are the removals of the items that opt out, the items, deletions of queued keys
-    /// that it lacks, and deletions of known keys that it lacks.
+    /// Appends a list (F-13, F-14). Its deltas are removals of the items that opt out, the items, and deletions of objects that
+    /// the list lacks. Deletions of queued keys come before deletions of known keys.
     ///
     /// Every queued key is then either listed or deleted. So from now on the whole queue leaves as one batch.
     pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
@@ -150,8 +150,8 @@ impl PerKeyQueue {
         self.reach_version(version);
     }
 
-    /// Appends every known object that has no queued change (F-16). Deltas of an earlier resync are no changes, because each
-    /// round is for handlers of its own (S-11).
+    /// Appends every known object that has no queued change (F-16). Deltas of an earlier resync do not count as changes, because
+    /// each round has its own handlers (S-11).
     pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
         for object in known.iter() {
             let place = self.place(object.key());
@@ -214,7 +214,7 @@ impl PerKeyQueue {
     }
 }
 
-/// Returns the index in the queue of a key's place.
+/// Returns the index in `keys` for a position in `places`.
 fn index(place: u64, first: u64) -> usize {
     usize::try_from(place - first).expect("a queue is shorter than the address space")
 }

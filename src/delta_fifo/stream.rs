@@ -28,7 +28,7 @@ struct Replace {
     bytes: usize,
 }
 
-/// Newest queued delta of every queued key, in the order of their first delta.
+/// Newest queued delta of every queued key, in the order of the keys' first deltas.
 #[derive(Default)]
 struct Newest<'a> {
     deltas: Vec<&'a Delta>,
@@ -81,8 +81,8 @@ impl StreamQueue {
         known.iter().filter(|object| newest.get(object.key()).is_none()).for_each(visit);
     }
 
-    /// Appends a list (F-22). Its deltas are deletions of queued keys in the order of their first delta, deletions of known
-    /// keys, removals of the items that opt out, and the items.
+    /// Appends a list (F-22). Its deltas are deletions, removals of the items that opt out, and the items. Deletions of queued
+    /// keys come first, in the order of the keys' first deltas, then deletions of known keys.
     pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
         let newest = self.newest();
         let version = list.version.clone();
@@ -102,8 +102,8 @@ impl StreamQueue {
         self.items.push_back(Item::Replace(Box::new(Replace { deltas, version, bytes })));
     }
 
-    /// Appends every known object that has no queued change (F-24). Deltas of an earlier resync are no changes, because each
-    /// round is for handlers of its own (S-11).
+    /// Appends every known object that has no queued change (F-24). Deltas of an earlier resync do not count as changes, because
+    /// each round has its own handlers (S-11).
     pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
         let newest = self.newest();
         let unchanged = |key| newest.get(key).is_none_or(|delta| delta.kind.is_sync());
@@ -127,7 +127,7 @@ impl StreamQueue {
         newest
     }
 
-    /// Takes a Replace, or the elements before the next one that fit into a batch (F-40).
+    /// Takes a Replace, or as many elements before the next Replace as fit into a batch (F-40).
     pub(super) fn pop(&mut self) -> Option<Popped> {
         if let Item::Replace(_) = self.items.front()? {
             let Some(Item::Replace(replace)) = self.items.pop_front() else { unreachable!("it was just seen") };

@@ -67,8 +67,8 @@ pub struct TypeAccess {
     pub reason: String,
 }
 
-/// Requests the served types: two requests, or one per group and version if the server is older than 1.26 or refuses
-/// the aggregated form.
+/// Requests the served types. Sends two requests. If the server is older than 1.26 or refuses the aggregated form, one
+/// more follows for each group and version.
 ///
 /// Fails if `/api` or `/apis` fails. A single failing group is in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
@@ -127,7 +127,7 @@ pub async fn count_each(client: &Client, asked: &[(ResourceType, Option<String>)
     stream::iter(counts).buffered(REQUESTS_MAX).collect().await
 }
 
-/// Counts objects by a page of one object, whose metadata has the number of remaining ones.
+/// Counts objects with a page of one object. The page's metadata has the number of remaining objects.
 async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>) -> Option<u64> {
     let page: List = get_json(client, &format!("{}?limit=1", resource.path(namespace)), METADATA_LIST).await.ok()?;
     Some(page.items.len() as u64 + page.metadata.remaining_item_count)
@@ -208,7 +208,7 @@ async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, Discover
     match root {
         Ok(Root::Types(versions)) => Ok(versions),
         Ok(Root::Names(versions)) => {
-            // A dead version, for which a server may take half a minute, must not delay the requests of the others.
+            // A server may need half a minute to answer for a dead version. The requests for the others must not wait for it.
             let filled =
                 versions.into_iter().enumerate().map(async |(at, version)| (at, filled(client, version).await));
             let mut versions: Vec<_> = stream::iter(filled).buffer_unordered(REQUESTS_MAX).collect().await;

@@ -28,23 +28,23 @@ impl ObjectType {
     }
 }
 
-/// A catalog without access to a server, and the assumptions in it.
+/// A catalog made without access to a server, from the built-in types and from given objects. Some of its data are guesses.
 #[derive(Clone, Debug, Default)]
 pub struct Assumed {
-    /// The built-in types, and the types of the objects.
+    /// The built-in types, and the types of the given objects.
     pub catalog: Catalog,
-    /// The types of the objects.
+    /// Resource type for each type of the given objects.
     pub types: BTreeMap<ObjectType, ResourceType>,
-    /// Types of the objects that are not built in: their plural and scope are guesses.
+    /// Types of the given objects that are not built in. Their plural and scope are guesses.
     pub guessed: Vec<ResourceType>,
 }
 
 impl Assumed {
-    /// Creates a catalog of the built-in types and of `types`; the value is true for namespaced objects.
+    /// Creates a catalog of the built-in types and of `types`. The value of a type is true if its objects have a namespace.
     ///
-    /// The plural of a type that is not built in comes from one of `patterns` in its group, if that differs from the kind only
-    /// in its ending. Otherwise it is the regular English plural. Short names of such types are unknown. Each type has only
-    /// the version of its objects.
+    /// A type that is not built in has no short names. Its plural is a name in `patterns`, with the same group, that differs
+    /// from the kind only in its ending. Without such a name, the plural is the regular English one. Each type of `types` has
+    /// only the version of its objects.
     pub fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
         let mut assumed = Self { catalog: Catalog::of(built_in()), ..Self::default() };
         for (named, namespaced) in types {

@@ -120,7 +120,7 @@ fn not_asked(unavailable: &[Unavailable]) -> String {
 }
 
 impl ServedType {
-    /// Creates a type with unknown properties; the singular is the kind in lower case, as is nearly always correct.
+    /// Creates a type with unknown properties. The singular is the kind in lower case, which is nearly always correct.
     pub fn unnamed(resource: ResourceType) -> Self {
         let singular = resource.kind.to_ascii_lowercase();
         Self { resource, singular, short_names: Vec::new(), verbs: Vec::new(), preferred: true }
@@ -165,8 +165,8 @@ impl Catalog {
         Self { types, unavailable: Vec::new() }
     }
 
-    /// Adds this type in this version, in place of any other version. It counts as watchable, whatever discovery
-    /// reports.
+    /// Adds this type in this version, or replaces an entry of the same type. The type counts as watchable, whatever
+    /// discovery reports.
     #[must_use]
     pub fn holding(mut self, resource: &ResourceType) -> Self {
         let exact = self.types.iter().position(|served| served.resource == *resource);

@@ -1,6 +1,6 @@
 //! Discovery documents of old and new API servers.
 //!
-//! Unknown fields are ignored and missing ones are empty, because some aggregated APIs are sloppy.
+//! Unknown fields are ignored and missing ones are empty, because some aggregated APIs deviate from the format.
 
 use serde::Deserialize;
 
@@ -47,7 +47,8 @@ struct Document {
     resources: Option<Vec<TypeJson>>,
 }
 
-/// A group of either document. In the aggregated one, its name is in the metadata, and it has types.
+/// A group in the aggregated or the legacy document. In the aggregated document, its name is in the metadata, and its versions
+/// have types.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct GroupJson {
@@ -74,7 +75,7 @@ struct VersionJson {
     freshness: String,
 }
 
-/// A type of either document.
+/// A type in the aggregated or the legacy document.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct TypeJson {
@@ -144,7 +145,7 @@ impl VersionJson {
     }
 }
 
-/// Returns the types among `served`: subresources such as `pods/log` are not types, and entries without kind have no objects.
+/// Returns the types in `served`, without subresources such as `pods/log` and without entries that have no name or no kind.
 fn types(served: Option<Vec<TypeJson>>, group: &str, version: &str) -> Vec<ServedType> {
     let read = |served: TypeJson| ServedType {
         resource: ResourceType {

@@ -74,7 +74,7 @@ pub struct Selection {
     pub owned: Vec<Owned>,
     /// Patterns without a type, in the given order.
     pub unmatched: Vec<Unmatched>,
-    /// Types that a second entry selects equally specifically. The first entry keeps them.
+    /// Types that two entries select with equally specific patterns. The first entry keeps them.
     pub conflicts: Vec<Conflict>,
     /// Types that one entry names twice. The second name has no effect.
     pub repeated: Vec<Conflict>,
@@ -102,8 +102,8 @@ struct Claim<'a> {
 /// Assigns types to entries.
 ///
 /// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. Among equally specific
-/// ones the first wins; the others also get the type if their namespaces are disjoint. All versions of a type are one type,
-/// and so are the `events` of the core group and of `events.k8s.io`. A wildcard takes each watchable type once, in the
+/// ones the first wins; the others also get the type if their namespaces are disjoint. All versions of a type are one type;
+/// the `events` of the core group and of `events.k8s.io` are also one type. A wildcard takes each watchable type once, in the
 /// group's preferred version. An entry never gets a type that it excludes.
 pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
@@ -212,8 +212,8 @@ fn can_share(wanted: &[WantedEntry], first: &Claim<'_>, second: &Claim<'_>) -> b
     namespaced && first != second && wanted[first].namespaces.is_disjoint_from(&wanted[second].namespaces)
 }
 
-/// Returns true if added or removed CRDs can change the selection. That is so for `*`, the wildcard of a possible CRD
-/// group, a type of such a group, and a name without a type so far.
+/// Returns true if added or removed CRDs can change the selection. These depend on CRDs: `*`, `*.GROUP` and types of a group
+/// that is not built in, and names that have no type yet.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     // a CRD's group contains a dot
     let is_custom = |group: &str| group.contains('.') && !is_built_in_group(group);

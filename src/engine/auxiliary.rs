@@ -24,7 +24,7 @@ use crate::{
 
 /// Maximum changes and bytes that are read at once.
 const BATCH: (usize, usize) = (1_000, 1 << 20);
-/// Only unit of the journal.
+/// Number of the only unit in the journal.
 const UNIT: UnitId = UnitId(0);
 
 /// Observation of one object.

@@ -73,14 +73,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the access to the cluster, instead of that of `[kube]`.
+    /// Sets the access to the cluster, instead of the access that `[kube]` configures.
     #[must_use]
     pub fn cluster(mut self, access: ClusterAccess) -> Self {
         self.access = Some(access);
         self
     }
 
-    /// Watches a type in all namespaces. If the configuration names the type already, its options apply.
+    /// Watches a type in all namespaces. If the configuration already has an entry for the type, that entry applies
+    ///
     #[must_use]
     pub fn watch<K: Typed>(self) -> Self {
         self.watch_type(&pattern_of::<K>(), |_| {})
@@ -139,7 +140,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds an index to the types of an entry (I-7): your own function.
+    /// Adds your own function as an index to the types of an entry (I-7).
     #[must_use]
     pub fn index(mut self, entry: &str, index: IndexFunc) -> Self {
         self.library.indexes.entry(entry.to_owned()).or_default().push(index);
@@ -157,8 +158,8 @@ impl EngineBuilder {
     /// not be reachable yet.
     ///
     /// # Errors
-    /// Fails if there is no access to a cluster, if a type cannot be watched as requested, if a handler cannot be created, or
-    /// if an address cannot be bound.
+    /// Fails if there is no access to a cluster, or a type cannot be watched as requested. Also fails if a handler cannot be
+    /// created, or an address cannot be bound.
     pub async fn start(self) -> Result<RunningEngine, EngineError> {
         let Self { mut library, watched, access, own_handlers, allow_exec } = self;
         for (pattern, options) in watched {
@@ -219,7 +220,7 @@ impl EngineBuilder {
         let servers = match restored {
             Ok(servers) => servers,
             Err(error) => {
-                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops it.
+                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops the actor.
                 let delivery = lock(&conductor.delivery).take().expect("only a stop takes it");
                 delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
                 conductor.shared.arbiters.stop();

@@ -11,9 +11,9 @@
 //! A type may move to another entry. Readers of both entries then get the differences. Readers of only the old entry get
 //! removals. Readers of only the new entry get the existing objects, after the first list of that entry.
 //!
-//! The last three steps happen between two awaits. Each type has its own task, so a blocked task delays only its own type.
-//! If a task panics, the state still describes the units. Units that were asked to stop are no longer sound, and the next
-//! change begins with them.
+//! The last three steps run without interruption, unless the journal is not writable. Each type has its own task, so a
+//! blocked task delays only its own type. If a task panics, the state still describes the units. The next change replaces
+//! all units that were asked to stop.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ use crate::{
     object::Object,
 };
 
-/// Time limit for moves that delay a change of their units: a unit that restarts cannot answer.
+/// Time limit for pending moves before a change of their units. A unit that restarts cannot make moves.
 const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
 /// Interval of requests to a unit that cannot answer now.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ impl Conductor {
         self.start_units(name, |_| true);
     }
 
-    /// Makes the pending moves in order; gives up at `by`, or when a unit has ended for good.
+    /// Makes the pending moves in order, until `by`. Drops the moves of units that are not running.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
         let next = |kept: &mut TypeState| {
             let (unit, asked) = *kept.moves.first()?;
@@ -151,8 +151,8 @@ impl Conductor {
 
     /// Appends the last events about the objects of ended units; waits if the journal accepts no records now.
     ///
-    /// The order is safe in a crash: first the events about what the old units leave behind, then the seeds of the new units
-    /// are stored, and only then the old units end.
+    /// The order is safe in a crash. The last events about the old units' objects are stored first, then the seeds of the new
+    /// units. Only then the old units end.
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
@@ -209,15 +209,15 @@ impl Conductor {
             let Meta { generation, store_version, resume_version, synced, .. } = unit.informer.meta();
             let reached = Reached { generation, store_version, resume_version, synced };
             while let Err(why) = journal.seed(unit.informer.id, &objects, &reached, Timestamp::now()) {
-                warn!(resource = %unit.spec.resource, %why, "the unit starts when the journal accepts its seed");
+                warn!(resource = %unit.spec.resource, %why, "the unit will start when the journal accepts its objects");
                 journal.writable().await;
             }
             describe(journal, unit.informer.id, (&unit.spec, unit.first), start.from.units(), true);
         }
     }
 
-    /// Returns the events for readers that do not take an entry: for them, objects that moved to it have left, like the
-    /// objects that no unit shows.
+    /// Returns the last events for readers whose route does not include the entry to which objects have moved. These readers
+    /// get removals of the moved objects, and of the objects that no unit shows.
     fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
@@ -234,7 +234,7 @@ impl Conductor {
     }
 
     /// Creates a unit and registers it with the handlers, which must happen before its first append. `before` is the entry
-    /// of the units from which it is seeded. Also returns the readers that the unit has to introduce.
+    /// of the units from which it is seeded. Also returns the readers that the unit has to add.
     fn make_unit(
         &self,
         id: UnitId,
@@ -312,7 +312,7 @@ impl TypeState {
         }
     }
 
-    /// Queues the introductions of readers by units whose first list is complete.
+    /// Queues the moves that add readers to units whose first list is now complete.
     pub(super) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
         let admitted = self.arrivals.extract_if(.., |(unit, _)| listed(*unit));
@@ -345,13 +345,13 @@ fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
     moved
 }
 
-/// Returns objects as a gate lets them pass; without a gate, returns none.
+/// Passes objects through a gate, and returns the result. Returns no object if the gate could not be made.
 fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
     let pass = |object| gate.as_ref().ok()?.pass_cached(object);
     objects.into_iter().filter_map(pass).collect()
 }
 
-/// Returns the seed of a unit; `objects` are those of the old units that it shows.
+/// Returns the seed of a new unit; `objects` are the cached objects of old units that it shows.
 fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
     match &start.from {
         From::Nothing { .. } => None,
@@ -368,7 +368,7 @@ fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
 impl Unit {
     /// Waits until the journal accepts the last records of the unit.
     async fn wait(&self, journal: &Journal, why: &NotWritable) {
-        warn!(resource = %self.spec.resource, %why, "the unit ends when the journal accepts its last records");
+        warn!(resource = %self.spec.resource, %why, "the unit will end when the journal accepts its last records");
         journal.writable().await;
     }
 }

@@ -52,7 +52,7 @@ use crate::{
     supervisor::{Exit, child::panic_text, fault::SharedFault},
 };
 
-/// Interval of checks of the state of units, which sends no notifications.
+/// Interval of checks of the state of units. Changes of that state do not wake the loop.
 const LOOK: Duration = Duration::from_millis(500);
 /// Period of [`Conductor::tend`].
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -72,12 +72,12 @@ pub(super) struct Conductor {
     pub(super) auxiliaries: Mutex<Auxiliaries>,
     pub(super) clock: Instant,
     pub(super) poked: Notify,
-    /// Number of times that the loop has looked at everything.
+    /// Number of times that the loop has checked everything.
     pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<Fatal>>,
     /// Set when the state is known, or assumed, to belong to this cluster.
     pub(super) bound: AtomicBool,
-    /// Fault to inject at the next look, in a test.
+    /// Fault that a test injects into the next check.
     pub(super) fault: SharedFault,
 }
 
@@ -104,7 +104,7 @@ impl Conductor {
         actix_rt::spawn(async move {
             loop {
                 let Err(panic) = AssertUnwindSafe(conductor.run()).catch_unwind().await;
-                error!(cause = %panicked(&*panic), "the conductor has ended; restarting it with the same state");
+                error!(cause = %panicked(&*panic), "the conductor panicked; restarting it with the same state");
                 sleep(AFTER_PANIC).await;
             }
         })
@@ -128,7 +128,7 @@ impl Conductor {
         }
     }
 
-    /// Forgets units that every reader has passed, and logs lost events of handlers.
+    /// Forgets ended units whose events all readers have passed, and logs lost events of handlers.
     fn tend(&self) {
         self.router.forget_units();
         if let Some(delivery) = &*lock(&self.delivery) {
@@ -136,7 +136,7 @@ impl Conductor {
         }
     }
 
-    /// Wakes the loop to look at everything soon.
+    /// Wakes the loop to check everything soon.
     pub(super) fn poke(&self) {
         self.poked.notify_one();
     }
@@ -159,7 +159,7 @@ impl Conductor {
         waits.chain(asks).chain(state.next_to_forget()).fold(latest, Instant::min)
     }
 
-    /// Looks at everything once, and starts the work that is due.
+    /// Checks everything once, and starts the work that is due.
     fn look(self: &Arc<Self>) {
         self.fault.strike("conductor");
         self.see_namespaces();
@@ -199,7 +199,7 @@ impl Conductor {
                     unit.first = First::Done;
                 }
                 if !unit.spec.is_whole_of_namespaces() || unit.supervisor.is_none() {
-                    continue; // single namespaces cannot take its place
+                    continue; // units of single namespaces cannot replace it
                 }
                 match (inquiries.get(name), unit_state) {
                     (None, UnitState::Forbidden) => refused.push(name.clone()),
@@ -259,7 +259,7 @@ impl Conductor {
         state.types.retain(|_, kept| kept.busy || !kept.units.is_empty() || kept.settled || kept.due.is_some());
     }
 
-    /// Runs a change as a task. Whatever its result, the type is looked at again when needed.
+    /// Runs a change as a task. If the task panics, the type is reconciled again after a delay.
     fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps) {
         let (conductor, of_type) = (Arc::clone(self), name.clone());
         let work = async move { conductor.change(&of_type, steps).await };
@@ -294,7 +294,7 @@ impl Conductor {
         });
     }
 
-    /// Marks the first discovery as complete once its units are shown: before that, nothing can be ready.
+    /// Marks the first discovery as complete once its units are shown. Before that, the engine is not ready.
     fn finish_first_discovery(&self, plan: &Plan) {
         if self.registry.is_discovered() {
             return;
@@ -307,7 +307,7 @@ impl Conductor {
         }
     }
 
-    /// Shows the units and the waiting patterns. Callers must keep informers that are left out until this returns.
+    /// Shows the units and the waiting patterns. Callers must keep removed informers alive until this returns.
     pub(super) fn show(&self, state: &State) {
         let informers = state.units().into_iter().map(|unit| unit.informer).collect();
         self.registry.set(informers, state.waiting.clone());

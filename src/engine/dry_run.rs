@@ -1,5 +1,5 @@
-//! Dry run of a configuration: which events handlers would be sent, and why not, without a cluster. `deltabus test` and
-//! `deltabus tail --explain` use it.
+//! Dry run of a configuration without a cluster: the events that each handler would get, and the reasons for the others.
+//! `deltabus test` and `deltabus tail --explain` use it.
 //!
 //! A dry run makes no decisions of its own. Two states of an object pass through the same stages as in an engine, with the
 //! same options. The routes and rules of the handlers then decide about the resulting changes, and the formatters of the
@@ -111,8 +111,8 @@ impl DryRun {
         Ok(Self { config, lanes })
     }
 
-    /// Returns what each handler is sent if objects are in the states `old` and then in the states `new`. An object only in
-    /// `old` is deleted, and one only in `new` is added. Namespaces among the objects provide their labels.
+    /// Returns the events that each handler is sent when objects change from the states `old` to the states `new`. An object
+    /// only in `old` is deleted, and an object only in `new` is added. Namespaces among the objects provide their labels.
     ///
     /// # Errors
     /// Fails if `old` or `new` contains an object twice.
@@ -150,7 +150,7 @@ impl DryRun {
     /// Returns the types that can be derived from the objects and the configuration.
     fn assumed(&self, sides: [&[DryState]; 2]) -> Assumed {
         let states = || sides.into_iter().flatten();
-        // A kind that has a namespace in one version has it in all.
+        // A kind that is namespaced in one version is namespaced in all.
         let group_kind = |state: &DryState| (state.key.group.clone(), state.key.kind.clone());
         let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(group_kind).collect();
         let kinds: BTreeMap<ObjectType, bool> =
@@ -173,7 +173,7 @@ impl DryRun {
         ObjectReport { object, changes: events.iter().flatten().map(kind).collect(), handlers }
     }
 
-    /// Explains a change that a running engine has reported: returns for each handler the reason why it is not sent the change,
+    /// Explains a change that a running engine has reported. Returns for each handler the reason why the change is not sent,
     /// or `None` if it is sent. `catalog` contains the types of that engine. An update without a previous object gets the same
     /// answer as in an engine that does not know the previous object.
     pub fn explain(
@@ -245,7 +245,7 @@ impl DryHandler {
                     "`initial`: objects that existed before are skipped".to_owned()
                 }
                 _ if changes.with(ChangeSet::DOWNTIME).contains(change) => {
-                    "`catch_up`: changes from a time without an engine are left out".to_owned()
+                    "`catch_up`: changes made while no engine ran are left out".to_owned()
                 }
                 kind => format!("`on` does not include {:?}", kind.as_str()),
             });

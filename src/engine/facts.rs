@@ -1,4 +1,4 @@
-//! Facts from which a plan is made, and the plan, which is made again only when a fact has changed.
+//! Facts from which a plan is made, and the current plan. It is made again only after a fact has changed.
 //!
 //! **Invariant:** a plan depends on [`Facts`] alone. All changes of facts go through [`Known`], which then forgets its
 //! plan.
@@ -37,7 +37,7 @@ pub(super) struct Facts {
 /// Version in which each entry watches a type.
 type Versions = BTreeMap<String, ResourceType>;
 
-/// Plan that follows from the facts, with its basis.
+/// Plan that follows from the facts, with the selected types.
 pub(super) struct Outlook {
     pub(super) plan: Plan,
     pub(super) selection: Selection,
@@ -59,8 +59,8 @@ impl Facts {
         Some(Outlook { plan, selection, depends_on_crds })
     }
 
-    /// Keeps the version in which a type is watched while the server serves it. A new preferred version is no reason to
-    /// list everything again.
+    /// Keeps the version in which a type is watched, as long as the server serves that version. A new preferred version is no
+    /// reason to list everything again.
     fn stick_to_versions(&self, owned: &mut [Owned], catalog: &Catalog) {
         for owned in owned {
             let versions = self.versions.get(&TypeName::of(&owned.resource));
@@ -108,7 +108,7 @@ impl Known {
         self.plans
     }
 
-    /// Records the versions in which a type is watched: those of these units.
+    /// Records the versions in which these units watch a type.
     pub(super) fn watched<'a>(&mut self, name: &TypeName, units: impl IntoIterator<Item = &'a UnitSpec>) {
         let versions: Versions = units.into_iter().map(|unit| (unit.entry.clone(), unit.resource.clone())).collect();
         if self.versions.get(name).map_or(versions.is_empty(), |known| *known == versions) {
@@ -121,7 +121,7 @@ impl Known {
         }
     }
 
-    /// Allows another version for every type, if the server prefers one.
+    /// Forgets the watched versions, so that each type can change to the version that the server prefers.
     pub(super) fn forget_versions(&mut self) {
         self.versions.clear();
     }

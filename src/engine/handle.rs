@@ -80,14 +80,15 @@ impl EngineHandle {
         (self.statuses)()
     }
 
-    /// Returns the configuration in effect, including what the program added.
+    /// Returns the configuration in effect, including the additions of the program.
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.conductor.lock().known.config)
     }
 
-    /// Applies another configuration: handlers and types that differ change, all others continue. Objects that come into
-    /// view are `added`, and objects that leave are `removed`, with cause `reload`. Additions of the program stay. It returns
-    /// when the handlers are changed. Types follow as soon as they can.
+    /// Applies another configuration: handlers and types that differ change, all others continue. Objects that enter the
+    /// scope are `added`, and objects that leave it are `removed`, with cause `reload`. Additions of the program stay. This
+    /// returns when the handlers are changed; the types change later.
+    ///
     /// # Errors
     /// Fails, without any change, if a handler cannot be created or if the engine was stopped.
     pub fn apply(&self, config: Config) -> Result<Applied, EngineError> {
@@ -137,7 +138,7 @@ impl EngineHandle {
 
     /// Adds a handler to the running engine (S-5). With `initial = "send"` it gets the cached objects, cause `replay`, and then
     /// the changes; it misses nothing, and gets nothing twice. Each unit adds it between two batches. Until
-    /// [`EngineHandle::handler_synced`] is true, additions belong to the cached objects.
+    /// [`EngineHandle::handler_synced`] returns true, `added` events are part of the initial state.
     ///
     /// # Errors
     /// Fails if the name is taken, or if the engine was stopped (S-6).
@@ -199,8 +200,8 @@ impl EngineHandle {
         status.map(|status| status.has_synced()).ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
-    /// Returns a reader for each type that the entry `[resources.<name>]` matches and that was found so far. Readers
-    /// stay valid when units are replaced.
+    /// Returns a reader for each type of the entry `[resources.<name>]` that was found so far. Readers stay valid when
+    /// units are replaced.
     pub fn listers(&self, entry: &str) -> Vec<Lister> {
         let of_entry = |watched: &&Arc<WatchedType>| watched.units.iter().any(|informer| informer.entry == entry);
         self.registry().types().iter().filter(of_entry).map(|watched| watched.lister()).collect()
@@ -238,7 +239,7 @@ impl EngineHandle {
             _ = timeout(within, self.wait_for_sync()) => {}
             () = stopped => {}
         }
-        // An entry without a row has nothing to wait for, once its types are known.
+        // An entry without a row counts as synced once its types are known.
         let decided = self.registry().is_discovered() && self.conductor.lock().is_settled();
         let views = self.registry().views();
         let synced = |entry: &String| {
@@ -248,11 +249,12 @@ impl EngineHandle {
         self.config().resources.keys().map(|entry| (entry.clone(), synced(entry))).collect()
     }
 
-    /// Adds indexes to every type of the entry `[resources.<name>]`, which include the objects already cached (I-7). Types
-    /// that the entry matches later get them too. When this returns, [`Lister::by_index`] can use them.
+    /// Adds indexes to every type of the entry `[resources.<name>]`. The indexes include the objects already cached (I-7).
+    /// Types that are found later get the indexes too. When this returns, [`Lister::by_index`] can use them.
     ///
     /// # Errors
-    /// Fails if a type has an index with one of the names, or if its unit is restarting. Types before it keep the indexes.
+    /// Fails if a type has an index with one of the names, or if its unit is restarting. The types
+    /// before it keep the new indexes, and types that are found later still get them.
     pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
         let supervisors: Vec<_> = {
             let state = self.conductor.lock(); // no unit starts meanwhile
@@ -278,7 +280,7 @@ impl EngineHandle {
         }
     }
 
-    /// Returns how many times the conductor has looked at everything, and how many plans it has made.
+    /// Returns how many times the conductor has checked everything, and how many plans it has made.
     #[cfg(any(test, feature = "testing"))]
     pub fn looks_and_plans(&self) -> (u64, u64) {
         let plans = self.conductor.lock().known.plans();

@@ -128,9 +128,9 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns in order which units have to
-    /// introduce or dismiss which reader; the caller must repeat this for units that were not running. Call it before the
-    /// units of a new entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
+    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns the readers that units must
+    /// add or remove, in order. The caller must repeat a request while its unit is not running. Call this before the units of
+    /// a new entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
     ///
     /// # Errors
     /// Fails, without any change, if a new sink cannot be created.
@@ -184,8 +184,8 @@ impl Delivery {
         Ok(steps)
     }
 
-    /// Returns the definition of each enabled handler, with the names of its entries in place of patterns. A handler still
-    /// takes what is left of entries that it took before and that no longer exist.
+    /// Returns the definition of each enabled handler, with the names of its entries in place of patterns. Entries that
+    /// were removed from the configuration stay in the definition, so that the handler gets their last events.
     fn plans(&self, config: &Config) -> BTreeMap<String, HandlerConfig> {
         let is_enabled = |name: &String| config.handlers.get(name).is_some_and(|handler| handler.enabled);
         let enabled = config.handlers.iter().filter(|(_, handler)| handler.enabled);
@@ -278,7 +278,7 @@ impl Delivery {
         CoreOptions { schedule, retry, rate: None, is_async, patience: self.hung_after }
     }
 
-    /// Creates a sink. If it replaces another sink of its handler, it opens after that one has closed.
+    /// Creates a sink. If it replaces another sink of its handler, it opens after the old sink has closed.
     fn sink(&self, name: &str, plan: &HandlerConfig, is_first: bool) -> io::Result<Sink> {
         let formatter =
             || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);

@@ -23,7 +23,7 @@ pub(super) struct Library {
     pub(super) transforms: BTreeMap<String, Transform>,
     /// Set if the program needs to know who changed objects.
     pub(super) notes_who_changed: bool,
-    /// Key of the digests, once the configuration was requested.
+    /// Key of the digests; `None` until the configuration was requested.
     pub(super) key: Option<DigestKey>,
     /// Value of `cluster` in rules.
     pub(super) cluster: String,
@@ -69,7 +69,7 @@ impl Library {
         std::iter::once(base.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(base)
     }
 
-    /// Sets the value of `cluster` in rules, also in a configuration that was made earlier.
+    /// Sets the value of `cluster` in rules, here and in `config`, which was made earlier.
     pub(super) fn name_cluster(&mut self, cluster: &str, config: &mut Config) {
         cluster.clone_into(&mut self.cluster);
         cluster.clone_into(&mut config.redact.cluster);

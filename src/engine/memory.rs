@@ -1,19 +1,19 @@
 //! Return of memory to the system after a busy time.
 //!
-//! - Free heap: short-lived memory of a list or a burst is spread between long-lived memory, and glibc keeps its pages.
-//!   Measured: a seventh of the heap after the first list of 20,000 pods of 9 KB.
-//! - Pages of the program's code. Linux maps 64 KiB around each touched page, so that a start maps most of the program. An
-//!   idle engine uses little of it. The pages stay in the page cache, and return at the first touch.
+//! - Free heap. The freed memory of a list or a burst is scattered between long-lived memory, so glibc keeps its pages.
+//!   Measured: one seventh of the heap after the first list of 20,000 pods of 9 KB.
+//! - Pages of the program's code. Linux maps 64 KiB around each accessed page, so a start maps most of the program. An
+//!   idle engine uses little of it. The pages stay in the page cache, and are mapped again at the next access.
 
 #[cfg(any(target_os = "linux", test))]
 use std::ops::Range;
 use std::time::Duration;
 
-/// Number of changes after which memory is returned as soon as it is quiet.
+/// Number of changes after which memory is returned as soon as the engine is quiet.
 const MUCH: u64 = 1_000;
 /// Interval at which memory is returned even after few changes: ended reads and connections also leave free memory.
 const OFTEN: Duration = Duration::from_secs(30);
-/// Number of changes since the last look below which it is quiet. Looks are half a second apart.
+/// Limit for a quiet engine: fewer changes than this since the last check. Checks are half a second apart.
 const FEW: u64 = 16;
 
 /// Detector of the end of a busy time.
@@ -26,7 +26,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Looks at the number of changes, at most once in `every`; returns true if memory should be returned now.
+    /// Checks the number of changes, at most once per `every`. Returns true if memory should be returned now.
     pub(super) fn is_due(&mut self, now: Duration, every: Duration, changes: u64) -> bool {
         if now < self.looked_at + every {
             return false;

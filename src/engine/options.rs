@@ -56,7 +56,7 @@ pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig 
 /// Maximum number of open connections of `probe_listen`.
 const PROBE_CONNECTIONS: usize = 64;
 
-/// Open files that connections leave to the rest of the engine: its store, its handlers, the API server.
+/// Number of open files reserved for the store, the handlers, and the requests to the API server.
 const OTHER_FILES: usize = 512;
 
 /// Returns the servers to start, each with the key of its address.
@@ -186,11 +186,11 @@ fn gate(spec: &UnitSpec, extras: &Extras) -> Result<Gate, String> {
     Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached), doubts })
 }
 
-/// Returns the gate for objects that a unit of `spec` let in under rules that differ from those of `config` for `entry`.
-/// Saved objects, and the last events of an ended unit, must follow today's rules.
+/// Returns the gate that applies the rules of `config` for `entry` to objects of a unit of `spec`. That unit may have had
+/// other rules. Saved objects, and the last events of an ended unit, must follow today's rules.
 ///
 /// # Errors
-/// Returns a sentence for people: nothing can be redacted, so nothing may be shown.
+/// Fails with a sentence for people if values cannot be redacted. The caller must then show no object.
 pub(super) fn gate_of_today(
     config: &Config,
     entry: &str,
@@ -206,8 +206,8 @@ pub(super) fn gate_of_today(
     Ok(Gate { of_cached: Some(of_cached), ..Gate::default() })
 }
 
-/// Returns the transform that redacts objects cached earlier, including the annotation of kubectl: without redaction,
-/// that annotation was not cut.
+/// Returns the transform that redacts objects cached earlier. It also drops the annotation of kubectl, which units without
+/// redaction keep.
 fn redact_cached(key: &DigestKey, rules: &[Rule]) -> Result<Transform, String> {
     let path = FieldPath::parse(LAST_APPLIED).map_err(|error| error.to_string())?;
     let last_applied = Rule { path, treatment: Treatment::Drop, base64: false, only: None };
@@ -270,7 +270,7 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
     warnings
 }
 
-/// Returns the rules except those of every Secret.
+/// Returns the rules without the built-in rules for Secrets.
 fn configured<'a>(rules: &'a [Rule], resource: &ResourceType) -> impl Iterator<Item = &'a Rule> {
     let of_secrets = if is_secrets(resource) { Rule::of_secrets(Treatment::Drop).len() } else { 0 };
     rules.iter().skip(of_secrets)

@@ -4,9 +4,10 @@
 //!
 //! - a cluster-scoped type, or all namespaces: one unit over the whole cluster
 //! - names alone: one unit per namespace, which needs the least rights
-//! - all but some names: one unit over the cluster, the server leaves the named ones out
+//! - all but some names: one unit over the cluster; the server leaves the named namespaces out
 //! - other globs: one unit over the cluster, filtered when objects arrive
-//! - `namespace_selector`, or the whole cluster is refused: one unit per matching namespace, added and removed with it
+//! - `namespace_selector`, or the whole cluster is refused: one unit per matching namespace, added and removed with
+//!   the namespace
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +28,7 @@ use crate::{
     scope::Namespaces,
 };
 
-/// Page size of client-go, and default of `[kube] page_size`: the reflector then chooses itself.
+/// Page size of client-go, and default of `[kube] page_size`. With it, the reflector chooses the page size itself.
 const PAGE_SIZE_DEFAULT: u32 = 500;
 
 /// Resource type without its version: all versions are the same objects.
@@ -113,7 +114,7 @@ impl UnitSpec {
         self.namespace.as_deref().is_none_or(|own| own == namespace) && self.options.namespaces.matches(namespace)
     }
 
-    /// Returns true if an object may exist that both show.
+    /// Returns true if both units may show the same object.
     pub fn may_overlap(&self, other: &Self) -> bool {
         match (&self.namespace, &other.namespace) {
             (Some(a), Some(b)) => a == b,

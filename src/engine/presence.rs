@@ -1,4 +1,4 @@
-//! Detection of running types that have certainly been removed. A type is drained only if that is sure.
+//! Detection of running types that have certainly been removed. A type that may still exist keeps its units.
 //!
 //! A type counts as removed if its group answered twice without it, or if its CRD was seen deleted. A group that did not
 //! answer gives no information.
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::TypeName;
 
-/// Number of successive answers of its group in which a type must be missing.
+/// Number of successive answers of a group without a type after which the type counts as removed.
 const ABSENT_TIMES: u32 = 2;
 
 /// Information about a type in the server's answer.
@@ -73,7 +73,8 @@ mod tests {
         TypeName { group: "acme.io".into(), plural: "apples".into() }
     }
 
-    /// Checks the result of a series of answers: `y`es, `n`o, `?`; `D` the CRD was deleted, `S` it was seen.
+    /// Checks the result of a series. The group answers with the type (`y`), without it (`n`), or not at all (`?`). The CRD is
+    /// deleted (`D`) or seen (`S`).
     fn check(answers: &str, expected: &str) {
         let mut presence = Presence::default();
         let mut last = Served::Yes;

@@ -1,6 +1,6 @@
-//! Steps from the running units to the desired ones: which to keep, to stop and to start, and with which objects.
+//! Steps from the running units to the desired ones: units to keep, to stop and to start, and the objects of new units.
 //!
-//! A unit is never changed but replaced. The new unit starts with those cached objects of the old units of its type and
+//! A unit is never changed, only replaced. The new unit starts with those cached objects of the old units of its type and
 //! entry that it also shows. If a reload has moved the type from another entry, it starts with the objects of that entry.
 //! Objects that no new unit shows are retired: their readers get removals.
 //!
@@ -10,7 +10,7 @@
 use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
-/// Reason for looking at units, which decides the cause of the resulting events.
+/// Reason for a reconciliation, which decides the cause of the resulting events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Occasion {
     /// First discovery of this engine.
@@ -88,7 +88,7 @@ pub struct UnitStart {
 pub struct Steps {
     /// Units that continue untouched.
     pub keep: Vec<UnitId>,
-    /// Units to stop, and the treatment of objects that are seeded nowhere.
+    /// Units to stop, and the treatment of their objects that no new unit takes.
     pub stop: Vec<(UnitId, Retirement)>,
     /// Units to start.
     pub start: Vec<UnitStart>,
@@ -109,7 +109,7 @@ impl Steps {
 /// Known facts about a type, except its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Reason for the look.
+    /// Reason for the reconciliation.
     pub occasion: Occasion,
     /// Set if the type was missing at the engine's first discovery.
     pub late: bool,
@@ -145,7 +145,7 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     steps
 }
 
-/// Returns the start of a unit that fetches the same objects as this one.
+/// Returns the start of a unit that fetches the same objects as the old unit.
 fn continuing(old: &RunningSpec) -> From {
     match old.first {
         First::Initial { late } => From::Nothing { late },
@@ -154,7 +154,7 @@ fn continuing(old: &RunningSpec) -> From {
     }
 }
 
-/// Returns the start of a unit without a predecessor of its own.
+/// Returns the start of a unit if no stopping unit fetches the same objects.
 fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> From {
     let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
     let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =
@@ -171,8 +171,8 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> Fr
     From::Compare { with: with.iter().map(|unit| unit.id).collect(), cause }
 }
 
-/// Returns the units of another entry from which a type moves to the entry of `spec`, if that is one entry. Readers of both
-/// entries get the differences. Other readers are introduced to the new unit, which needs bodies for that.
+/// Returns the old units of a type that a reload moves to the entry of `spec`, if they are of a single other entry. Readers
+/// of both entries get the differences. The new unit adds the other readers, and needs bodies for that.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
@@ -187,7 +187,7 @@ impl RunningSpec {
 }
 
 impl History {
-    /// Returns true if the objects of a unit that did not exist before are changes.
+    /// Returns true if the first objects of a new unit are changes, not the initial state.
     fn is_change(self) -> bool {
         self.settled || self.occasion == Occasion::Reload
     }

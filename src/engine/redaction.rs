@@ -34,7 +34,7 @@ const KEY_LEN: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) struct DigestKey {
     key: Key,
-    /// Present if the key lasts for one run only; set when that was logged.
+    /// `Some` if the key lasts for one run only. The flag is set when that was logged.
     lasts_one_run: Option<Arc<AtomicBool>>,
     /// Entries and paths with conditions that could not be evaluated; each is logged once.
     doubted: Arc<Mutex<BTreeSet<(String, String)>>>,
@@ -160,7 +160,7 @@ fn kept(dir: &Path) -> io::Result<Option<Key>> {
     file.as_file().sync_all()?;
     match file.persist_noclobber(&path) {
         Ok(_) => File::open(dir)?.sync_all()?,
-        Err(other) if other.error.kind() == io::ErrorKind::AlreadyExists => return Ok(None), // of another process
+        Err(other) if other.error.kind() == io::ErrorKind::AlreadyExists => return Ok(None), // made by another process
         Err(failed) => return Err(failed.error),
     }
     Ok(Some(key))

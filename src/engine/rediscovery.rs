@@ -3,7 +3,7 @@
 //! - before its first answer: with backoff
 //! - after a CRD was seen added or deleted: at growing intervals, until the answer agrees
 //! - if a running type is missing: soon, a second time
-//! - if a pattern waits and CRDs cannot be watched: every ten seconds
+//! - if a pattern matches no type and CRDs cannot be watched: every ten seconds
 //! - otherwise: about every two minutes, for aggregated APIs
 
 use std::{collections::BTreeMap, time::Duration};
@@ -15,9 +15,9 @@ use crate::backoff::{Backoff, BackoffConfig};
 const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// Time after which an answer counts even if it disagrees with a CRD that was seen.
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
-/// Delay before the second look for a missing type.
+/// Delay before the second request if a running type is missing.
 const DOUBT: Duration = Duration::from_secs(1);
-/// Interval of looks for a missing type if CRDs cannot be watched.
+/// Interval of requests while a pattern matches no type, if CRDs cannot be watched.
 const WAITING: Duration = Duration::from_secs(10);
 /// Regular interval, extended at random by up to half.
 const REGULAR: Duration = Duration::from_mins(2);
@@ -27,7 +27,7 @@ const REGULAR: Duration = Duration::from_mins(2);
 pub struct Need {
     /// Set if a running type is missing, perhaps by mistake.
     pub doubtful: bool,
-    /// Set if a pattern waits, and CRDs are not watched.
+    /// Set if a pattern matches no type, and CRDs are not watched.
     pub waiting_blindly: bool,
     /// Set for `[kube] rediscover = "never"`: the types of the start are final.
     pub never_again: bool,
@@ -38,7 +38,8 @@ pub struct Need {
 pub struct Rediscovery {
     backoff: Backoff,
     answered: bool,
-    /// Types whose CRD was seen added (`true`) or deleted, and the time until which that outweighs the answers.
+    /// Types whose CRD was seen added (`true`) or deleted, and the time until which answers that disagree do not
+    /// count.
     chased: BTreeMap<TypeName, (bool, Duration)>,
     interval: Duration,
     next: Option<Duration>,
@@ -66,7 +67,7 @@ impl Rediscovery {
         self.next = Some(now);
     }
 
-    /// Records that a CRD was seen: its type should now be served, or no longer be served.
+    /// Records that a CRD was seen added (`served`) or deleted.
     pub fn saw_definition(&mut self, name: TypeName, served: bool, now: Duration) {
         self.chased.insert(name, (served, now + CHASE_LONGEST));
         self.interval = CHASE.0;

@@ -1,8 +1,8 @@
 //! Configuration that changes under a running engine: detection of new file content, and options that need a
 //! restart.
 //!
-//! It compares content instead of modification times or file events: a `ConfigMap` is swapped by a symlink, editors rename
-//! files, and directories get new files.
+//! The detection compares content, not modification times or file events. A `ConfigMap` is swapped by a symlink, editors
+//! rename files, and directories get new files.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -21,7 +21,7 @@ pub struct ConfigFiles {
     paths: Vec<PathBuf>,
     /// Fingerprint of content that was loaded or refused.
     known: u64,
-    /// Fingerprint of new content, which counts if it is the same at the next look.
+    /// Fingerprint of new content, which counts if it is the same at the next check.
     settling: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl ConfigFiles {
         Self { known: fingerprint(&paths), settling: None, paths }
     }
 
-    /// Returns true if there is new content that is the same as at the last look, so that no write is in progress. Reads the
+    /// Returns true if there is new content that is the same as at the last check, so that no write is in progress. Reads the
     /// files: blocks.
     pub fn has_changed(&mut self) -> bool {
         let found = fingerprint(&self.paths);
@@ -42,7 +42,7 @@ impl ConfigFiles {
         self.settling.replace(found) == Some(found)
     }
 
-    /// Returns true if new content was seen once; another look decides whether it is complete.
+    /// Returns true if new content was seen once; the next check decides whether it is complete.
     pub fn is_settling(&self) -> bool {
         self.settling.is_some()
     }
@@ -85,7 +85,7 @@ pub(super) fn keep_until_restart(running: &Config, new: &mut Config) -> Vec<&'st
     keep("[state]", &running.state, &mut new.state, &mut kept);
     keep("[telemetry]", &running.telemetry, &mut new.telemetry, &mut kept);
     if running.log.format != new.log.format {
-        kept.push("[log] format"); // of the program, not of the engine
+        kept.push("[log] format"); // set by the program, not by the engine
     }
     kept
 }
@@ -105,7 +105,7 @@ mod tests {
 
     const PODS: &str = "[resources.pods]\nmatch = [\"pods\"]\n";
 
-    /// Returns true if the second look notices new content, and the first does not.
+    /// Returns true if the second check notices new content, and the first does not.
     fn notices(files: &mut ConfigFiles) -> bool {
         assert!(!files.has_changed(), "somebody may be writing");
         let changed = files.has_changed();

@@ -1,11 +1,11 @@
 //! State of an earlier run in the state directory: its units continue with their caches where they ended.
 //!
 //! A unit whose spec is unchanged keeps its number. Its cache is readable at once, its watch resumes at the saved version,
-//! and handlers continue at their positions. A unit that is wanted differently, or no longer, is replaced or retired as in a
-//! reload, after the server has answered which types it serves.
+//! and handlers continue at their positions. After discovery, units that differ from the configuration are replaced or
+//! retired, as in a reload.
 //!
-//! A crash during such a change leaves both units. The successor counts if its whole seed is stored
-//! ([`Description::complete`]), else the units that it was to replace.
+//! A crash during a replacement leaves the old and the new units. The new unit counts if its whole seed is stored
+//! ([`Description::complete`]), otherwise the old units count.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -38,7 +38,7 @@ struct Description {
     spec: UnitSpec,
     /// Set if no object of its first list existed at the very first start.
     late: bool,
-    /// Set if its first list is the first of all, and is not compared.
+    /// Set if its first list is not compared with cached objects.
     initial: bool,
     /// Units from which it got its seed.
     heir_of: Vec<u32>,
@@ -141,7 +141,7 @@ impl Conductor {
         let mut spec = description.spec;
         spec.reflector = reflector(config, config.resources.get(&spec.entry).unwrap_or(&spec.options));
         let key = lock(&self.library).key.clone();
-        // A unit with other rules is replaced after the server has answered which types it serves; its objects are read before.
+        // A unit with other rules is replaced only after discovery. Until then, its objects must follow today's rules.
         let gate = options::gate_of_today(config, &spec.entry, &spec, key.as_ref());
         let options = self.unit_options(id, &spec, stored.terms.late);
         let (gate, (options, unit_options)) = match gate.and_then(|gate| Ok((gate, options?))) {

@@ -1,4 +1,5 @@
-//! Namespaces in which a type may be watched that is refused in the whole cluster. The server is asked repeatedly.
+//! Rights on types that are refused in the whole cluster: namespaces in which they may be watched. The server is asked
+//! repeatedly.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -57,7 +58,7 @@ impl Conductor {
         }
     }
 
-    /// Asks about the whole cluster, if `again`, and if that is refused, about namespaces. `None`: the cluster is allowed.
+    /// Asks about `namespaces`. With `again`, asks about the whole cluster first, and returns `None` if that is allowed.
     async fn rights(
         &self,
         resource: &ResourceType,
@@ -111,8 +112,8 @@ impl State {
     }
 }
 
-/// Returns the time at which refused rights are asked for again: four times the longest backoff, by default two minutes,
-/// plus a random part.
+/// Returns the time of the next request for refused rights. The delay is four times the longest backoff (by default two
+/// minutes), plus a random part.
 fn ask_again_at(config: &Config) -> Instant {
     let period = config.kube.backoff.max * 4;
     Instant::now() + period.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(Duration::from_millis(100))

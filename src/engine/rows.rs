@@ -90,8 +90,8 @@ impl Conductor {
     }
 }
 
-/// Returns true if the answer of the server is complete. A group that did not answer may serve the type, which is no
-/// reason to fail or to continue without it.
+/// Returns true if the answer of the server is complete. A group that did not answer may serve the type. The
+/// engine then neither fails nor continues without the type.
 fn is_certain(resolution: &Resolution) -> bool {
     match resolution {
         Resolution::Missing { unavailable, .. } | Resolution::Empty { unavailable, .. } => unavailable.is_empty(),

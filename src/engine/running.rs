@@ -28,7 +28,7 @@ use crate::{
 
 /// Interval of checks whether changes of units are still in progress.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time limit for streams to read their end.
+/// Time limit for subscribers to read the remaining events of their streams.
 const STREAMS_END: Duration = Duration::from_secs(1);
 
 /// Running engine that can be stopped. Dropping it stops nothing: see [`RunningEngine::stop`].
@@ -66,8 +66,8 @@ impl RunningEngine {
         Subscriber::enter(&self.hub, query, format).await
     }
 
-    /// Waits until the engine cannot continue: an entry with `on_missing = "fail"` names a type that is not served, or the
-    /// state belongs to another cluster. The wait can be cancelled and repeated.
+    /// Waits until the engine cannot continue. Reasons are an entry with `on_missing = "fail"` whose type is not served, and
+    /// state of another cluster. The wait can be cancelled and repeated.
     pub async fn failed(&self) -> EngineError {
         let mut failed = self.conductor.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
@@ -80,8 +80,8 @@ impl RunningEngine {
         }
     }
 
-    /// Stops the engine: ends requests to the API server, applies what was read, and delivers what was applied, within
-    /// `shutdown_timeout`. Returns undelivered events by name (I4).
+    /// Stops the engine: ends requests to the API server, applies the received changes, and delivers their events, all within
+    /// `shutdown_timeout`. Returns the undelivered events by name (I4).
     pub async fn stop(self) -> StopReport {
         let conductor = &self.handle.conductor;
         let Some(delivery) = lock(&conductor.delivery).take() else { return StopReport::default() };
@@ -105,7 +105,7 @@ impl RunningEngine {
     }
 }
 
-/// Stops everything that lists and watches, after the current change of units.
+/// Stops all informers, after the current changes of units.
 async fn stop_units(conductor: &Conductor) {
     let auxiliaries = {
         let mut kept = lock(&conductor.auxiliaries);

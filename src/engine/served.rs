@@ -1,5 +1,5 @@
-//! Types that the server serves: requests for them, repeated when CRDs are added or deleted. Informers of the engine itself
-//! watch the CRDs.
+//! Requests for the types that the server serves. They are repeated when CRDs are added or deleted. An informer of the
+//! engine itself watches the CRDs.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -53,8 +53,8 @@ impl Conductor {
                 }
             } else {
                 warn!(
-                    "cannot check that [state] dir belongs to this cluster: the namespace kube-system may not be read; \
-                     grant the rights that `deltabus rbac` prints"
+                    "cannot check that [state] dir belongs to this cluster: no right to read the namespace \
+                     kube-system; grant the rights that `deltabus rbac` prints"
                 );
             }
             self.bound.store(true, Ordering::Release);
@@ -121,7 +121,7 @@ impl Conductor {
         self.poke();
     }
 
-    /// Starts the informers that the plan needs, and stops the others.
+    /// Starts the engine's own informers that the plan needs, and stops the others.
     pub(super) fn keep_auxiliaries(self: &Arc<Self>, outlook: &Outlook) {
         let (config, catalog) = {
             let state = self.lock();

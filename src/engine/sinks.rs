@@ -9,7 +9,7 @@ use crate::{
     handler::{AsyncHandler, exec::Exec, webhook::Webhook},
 };
 
-/// Creates a webhook. A request contains several events if its batches may.
+/// Creates a webhook. A request may contain several events if a batch may.
 pub(super) fn webhook(sink: &WebhookSink, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(plan.batch().max_events > 1, plan.options.timeout);
     let options = options.map_err(|problems| refused(&problems))?;

@@ -57,9 +57,9 @@ pub(super) struct TypeState {
     pub(super) units: Vec<Unit>,
     /// Set while a task changes the units.
     pub(super) busy: bool,
-    /// Reason for the next look at the units, if one is due.
+    /// Reason for the next reconciliation of the units, if one is due.
     pub(super) due: Option<Occasion>,
-    /// Time before which the units are not looked at, because the last change failed.
+    /// Time before which the units are not reconciled, because the last change failed.
     pub(super) not_before: Option<Instant>,
     pub(super) failures: Option<Backoff>,
     /// See [`History::late`].
@@ -81,14 +81,14 @@ pub(super) struct TypeState {
 pub(super) struct State {
     /// Facts for plans.
     pub(super) known: Known,
-    /// Groups that did not answer at the first discovery: their types are not new.
+    /// Groups that did not answer at the first discovery. Their types do not count as late.
     pub(super) unasked_at_start: BTreeSet<String>,
     #[educe(Default = Rediscovery::new(BackoffConfig::default()))]
     pub(super) rediscovery: Rediscovery,
     /// Set while a discovery is in progress.
     pub(super) discovering: bool,
     pub(super) types: BTreeMap<TypeName, TypeState>,
-    /// Occasion for types that appear: the most important one since the last.
+    /// Most important occasion since new types were last added; it applies to the next new types.
     pub(super) pending: Option<Occasion>,
     /// Set when the types of the first discovery are known; later ones are late.
     pub(super) begun: bool,
@@ -117,13 +117,13 @@ impl State {
         Self { known: Known::new(Arc::new(config)), rediscovery, ..Self::default() }
     }
 
-    /// Schedules a look at a type; the most important occasion counts.
+    /// Schedules a reconciliation of a type; the most important occasion counts.
     pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
         let kept = self.types.entry(name.clone()).or_default();
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Schedules a look at all types. A reload may change the version in which they are watched.
+    /// Schedules a reconciliation of all types. A reload may change the version in which they are watched.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
         if occasion == Occasion::Reload {
             self.known.forget_versions();
@@ -221,8 +221,8 @@ impl State {
         self.begun = true;
     }
 
-    /// Returns the desired units of a type; `None` if the running units should continue: the type may still exist, or its
-    /// entry keeps its objects.
+    /// Returns the desired units of a type; `None` if the running units should continue: the type may still exist, its
+    /// entry keeps its objects, or the namespaces are not known yet.
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    /// Updates the entry of units that continue to its present configuration.
+    /// Updates the specs of units that continue to the present configuration of their entry.
     pub(super) fn adopt(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         for unit in self.types.get_mut(name).into_iter().flat_map(|kept| &mut kept.units) {
             if let Some(spec) = desired.iter().find(|spec| unit.spec.difference(spec) == SpecDifference::Nothing) {
@@ -258,7 +258,7 @@ impl State {
         self.known.presence.look(&running, |name| served(catalog, name));
     }
 
-    /// Returns true if a running type is missing, but may exist: its units continue until another look.
+    /// Returns true if a running type is missing, but may exist: its units continue until the next answer.
     pub(super) fn is_doubtful(&self, name: &TypeName) -> bool {
         let is_served = |catalog: &Arc<Catalog>| served(catalog, name) == Served::Yes;
         !self.units_of(name).is_empty()

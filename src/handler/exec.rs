@@ -1,7 +1,7 @@
 //! Runs a program for each delivery: the events are lines on its standard input, its exit status is the answer.
 //!
-//! The program runs once per delivery, so that its exit confirms that all its events are processed. If a program that
-//! runs longer dies, the state of its events is unknown (I4). Use a larger `batch` if starting the program is too slow.
+//! The program runs once per delivery, so that its exit confirms all events. If one run had several deliveries and
+//! died, the state of the events would be unknown (I4). Use a larger `batch` if starting the program is too slow.
 
 use std::{
     collections::BTreeSet,
@@ -184,7 +184,7 @@ pub fn kill_all() {
     }
 }
 
-/// Process group of a run. It is killed if this is dropped before the run has ended.
+/// Process group of a run. Dropping it before the run has ended kills the group.
 struct Group(Option<Pid>);
 
 impl Group {

@@ -39,13 +39,13 @@ const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// Beginning of each line that this handler writes.
 const EVENT_START: &[u8] = br#"{"specversion""#;
 
-/// Time of the sync of written lines to disk.
+/// Policy for syncs (`fsync`) of written lines to disk.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default(expression = Self::Interval(Duration::from_secs(1))))]
 pub enum FileFsync {
     /// Sync before a batch is acknowledged.
     Always,
-    /// Left to the operating system.
+    /// No sync until the end; the operating system chooses the time.
     Never,
     /// Sync at most this long after a batch was acknowledged, and at the end.
     Interval(Duration),
@@ -71,11 +71,12 @@ pub struct FileOptions {
     /// Required.
     #[schemars(transform = Format::PathTemplate)]
     pub path: String,
-    /// Rotation: when a file is closed and the next one begins, in addition to `path`. Default: never.
+    /// Rotation by size, and removal and compression of closed files. Default: none; only the time in `path` starts a new
+    /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Rotate")]
     pub rotate: Option<Rotate>,
-    /// Time of the sync to disk: `always` (every batch), `never` (left to the system), or an interval.
+    /// Syncs to disk: `always` (after every batch), `never` (left to the system), or an interval.
     #[serde(default, with = "Text::<FileFsync>")]
     pub fsync: FileFsync,
     /// Permissions of the files, in octal. Users who may read the files may also enter the directories that deltabus
@@ -121,7 +122,7 @@ struct Open {
     path: PathBuf,
     /// Size of all complete lines, in bytes.
     len: u64,
-    /// Set if the file can be truncated, so it is not a pipe or a device.
+    /// Set for a regular file; a pipe or a device cannot be truncated.
     regular: bool,
     /// Set if it was written after the last sync.
     dirty: bool,
@@ -190,7 +191,7 @@ impl FileHandler {
         path_at(&self.options.path, (self.clock)())
     }
 
-    /// Opens the right file, if necessary, and makes room for `bytes` more.
+    /// Opens the file for the current time, if necessary. Rotates the open file if `bytes` more would exceed its maximum.
     fn prepare(&mut self, bytes: u64) -> Result<&mut Open, HandlerError> {
         let path = self.path_now()?;
         if self.open.as_ref().is_some_and(|open| open.path != path || open.torn) {
@@ -261,7 +262,7 @@ impl Handler for FileHandler {
         }
     }
 
-    /// Syncs the file, whatever the policy, and waits for running compressions.
+    /// Syncs the file with every policy, and waits for running compressions.
     fn close(&mut self) -> Result<(), HandlerError> {
         let synced = self.tick();
         self.open = None;
@@ -328,7 +329,7 @@ fn of_directories(permissions: u32) -> u32 {
     permissions | (permissions & 0o444) >> 2
 }
 
-/// Makes the file end with a complete line, and returns its length.
+/// Makes the file end with a complete line, and returns the length of the file.
 fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     let start = last_line_start(file, len)?;
     if start == len {

@@ -1,4 +1,4 @@
-//! Flag of a stalled thread that was replaced. Its sink must not undo writes of its successor.
+//! Flag of a stalled thread that was replaced. The thread's sink must not undo writes of the successor.
 
 use std::{
     cell::RefCell,

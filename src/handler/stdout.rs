@@ -31,7 +31,7 @@ pub enum Look {
 }
 
 impl Look {
-    /// Returns the look for this process's stdout: short on a terminal, with colours unless `NO_COLOR` or `TERM=dumb`
+    /// Returns the layout for this process's stdout: short on a terminal, with colours unless `NO_COLOR` or `TERM=dumb`
     /// is set.
     pub fn of_stdout() -> Self {
         let stdout = io::stdout();
@@ -53,7 +53,7 @@ pub fn redirect(writer: fn() -> Box<dyn Write + Send>) {
 
 /// Handler that writes to stdout, or to another writer: one write per batch.
 ///
-/// On a broken pipe it ends, but the engine keeps running.
+/// On a broken pipe the handler ends, but the engine keeps running.
 pub struct Stdout {
     out: Box<dyn Write + Send>,
     look: Look,

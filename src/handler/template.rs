@@ -90,7 +90,7 @@ impl NameTemplate {
     /// Checks the text around the placeholders.
     ///
     /// # Errors
-    /// Returns the first letter that is not allowed; `expected` describes those that are.
+    /// Returns the first letter that is not allowed; `expected` describes the allowed letters.
     pub(super) fn check_text(&self, is_allowed: impl Fn(char) -> bool, expected: &str) -> Result<(), String> {
         for part in &self.0 {
             let Part::Text(text) = part else { continue };
@@ -101,7 +101,7 @@ impl NameTemplate {
         Ok(())
     }
 
-    /// Returns true if it has this placeholder.
+    /// Returns true if the template has this placeholder.
     pub(super) fn has(&self, wanted: Placeholder) -> bool {
         self.0.contains(&Part::Value(wanted))
     }

@@ -54,8 +54,8 @@ const ANSWER_BYTES: usize = 4 << 10;
 const TOLD_BYTES: usize = 512;
 /// Time to wait for the rest of an answer after its status.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Idle time after which a connection is closed. It is shorter than usual for servers, so that no request meets a
-/// closing connection.
+/// Idle time after which a connection is closed. Servers usually allow more, so no request meets a closing
+/// connection.
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
 const PING: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! Actor around [`Indexer`](super::Indexer): it applies one batch at a time, through an `IndexerWriter`.
 //!
-//! The indexer outlives its actor. It is stored in an `IndexerSlot` of the unit. The actor leases it, and returns it when it
-//! ends, even by a panic. So the cache stays readable while a unit restarts. If an actor ended between append and
-//! publish, the next one applies the transaction again.
+//! The indexer outlives its actor. It is stored in an `IndexerSlot` of the unit. The actor leases the indexer, and returns it
+//! at its own end, even after a panic. So the cache stays readable while a unit restarts. If an actor ended between append
+//! and publish, the next actor applies the transaction again.
 //!
-//! While the journal takes no appends, the actor keeps its transaction and answers all other messages. Without an answer to
-//! the batch, the FIFO sends no further one, fills up, and the socket is not read (`on_full = "stop_reading"`).
+//! While the journal takes no appends, the actor keeps its transaction and answers all other messages. Until the batch is
+//! answered, the FIFO sends no further batch. The FIFO fills up, and then the socket is not read (`on_full = "stop_reading"`).
 
 use std::{sync::Arc, time::Duration};
 

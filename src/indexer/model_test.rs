@@ -83,7 +83,7 @@ struct World<H: KeyHasher> {
     options: IndexerOptions,
     first_list: FirstList,
     absence: Absence,
-    /// Set while no data arrived since the cache was saved.
+    /// Set while no data has arrived since the cache was saved.
     unheard: bool,
     cache: BTreeMap<String, Object>,
     indexes: Vec<(&'static str, Func)>,

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use crate::object::{Object, codec::Dictionary};
 
-/// Number of objects per step, which takes some milliseconds.
+/// Number of objects per step. A step takes some milliseconds.
 const OBJECTS_A_STEP: usize = 256;
 
 /// Progress of the repacking.
 #[derive(Debug, Default)]
 pub(super) struct Repacking {
-    /// Number of retirements for which it runs.
+    /// Number of retirements when the repacking last started.
     retirements: u64,
     left: Vec<Object>,
 }
 
 impl Repacking {
-    /// Starts over when there is a new retirement, with the objects that its dictionary packs.
+    /// Starts again after a new retirement: collects the objects that are packed with the retiring dictionary.
     pub(super) fn begin(
         &mut self,
         retirements: u64,
@@ -37,7 +37,7 @@ impl Repacking {
         }
     }
 
-    /// Returns the objects of the next step. After the last step also returns the number of retirements.
+    /// Returns the objects of the next step and, with the last step, the number of retirements.
     pub(super) fn next_step(&mut self) -> (Vec<Object>, Option<u64>) {
         let step = self.left.split_off(self.left.len().saturating_sub(OBJECTS_A_STEP));
         let done = self.left.is_empty().then_some(self.retirements);

@@ -1,4 +1,4 @@
-//! The units of one type together. The type is synced once, when the last of them is.
+//! The units of one type together. The type becomes synced once: when its last unit is synced.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,8 @@ use crate::{journal::UnitId, mutex::lock};
 
 /// Shared state of the units of one type. It outlives them: a unit that replaces another one joins it too.
 ///
-/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all units that ever join. The unit
-/// that completes them appends it, behind the first list of each. It holds the lock during the append.
+/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all units that ever join, after the
+/// first lists of all units. The call that completes the type holds the lock during the append.
 #[derive(Debug, Default)]
 pub struct Siblings {
     state: Mutex<State>,
@@ -33,8 +33,8 @@ struct Member {
 }
 
 impl State {
-    /// Returns the number of objects of all units, if the type is synced and was not announced. `syncing` is the number of
-    /// objects of `unit`, which is about to be synced.
+    /// Returns the number of objects of all units, if this step completes the type and the type was not announced. `syncing`
+    /// is the number of objects of `unit` if `unit` is about to be synced, and `None` if it leaves.
     fn total(&self, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
         let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
         if self.announced || syncing.is_none() && others.peek().is_none() {
@@ -51,8 +51,8 @@ impl Siblings {
         lock(&self.state).units.insert(unit, Member { synced, objects });
     }
 
-    /// Writes, with `append`, the batch that makes `unit` synced; `objects` is its number of objects. If the type is synced
-    /// with it, `append` gets the number of objects of all units. The unit is synced once `append` has succeeded.
+    /// Writes with `append` the batch that makes `unit` synced. `objects` is the unit's number of objects. If this completes the
+    /// type, `append` gets the number of objects of all units. The unit is synced once `append` has succeeded.
     ///
     /// # Errors
     /// Returns the error of `append`.
@@ -70,8 +70,8 @@ impl Siblings {
         Ok(appended)
     }
 
-    /// Removes an ended unit, and writes its last records with `append`. If the type is synced without the unit, `append` gets
-    /// the number of objects of the other units.
+    /// Removes an ended unit, and writes its last records with `append`. If this completes the type, `append` gets the number
+    /// of objects of the other units.
     ///
     /// # Errors
     /// Returns the error of `append`.

@@ -1,7 +1,7 @@
 //! Storage of the cache: one evmap map with objects and index postings, published as a whole (I-9, D-12).
 //!
-//! [`EvmapStore`] is the write half and the only code that names evmap. [`StoreReader`] reads the version published last,
-//! without a lock. Objects and postings share one map, because two maps could not be published at once.
+//! [`EvmapStore`] is the write half. [`StoreReader`] reads the version published last, without a lock. No other module uses
+//! evmap. Objects and postings share one map, because two maps could not be published at once.
 //!
 //! evmap keeps two copies of the map. Readers use one copy, the writer updates the other, and a publish swaps them. A key of
 //! the map takes 49 bytes in each copy, and the map never frees that memory. So the key is only the first 17 bits of a 32-bit
@@ -9,11 +9,12 @@
 //! the same full hash are compared by name when they are read: of a million objects, some hundred pairs have the same hash.
 //!
 //! Costs and duties:
-//! - A reader inside [`ReadStore::read`] blocks the second next publish. So a query only copies pointers; slow work
-//!   (selectors, decoding) comes after it. Never publish on a thread that is inside `read`: it would wait for itself. A reader
-//!   that loses its CPU inside `read` delays the writer by that time slice, 4 to 16 ms on a loaded machine.
+//! - A reader inside [`ReadStore::read`] does not block the next publish, but the one after it. So a query only copies
+//!   pointers; slow work (selectors, decoding) comes after the query. Never publish on a thread that is inside `read`: it would
+//!   wait for itself. A reader that loses its CPU inside `read` delays the writer by a time slice, 4 to 16 ms on a loaded
+//!   machine.
 //! - Replaced values live until the next publish. Call [`EvmapStore::publish_idle`] once when a busy time ends.
-//! - **Dropping the store empties every reader**, for good. The store is `Send`: the owner of the unit keeps it while the
+//! - **Dropping the store empties every reader** permanently. The store is `Send`: the owner of the unit keeps it while the
 //!   actor that writes it is replaced, and calls [`EvmapStore::discard`] before the next actor continues. If a hung actor
 //!   never returns the store, [`ReaderFactory::lead_to`] redirects its readers to another store.
 //!
@@ -48,7 +49,7 @@ const KEPT_ROOM: usize = 1 << 12;
 /// Metadata of one published version.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Number of the version. Together with `store_version` it identifies one.
+    /// Number of the version. Together with `store_version` it identifies a version.
     pub generation: u64,
     /// Version of the last applied write (I-11); unset before the first.
     pub store_version: ResourceVersion,
@@ -83,7 +84,7 @@ pub struct IndexExists(pub String);
 
 /// Read half of a cache. It is `Clone` and `Send`, but not `Sync`: use one per thread.
 pub trait ReadStore: Clone + Send + 'static {
-    /// Calls `query` with one published version (I-9). Once the store was dropped, that version is empty and not synced.
+    /// Calls `query` with one published version (I-9). If the store was dropped, that version is empty and not synced.
     ///
     /// `query` must be short, and must not publish: see the module documentation.
     fn read<T>(&self, query: impl FnOnce(&dyn Snapshot) -> T) -> T;
@@ -101,7 +102,7 @@ pub trait Snapshot {
     }
     /// Visits every object once, in any order.
     fn for_each(&self, visit: &mut dyn FnMut(&Object));
-    /// Visits every object that has `value` in the index once, in any order.
+    /// Visits once, in any order, every object that has `value` in the index.
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object));
     /// Visits every value of the index that has an object, in any order. Scans the whole map.
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str));
@@ -213,7 +214,7 @@ fn make_map(meta: Arc<Meta>) -> WriteHandle {
     // SAFETY: evmap frees a value once both copies of the map have removed it. So both must remove the same value, which needs
     // stable equality and hashes. `Spread` has no seed: equal input gives an equal hash. A `u32` and its clones compare and
     // hash by value. A `Slot` compares by the address of an allocation, which its clones share and keep alive. It hashes by a
-    // number stored beside it. No code changes either of them in the map.
+    // number that it contains. No code changes the address or the number of a slot in the map.
     unsafe { evmap::Options::default().with_meta(meta).with_hasher(hasher).assert_stable() }.0
 }
 
@@ -235,7 +236,7 @@ fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// Staged change of one value. If both sides are `None`, it changes nothing, and is not found by name.
+/// Staged change of one value. If both states are `None`, it changes nothing, and is not found by name.
 struct Staged {
     hash: u32,
     published: Option<Slot>,
@@ -251,8 +252,8 @@ impl Staged {
 /// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get_all`] sees staged changes, readers do not.
 /// One [`EvmapStore::publish`] shows all of them at once.
 ///
-/// evmap can neither read nor discard unpublished changes. So staged changes are kept beside the map: one per object and one
-/// per posting, even if a batch changes it several times.
+/// evmap can neither read nor discard unpublished changes. So staged changes are kept outside the map: one per object and one
+/// per posting, even if a batch changes the same one several times.
 pub struct EvmapStore<H = FixedState> {
     writer: WriteHandle,
     staged: HashTable<Staged>,
@@ -274,7 +275,7 @@ impl<H: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for H {}
 
 impl EvmapStore {
     /// Returns an empty store with the index of namespaces, followed by `indexes`. `seed` must be random for each process. If
-    /// several indexes have one name, only the first is added.
+    /// several indexes have the same name, only the first is added.
     pub fn new(seed: u64, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
         Self::with_hasher(FixedState::with_seed(seed), indexes)
     }
@@ -419,7 +420,7 @@ impl<H: KeyHasher> EvmapStore<H> {
                 None => find(map.as_ref()?, hash, name)?.object(),
             }
         };
-        // While it only reads, the processor fetches many objects in parallel. So no object is cloned before all are found.
+        // The processor fetches many objects in parallel while the code only reads. So no object is cloned before all are found.
         let found: Vec<_> = keys.map(find).collect();
         found.into_iter().map(Option::<&_>::cloned).collect()
     }
@@ -439,12 +440,12 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.stage(object.key(), Some((object, read)));
     }
 
-    /// Stages another form of the current state of its key, which has the same index values.
+    /// Stages `object`, another form of the current state of its key. Both forms have the same index values.
     pub fn replace(&mut self, object: &Object) {
         self.stage_object(object.key(), Some(object));
     }
 
-    /// Stages that `key` is absent (I-3).
+    /// Stages the removal of `key` (I-3).
     pub fn remove(&mut self, key: KeyRef<'_>) {
         self.stage(key, None);
     }
@@ -483,7 +484,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         Ok(())
     }
 
-    /// Shows staged changes to readers. Waits for readers inside a version that is older than the one shown now.
+    /// Shows staged changes to readers. Waits while a reader is inside a version older than the one published last.
     pub fn publish(&mut self) {
         for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
             if let Some(slot) = published {
@@ -504,7 +505,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.writer.publish();
     }
 
-    /// Frees the values that were replaced before the last publish. Waits like `publish`. Readers see no change.
+    /// Frees the values that the last publish replaced. Waits like `publish`. Readers see no change.
     pub fn publish_idle(&mut self) {
         self.writer.publish();
     }
@@ -552,15 +553,15 @@ impl<H: KeyHasher> ReaderFactory<H> {
         }
     }
 
-    /// Redirects every reader of this store, existing ones included, to another store, for good.
+    /// Redirects every reader of this store, existing ones included, permanently to another store.
     pub fn lead_to(&self, successor: Self) {
         let _led_on_before = self.successor.set(successor);
     }
 }
 
 impl<H: KeyHasher> StoreReader<H> {
-    /// Returns the version published last, or that of the successor, and holds it open. Returns `None` once both stores are
-    /// dropped.
+    /// Returns the version published last by this store, or by its successor if there is one, and holds it open. Returns `None`
+    /// once that store is dropped.
     pub(super) fn enter(&self) -> Option<Published<'_, H>> {
         match self.moved() {
             Some(moved) => moved.enter(),

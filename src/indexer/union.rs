@@ -19,7 +19,7 @@ use super::{
 };
 use crate::object::{KeyRef, Object};
 
-/// The current caches of one type. All readers share it, and follow changes.
+/// The current caches of one type. All readers share this list, and follow its changes.
 #[derive(Default)]
 pub struct Caches {
     factories: ArcSwap<Vec<ReaderFactory>>,
@@ -205,7 +205,7 @@ mod tests {
         object::{Object, ResourceType},
     };
 
-    /// Returns a store with these keys, and with `indexes` by name.
+    /// Returns a store with these keys and indexes. Each index has the object names as values.
     fn store(keys: &[&str], version: &str, synced: bool, indexes: &[&str]) -> EvmapStore {
         let by_name = |o: &Object| vec![o.name().to_owned()];
         let mut store = EvmapStore::new(1, indexes.iter().map(|name| IndexFunc::custom(name, by_name)));

@@ -1,4 +1,4 @@
-//! The part of a unit's view that its cache fills in.
+//! Figures of the cache in the view of its unit.
 
 use super::store::Meta;
 use crate::{

@@ -25,8 +25,8 @@ pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId,
     }
 }
 
-/// Applies and publishes a transaction that is in the journal but not released. Does nothing without a ticket. The caller then
-/// releases the ticket.
+/// Applies and publishes a transaction that is in the journal but not released. The caller must release the ticket afterwards.
+/// Does nothing without a ticket.
 pub(crate) fn finish(
     indexer: &mut Indexer,
     in_flight: Option<&Transaction>,

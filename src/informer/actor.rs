@@ -112,7 +112,7 @@ impl UnitSupervisor {
         let launch = move || informer.launch(generation.0, &shared).map_err(Exit::Failed);
         let booted = Arbiters::run(&self.seat, launch);
         ctx.spawn(booted.into_actor(self).map(move |booted, supervisor, ctx| match booted {
-            // The start was blocked until it was given up. Actors that it started end with their thread.
+            // The supervisor had already abandoned this start. The actors end with their thread.
             _ if generation != supervisor.core.generation() => {}
             Ok(actors) => supervisor.watch(generation, actors, ctx),
             Err(exit) => supervisor.failed_to_boot(generation, &exit, ctx),
@@ -148,8 +148,8 @@ impl UnitSupervisor {
         self.running.as_ref().filter(|running| running.generation == generation)
     }
 
-    /// Injects faults into the actors of this generation once they are up. A cache that catches up with the journal counts
-    /// events before that.
+    /// Injects the stored faults into the actors of this generation, if they are up. A test may send a fault earlier, because
+    /// a cache counts events while it catches up with the journal.
     fn strike(&mut self) {
         let mut faults = std::mem::take(&mut self.faults);
         if let Some(running) = self.running(self.core.generation()) {

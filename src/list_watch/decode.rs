@@ -22,7 +22,7 @@ use crate::object::scan::{JsonCursor, Nesting, Progress, ScanError, Scanned, Typ
 /// Largest capacity that a buffer for cut documents keeps after use. Larger buffers are shrunk to it.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// Largest possible frame. Offsets within an object have 32 bits, and the object's identity is stored beside it.
+/// Largest possible frame. Offsets within an object have 32 bits, and the object also contains its identity.
 const FRAME_MAX: usize = 1 << 31;
 
 /// Empties a buffer for cut documents.

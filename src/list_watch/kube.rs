@@ -66,10 +66,10 @@ impl Default for Limits {
     }
 }
 
-/// One collection of a real API server.
+/// A source of one collection of an API server.
 ///
 /// Rules T-1 and T-3 decide when a GET is repeated with the same query; other failures go to the caller. A GET that
-/// fails by silence is not repeated, because it has already taken [`Limits::idle`].
+/// times out is not repeated, because [`Limits::idle`] is already a long wait.
 #[derive(Clone)]
 pub struct KubeListWatch {
     source: Arc<Source>,
@@ -124,7 +124,7 @@ impl ListWatch for KubeListWatch {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Set when [`RequestRetry`] decides about a repeat. False after silence, and after an error without the `Retry-After`
+    /// Set when [`RequestRetry`] may repeat the GET. False after a timeout, and after an error without the `Retry-After`
     /// header, even if its body contains a delay (T-1).
     may_repeat: bool,
 }

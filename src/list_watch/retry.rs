@@ -1,4 +1,4 @@
-//! Rules for repeating one GET below the reflector with the same query (T-1, T-3), and for not repeating it (T-2, D-4).
+//! Rules for repeating a failed GET with the same query (T-1, T-3), or passing the failure to the reflector (T-2, D-4).
 
 use std::time::Duration;
 

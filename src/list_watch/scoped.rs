@@ -1,5 +1,5 @@
-//! Client-side part of a unit's scope: namespace globs and the user's transform. Both apply to every incoming object
-//! unless it [opts out](crate::object::IGNORE_ANNOTATION).
+//! Client-side part of a unit's scope: namespace globs and the user's transform. Both apply to every incoming object,
+//! but the transform skips objects that [opt out](crate::object::IGNORE_ANNOTATION).
 //!
 //! An event of an excluded namespace still advances the stream's version. Items of excluded namespaces are removed
 //! from lists. Tombstones and resyncs are built from admitted objects, so they need neither step (F-60).
@@ -28,7 +28,7 @@ pub struct Gate {
     pub transform: Option<Transform>,
     /// Transform for objects that a previous gate admitted.
     pub of_cached: Option<Transform>,
-    /// Counter of conditions that could not be evaluated, where the transform took the safe side.
+    /// Number of times that the transform could not evaluate a rule's condition, and therefore applied the rule.
     pub doubts: Arc<AtomicU64>,
 }
 

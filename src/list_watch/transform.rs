@@ -53,7 +53,7 @@ impl Transform {
         })
     }
 
-    /// Returns the transformed `object`. A panic in the function is an error, and so is a change of the object's identity.
+    /// Returns the transformed `object`. A panic in the function and a change of the object's identity are errors.
     pub fn apply(&self, object: Object) -> Result<Object, String> {
         let transformed = catch_unwind(AssertUnwindSafe(|| (self.func)(&object)));
         let transformed = transformed.unwrap_or_else(|_| Err("it panicked".to_owned()));

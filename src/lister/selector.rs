@@ -335,7 +335,7 @@ impl FieldSelector {
         Ok(Self { terms, plucker: Plucker::new(&paths) })
     }
 
-    /// Returns the namespace that all matches have, if the selector names one.
+    /// Returns the namespace that the selector requires, if any.
     pub fn namespace(&self) -> Option<&str> {
         let term = self.terms.iter().find(|term| term.equal && term.field == Field::Namespace)?;
         Some(&term.value)

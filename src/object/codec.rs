@@ -96,8 +96,8 @@ pub fn with_packed<T>(json: &[u8], codec: Codec, dictionary: Option<&Dictionary>
 const ROOM: &str = "there is room for the worst case, and no other error";
 
 /// Creates a packed object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same codec
-/// and dictionary. The body stays packed. The function checks its completeness and dictionary. For zstd it checks only
-/// the frame header: the source of the bytes must protect the blocks.
+/// and dictionary. The body stays packed. The function checks that the body is complete and matches the dictionary. For
+/// zstd it checks only the frame header, so the source of the bytes must protect the blocks.
 pub fn of_packed(
     identity: Identity<'_>,
     packed: &[u8],

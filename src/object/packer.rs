@@ -50,14 +50,16 @@ const DICTIONARIES: usize = 4;
 /// Size ratio for a new dictionary: it is adopted if bodies get at least a tenth smaller.
 const BETTER: (usize, usize) = (9, 10);
 
-/// Size ratio if the oldest dictionary must be retired for it: a quarter smaller, because repacking takes 7 µs an object.
+/// Size ratio for a new dictionary that retires the oldest one: a quarter smaller, because repacking takes 7 µs per
+/// object.
 const WORTH_REPACKING: (usize, usize) = (3, 4);
 
 /// Packer for the objects of one unit. Objects share ownership of their dictionary, so it is freed with the last of them.
 /// Dictionaries that a store refers to by number are kept.
 ///
 /// If all dictionaries are in use and a better one is found, the oldest one is retired: the cache repacks its objects with
-/// the newest one ([`Packer::repack`]). No further dictionary is made until the retired one is freed. A store keeps all.
+/// the newest one ([`Packer::repack`]). No further dictionary is made until the retired one is freed. A store keeps all
+/// its dictionaries.
 pub struct Packer {
     state: Mutex<State>,
 }
@@ -187,8 +189,8 @@ impl Packer {
         codec.and_then(|codec| packed(object, codec, current.as_ref())).unwrap_or_else(|| unpacked(object))
     }
 
-    /// Passes the body to store to `take`, with its codec (`None`: unpacked) and the number of its dictionary (0: none). It is
-    /// the body in memory if that was packed with a dictionary of this packer.
+    /// Passes the body for the store to `take`, with its codec (`None`: unpacked) and the number of its dictionary (0:
+    /// none). A packed body in memory is reused if it has the current codec, and no dictionary or one of this packer.
     pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Option<Codec>, u8, &[u8]) -> T) -> T {
         let is_ours = |dictionary: &Arc<Dictionary>| {
             self.dictionary(dictionary.number()).is_some_and(|ours| Arc::ptr_eq(&ours, dictionary))

@@ -10,8 +10,9 @@
 //! - All remaining bytes are valid UTF-8, and at most 127 brackets are open at once. `serde_json` has the same limit, so
 //!   no accepted object is nested too deeply to be decoded.
 //! - Skipped containers are checked only for ends of strings and the number of brackets. A literal `tru`, a missing comma
-//!   or `[1}` is accepted there, and fails when the object is decoded; so does a number `1-2`. A full check would cost four
-//!   times the scan. The API server does not send such bytes, and TLS protects them.
+//!   or `[1}` is accepted there, and fails when the object is decoded. Numbers are checked only for their characters, so
+//!   `1-2` is accepted anywhere. A full check would cost four times the scan. The API server does not send such bytes, and
+//!   TLS protects them.
 //! - No input causes a panic or recursion, and the cost is linear.
 //!
 //! Reasons: `docs/decisions/0003-own-scan-of-json.md`.

@@ -6,8 +6,8 @@
 //!                     └▶ request the most recent list ─▶ delete what both lack ─▶ Replace
 //! ```
 //!
-//! Each list is confirmed once: the second list is always accepted. If the second list fails, the cycle fails and no
-//! object is deleted.
+//! Each list is confirmed once: the second list is not compared again. If the second list fails or is older, the cycle
+//! fails and no object is deleted.
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 

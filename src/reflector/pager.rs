@@ -32,7 +32,7 @@ pub(super) enum Paged {
 }
 
 impl Pager {
-    /// Creates a pager; [`Pager::request`] is its first page.
+    /// Creates a pager; [`Pager::request`] returns its first request.
     pub(super) fn new(resource_version: ResourceVersion, limit: Option<u32>) -> Self {
         let first = ListRequest { resource_version, limit, continue_token: None };
         Self { first, token: None, full: false, list: None }
@@ -70,7 +70,7 @@ impl Pager {
         }
     }
 
-    /// Replaces a list whose pages expired by one full list (P-4).
+    /// Handles a failed page. If the token of a later page has expired, the whole list is requested again, without pages (P-4).
     fn failed(&mut self, failure: Failure) -> Paged {
         let expired = failure.status().is_some_and(|status| status.reason == "Expired");
         if !expired || self.token.is_none() {

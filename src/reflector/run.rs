@@ -38,12 +38,12 @@ pub(crate) struct ReflectorRun {
     /// Start of the list in progress.
     listing_since: Option<Instant>,
     stream: Option<WatchStream>,
-    /// Span of the list or watch under way.
+    /// Span of the list or watch in progress.
     span: Span,
     /// Failures since the last watch was opened.
     failures: Failures,
     permit: Option<OwnedSemaphorePermit>,
-    /// Failure shown last. It is compared with a new one, so that an old failure does not hide a later one of another actor.
+    /// Failure shown last. It is not shown again, because it would hide a later failure of another actor.
     told: Option<Failure>,
 }
 
@@ -121,7 +121,7 @@ impl ReflectorRun {
                 self.pack(&mut input);
             }
             if matches!(doing, ReflectorAction::Compare(_)) {
-                doing = ReflectorAction::Keep; // drops our handle: the state machine need not copy the list
+                doing = ReflectorAction::Keep; // drops this handle, so that the state machine need not copy the list
             }
         }
     }

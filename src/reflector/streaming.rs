@@ -150,7 +150,7 @@ impl Reflector {
         ReflectorAction::Read { until }
     }
 
-    /// Handles an end without an error: retry a limited number of times (R-35, D-2).
+    /// Handles an end before the marker. A normal end or a lost connection is retried a limited number of times (R-35, D-2).
     pub(super) fn streaming_ended(
         &mut self,
         streaming: &Streaming,

@@ -176,7 +176,7 @@ impl Reflector {
         }
     }
 
-    /// Counts an event that is withheld from the store; makes one report per step of failed transforms.
+    /// Counts an event that is withheld from the store. The failed transforms of one step share one report.
     pub(super) fn count_passed_over(&mut self, why: PassedOver, turn: &mut Turn) {
         let PassedOver::TransformFailed(error) = why else {
             return;
@@ -191,7 +191,7 @@ impl Reflector {
         turn.reports.push(ReflectorReport::TransformFailed { count: 1, first: error });
     }
 
-    /// Counts a document of another type; makes one report per step.
+    /// Counts a skipped document. The skipped documents of one step share one report.
     pub(super) fn skip(&mut self, reason: SkipReason, turn: &mut Turn) {
         self.counters.skipped += 1;
         for report in &mut turn.reports {

@@ -18,8 +18,8 @@ enum Piece<'a> {
     Value(&'a [u8]),
 }
 
-/// Returns true if the values at one of the paths differ. The formatting of the JSON is ignored. The order of elements
-/// matched by `[*]` is not.
+/// Returns true if the values at one of the paths differ. Ignores the formatting of the JSON, but not the order of
+/// elements matched by `[*]`.
 pub(super) fn differs(paths: &[FieldPath], old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
     for path in paths {
         let (mut before, mut after) = (Vec::new(), Vec::new());

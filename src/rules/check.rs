@@ -125,7 +125,7 @@ impl<'a> Check<'a> {
                 Ok(())
             }
             Expr::Call(call) if call.func_name == operators::ADD && !self.made.is_empty() => {
-                // `map` and `filter` consist of it
+                // the macros `map` and `filter` expand to this `+`
                 let is_own = matches!(&call.args[..], [IdedExpr { expr: Expr::Ident(name), .. }, _]
                     if self.made.contains(&name.as_str()));
                 if !is_own {
@@ -157,7 +157,8 @@ impl<'a> Check<'a> {
         self.refuse(at, format!("unknown variable `{name}`, expected one of {expected}{meant}"))
     }
 
-    /// Checks that the function exists. Returns true if its target is part of its name, like `math` in `math.abs(x)`.
+    /// Checks that the function exists. Returns true if the target of the call is part of the function's name, like
+    /// `math` in `math.abs(x)`.
     fn call(&mut self, at: &IdedExpr, call: &CallExpr) -> Result<bool, RuleError> {
         let name = call.func_name.as_str();
         let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());

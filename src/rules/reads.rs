@@ -13,7 +13,7 @@ use cel::{
 pub(super) struct Part {
     /// Set if the whole value is read, regardless of the other fields.
     pub(super) whole: bool,
-    /// Members of which more than the key is read, with the part of each.
+    /// Members whose values are read, at least in part, with the part of each.
     pub(super) members: Vec<(Box<str>, Part)>,
     /// Set if the keys of all members are read.
     pub(super) keys: bool,
@@ -72,7 +72,7 @@ impl Reads {
         Self { object, old }
     }
 
-    /// Returns that both are read as a whole.
+    /// Returns the reads of an expression that reads both objects as a whole.
     #[cfg(test)]
     pub(super) fn all() -> Self {
         let all = || Part { whole: true, ..Part::default() };

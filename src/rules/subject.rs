@@ -17,7 +17,7 @@ impl<'a> Subject<'a> {
         Self { object, json: OnceLock::new() }
     }
 
-    /// Returns the previous object. The result has no meaning if there is none or it is unknown.
+    /// Returns the previous object. The result has no meaning if the previous object is unknown or does not exist.
     pub(super) fn before(before: Before<'a>, object: &'a Object) -> Self {
         Self::new(if let Before::State(old) = before { old } else { object })
     }

@@ -36,8 +36,8 @@ use crate::{journal::ChangeKind, object::difference::paths_between};
 /// Maximum length of an error, in characters.
 const ERROR_MAX: usize = 300;
 
-/// Maximum size of an expression in bytes, and of its signs that may each add a level. The parser is recursive, and for
-/// some forms it has no limit of its own.
+/// Maximum size of an expression in bytes, and maximum number of its signs. Each of [`SIGNS`] may add a level. The
+/// parser is recursive, and for some forms it has no limit of its own.
 const TEXT_MAX: usize = 4 << 10;
 const SIGNS_MAX: usize = 400;
 const SIGNS: &[u8] = b"+-*/%.?([{!<>=";

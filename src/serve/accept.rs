@@ -2,8 +2,8 @@
 
 use axum::http::{HeaderMap, header};
 
-/// Returns the first result of `pick` for the ranges of JSON, which gets their parameters `as`, `g` and `v`. Returns
-/// `plain` if there is no `Accept`.
+/// Calls `pick` with the parameters `as`, `g` and `v` of each JSON range, and returns its first result. Returns `plain`
+/// if there is no `Accept`.
 pub(super) fn negotiate<'a, T>(
     headers: &'a HeaderMap,
     plain: T,

@@ -1,4 +1,4 @@
-//! Errors in the form of the API server: `Status` objects. The read API answers with them, and so does the simulator.
+//! Errors in the form of the API server: `Status` objects. The read API and the simulator answer with them.
 
 use std::fmt::Display;
 
@@ -23,12 +23,12 @@ pub struct ApiError {
     pub(crate) details: Box<Value>,
     /// Seconds of the `Retry-After` header.
     pub(crate) retry_after: Option<u32>,
-    /// New continue token, sent with the error for an expired one.
+    /// New continue token, sent with the error for an expired token.
     pub(crate) continue_token: Option<String>,
 }
 
 impl ApiError {
-    /// Creates an error from its HTTP code, with the API server's reason for it.
+    /// Creates an error from its HTTP code, with the API server's reason for this code.
     pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
         let (message, details) = (message.into(), Box::new(Value::Null));
         Self { code, reason: reason(code), message, details, retry_after: None, continue_token: None }

@@ -119,13 +119,14 @@ impl Gate {
         Ok(Caller { address, token: Some(Arc::clone(&token.name)) })
     }
 
-    /// Returns the token of a request. A valid token is always accepted, because many clients may share an address.
+    /// Returns the token of a request. A valid token is accepted even after too many wrong tokens from its address,
+    /// because many clients may share an address.
     fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<&Token, ApiError> {
         let given = bearer(headers).map(Sha256::digest);
         let mut unreadable = None;
         for token in &self.access.tokens {
             match read(token) {
-                // Digests: the duration of the comparison reveals nothing about the token.
+                // Compares digests, so that the duration reveals nothing about the token.
                 Ok(expected) if given == Some(Sha256::digest(&expected)) => return Ok(token),
                 Ok(_) => {}
                 Err(error) => unreadable = Some((&token.name, error)),
@@ -178,7 +179,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Wrong tokens by address. Each address may send a burst, and is forgotten after a time without wrong tokens.
+/// Wrong tokens by address. Each address may send a burst. An entry may be dropped after a time without wrong tokens.
 #[derive(Debug, Default)]
 struct Attempts(HashMap<IpAddr, Instant>);
 

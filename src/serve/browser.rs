@@ -1,8 +1,8 @@
 //! Protection against requests that a web page of another site makes a browser send.
 //!
-//! A page can send requests to any address that its visitor can reach. It can read the response only if both have the same
-//! origin. A name that first points to the page's server and then to this machine gives both one origin (DNS rebinding).
-//! `Host` reveals that name.
+//! A page can send requests to any address that its visitor can reach. It can read the response only if page and address
+//! have the same origin. DNS rebinding gives them the same origin: a name first points to the page's server, then to this
+//! machine. `Host` reveals that name.
 
 use std::net::IpAddr;
 
@@ -54,7 +54,7 @@ pub(super) fn check(
     }
     let is = |name, value: &str| headers.get(name).is_some_and(|header| header == value);
     let is_navigation = *method == Method::GET && is(SEC_FETCH_MODE, "navigate") && is(SEC_FETCH_DEST, "document");
-    // If there is an `Origin`, the configuration has allowed it.
+    // An `Origin` was checked above.
     if is(SEC_FETCH_SITE, "cross-site") && !is_navigation && !headers.contains_key(header::ORIGIN) {
         return Err(ApiError::foreign_origin("another site"));
     }
@@ -88,7 +88,7 @@ fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &AllowedHosts)
     origin.is_some_and(|origin| origin == *host || allowed.contain(&host_of(&origin)))
 }
 
-/// Returns a header in the form for an error message.
+/// Returns the text of a header for an error message.
 fn shown(header: Option<&HeaderValue>) -> String {
     header.map_or_else(|| "none".to_owned(), |header| format!("{:?}", String::from_utf8_lossy(header.as_bytes())))
 }

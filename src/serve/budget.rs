@@ -25,8 +25,8 @@ impl ResponseBudget {
         self.used.load(Relaxed) >= self.max
     }
 
-    /// Charges the bytes of a response; returns `None` if the budget is exhausted and the response is not small. A response may
-    /// overdraw the budget, or else a larger response could never be written.
+    /// Charges the bytes of a response; returns `None` if the budget is exhausted and the response is not small. A response
+    /// may overdraw the budget. Otherwise, a response above the whole budget could never be written.
     pub(super) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
         if bytes > SMALL && self.is_exhausted() {
             return None;

@@ -70,7 +70,7 @@ pub(super) struct Activity {
     since: Instant,
     /// Set when bytes of another request have arrived during the response.
     is_pipelined: bool,
-    /// Start of a write that the client does not accept.
+    /// Start of a write that waits for the client to read.
     blocked: Option<Instant>,
     /// Set if the response has no end.
     is_stream: bool,
@@ -151,7 +151,7 @@ impl WatchedStream {
 }
 
 impl Drop for WatchedStream {
-    /// Discards bytes that a client does not read, which the kernel would keep for minutes; the client sees a reset.
+    /// Discards bytes that the client does not read. The kernel would keep them for minutes. The client sees a reset.
     fn drop(&mut self) {
         if lock(&self.activity).blocked.is_some()
             && let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))

@@ -52,7 +52,8 @@ pub(super) fn served(registry: &Registry) -> Vec<DiscoveredType> {
     types.into_iter().map(|named| DiscoveredType { served: readable(named), has_status: false }).collect()
 }
 
-/// Returns the document at `/api`, `/apis` or below that names no type; `None` for other paths, without a call of `types`.
+/// Returns the document at `/api`, `/apis`, or the path of a group or a version. Returns `None` for other paths, without
+/// calling `types`.
 pub(crate) fn answer(
     path: &str,
     headers: &HeaderMap,
@@ -109,8 +110,8 @@ fn respond(document: &Value, content_type: &str) -> Response {
     ([(header::CONTENT_TYPE, content_type)], document.to_string()).into_response()
 }
 
-/// Parses the parameters of a range. Returns an empty text for documents of groups only, or the version of the document of
-/// all types (1.26 and later).
+/// Parses the parameters of an `Accept` range. Returns the version of the aggregated document (Kubernetes 1.26 and later), or
+/// an empty text if the plain documents are requested.
 fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
     match parameters {
         [None, ..] => Some(""),
@@ -119,7 +120,7 @@ fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
     }
 }
 
-/// Returns the groups of the types. The core group is first and always present, like `/api`.
+/// Returns the groups of the types. The core group comes first, and is present even without types.
 fn groups(types: Vec<DiscoveredType>) -> Vec<Group> {
     let mut groups = vec![Group { name: String::new(), versions: vec![("v1".to_owned(), Vec::new())] }];
     for listed in types {

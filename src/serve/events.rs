@@ -64,7 +64,8 @@ async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(
     Ok((subscriber, format))
 }
 
-/// Checks that a type or entry exists, because its stream would stay empty. Before discovery this cannot be checked.
+/// Checks that a type or an entry of `[resources]` exists. Otherwise its stream would stay empty. Accepts all names before
+/// discovery.
 fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     if !registry.is_discovered() {
         return Ok(());

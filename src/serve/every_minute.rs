@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::mutex::lock;
 
-/// Filter that passes one event per minute.
+/// Filter that passes one log line per minute.
 #[derive(Debug, Default)]
 pub(super) struct EveryMinute(Mutex<Option<Instant>>);
 
 impl EveryMinute {
-    /// Returns true if this event is the first within a minute.
+    /// Returns true if no line has passed within the last minute.
     pub(super) fn is_due(&self) -> bool {
         let now = Instant::now();
         let mut last = lock(&self.0);

@@ -1,7 +1,8 @@
 //! Read paths of the Kubernetes API, answered from the cache: get and list with selectors, paging and indexes.
 //!
 //! Objects are sent as the bytes in which they arrived. A list comes from one published version of the cache, and its
-//! pages from one snapshot. `continue` tokens are valid for five minutes, and then get 410 as from the API server.
+//! pages from one snapshot. `continue` tokens are valid for five minutes. After that, the answer is 410, as from the API
+//! server.
 //!
 //! ```text
 //! query    path and parameters → request (pure)
@@ -176,7 +177,7 @@ async fn list(
     let (snapshots, budget) = (Arc::clone(&state.snapshots), Arc::clone(&state.budget));
     let cutting = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        // Many lists may wait here. One that cannot be written is not built.
+        // Many lists may wait here. A list that cannot be written is not built.
         if budget.is_exhausted() {
             return Err(ApiError::responses_full());
         }

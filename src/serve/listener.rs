@@ -1,7 +1,7 @@
 //! Accepts connections, each in a task, and closes overdue ones.
 //!
-//! It does not use `axum::serve`. That needs twice the memory for a connection, because of HTTP/2 and upgrades, and every
-//! stream is a connection. It also has no limits.
+//! `axum::serve` is not used, because it has no limits. It also needs twice the memory per connection, because of HTTP/2
+//! and upgrades, and every stream needs a connection.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Pause after a connection could not be accepted, because too many files are open.
+/// Pause after a failure to accept a connection, for example because too many files are open.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Interval at which the deadlines of open connections are checked.
@@ -105,7 +105,7 @@ impl Listener {
                 tracing::warn!(%peer, max, "connection refused: all connections that [http] max_connections allows are in use");
             }
             if self.certificate.is_none() {
-                // The client sees a closed connection if even this does not fit its buffer.
+                // If even this does not fit the send buffer, the client sees only a closed connection.
                 let _unsent = stream.try_write(FULL);
             }
             return;

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Files of the certificate and its key; both are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificate of the server, followed by those that lead to the CA's.
+    /// Certificate of the server, followed by the intermediate certificates.
     pub cert_file: PathBuf,
     /// Private key of the certificate.
     pub key_file: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Certificate {
 }
 
 impl TlsFiles {
-    /// Reads both files: blocks shortly.
+    /// Reads both files: blocks briefly.
     ///
     /// # Errors
     /// Fails if a file cannot be read or is invalid; the error names it.
@@ -85,7 +85,7 @@ impl Certificate {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Loads the certificate again when its files change, until the future is dropped. If they do not match, tries again.
+    /// Loads the certificate again when its files change, until the future is dropped. If the new files are invalid, tries again.
     pub(super) async fn follow(self) {
         let mut taken = self.files.stamps();
         loop {

@@ -47,7 +47,7 @@ impl ApiError {
         Self::expired(format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// 410 for a continue token; `fresh` continues inconsistently, from the most recent state.
+    /// 410 for an expired continue token. The token `fresh` continues the list inconsistently, from the most recent state.
     pub(super) fn expired_token(fresh: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
                        new list without the continue parameter, or use the continue token in this response to retrieve \

@@ -19,7 +19,7 @@ struct Requirement {
     key: String,
     /// Expected values; `None` for any value.
     values: Option<Vec<String>>,
-    /// Set to match what the rest does not match.
+    /// Set to invert the match.
     negated: bool,
 }
 

@@ -128,7 +128,7 @@ impl SharedStore {
         self.lock().version()
     }
 
-    /// Stores objects unchanged, created or replaced, under one lock: a fast path for benches.
+    /// Creates or replaces objects, unchanged and under one lock: a fast path for benches.
     pub fn ingest(&self, resource: &str, objects: impl IntoIterator<Item = RawObject>) -> Result<(), ApiError> {
         self.change(|store| {
             let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
@@ -147,8 +147,8 @@ impl SharedStore {
         Backup(self.lock().clone())
     }
 
-    /// Restores a saved state with its version, like etcd restored from a snapshot. Open watches stay open. They are silent
-    /// until the version has passed theirs, like watches from a future version.
+    /// Restores a saved state with its version, like etcd restored from a snapshot. Open watches stay open. They receive no
+    /// events until the version of the store exceeds their cursor, like watches from a future version.
     pub fn restore(&self, Backup(backup): &Backup) {
         self.change(|store| store.restore(backup));
     }

@@ -99,7 +99,7 @@ pub(crate) struct SimulatorStore {
 pub struct HistoryLimits {
     /// Maximum number of changes.
     pub changes: usize,
-    /// Maximum size in bytes of the states after each change.
+    /// Maximum total size of the states after these changes, in bytes.
     pub bytes: usize,
 }
 
@@ -260,7 +260,7 @@ impl SimulatorStore {
         }
     }
 
-    /// Stores objects unchanged, created or replaced: without defaults, checks and managed fields. Fast.
+    /// Creates or replaces objects unchanged: without defaults, checks and managed fields. Fast.
     pub(crate) fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
         for raw in objects {
             let kind = match self.get(id, &raw.key) {
@@ -298,7 +298,7 @@ impl SimulatorStore {
         new
     }
 
-    /// Removes an object; the deletion shows `last`, or the current state if that is `None`.
+    /// Removes an object; the deletion shows `last`, or the current state if `last` is `None`.
     fn remove(&mut self, id: TypeId, key: &ObjectKey, last: Option<RawObject>) -> Option<Arc<Stored>> {
         let entry = &mut self.types[id.0];
         let old = entry.objects.remove(key)?;

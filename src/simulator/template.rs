@@ -1,4 +1,4 @@
-//! JSON templates with `${NAME}` holes, compiled once, so that an object is little more than a copy of bytes.
+//! JSON templates with `${NAME}` holes, compiled once, so that rendering an object mainly copies bytes.
 
 /// A template split at its holes. `F` is a value that differs between objects.
 #[derive(Debug)]

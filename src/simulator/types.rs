@@ -58,7 +58,7 @@ impl TypeInfo {
         self.resource.plural == "namespaces" && self.resource.group.is_empty()
     }
 
-    /// Returns true if objects of this type own other objects.
+    /// Returns true for namespaces and definitions: their content is deleted with them.
     pub(super) fn is_lifecycle(&self) -> bool {
         self.is_definition() || self.is_namespace()
     }

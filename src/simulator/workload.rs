@@ -1,4 +1,4 @@
-//! A live cluster: deployments roll out, and pods, types and namespaces come and go. One seed gives one history.
+//! A live cluster: deployments roll out, and pods, types and namespaces are added and removed. One seed gives one history.
 
 mod fill;
 mod life;
@@ -36,7 +36,7 @@ const WEBSITES: &str = "websites.demo.deltabus.dev";
 pub struct Sizes {
     /// Nodes, each with a lease and a daemonset pod.
     pub nodes: usize,
-    /// Namespaces besides those of every cluster; each with a database and a cron job.
+    /// Namespaces in addition to those of every cluster; each with a database and a cron job.
     pub namespaces: usize,
     /// Deployments, spread over the namespaces; each with a service, its endpoints and a configmap.
     pub deployments: usize,
@@ -124,7 +124,7 @@ impl Workload {
     }
 
     /// Returns a reader of the news.
-    pub fn news(&self) -> News {
+    pub(crate) fn news(&self) -> News {
         self.news.clone()
     }
 }

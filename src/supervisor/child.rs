@@ -5,12 +5,12 @@ use tokio::task::{JoinError, JoinHandle};
 
 use super::{Exit, fault::Fault};
 
-/// Heartbeat: an actor answers it if it still handles its mailbox.
+/// Heartbeat. An actor answers if it still handles its mailbox.
 #[derive(Clone, Copy, Debug, Default, Message)]
 #[rtype(result = "()")]
 pub struct Heartbeat(pub Fault);
 
-/// Starts an actor with a handle that reports its end, including panics. actix's own `start` hides the end, and its
+/// Starts an actor with a handle that reports its end, including panics. The `start` of actix hides the end, and its
 /// `Supervisor` does not restart after a panic.
 pub(crate) fn spawn<A: Actor<Context = Context<A>>>(actor: A) -> (Addr<A>, JoinHandle<()>) {
     let ctx = Context::new();

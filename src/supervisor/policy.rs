@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::SupervisorConfig;
 use crate::backoff::Backoff;
 
-/// Time in which failures count together.
+/// Period in which failures are counted together.
 pub(super) const DEGRADED_WINDOW: Duration = Duration::from_mins(5);
 /// Maximum number of stored failures, however short the backoff is.
 const FAILURES_MAX: usize = 1_000;

@@ -90,7 +90,7 @@ impl FakeApiServer {
         self.act(|server| server.list_failures.push_back(failure));
     }
 
-    /// Delays the answers of lists while `hold`.
+    /// Delays the answers of lists, until it is called with `false`.
     pub(crate) fn hold_lists(&self, hold: bool) {
         self.act(|server| server.hold_lists = hold);
     }

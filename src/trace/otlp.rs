@@ -160,8 +160,8 @@ impl Span {
         span
     }
 
-    /// Begins the span of a delivery. Its events have these sequences, in order, or are a batch that another handler
-    /// gave up.
+    /// Begins the span of a delivery of events with these sequences, in order. `given_up` is set if another handler gave up
+    /// the events: the span of its delivery.
     pub(crate) fn of_delivery(
         handler: &str,
         given_up: Option<TraceContext>,

@@ -136,7 +136,7 @@ fn non_utf8_variables_are_refused_by_name() {
     assert_eq!(errors.to_string(), expected);
     let deep = format!("DELTABUS{}", "__A".repeat(10_000));
     let errors = Config::load(&[&file], [(deep.into(), "1".into())]).unwrap_err();
-    assert!(errors.to_string().ends_with(": too many keys: expected at most 16 between `__`"));
+    assert!(errors.to_string().ends_with(": too many keys: expected at most 16, separated by `__`"));
 }
 
 /// Loads a configuration of many parts; `part` gets its number and their total. Returns the errors, and asserts that the
@@ -296,7 +296,7 @@ fn mistakes_in_environment_variables_name_the_variable() {
     );
     check(
         &[("DELTABUS__LOG", "x"), ("DELTABUS__LOG__LEVEL", "info")],
-        "environment variable DELTABUS__LOG: log: sets a value of which DELTABUS__LOG__LEVEL sets a part: expected one of the two",
+        "environment variable DELTABUS__LOG: log: conflicts with DELTABUS__LOG__LEVEL, which sets a part of the same value: expected only one of them",
     );
 }
 
@@ -392,7 +392,7 @@ fn odd_configuration_causes_warnings() {
         MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nmode = \"metadata\"\nindex = [\"spec.nodeName\", \"owner\"]");
     check(&metadata, "a:4:10: resources.pods.index[0]: with mode = \"metadata\" no object has `spec.nodeName`");
     let no_digests = format!("[redact]\nsecrets = \"drop\"\nhmac_key = {{ env = \"K\" }}\n{MINIMAL}");
-    check(&no_digests, "a:3:1: redact.hmac_key: has no effect: digests replace no values");
+    check(&no_digests, "a:3:1: redact.hmac_key: has no effect: no values are replaced by digests");
     let of_nothing = format!("[redact]\npaths = [{{ path = \"data\", resources = [\"node*\"] }}]\n{MINIMAL}");
     check(&of_nothing, "redact.paths[0].resources[0]: \"node*\" matches no entry of [resources]");
     let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"\nresync = \"1h\"");
@@ -452,7 +452,7 @@ fn non_loopback_address_needs_token_and_certificate() {
     check(TLS, "");
     check("listen = \"\"\nprobe_listen = \"0.0.0.0:8081\"", "");
     check(&format!("listen = \"0.0.0.0:8080\"\n{TOKEN}\n{TLS}"), "");
-    let open = "can be reached from other machines, and anyone there could read everything: expected";
+    let open = "can be reached from other machines, and any client could read everything: expected";
     check(
         "listen = \"192.168.0.1:8080\"",
         &format!(
@@ -472,7 +472,7 @@ fn non_loopback_address_needs_token_and_certificate() {
     );
     check(
         "auth = \"token\"",
-        "a:7:8: http.auth: no client could get in: expected `token` too, such as { file = \
+        "a:7:8: http.auth: no client could authenticate: expected `token` too, such as { file = \
          \"/run/secrets/deltabus/token\" }",
     );
     check("token = { env = \"T\" }", "a:7:1: http.token: has no effect: expected auth = \"token\" too, or no token");

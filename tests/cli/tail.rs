@@ -148,7 +148,7 @@ fn tail_without_engine_and_cluster_suggests_a_fix() {
     assert!(said.contains("no engine listens at http://127.0.0.1:9"), "{said}");
     let (code, said) = run(&["--engine", "http://127.0.0.1:9", "-c", "config.toml"]);
     assert_eq!(code, Some(1));
-    assert!(said.contains("leave --engine out: -c FILE alone watches"), "{said}");
+    assert!(said.contains("omit --engine: -c FILE alone watches"), "{said}");
 }
 
 #[test]

@@ -108,10 +108,10 @@ fn wildcards_are_counted_and_useless_options_warned() {
         "note: v.toml:2:15: resources.all.match[1]: the engine will wait for \"*.acme.io\": the server serves no type in the group acme.io",
         "warning: v.toml:3:22: resources.all.exclude[1]: \"gadgets\" excludes nothing: `match` selects no such type now\n",
         "warning: v.toml:6:12: resources.apps.exclude[0]: \"*.batch\" excludes nothing",
-        "warning: v.toml:9:14: resources.nodes.namespaces: no type of this entry has namespaces: all their objects are shown\n",
-        "warning: v.toml:10:22: resources.nodes.namespace_selector: no type of this entry has namespaces",
-        "note: v.toml:13:14: resources.some.namespaces: all objects are shown of types without namespaces: customresourcedefinitions.apiextensions.k8s.io\n",
-        "note: v.toml:12:32: resources.some.match[3]: \"*.coordination.k8s.io\" selects no type now: closer patterns select all its types\n",
+        "warning: v.toml:9:14: resources.nodes.namespaces: has no effect: no type of this entry has namespaces\n",
+        "warning: v.toml:10:22: resources.nodes.namespace_selector: has no effect: no type of this entry has namespaces",
+        "note: v.toml:13:14: resources.some.namespaces: has no effect on types without namespaces: customresourcedefinitions.apiextensions.k8s.io\n",
+        "note: v.toml:12:32: resources.some.match[3]: \"*.coordination.k8s.io\" selects no type now: more specific patterns select all its types\n",
     ] {
         assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
     }
@@ -142,8 +142,9 @@ fn missing_access_review_leaves_rights_unknown() {
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains(" unknown "), "{stdout}");
     assert!(
-        stderr
-            .contains("cannot check the rights to list and watch it: the server does not report what a user may do\n"),
+        stderr.contains(
+            "cannot check the rights to list and watch types: the server does not report what a user may do\n"
+        ),
         "{stderr}"
     );
 }

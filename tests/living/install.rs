@@ -243,7 +243,7 @@ fn each_verb_is_needed(cluster: &LivingCluster, pod: &Pod, token: &str, dir: &Pa
                     })
                 });
             } else {
-                engine.wait_for_log("the namespace kube-system may not be read");
+                engine.wait_for_log("no right to read the namespace kube-system");
             }
             assert!(engine.terminate().success());
             count += 1;

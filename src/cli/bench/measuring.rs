@@ -81,7 +81,7 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     let (reads, _): (_, f64) = engine.ask(&EngineOrder::Read { by_key_only: false }, "reads").await?;
     server.flood();
     tokio::time::sleep(FLOOD_BEGINS).await;
-    let reads_beside_writer = engine.ask(&EngineOrder::Read { by_key_only: true }, "reads beside a writer").await?;
+    let reads_beside_writer = engine.ask(&EngineOrder::Read { by_key_only: true }, "reads during writes").await?;
     Ok(Run {
         object_bytes: generator.object_bytes() as u64,
         synced,
@@ -102,7 +102,7 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> 
     let mut engine = EngineProcess::start(&options, progress)?;
     let synced = engine.result("sync").await?;
     let follow = EngineOrder::Follow(u64::try_from(args.within.as_millis())?);
-    let events = engine.ask(&follow, "events as they come").await?;
+    let events = engine.ask(&follow, "live events").await?;
     let (reads, _): (_, f64) = engine.ask(&EngineOrder::Read { by_key_only: false }, "reads").await?;
     Ok(Run { synced, events, reads, ..Run::default() })
 }

@@ -33,7 +33,7 @@ impl Template {
         while let Some(open) = rest.find('{') {
             parts.push(Part::Text(rest[..open].to_owned()));
             let block = &rest[open..];
-            let end = closing(block, ['{', '}']).with_context(|| format!("a '}}' is missing behind {block:?}"))?;
+            let end = closing(block, ['{', '}']).with_context(|| format!("a '}}' is missing after {block:?}"))?;
             let inner = block[1..end].trim();
             rest = &block[end + 1..];
             if let Some(path) = inner.strip_prefix("range ") {

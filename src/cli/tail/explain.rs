@@ -190,7 +190,7 @@ mod tests {
         };
         let mut late = event(Some("1"), "2");
         late["cause"] = "downtime".into();
-        let why = "  out  not sent: `catch_up`: changes from a time without an engine are left out\n";
+        let why = "  out  not sent: `catch_up`: changes made while no engine ran are left out\n";
         assert_eq!(explained_by(&config(""), "updated", &late), why);
         let on = "  out  not sent: `on` does not include \"updated\"\n";
         assert_eq!(explained_by(&config("on = [\"added\"]"), "updated", &late), on);

@@ -10,9 +10,9 @@ use crate::{
     rules::{Rules, RulesOptions},
 };
 
-/// Objects that are read of each type.
+/// Maximum number of objects to read for each type.
 const SAMPLE: usize = 100;
-/// Types that are read, where the events of all types are shown.
+/// Maximum number of types to read if the events of all types are shown.
 const TYPES_MAX: usize = 20;
 
 /// Compares the fields that the expression reads with cached objects of the types. Errors are ignored: the engine reports its own.

@@ -18,7 +18,7 @@ use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
 /// Interval of checks whether the types of the API server are known.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Default selection: all types except those that are noise to people.
+/// Default selection: all types except those that change too often to be read.
 const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
 
 /// Returns the configuration of an engine that watches some types, or all. Of a given configuration, it keeps only the

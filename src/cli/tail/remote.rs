@@ -12,8 +12,8 @@ use crate::cli::{
     report,
 };
 
-/// Silence after which the stream is opened again. By default, an engine sends a heartbeat every fifteen seconds. If its
-/// interval is longer than this, the stream is opened again now and then, which is harmless.
+/// Silence after which the stream is opened again. By default, an engine sends a heartbeat every fifteen seconds. An engine
+/// with a longer interval than this constant causes unnecessary reconnects, which are harmless.
 const SILENCE: Duration = Duration::from_secs(90);
 /// Delays in milliseconds between attempts to connect again.
 const AGAIN: [u64; 4] = [200, 500, 1_000, 2_000];

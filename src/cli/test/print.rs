@@ -17,7 +17,7 @@ const FAILED: Style = AnsiColor::Red.on_default().bold();
 const NAME: Style = Style::new().bold();
 const EVENT: Style = Style::new().dimmed();
 
-/// Returns the number of events that a handler is sent for all objects.
+/// Returns the number of events that are sent to a handler for all objects.
 fn sent(report: &DryReport, handler: &str) -> usize {
     report.objects.iter().filter_map(|object| object.handlers.get(handler)).map(|outcome| outcome.sent.len()).sum()
 }
@@ -111,7 +111,7 @@ pub(super) fn objects_json(report: &DryReport) -> String {
     out
 }
 
-/// Describes what a handler is sent, and why the rest is not sent.
+/// Describes the events that are sent to a handler, and the reasons for not sending others.
 fn reasons(outcome: &DryOutcome) -> Vec<String> {
     let sent = match outcome.sent.len() {
         0 => None,

@@ -62,8 +62,8 @@ pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType
     }
     let all: Vec<_> = wanted.into_iter().map(|entry| WantedEntry { exclude: Vec::new(), ..entry }).collect();
     Err(match owned_by(&all).into_iter().next() {
-        Some(entry) => format!("`exclude` of [resources.{entry}] has {}", resource.qualified_name()),
-        None => format!("no entry of [resources] has {resource} ({})", resource.api_version()),
+        Some(entry) => format!("`exclude` of [resources.{entry}] matches {}", resource.qualified_name()),
+        None => format!("no entry of [resources] selects {resource} ({})", resource.api_version()),
     })
 }
 
@@ -115,7 +115,7 @@ impl Door {
         Ok(Self { info: Arc::new(spec.info()), spec, options })
     }
 
-    /// Returns the changes when the second state replaces the first one, which is cached if it is given.
+    /// Returns the changes when `new` replaces `old` in the cache. Without `old`, the cache is empty before.
     ///
     /// # Errors
     /// Returns the reason if there are none.
@@ -144,7 +144,7 @@ impl Door {
         };
         let changes: Vec<_> = events.into_iter().flat_map(|event| cache.apply(event)).collect();
         match &changes[..] {
-            [] => Err(format!("the annotation {IGNORE_ANNOTATION} hides it")), // before and after
+            [] => Err(format!("the annotation {IGNORE_ANNOTATION} hides the object")), // in each state
             [Change::Unchanged { .. }] => Err(UNCHANGED.to_owned()),
             [Change::Refreshed { .. }] => {
                 Err(format!("`ignore_changes` of [resources.{}] covers every difference", self.spec.entry))
@@ -153,7 +153,7 @@ impl Door {
         }
     }
 
-    /// Checks whether the selectors match an object, like the server.
+    /// Checks, like the server, that the selectors match an object.
     fn selects(&self, state: &DryState) -> Result<(), String> {
         let scope = &self.options.scope;
         let object = Object::from_json(state.value.to_string().as_bytes()).map_err(|error| error.to_string())?;
@@ -164,7 +164,7 @@ impl Door {
             (false, _) => "labels",
             (true, false) => "fields",
         };
-        Err(format!("`{option}` of [resources.{}] does not select it", self.spec.entry))
+        Err(format!("`{option}` of [resources.{}] does not select the object", self.spec.entry))
     }
 
     /// Decodes an object as the server sends it, and passes it through the gate.
@@ -197,8 +197,8 @@ impl Door {
     }
 }
 
-/// Returns the object that a server reports for a deletion, or for an object that a selector no longer matches: the last
-/// state that was sent, with the version of the change.
+/// Returns the object that a server reports when an object is deleted or no longer selected. It is the last state that the
+/// server has sent, with the version of the change.
 fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
     let mut last = old.value.clone();
     if let Some(new) = new {

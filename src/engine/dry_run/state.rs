@@ -1,4 +1,4 @@
-//! States of objects in files: which two belong to one object, and which values an API server would add.
+//! States of objects in files: pairs of states of one object, and values that an API server would add.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::discovery::ObjectType;
 
-/// Namespace of an object that names none, as for kubectl.
+/// Default for a namespaced object without a namespace, as in kubectl.
 const NAMESPACE_DEFAULT: &str = "default";
 const VERSION: &str = "resourceVersion";
 
@@ -66,7 +66,7 @@ impl DryState {
         !self.key.namespace.is_empty()
     }
 
-    /// Fills in the default namespace if the object names none; only for namespaced types.
+    /// Sets the default namespace if the object has none. Call it only for namespaced types.
     pub(super) fn complete_namespace(&mut self) {
         if !self.has_namespace() {
             NAMESPACE_DEFAULT.clone_into(&mut self.key.namespace);
@@ -110,7 +110,7 @@ impl DryState {
 }
 
 impl Pair {
-    /// Pairs the states of each object; their namespaces are filled in.
+    /// Pairs the states of each object. Their namespaces must be filled in before.
     ///
     /// # Errors
     /// Fails if one side has an object twice.
@@ -176,7 +176,7 @@ mod tests {
         DryState::new(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })).unwrap()
     }
 
-    /// Returns the namespaces, uids and versions of two states, completed.
+    /// Completes two states, and returns their namespaces, uids and versions.
     fn completed(old: Option<DryState>, new: Option<DryState>) -> Vec<String> {
         let [old, new] = [old, new].map(|state| {
             let mut states: Vec<DryState> = state.into_iter().collect();

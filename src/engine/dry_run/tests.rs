@@ -107,12 +107,15 @@ fn hidden_object_names_its_entry_and_reason() {
     let entry = |more: &str| format!("{PODS}{more}\n{OUT}");
     let (old, new) = ([pod("Pending")], [pod("Running")]);
     let not = |config: &str, why: &str| check(config, &old, &new, &[why]);
-    not(&format!("[resources.a]\nmatch = [\"nodes\"]\n{OUT}"), "no entry of [resources] has pods (v1)");
-    not(&format!("[resources.a]\nmatch = [\"*\"]\nexclude = [\"po\"]\n{OUT}"), "`exclude` of [resources.a] has pods");
+    not(&format!("[resources.a]\nmatch = [\"nodes\"]\n{OUT}"), "no entry of [resources] selects pods (v1)");
+    not(
+        &format!("[resources.a]\nmatch = [\"*\"]\nexclude = [\"po\"]\n{OUT}"),
+        "`exclude` of [resources.a] matches pods",
+    );
     not(&entry("namespaces = [\"prod\"]"), "`namespaces` of [resources.pods] leaves out shop");
     not(&entry("namespaces = [\"*\", \"!sh*\"]"), "`namespaces` of [resources.pods] leaves out shop");
-    not(&entry("labels = \"app=db\""), "`labels` of [resources.pods] does not select it");
-    not(&entry("fields = \"spec.nodeName=n2\""), "`fields` of [resources.pods] does not select it");
+    not(&entry("labels = \"app=db\""), "`labels` of [resources.pods] does not select the object");
+    not(&entry("fields = \"spec.nodeName=n2\""), "`fields` of [resources.pods] does not select the object");
     not(&entry("ignore_changes = [\"status\"]"), "`ignore_changes` of [resources.pods] covers every difference");
     not(
         &entry("namespace_selector = \"team=a\""),
@@ -148,7 +151,7 @@ fn selection_changes_are_added_and_removed_events() {
     check(&config, std::slice::from_ref(&pending), std::slice::from_ref(&running), &["added"]);
     check(&config, std::slice::from_ref(&running), std::slice::from_ref(&pending), &["removed"]);
     check(&config, &[running], &[], &["removed"]);
-    check(&config, &[pending], &[], &["`fields` of [resources.pods] does not select it"]);
+    check(&config, &[pending], &[], &["`fields` of [resources.pods] does not select the object"]);
 }
 
 #[test]
@@ -157,9 +160,9 @@ fn opted_out_object_is_removed_and_comes_back() {
     let mut hidden = pod("Running");
     hidden["metadata"]["annotations"] = json!({ "deltabus.dev/ignore": "true" });
     let (shown, hidden) = ([pod("Running")], [hidden]);
-    check(&config, &[], &hidden, &["the annotation deltabus.dev/ignore hides it"]);
-    check(&config, &hidden, &hidden, &["the annotation deltabus.dev/ignore hides it"]);
-    check(&config, &hidden, &[], &["the annotation deltabus.dev/ignore hides it"]);
+    check(&config, &[], &hidden, &["the annotation deltabus.dev/ignore hides the object"]);
+    check(&config, &hidden, &hidden, &["the annotation deltabus.dev/ignore hides the object"]);
+    check(&config, &hidden, &[], &["the annotation deltabus.dev/ignore hides the object"]);
     check(&config, &shown, &hidden, &["removed"]);
     check(&config, &hidden, &shown, &["added"]);
 }

@@ -20,8 +20,8 @@ const ZSTD_LEVEL: i32 = 3;
 /// Suffix of a file whose compression has not ended.
 const HALF: &str = ".zst.part";
 
-/// Thread that compresses and removes rotated files, if there is such work; and the queue of the paths of current files.
-/// One waiting path is enough, as it stands for all others.
+/// Thread that compresses and removes rotated files, and its queue of paths of current files. `None` without rotation.
+/// One queued path is enough, because the thread then handles all rotated files of the directory.
 pub(super) struct Rotated(Option<(Sender<PathBuf>, JoinHandle<()>)>);
 
 impl Rotated {

@@ -35,11 +35,11 @@ use crate::{
     secret::ExposeSecret as _,
 };
 
-/// Timeout of a request for the topics of a broker.
+/// Timeout of a request for the metadata of a topic.
 const METADATA_WAIT: Duration = Duration::from_secs(3);
 
-/// A client of one cluster. It reconnects to its brokers by itself. If closing it may take time, that happens on
-/// another thread.
+/// A client of one cluster. It reconnects to its brokers by itself. In an async runtime, another thread closes it,
+/// because closing may block.
 pub(super) struct Client {
     producer: Option<ThreadedProducer<Reporter>>,
     /// Topics that did not exist at the last write.
@@ -116,7 +116,7 @@ impl Client {
         self.trouble().borrow().stops
     }
 
-    /// Waits until nothing makes progress, after this number of such errors. Returns the reason.
+    /// Waits for the next error that stops all progress; `stops` is the number of earlier ones. Returns the reason.
     pub(super) async fn stopped(&self, stops: u64) -> String {
         match self.trouble().subscribe().wait_for(|trouble| trouble.stops != stops).await {
             Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
@@ -134,7 +134,7 @@ impl Client {
         self.trouble().borrow().is_over
     }
 
-    /// Drops messages that are not sent or not acknowledged. If they are not stored yet, they probably never will be.
+    /// Drops all messages that are not acknowledged. Brokers may still store those that were already sent.
     pub(super) fn give_up(&self) {
         self.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
@@ -245,7 +245,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
         config.set(key, value);
     }
     if !options.idempotent {
-        config.set("max.in.flight.requests.per.connection", "1"); // else a repetition could overtake
+        config.set("max.in.flight.requests.per.connection", "1"); // else later messages could overtake a repeated one
     }
     let protocol = match (&options.sasl, &options.tls) {
         (None, None) => "plaintext",

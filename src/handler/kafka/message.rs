@@ -149,7 +149,7 @@ mod tests {
     fn message(mode: ContentMode, change: Change, form: Form) -> Message {
         let writer = writer("prod", "k8s.{resource}", mode);
         let mut message = Message::default();
-        // The previous content leaves no trace.
+        // No previous content may remain in the message.
         for change in [updated("before", "v", 8, 9), deleted("before", "v", 9), change] {
             writer.write(&event(unit("", "pods", "Pod"), change), form, &mut message).unwrap();
         }

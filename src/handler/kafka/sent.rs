@@ -1,4 +1,4 @@
-//! Messages that the client has without an answer yet, and stored messages of batches that are not complete.
+//! Messages that wait for the broker's answer, and stored messages of incomplete batches.
 //!
 //! The client keeps a message until the broker has stored it, across connections, and thus keeps the order of each
 //! partition. An attempt that times out leaves its messages with the client, and the next attempt waits for the same
@@ -17,7 +17,7 @@ use crate::{
     notification::Event,
 };
 
-/// Number of remembered messages above which those that have an answer are forgotten.
+/// Number of remembered messages at which all messages with an answer are forgotten.
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Result of a message: stored, or the reason of the failure.

@@ -42,7 +42,7 @@ pub struct NatsHandler {
     memory: Memory,
     /// The connection. It is never replaced: unsent messages of an old connection could overtake those of a new one.
     link: OnceCell<Link>,
-    /// The stream after it was checked.
+    /// The checked stream; `None` before the check.
     stream: Mutex<Option<Arc<Stream>>>,
 }
 
@@ -131,7 +131,7 @@ impl SendAttempt<'_> {
         // By now the server has accepted or refused each message.
         let refused = watch.all_refused();
         let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
-        // In a stream, each acknowledgement is noted.
+        // With a stream, `store` notes each acknowledgement.
         if stream.is_none() && sent.is_ok() && !subjects.iter().all(|subject| is_refused(&subject)) {
             self.link.note_taken();
         }
@@ -176,7 +176,7 @@ impl SendAttempt<'_> {
             }
             let published = self.publish(message, expected, watch).await;
             match &published {
-                // The sequence of a duplicate is its stored position, which may not be the last one.
+                // The sequence of a duplicate is that of the stored copy, which may not be the subject's last message.
                 Ok(Some(ack)) if is_conditional && !ack.duplicate => memory.remember(&subject, ack.sequence),
                 Ok(Some(_)) if !is_conditional => {}
                 _ => memory.forget(&subject),

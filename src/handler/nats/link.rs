@@ -43,7 +43,8 @@ pub(super) struct Link {
     pub(super) context: Context,
     state: Arc<watch::Sender<State>>,
     servers: String,
-    /// Number of the last connection on which the server accepted a message: the user may publish to some subject.
+    /// Number of the last connection on which the server accepted a message, so the user may publish to at least one
+    /// subject.
     taken_over: AtomicU64,
 }
 
@@ -59,7 +60,7 @@ struct State {
     /// Number of errors about other missing rights, which block the handler, and the last of these errors.
     bars: u64,
     barred: Option<Arc<str>>,
-    /// Round trips that ended in a refusal, which also counts as an answer.
+    /// Number of round trips that ended in a refusal, which also counts as an answer.
     trips: u64,
     /// Reason why there is no connection.
     trouble: Option<Arc<str>>,
@@ -204,7 +205,7 @@ impl Link {
     }
 }
 
-/// Watch on the connection, from a moment on.
+/// Watch on the connection, from the start of an attempt.
 pub(super) struct Watch {
     state: watch::Receiver<State>,
     drops: u64,
@@ -229,7 +230,7 @@ impl Watch {
     pub(super) async fn refused(&self, subject: &str) {
         let is_refused = |state: &State| state.refused_after(self.refusals).any(|refused| refused == subject);
         if self.state.clone().wait_for(is_refused).await.is_err() {
-            std::future::pending::<()>().await; // the link was dropped, and so is the caller
+            std::future::pending::<()>().await; // the link was dropped; the caller is dropped with it
         }
     }
 

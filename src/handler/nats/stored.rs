@@ -29,8 +29,8 @@ const SEARCH_BATCH: usize = 500;
 
 /// State of a stream that is kept between batches.
 pub(super) struct Memory {
-    /// Last sequences by the hash of their subject. Two subjects with the same hash share one. The server then refuses a
-    /// message with the wrong sequence, and the caller checks the stored messages.
+    /// Last sequences by the hash of their subject. Two subjects with the same hash share an entry. The server then
+    /// refuses a message with the wrong sequence, and the caller checks the stored messages.
     lasts: Mutex<HashMap<u64, u64, RandomState>>,
     searches: Semaphore,
 }
@@ -65,7 +65,7 @@ impl Memory {
         lasts.remove(&key);
     }
 
-    /// Checks if a message is stored, as the last message of its subject or earlier. Returns `None` if it is; otherwise
+    /// Checks whether a message is stored, as the last message of its subject or earlier. Returns `None` if it is; otherwise
     /// the last sequence of its subject, 0 if there is none.
     pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Option<u64>, HandlerError> {
         let subject = sought.subject.as_str();

@@ -11,7 +11,7 @@ use async_nats::jetstream::{
 use super::{ExpectLast, JetStreamOptions, wildcard};
 use crate::handler::HandlerError;
 
-/// Creates the stream, or checks the existing one. `wildcard` are the subjects of the handler.
+/// Creates the stream, or checks the existing one. `wildcard` matches all subjects of the handler.
 pub(super) async fn open(
     context: &Context,
     options: &JetStreamOptions,
@@ -139,7 +139,7 @@ fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Resul
     Ok((!missing.is_empty()).then(|| format!("subjects: {:?} cover only a part of {missing:?}", found.subjects)))
 }
 
-/// Compares with the stream that would have been created. Returns the harmless differences.
+/// Compares the existing stream with the options. Returns the harmless differences.
 fn as_asked(found: &Config, options: &JetStreamOptions) -> Result<Vec<String>, String> {
     // Zero keeps messages for ever.
     let for_ever = |age: Duration| if age.is_zero() { Duration::MAX } else { age };

@@ -14,12 +14,12 @@ use crate::handler::HandlerError;
 pub(super) struct Answer<'a> {
     pub(super) status: StatusCode,
     pub(super) headers: &'a HeaderMap,
-    /// Beginning of the body, without control characters and secrets.
+    /// Beginning of the body, without control characters. It may contain secrets.
     pub(super) text: &'a str,
 }
 
 /// Returns the result of a delivery. Only statuses in `reject` reject an event; `now` is used for a date in the answer.
-/// `at` adds the receiver to the text of an error.
+/// `at` adds the receiver to the text of an error, and hides secrets.
 pub(super) fn verdict(
     answer: &Answer<'_>,
     reject: &[StatusCode],

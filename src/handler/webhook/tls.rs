@@ -85,7 +85,7 @@ pub(super) fn nobody() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
 
-/// Uses the only crypto provider of this program, which is also used for the API server.
+/// Uses the crypto provider of the connection to the API server.
 fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

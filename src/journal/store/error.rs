@@ -131,7 +131,7 @@ impl fmt::Display for StoreError {
             ),
             Fault::Failed => write!(
                 f,
-                "the state in {dir} takes no writes because an earlier one failed; it is reopened automatically"
+                "the state in {dir} accepts no writes because an earlier write failed; it is reopened automatically"
             ),
             Fault::Closed => write!(f, "the state in {dir} is closed"),
             Fault::Io(source) => match source.kind() {

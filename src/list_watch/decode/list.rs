@@ -1,4 +1,4 @@
-//! The body of a list.
+//! Decoder of the body of a list.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// A decoder that reads a list item by item as it arrives. It holds at most one undecoded item.
 ///
-/// Keys may come in any order. Items without `apiVersion` and `kind` get the plan's. The decoder counts an item as
+/// Keys may come in any order. Items without `apiVersion` and `kind` get those of the plan. The decoder counts an item as
 /// rejected if it has another type, has no name (K-4), or is nested too deeply. Any other error fails the whole
 /// page: an unreadable list must never cause deletions.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Token {
 
 impl ListDecoder {
     /// Creates a decoder of a list with items of type `served`; `plan` builds the objects, and has their type. See
-    /// [`WatchDecoder::new`](super::WatchDecoder::new). The list fails if an item, or its own metadata, is longer than
+    /// [`WatchDecoder::new`](super::WatchDecoder::new). The list fails if an item, or the metadata of the list, is longer than
     /// `item_bytes_max` (at most 2 GiB).
     pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, item_bytes_max: usize) -> Self {
         Self {

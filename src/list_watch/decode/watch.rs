@@ -20,8 +20,8 @@ use crate::{
 ///
 /// - A document whose object has another type than the served one is [`WatchEvent::Skipped`].
 /// - After [`WatchEvent::Undecodable`] or an error, the decoder reads no more bytes.
-/// - An incomplete document at the end of the stream is ignored, because that is a normal end. If it is malformed
-///   before a line break, it is [`WatchEvent::Undecodable`] as soon as a chunk ends within it.
+/// - An incomplete document at the end of the stream is ignored, because that is a normal end. A document that is
+///   malformed before a line break is [`WatchEvent::Undecodable`] as soon as a chunk ends within the document.
 #[derive(Debug)]
 pub struct WatchDecoder {
     reader: Reader,

@@ -98,7 +98,7 @@ pub enum AccessError {
     },
 }
 
-/// Environment of the process that locates the cluster.
+/// Parts of the process's environment that locate the cluster.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     kubeconfig: Option<OsString>,
@@ -192,7 +192,7 @@ impl ClusterAccess {
             return Err(AccessError::ServerUrl(config.cluster_url.to_string()));
         }
         let proxy = config.proxy_url.take();
-        // The reflector retries, and shows it. It also has the idle deadline of streams, which live for minutes.
+        // The reflector makes and shows the retries. It also has the idle deadline of streams, which stay open for minutes.
         config.default_retry = false;
         config.read_timeout = None;
         config.disable_compression = true;

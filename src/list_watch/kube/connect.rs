@@ -22,7 +22,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// Lifetime of an unused connection. Load balancers keep theirs longer, so few requests meet a closed connection.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Size of one socket read. Once the first list has filled it, a connection keeps this buffer while its watch lives.
+/// Maximum size of a connection's read buffer. Once a list has filled the buffer, the connection keeps it during the watch.
 /// Hyper's default of 400 KiB would be most of the memory of a type.
 const READ_BUFFER: usize = 64 << 10;
 

@@ -84,7 +84,7 @@ async fn within<T>(timeout: Duration, answer: impl Future<Output = Result<T, Fai
     tokio::time::timeout(timeout, answer).await.map_err(silent)?
 }
 
-/// `299 agent "text"` → `text`.
+/// Returns the text of a warning: `299 agent "text"` → `text`.
 fn warning_text(value: &str) -> String {
     let quoted = value.splitn(3, ' ').nth(2).unwrap_or(value);
     quoted.trim_matches('"').replace("\\\\", "\\").replace("\\\"", "\"")

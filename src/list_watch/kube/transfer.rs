@@ -14,8 +14,8 @@ use crate::list_watch::{
     decode::{ListDecoder, WatchDecoder, decode_status},
 };
 
-/// Maximum size of a batch, even if more has arrived: it bounds latency and memory under load. A batch
-/// has at least one event, which may be larger; only `[kube] max_frame` bounds it.
+/// Maximum size of a batch, even if more has arrived. It limits latency and memory under load. A single event may be
+/// larger: only `[kube] max_frame` limits it.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 const BATCH_EVENTS_MAX: usize = 4096;
 
@@ -81,7 +81,7 @@ impl Batches {
                 break;
             } else {
                 // The connection's task runs on this thread and hands over one chunk at a time. Yield, so that it can
-                // hand over the next one. The body is drained only if it is still empty after that.
+                // hand over the next one. The body counts as empty only if it is still empty after that.
                 is_dry = true;
                 tokio::task::yield_now().await;
                 continue;
@@ -157,7 +157,7 @@ async fn next_chunk(body: &mut Body) -> Option<Result<Bytes, Failure>> {
     }
 }
 
-/// Limits a future to `idle`. Silence is not repeated: it has already taken longer than ten repeats would.
+/// Limits a future to `idle`. The GET is not repeated after a timeout, because `idle` is already a long wait.
 async fn within<T>(idle: Duration, future: impl Future<Output = T>) -> Result<T, Attempt> {
     tokio::time::timeout(idle, future).await.map_err(|_| Attempt {
         failure: Failure::Disconnected(format!("no byte from the server for {idle:?}")),

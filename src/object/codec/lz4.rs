@@ -49,7 +49,7 @@ pub(super) fn pack(room: &mut Vec<u8>, json: &[u8], content: Option<&Content>) {
     room[..CHECK_BYTES].copy_from_slice(&check);
 }
 
-/// Checks that [`pack`] made this from `len` bytes with the same content.
+/// Checks that `packed` is the output of [`pack`] for `len` bytes, with the same content.
 pub(super) fn verify(packed: &[u8], len: usize, content: Option<&Content>) -> Result<(), CodecError> {
     let (noted, block) = packed.split_first_chunk().ok_or(CodecError::Unpack("it has no checksum"))?;
     if *noted == check(block, len, content) { Ok(()) } else { Err(CodecError::Unpack("its checksum is wrong")) }

@@ -17,7 +17,7 @@ pub(super) const SAMPLES_BYTES: usize = 256 << 10;
 /// Maximum size of one sample.
 const SAMPLE_BYTES: usize = 32 << 10;
 
-/// Sampler of objects, evenly distributed over the objects offered; also signals when a dictionary is due.
+/// Sampler that keeps evenly distributed samples of the offered objects, and signals when a dictionary is due.
 pub(super) struct Sampler {
     /// Bytes of JSON offered since the start.
     seen_bytes: u64,

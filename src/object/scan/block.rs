@@ -290,7 +290,8 @@ fn padded(tail: &[u8]) -> Block {
     block
 }
 
-/// Returns the bytes that follow an odd run of backslashes, and whether the first byte of the next block does.
+/// Returns a mask of the bytes that follow an odd run of backslashes. Also returns 1 if the first byte of the next
+/// block follows one, else 0.
 ///
 /// For a run that begins on an odd bit, the addition carries past its end. That distinguishes odd from even lengths without
 /// a loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).

@@ -30,7 +30,8 @@ impl PathTree {
         tree
     }
 
-    /// Removes `path` from the paths that end here. If only `[*]` leads to it, gives it a child of its own.
+    /// Removes the ends of paths at `path` and at its parents, so that its value is kept. A member that only `[*]`
+    /// selects gets its own child first.
     pub(crate) fn spare(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else {
             self.ends.clear();

@@ -38,7 +38,8 @@ impl Object {
     }
 
     /// Returns the scalars at a path as text: unescaped strings, numbers and booleans as written. `null`, objects and arrays
-    /// give nothing; a malformed object gives nothing at all. API servers write no repeated keys; the values of all count.
+    /// give nothing; a malformed object gives nothing at all. If a key is repeated, the values of all its members
+    /// count; API servers write no repeated keys.
     pub fn pluck(&self, path: &FieldPath) -> Vec<String> {
         Plucker::new(std::slice::from_ref(path)).pluck(&self.json()).pop().unwrap_or_default()
     }

@@ -139,8 +139,8 @@ impl Writer {
         }
     }
 
-    /// Writes this value with keys in any order. Some keys are repeated with another value first, unless a scan checks
-    /// that.
+    /// Writes this value with keys in any order. Some keys are first written with another value, except keys whose
+    /// values a scan checks.
     pub(crate) fn given(&mut self, value: &Value, out: &mut String) {
         match value {
             Value::String(text) => self.string(text, out),

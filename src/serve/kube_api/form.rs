@@ -15,7 +15,7 @@ pub(super) enum Form {
     Table(MetaVersion, Include),
 }
 
-/// `apiVersion` of a response in another form than that of the server.
+/// `apiVersion` of metadata and of tables.
 pub(super) type MetaVersion = &'static str;
 
 pub(super) const V1: MetaVersion = "meta.k8s.io/v1";
@@ -67,7 +67,7 @@ impl Form {
     }
 }
 
-/// Parses the parameters of a range: the kind to convert to, or an empty text, and its version.
+/// Parses the parameters of a range. Returns the requested kind (empty for whole objects) and its version.
 fn of_range([name, group, version]: [Option<&str>; 3]) -> Option<(&str, MetaVersion)> {
     let Some(name) = name else { return Some(("", V1)) };
     let version = match (group, version) {

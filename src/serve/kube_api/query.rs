@@ -45,8 +45,8 @@ impl<'a> Target<'a> {
         Some(Self { group, version, plural, namespace, name, subresource })
     }
 
-    /// Returns true if the cache has the path for the type: a namespace requires a namespaced type, and an object of such a type
-    /// requires a namespace. Subresources are not cached.
+    /// Returns true if the path is valid for the type. Only a namespaced type may have a namespace, and its objects need a
+    /// namespace. Returns false for subresources, because they are not cached.
     pub(super) fn fits(&self, resource: &ResourceType) -> bool {
         let fits_scope = match self.namespace {
             Some(_) => resource.namespaced,
@@ -133,7 +133,7 @@ fn parse_limit(text: &str) -> Result<Option<usize>, ApiError> {
 
 fn parse_unit(text: &str) -> Result<UnitId, ApiError> {
     let invalid =
-        |_| ApiError::bad_request(format!("unit: Invalid value: {text:?}: expected a number of /v1/resources"));
+        |_| ApiError::bad_request(format!("unit: Invalid value: {text:?}: expected a `unit` of /v1/resources"));
     text.parse().map(UnitId).map_err(invalid)
 }
 

@@ -16,7 +16,7 @@ const CREATE_ONLY: [(&str, &str, &str); 4] = [
     ("authentication.k8s.io", "TokenReview", "tokenreviews"),
 ];
 
-/// Returns the types in discovery.
+/// Returns the types for the discovery documents.
 pub(super) fn served(store: &SimulatorStore) -> Vec<DiscoveredType> {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     let of_store = store.types().map(|(id, info)| {
@@ -46,7 +46,7 @@ pub(super) fn openapi(store: &SimulatorStore, path: &str) -> Option<Value> {
         let url = |root: String| (root.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{root}")}));
         return Some(json!({"paths": resources.map(root).map(url).collect::<Map<_, _>>()}));
     };
-    // It declares server-side field validation, so that kubectl does not validate.
+    // The document declares server-side field validation, so that kubectl does not validate.
     let operation = |resource: &ResourceType| {
         let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
         let operation = json!({

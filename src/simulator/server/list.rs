@@ -75,7 +75,7 @@ fn query(ask: &Ask<'_>) -> Result<ListQuery, ApiError> {
     })
 }
 
-/// Reads a `resourceVersion`; `None` if it asks for no certain version.
+/// Parses a `resourceVersion`; `None` if it is empty or 0, which request no specific version.
 pub(super) fn parse_version(text: &str) -> Result<Option<u64>, ApiError> {
     if matches!(text, "" | "0") {
         return Ok(None);

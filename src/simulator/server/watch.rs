@@ -1,7 +1,7 @@
 //! Watches: a cursor into the history of a type, read at the client's speed.
 //!
-//! No events are queued for a slow client: it reads the store's history. It is disconnected when the history no longer
-//! reaches back to its cursor.
+//! No events are queued for a slow client, because its watch reads the store's history. The client is disconnected when
+//! the history no longer reaches back to the cursor.
 
 use std::{
     collections::VecDeque,
@@ -67,7 +67,7 @@ enum End {
     Stalled,
 }
 
-/// Opens a watch. As on the real server, an error of its version is sent as an ERROR event.
+/// Opens a watch. As on the real server, a version that cannot be served is reported in an ERROR event.
 pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     let mut selector = ask.selector()?;
     let Ask { shared, resets, call, target, id, info, faults } = ask;
@@ -262,7 +262,7 @@ impl Watch {
         self.end.is_some() || !changes.is_empty()
     }
 
-    /// Converts a change to the event that this watch sees, because objects enter and leave its selector.
+    /// Converts a change to an event of this watch: an object is added or deleted when it starts or stops matching the selector.
     fn judge(&self, change: &HistoryStep) -> Option<(HistoryKind, Arc<Stored>)> {
         let key = change.new.key().as_ref();
         if self.namespace.as_ref().is_some_and(|namespace| namespace != key.namespace) {

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::super::types::TypeInfo;
 
-/// Metadata that clients own: writes to it are recorded under their manager.
+/// Metadata that clients own: each write to it is recorded under the client's manager name.
 const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
 
-/// Records in `new` that `manager` wrote the fields that differ from `old`; nothing if they are equal.
+/// Records `manager` in `new` as the writer of all fields that differ from `old`. Does nothing if no field differs.
 ///
 /// A member of the object, or of its metadata, counts as one field. An earlier entry of the same manager is extended.
 pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str, status: bool, time: &str) {

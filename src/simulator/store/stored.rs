@@ -33,7 +33,7 @@ const TYPED_METADATA: [&str; 14] = [
 pub(crate) enum HistoryKind {
     Added,
     Modified,
-    /// The object was deleted; the state is its last one, with the deletion's version.
+    /// The object was deleted; the step has its last state, with the deletion's version.
     Deleted,
 }
 
@@ -49,7 +49,7 @@ pub struct RawObject {
 }
 
 impl RawObject {
-    /// Splits an object; the key comes from `metadata`. `None` unless it is an object with metadata.
+    /// Splits an object; the key comes from `metadata`. Returns `None` for a value without `metadata`.
     pub(crate) fn of_value(info: &TypeInfo, object: &Value) -> Option<Self> {
         let object = object.as_object()?;
         let metadata = object.get("metadata")?.as_object()?;
@@ -83,7 +83,7 @@ fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<
     names
 }
 
-/// One state of one object, as one allocation with its JSON.
+/// One state of one object, with its JSON in one buffer.
 #[derive(Debug)]
 pub struct Stored {
     key: ObjectKey,

@@ -203,7 +203,7 @@ impl SimulatorStore {
         Deletion::Waiting(self.put(id, HistoryKind::Modified, &object))
     }
 
-    /// Returns an object that has to exist.
+    /// Returns an object; 404 if it does not exist.
     pub(crate) fn present(&self, id: TypeId, key: &ObjectKey) -> Result<Arc<Stored>, ApiError> {
         let missing = || ApiError::not_found(&self.info(id).resource, key.as_ref().name);
         self.get(id, key).map(Arc::clone).ok_or_else(missing)
@@ -330,7 +330,7 @@ fn confine(info: &TypeInfo, old: &Value, object: &mut Value, part: Part) {
     }
 }
 
-/// Gives a map the member that another object has, or lacks.
+/// Copies a member of an object to a map, or removes it from the map if the object lacks it.
 fn copy(name: &str, from: &Value, to: &mut Map<String, Value>) {
     match from.get(name) {
         Some(value) => to.insert(name.to_owned(), value.clone()),
@@ -343,7 +343,7 @@ fn without_status(object: &Value) -> Vec<(&String, &Value)> {
     members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
 }
 
-/// Custom resources always have a generation.
+/// Returns true if the object has a generation, as every custom resource has.
 fn has_generation(info: &TypeInfo, object: &Value) -> bool {
     !info.typed || object.get("spec").is_some()
 }

@@ -78,7 +78,7 @@ impl Workload {
         gone(store, "pods", &pod.namespace, &pod.name)
     }
 
-    /// Writes an Event about a pod, and deletes the oldest one.
+    /// Writes an Event about a pod. Deletes the oldest Event if there are more than `EVENTS_KEPT`.
     pub(super) fn write_event(
         &mut self,
         store: &SharedStore,
@@ -98,7 +98,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Starts a pending pod, ends a job's pod and deletes it with its job, or changes the readiness of another pod.
+    /// Changes one pod: starts a pending pod, ends a job's pod, deletes an ended pod with its job, or changes a pod's
+    /// readiness.
     pub(super) fn pod_lives(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let is_busy = |pod: &Fill| pod.owner_kind == "Job" || !pod.status.is_empty();
         let busy: Vec<usize> = (0..self.pods.len()).filter(|at| is_busy(&self.pods[*at])).collect();

@@ -248,7 +248,7 @@ pub(super) fn ended(phase: &str, time: &str) -> String {
     json!({"phase": phase, "conditions": [ready], "startTime": time, "qosClass": "Burstable"}).to_string()
 }
 
-/// Returns the definition of a namespaced type in version v1; its kind is the plural without its final s.
+/// Returns the definition of a namespaced type in version v1. The kind is the plural, capitalized, without the final s.
 pub(super) fn definition(group: &str, plural: &str) -> Value {
     let singular = plural.strip_suffix('s').unwrap_or(plural);
     let kind = singular[..1].to_uppercase() + &singular[1..];

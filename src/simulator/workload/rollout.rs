@@ -47,12 +47,13 @@ impl Workload {
         Ok(())
     }
 
-    /// Returns a deployment that is not rolling out.
+    /// Returns the deployment at this index, unless it is rolling out.
     fn idle_deployment(&self, at: usize) -> Option<Deployment> {
         self.deployments.get(at).filter(|found| found.rollout.is_none()).cloned()
     }
 
-    /// Advances a rollout by one step: a pod is added, gets ready, or an old one is deleted. The last step ends it.
+    /// Advances a rollout by one step: adds a pod, makes a pod ready, or deletes an old pod. The last step ends the rollout.
+    /// Starts a rollout if there is none.
     pub(super) fn rollout_goes_on(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
         let rolling = self.deployments.iter().position(|deployment| deployment.rollout.is_some());
         let Some(at) = rolling else { return self.rollout_starts(store) };
@@ -128,7 +129,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Writes a deployment, its current `ReplicaSet`, and its reachable pods.
+    /// Writes a deployment, its current `ReplicaSet`, and the endpoints of its service.
     pub(super) fn write_deployment(&self, store: &SharedStore, deployment: &Deployment) -> Result<(), ApiError> {
         store.put("deployments.apps", objects::deployment(deployment))?;
         store.put("replicasets.apps", objects::replicaset(deployment))?;

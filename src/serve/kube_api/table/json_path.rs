@@ -79,7 +79,7 @@ fn member(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Returns the position of the bracket that closes the one at the start of the text. Quoted text is skipped.
+/// Returns the position of the bracket that closes the first bracket of the text. Quoted text is skipped.
 pub(crate) fn closing(text: &str, [open, close]: [char; 2]) -> Option<usize> {
     let (mut depth, mut quote) = (0_usize, None);
     let mut letters = text.char_indices();

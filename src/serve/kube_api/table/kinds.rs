@@ -15,8 +15,8 @@ use crate::object::ResourceType;
 pub(in crate::serve::kube_api) struct Kind {
     group: &'static str,
     pub(super) plural: &'static str,
-    /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. Any other type
-    /// except text follows the name.
+    /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. Types other than
+    /// these and text follow the name, after a colon.
     columns: &'static str,
     /// Returns a cell for every column.
     pub(super) cells: fn(&Row<'_>) -> Vec<Value>,

@@ -84,8 +84,8 @@ fn summary(row: &Row<'_>) -> Summary {
 }
 
 impl Summary {
-    /// Checks the init containers up to the first that is not done. Returns true if there is one, and the restarts of those
-    /// that keep running beside the containers.
+    /// Checks the init containers up to the first that is not done. Returns true if such a container exists. Also returns the
+    /// restarts of the sidecars, which are init containers that keep running.
     fn initialize(&mut self, row: &Row<'_>) -> (bool, Restarts) {
         let specs = row.items("/spec/initContainers");
         let mut sidecars = Restarts::default();
