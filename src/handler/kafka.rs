@@ -12,8 +12,7 @@
 //! replaced. The next run or client then sends the unacknowledged messages again.
 //!
 //! The client is librdkafka, which includes its own OpenSSL and takes minutes to compile. Therefore this handler
-//! requires the feature `kafka`. The encoding of messages ([`message`], [`template`]) and the options are always
-//! compiled.
+//! requires the feature `kafka`. Templates ([`template`]) and options are always compiled.
 
 #[cfg(feature = "kafka")]
 mod client;
@@ -21,10 +20,12 @@ mod client;
 mod deliver;
 #[cfg(feature = "kafka")]
 mod failure;
+#[cfg(any(feature = "kafka", test))]
 pub mod message;
 mod options;
 #[cfg(feature = "kafka")]
 mod sent;
+#[cfg_attr(not(any(feature = "kafka", test)), expect(dead_code, reason = "the handler is not built"))]
 pub mod template;
 
 #[cfg(feature = "kafka")]

@@ -378,7 +378,7 @@ fn odd_configuration_causes_warnings() {
     let state = "[state]\ndir = \"/x\"\nmax_bytes = \"200MiB\"";
     check(&format!("{MINIMAL}{state}"), "state.max_bytes: the store itself takes about 200 MB");
     check(&format!("{MINIMAL}enabled = false"), "no handler is enabled");
-    check(&format!("{MINIMAL}resources = []"), "gets nothing");
+    check(&format!("{MINIMAL}resources = []"), "gets no events");
     check(&format!("{MINIMAL}resync = \"1h\""), "there will be no resync events");
     check(&format!("{MINIMAL}resources = [\"*\", \"!node*\"]"), "\"!node*\" matches no entry of [resources]");
     let one_at_a_time = "handlers.out.concurrency: has no effect with type = \"stdout\"";
