@@ -83,10 +83,7 @@ pub enum EngineError {
     /// Name of a handler that does not exist.
     #[error("no handler {0:?}")]
     UnknownHandler(String),
-    /// Stopping engine, which accepts no handlers and no changes (S-6).
-    #[error("the engine is stopping")]
-    Stopping,
-    /// Stopped engine (S-6).
+    /// Stopping or stopped engine, which accepts no handlers and no changes (S-6).
     #[error("the engine was stopped")]
     Stopped,
 }
