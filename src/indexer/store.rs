@@ -116,6 +116,7 @@ enum Name<'a> {
 }
 
 impl Name<'_> {
+    #[inline] // for the same reason as `Slot::is_of`
     fn hash_with(self, hasher: &impl BuildHasher) -> u32 {
         let hash = match self {
             Self::Object(key) => hasher.hash_one((key.namespace, key.name)),
@@ -139,6 +140,7 @@ impl Slot {
         }
     }
 
+    #[inline] // the processor overlaps the memory accesses of several reads only if a read has few instructions
     fn is_of(&self, hash: u32, name: Name<'_>) -> bool {
         match (self, name) {
             (Self::Object(own, object), Name::Object(key)) => *own == hash && object.has_key(key),
