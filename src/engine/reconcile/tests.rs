@@ -47,12 +47,12 @@ fn told(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> Stri
     let mut said: Vec<String> = steps.keep.iter().map(|unit| format!("keep {}", unit.0)).collect();
     said.extend(steps.stop.iter().map(|(unit, fate)| format!("stop {} {fate:?}", unit.0)));
     for start in &steps.start {
-        let from = match &start.from {
-            From::Nothing { late } => format!("nothing{}", if *late { ", late" } else { "" }),
-            From::Continue(unit) => format!("all of {}", unit.0),
-            From::Compare { with, cause } => {
-                format!("{:?} {cause:?}", with.iter().map(|unit| unit.0).collect::<Vec<_>>())
-            }
+        let from: Vec<u32> = start.from.iter().map(|unit| unit.0).collect();
+        let from = match (start.first, &from[..]) {
+            (First::Initial { late }, []) => format!("nothing{}", if late { ", late" } else { "" }),
+            (First::Done, [unit]) => format!("all of {unit}"),
+            (First::Compared(cause), _) => format!("{from:?} {cause:?}"),
+            (first, _) => panic!("{first:?} with {from:?}"),
         };
         let namespace = start.spec.namespace.as_deref().unwrap_or("*");
         said.push(format!("start {}/{namespace} with {from}", start.spec.entry));
