@@ -49,7 +49,7 @@ use crate::{
         run::ReflectorRun,
     },
     status::{Timings, UnitStatus},
-    supervisor::{SupervisorConfig, arbiters::Arbiters, child::spawn},
+    supervisor::{Supervision, arbiters::Arbiters, child::spawn},
 };
 pub use running::Actors;
 
@@ -122,7 +122,7 @@ pub struct Shared {
     /// Threads of the units.
     pub arbiters: Arc<Arbiters>,
     /// Options of the supervisors.
-    pub supervision: SupervisorConfig,
+    pub supervision: Supervision,
 }
 
 /// One watched resource type: the parts that survive its actors.

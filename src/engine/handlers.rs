@@ -13,7 +13,7 @@ use std::{
 use actix::Recipient;
 use tokio::time::Instant;
 
-use super::{EngineError, StopReport, options, sinks};
+use super::{EngineError, StopReport, sinks};
 use crate::{
     cloud_event::{Encoder, Formatter, template::Template},
     config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerDefaults, Initial, SinkConfig},
@@ -104,14 +104,13 @@ impl Delivery {
         own_handlers: Vec<OwnHandler>,
         allow_exec: bool,
     ) -> Result<Self, EngineError> {
-        let supervision = options::supervisor(&config.supervision);
         let mut delivery = Self {
-            handlers: Handlers::new(Router::new(journal.clone()), supervision),
+            handlers: Handlers::new(Router::new(journal.clone()), config.supervision),
             plans: BTreeMap::new(),
             cluster: cluster.to_owned(),
             encoder: Encoder::new(cluster, journal.id()),
             allow_exec,
-            hung_after: supervision.hung_after,
+            hung_after: config.supervision.hung_after,
         };
         // Every step that can fail precedes the first actor.
         let steps = delivery.prepare(config)?;

@@ -22,7 +22,6 @@ use crate::{
     rules::RuleError,
     secret::ExposeSecret as _,
     serve::{AllowedHosts, ConnectionLimits, ListenerAccess, ServeOptions, Surface, TlsFiles, Token},
-    supervisor::SupervisorConfig,
 };
 
 /// Annotation of `kubectl apply`: a whole copy of the applied object.
@@ -42,15 +41,6 @@ pub(super) fn limits(kube: &config::Kube) -> Limits {
 pub(super) fn cluster_name(config: &Config, access: &ClusterAccess) -> String {
     let name = config.cluster.name.as_deref().or_else(|| access.cluster_name());
     name.unwrap_or("kubernetes").to_owned()
-}
-
-pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig {
-    SupervisorConfig {
-        backoff: supervision.backoff,
-        hung_after: supervision.hung_after,
-        ping_period: supervision.hung_after / 3,
-        degraded_after: supervision.degraded_after,
-    }
 }
 
 /// Maximum number of open connections of `probe_listen`.
