@@ -9,10 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, plan},
-    presence::Presence,
-};
+use super::plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, plan};
 use crate::{
     config::Config,
     discovery::{self, Catalog, Owned, Selection, select},
@@ -25,7 +22,6 @@ pub(super) struct Facts {
     pub(super) config: Arc<Config>,
     /// Types that the server serves; `None` before its first answer.
     pub(super) catalog: Option<Arc<Catalog>>,
-    pub(super) presence: Presence,
     /// Namespaces, including those that were deleted a moment ago.
     pub(super) namespaces: KnownNamespaces,
     /// Types that are refused in the whole cluster.
@@ -51,9 +47,7 @@ impl Facts {
         let (config, catalog) = (&*self.config, self.catalog.as_deref()?);
         let wanted = config.wanted();
         let mut selection = select(catalog, &wanted);
-        // Computed before deleted types are taken out, because they may come back.
         let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
-        selection.owned.retain(|owned| !self.presence.is_deleted(&TypeName::of(&owned.resource)));
         self.stick_to_versions(&mut selection.owned, catalog);
         let plan = plan(config, &selection.owned, &self.namespaces, &self.refused);
         Some(Outlook { plan, selection, depends_on_crds })
@@ -177,10 +171,9 @@ mod tests {
 
     #[test]
     fn plan_is_cached_until_a_fact_changes() {
-        let changes: [fn(&mut Known); 6] = [
+        let changes: [fn(&mut Known); 5] = [
             |known| known.config = Arc::new(Config::clone(&known.config)),
             |known| known.catalog = Some(catalog(&["v2"])),
-            |known| known.presence.definition_deleted(TypeName::of(&apples("v1"))),
             |known| known.namespaces = KnownNamespaces::Forbidden,
             |known| drop(known.refused.insert(TypeName::of(&apples("v1")), Allowed::new())),
             |known| known.forget_versions(),

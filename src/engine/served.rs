@@ -10,7 +10,7 @@ use super::{
     conductor::{Conductor, Fatal},
     facts::Outlook,
     plan::{TypeName, auxiliary_reflector},
-    presence::Served,
+    presence::{Presence, Served},
     reconcile::Occasion,
     rediscovery::Need,
     state::served,
@@ -106,15 +106,11 @@ impl Conductor {
             let name = TypeName { group: group.to_owned(), plural: plural.to_owned() };
             if *gone {
                 info!(definition = %name, "the CRD was deleted");
-                state.known.presence.definition_deleted(name.clone());
-            } else {
-                state.known.presence.definition_seen(&name);
+            } else if let Some(kept) = state.types.get_mut(&name) {
+                kept.presence = Presence::default();
             }
             if (served(&catalog, &name) == Served::Yes) == *gone {
-                state.rediscovery.saw_definition(name.clone(), !gone, now);
-            }
-            if state.types.contains_key(&name) {
-                state.due(&name, Occasion::Discovery);
+                state.rediscovery.saw_definition(name, !gone, now);
             }
         }
         drop(state);

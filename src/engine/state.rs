@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     facts::Known,
     plan::{KnownNamespaces, NamespaceLabels, Plan, SpecDifference, TypeName, UnitSpec},
-    presence::Served,
+    presence::{Presence, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
 };
@@ -55,6 +55,7 @@ pub(super) struct Unit {
 #[derive(Default)]
 pub(super) struct TypeState {
     pub(super) units: Vec<Unit>,
+    pub(super) presence: Presence,
     /// Set while a task changes the units.
     pub(super) busy: bool,
     /// Reason for the next reconciliation of the units, if one is due.
@@ -198,7 +199,7 @@ impl State {
             spec: unit.spec.clone(),
             first: unit.first,
             sound: unit.supervisor.as_ref().map_or(unit.saved, Addr::connected) && !unit.stopping,
-            gone: self.known.presence.is_gone(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
+            gone: self.is_gone(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
         });
         running.collect()
     }
@@ -229,7 +230,7 @@ impl State {
             let entry = self.known.config.resources.get(&unit.spec.entry);
             entry.is_some_and(|entry| entry.options.on_removed == OnRemoved::Keep)
         };
-        let stays = self.known.presence.is_gone(name) && kept.iter().any(keeps);
+        let stays = self.is_gone(name) && kept.iter().any(keeps);
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
     }
 
@@ -253,16 +254,21 @@ impl State {
 
     /// Compares the running types with a new answer of the server.
     pub(super) fn look_for_running(&mut self, catalog: &Catalog) {
-        let running = self.types.iter().filter(|(_, kept)| !kept.units.is_empty());
-        let running: Vec<TypeName> = running.map(|(name, _)| name.clone()).collect();
-        self.known.presence.look(&running, |name| served(catalog, name));
+        for (name, kept) in &mut self.types {
+            kept.presence.answered(if kept.units.is_empty() { Served::Yes } else { served(catalog, name) });
+        }
+    }
+
+    /// Returns true if a running type was certainly removed.
+    fn is_gone(&self, name: &TypeName) -> bool {
+        self.types.get(name).is_some_and(|kept| kept.presence.is_gone())
     }
 
     /// Returns true if a running type is missing, but may exist: its units continue until the next answer.
     pub(super) fn is_doubtful(&self, name: &TypeName) -> bool {
         let is_served = |catalog: &Arc<Catalog>| served(catalog, name) == Served::Yes;
         !self.units_of(name).is_empty()
-            && !self.known.presence.is_gone(name)
+            && !self.is_gone(name)
             && !self.known.catalog.as_ref().is_some_and(is_served)
     }
 
