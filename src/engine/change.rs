@@ -27,7 +27,7 @@ use super::{
     conductor::Conductor,
     options,
     plan::{TypeName, UnitSpec},
-    reconcile::{First, From, Steps, UnitStart, distribute, successor},
+    reconcile::{First, Steps, UnitStart, distribute, successor},
     restore::describe,
     state::{State, TypeState, Unit},
 };
@@ -37,7 +37,7 @@ use crate::{
     indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings, store::Meta},
     informer::{
         Informer, InformerOptions, Seed,
-        actor::{StopUnit, UnitSupervisor},
+        actor::{RunningIndexer, StopUnit, UnitSupervisor},
     },
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::scoped::Gate,
@@ -75,7 +75,7 @@ impl Conductor {
         };
         while let Some((supervisor, asked)) = self.of_type(name, next).flatten() {
             if let Some(supervisor) = supervisor
-                && let Ok(Err(_)) = supervisor.send(MoveReader(asked)).await
+                && !has_moved(&supervisor, asked).await
             {
                 if by.is_some_and(|by| Instant::now() >= by) {
                     return;
@@ -119,11 +119,16 @@ impl Conductor {
         for (start, objects) in steps.start.iter().zip(seeds) {
             let id = UnitId(*next_unit);
             *next_unit += 1;
-            let before = old.iter().find(|old| start.from.takes(old.informer.id)).map(|old| old.spec.entry.as_str());
+            let before = old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
             match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
                 Ok((unit, strangers)) => {
                     if before == Some(start.spec.entry.as_str()) {
-                        kept.inherit_moves(&start.from, id);
+                        // The successor of the same entry makes the pending moves of the replaced units.
+                        for (unit, _) in &mut kept.moves {
+                            if start.from.contains(unit) {
+                                *unit = id;
+                            }
+                        }
                     }
                     let join = |reader| Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
                     kept.arrivals.extend(strangers.into_iter().map(|reader| (id, join(reader))));
@@ -212,7 +217,7 @@ impl Conductor {
                 warn!(resource = %unit.spec.resource, %why, "the unit will start when the journal accepts its objects");
                 journal.writable().await;
             }
-            describe(journal, unit.informer.id, (&unit.spec, unit.first), start.from.units(), true);
+            describe(journal, unit.informer.id, (&unit.spec, unit.first), &start.from, true);
         }
     }
 
@@ -243,18 +248,13 @@ impl Conductor {
         seed: Option<Seed>,
         kept: &TypeState,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
-        let spec = &start.spec;
-        let late = matches!(start.from, From::Nothing { late: true });
+        let UnitStart { spec, first, from } = start;
+        let late = matches!(first, First::Initial { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
         let strangers = self.router.add_unit(id, spec.info(), unit_options, before);
-        let first = match start.from {
-            From::Nothing { late } => First::Initial { late },
-            From::Continue(_) => First::Done,
-            From::Compare { cause, .. } => First::Compared(cause),
-        };
-        let unit = self.unit(id, spec.clone(), first, options, &kept.siblings, seed);
+        let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
-        describe(&self.shared.journal, id, (spec, first), start.from.units(), unit.informer.meta().objects == 0);
+        describe(&self.shared.journal, id, (spec, *first), from, unit.informer.meta().objects == 0);
         Ok((unit, strangers))
     }
 
@@ -302,16 +302,16 @@ impl Conductor {
     }
 }
 
-impl TypeState {
-    /// Passes the pending moves of replaced units to the successor of the same entry.
-    fn inherit_moves(&mut self, from: &From, successor: UnitId) {
-        for (unit, _) in &mut self.moves {
-            if from.takes(*unit) {
-                *unit = successor;
-            }
-        }
+/// Asks a unit to move a reader. Returns false if it must be asked again; a unit that has ended need not.
+async fn has_moved(supervisor: &Addr<UnitSupervisor>, asked: Move) -> bool {
+    match supervisor.send(RunningIndexer).await {
+        Ok(Some(indexer)) => matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),
+        Ok(None) => false,
+        Err(_ended) => true,
     }
+}
 
+impl TypeState {
     /// Queues the moves that add readers to units whose first list is now complete.
     pub(super) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
@@ -353,14 +353,14 @@ fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
 
 /// Returns the seed of a new unit; `objects` are the cached objects of old units that it shows.
 fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
-    match &start.from {
-        From::Nothing { .. } => None,
-        From::Continue(unit) => old.iter().find(|old| old.informer.id == *unit).map(|old| old.informer.seed()),
-        From::Compare { with, cause } => {
-            let with = || old.iter().filter(|old| with.contains(&old.informer.id));
-            let bodies = with().all(|old| old.informer.has_bodies());
-            let complete = with().any(|old| old.spec.contains(&start.spec) && old.informer.is_readable());
-            Some(Seed::Relist { objects, first_list: FirstList { cause: *cause, bodies, complete } })
+    let from = || old.iter().filter(|old| start.from.contains(&old.informer.id));
+    match start.first {
+        First::Initial { .. } => None,
+        First::Done => from().next().map(|old| old.informer.seed()),
+        First::Compared(cause) => {
+            let bodies = from().all(|old| old.informer.has_bodies());
+            let complete = from().any(|old| old.spec.contains(&start.spec) && old.informer.is_readable());
+            Some(Seed::Relist { objects, first_list: FirstList { cause, bodies, complete } })
         }
     }
 }

@@ -19,8 +19,7 @@ use crate::{
 
 impl Conductor {
     /// Shows every pattern as waiting, before the server's first answer.
-    pub(super) fn show_all_waiting(&self) {
-        let mut state = self.lock();
+    pub(super) fn show_all_waiting(&self, state: &mut State) {
         let config = Arc::clone(&state.known.config);
         let patterns = config.resources.iter().flat_map(|(entry, resource)| {
             resource.patterns.iter().map(move |pattern| (entry.clone(), pattern.as_str().to_owned()))
@@ -30,7 +29,7 @@ impl Conductor {
             ((entry, pattern), row)
         });
         state.waiting = rows.collect();
-        self.show(&state);
+        self.show(state);
     }
 
     /// Shows patterns and types without units, with the reason, and logs each once.

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, ResponseFuture,
-    SpawnHandle, WrapFuture as _,
+    Actor, ActorContext as _, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, MessageResult,
+    ResponseFuture, SpawnHandle, WrapFuture as _,
 };
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
@@ -17,7 +17,7 @@ use super::{
     running::{Actors, Running, STAGES, report_abandoned},
 };
 use crate::{
-    indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader},
+    indexer::actor::IndexerActor,
     supervisor::{
         ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
         arbiters::{Arbiters, Seat},
@@ -36,6 +36,11 @@ pub(crate) struct Sabotage(pub ActorIndex, pub Fault);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct StopUnit;
+
+/// Asks for the indexer, which answers further messages; `None` while the unit starts or restarts, and after its end.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Option<Addr<IndexerActor>>")]
+pub(crate) struct RunningIndexer;
 
 /// Supervisor of one [`Informer`].
 pub(crate) struct UnitSupervisor {
@@ -194,23 +199,6 @@ impl UnitSupervisor {
             info!(resource = %self.informer.resource, attempt, ?delay, %cause, "unit restarts");
         }
     }
-
-    /// Forwards a message to the indexer, if it is running.
-    fn ask_indexer<M, T, E>(&self, message: M, not_running: E) -> ResponseFuture<Result<T, E>>
-    where
-        M: Message<Result = Result<T, E>> + Send + 'static,
-        IndexerActor: Handler<M>,
-        T: Send + 'static,
-        E: Send + 'static,
-    {
-        let indexer = self.running.as_ref().map(|running| running.indexer.clone());
-        Box::pin(async move {
-            match indexer {
-                Some(indexer) => indexer.send(message).await.unwrap_or(Err(not_running)),
-                None => Err(not_running),
-            }
-        })
-    }
 }
 
 impl Actor for UnitSupervisor {
@@ -232,19 +220,11 @@ impl Handler<StopUnit> for UnitSupervisor {
     }
 }
 
-impl Handler<AddIndexers> for UnitSupervisor {
-    type Result = ResponseFuture<Result<(), AddIndexersError>>;
+impl Handler<RunningIndexer> for UnitSupervisor {
+    type Result = MessageResult<RunningIndexer>;
 
-    fn handle(&mut self, indexers: AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
-        self.ask_indexer(indexers, AddIndexersError::NotRunning)
-    }
-}
-
-impl Handler<MoveReader> for UnitSupervisor {
-    type Result = ResponseFuture<Result<(), MoveError>>;
-
-    fn handle(&mut self, asked: MoveReader, _ctx: &mut Self::Context) -> Self::Result {
-        self.ask_indexer(asked, MoveError::NotRunning)
+    fn handle(&mut self, RunningIndexer: RunningIndexer, _ctx: &mut Self::Context) -> Self::Result {
+        MessageResult(self.running.as_ref().map(|running| running.indexer.clone()))
     }
 }
 
