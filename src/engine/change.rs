@@ -266,7 +266,7 @@ impl Conductor {
         late: bool,
     ) -> Result<(InformerOptions, UnitOptions), String> {
         let packer = self.shared.journal.packer(id, spec.options.options.compression);
-        let options = options::informer(spec, lock(&self.library).extras(&spec.entry), packer)?;
+        let options = options::informer(spec, &lock(&self.library), packer)?;
         let (resync_period, cached) = (spec.options.options.resync, options.indexer.keep.is_whole());
         Ok((options, UnitOptions { late, resync_period, cached }))
     }

@@ -13,7 +13,7 @@ use std::{
 use actix::Recipient;
 use tokio::time::Instant;
 
-use super::{EngineError, StopReport, sinks};
+use super::{EngineError, StopReport, options::size, sinks};
 use crate::{
     cloud_event::{Encoder, Formatter, template::Template},
     config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerDefaults, Initial, SinkConfig},
@@ -357,10 +357,6 @@ impl Handler for Closure {
 fn bounds(options: &HandlerDefaults) -> Bounds {
     let buffer = &options.buffer;
     Bounds { max_events: size(buffer.max_events), max_bytes: size(buffer.max_bytes), when_full: buffer.when_full }
-}
-
-fn size(size: u64) -> usize {
-    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 /// Compiles the rules of a handler; the error describes an invalid rule.

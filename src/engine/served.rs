@@ -6,7 +6,7 @@ use std::sync::{Arc, atomic::Ordering};
 use tracing::{info, warn};
 
 use super::{
-    auxiliary::{self, Auxiliary, Sighting},
+    auxiliary::{self, Auxiliary},
     conductor::{Conductor, Fatal},
     facts::Outlook,
     plan::{TypeName, auxiliary_reflector},
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     config::Rediscover,
     discovery::{self, Catalog},
+    journal::Record,
     mutex::lock,
     object::ResourceType,
 };
@@ -96,20 +97,21 @@ impl Conductor {
         state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
     }
 
-    /// Applies observations of CRDs.
-    fn see_definitions(&self, seen: &[Sighting]) {
+    /// Applies changes of CRDs.
+    fn see_definitions(&self, records: &[Record]) {
         let mut state = self.lock();
         let Some(catalog) = state.known.catalog.clone() else { return };
         let now = self.clock.elapsed();
-        for Sighting { name, gone } in seen {
-            let Some((plural, group)) = name.split_once('.') else { continue };
+        for change in records.iter().map(|record| &record.change) {
+            let Some((plural, group)) = change.object().and_then(|object| object.name().split_once('.')) else { continue };
             let name = TypeName { group: group.to_owned(), plural: plural.to_owned() };
-            if *gone {
+            let gone = change.state().is_none();
+            if gone {
                 info!(definition = %name, "the CRD was deleted");
             } else if let Some(kept) = state.types.get_mut(&name) {
                 kept.presence = Presence::default();
             }
-            if (served(&catalog, &name) == Served::Yes) == *gone {
+            if (served(&catalog, &name) == Served::Yes) == gone {
                 state.rediscovery.saw_definition(name, !gone, now);
             }
         }
@@ -123,14 +125,14 @@ impl Conductor {
             let state = self.lock();
             (Arc::clone(&state.known.config), state.known.catalog.clone().unwrap_or_default())
         };
-        let keep = |slot: &mut Option<Auxiliary>, wanted: bool, resource: ResourceType, see: fn(&Self, &[Sighting])| {
+        let keep = |slot: &mut Option<Auxiliary>, wanted: bool, resource: ResourceType, see: fn(&Self, &[Record])| {
             if !wanted {
                 slot.take().into_iter().for_each(|idle| drop(actix_rt::spawn(idle.stop())));
             } else if slot.is_none() {
                 let conductor = Arc::downgrade(self);
-                let tell = move |seen: Vec<Sighting>| {
+                let tell = move |records: &[Record]| {
                     if let Some(conductor) = conductor.upgrade() {
-                        see(&conductor, &seen);
+                        see(&conductor, records);
                     }
                 };
                 let reflector = auxiliary_reflector(&config);
