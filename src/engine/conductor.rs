@@ -4,8 +4,8 @@
 //! configuration ─┐                                        ┌▶ change of one type's units  (a task each)
 //! catalog ───────┤                                        │
 //! namespaces ────┼─▶ plan (pure) ─▶ reconcile (pure) ─────┼▶ discovery, questions about rights  (tasks)
-//! rights ────────┤                  ▲                     │
-//! versions ──────┘                  └─ what runs          └▶ rows of what waits
+//! rights ────────┘                  ▲                     │
+//!                                   └─ what runs          └▶ rows of what waits
 //! ```
 //!
 //! The plan is kept until one of its [`Facts`](super::facts::Facts) changes. One loop does all this and never waits. Slow work is
@@ -243,7 +243,6 @@ impl Conductor {
                 }
                 None => Steps::default(), // still unknown: the running units stay
             };
-            state.note_versions(&name, desired.as_deref());
             let decided = plan.desired(&name).is_some();
             let Some(kept) = state.types.get_mut(&name) else { continue };
             kept.due = None;

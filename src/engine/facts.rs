@@ -9,11 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use super::plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, plan};
+use super::plan::{Allowed, KnownNamespaces, Plan, TypeName, plan};
 use crate::{
     config::Config,
-    discovery::{self, Catalog, Owned, Selection, select},
-    object::ResourceType,
+    discovery::{self, Catalog, Selection, select},
 };
 
 /// Facts that decide which units should run.
@@ -26,12 +25,7 @@ pub(super) struct Facts {
     pub(super) namespaces: KnownNamespaces,
     /// Types that are refused in the whole cluster.
     pub(super) refused: BTreeMap<TypeName, Allowed>,
-    /// Versions in which types are watched, by entry; a reload clears them.
-    versions: BTreeMap<TypeName, Versions>,
 }
-
-/// Version in which each entry watches a type.
-type Versions = BTreeMap<String, ResourceType>;
 
 /// Plan that follows from the facts, with the selected types.
 pub(super) struct Outlook {
@@ -46,24 +40,10 @@ impl Facts {
     fn outlook(&self) -> Option<Outlook> {
         let (config, catalog) = (&*self.config, self.catalog.as_deref()?);
         let wanted = config.wanted();
-        let mut selection = select(catalog, &wanted);
+        let selection = select(catalog, &wanted);
         let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
-        self.stick_to_versions(&mut selection.owned, catalog);
         let plan = plan(config, &selection.owned, &self.namespaces, &self.refused);
         Some(Outlook { plan, selection, depends_on_crds })
-    }
-
-    /// Keeps the version in which a type is watched, as long as the server serves that version. A new preferred version is no
-    /// reason to list everything again.
-    fn stick_to_versions(&self, owned: &mut [Owned], catalog: &Catalog) {
-        for owned in owned {
-            let versions = self.versions.get(&TypeName::of(&owned.resource));
-            if let Some(watched) = versions.and_then(|versions| versions.get(&owned.entry))
-                && catalog.types().iter().any(|served| served.resource == *watched && served.is_watchable())
-            {
-                owned.resource.clone_from(watched);
-            }
-        }
     }
 }
 
@@ -101,24 +81,6 @@ impl Known {
     pub(super) fn plans(&self) -> u64 {
         self.plans
     }
-
-    /// Records the versions in which these units watch a type.
-    pub(super) fn watched<'a>(&mut self, name: &TypeName, units: impl IntoIterator<Item = &'a UnitSpec>) {
-        let versions: Versions = units.into_iter().map(|unit| (unit.entry.clone(), unit.resource.clone())).collect();
-        if self.versions.get(name).map_or(versions.is_empty(), |known| *known == versions) {
-            return;
-        }
-        if versions.is_empty() {
-            self.versions.remove(name);
-        } else {
-            self.versions.insert(name.clone(), versions);
-        }
-    }
-
-    /// Forgets the watched versions, so that each type can change to the version that the server prefers.
-    pub(super) fn forget_versions(&mut self) {
-        self.versions.clear();
-    }
 }
 
 impl Deref for Known {
@@ -140,7 +102,7 @@ impl DerefMut for Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::ServedType;
+    use crate::{discovery::ServedType, object::ResourceType};
 
     fn apples(version: &str) -> ResourceType {
         let [group, version, kind, plural] = ["acme.io", version, "Apple", "apples"].map(str::to_owned);
@@ -165,18 +127,13 @@ mod tests {
         known
     }
 
-    fn units(known: &mut Known) -> Vec<UnitSpec> {
-        known.outlook().unwrap().plan.desired(&TypeName::of(&apples("v1"))).unwrap()
-    }
-
     #[test]
     fn plan_is_cached_until_a_fact_changes() {
-        let changes: [fn(&mut Known); 5] = [
+        let changes: [fn(&mut Known); 4] = [
             |known| known.config = Arc::new(Config::clone(&known.config)),
             |known| known.catalog = Some(catalog(&["v2"])),
             |known| known.namespaces = KnownNamespaces::Forbidden,
             |known| drop(known.refused.insert(TypeName::of(&apples("v1")), Allowed::new())),
-            |known| known.forget_versions(),
         ];
         let mut known = known();
         for (count, change) in (1..).zip(changes) {
@@ -186,33 +143,5 @@ mod tests {
             change(&mut known);
             assert!(!Arc::ptr_eq(&first, &known.outlook().unwrap()), "change {count}");
         }
-    }
-
-    #[test]
-    fn type_keeps_its_version_until_reload() {
-        let mut known = known();
-        let units_in_v1 = units(&mut known);
-        assert_eq!(units_in_v1[0].resource.version, "v1");
-        known.watched(&TypeName::of(&apples("v1")), units_in_v1.iter());
-        known.catalog = Some(catalog(&["v2", "v1"]));
-        assert_eq!(units(&mut known), units_in_v1);
-        known.forget_versions();
-        assert_eq!(units(&mut known)[0].resource.version, "v2");
-        known.watched(&TypeName::of(&apples("v1")), units_in_v1.iter());
-        known.catalog = Some(catalog(&["v2"]));
-        assert_eq!(units(&mut known)[0].resource.version, "v2");
-    }
-
-    #[test]
-    fn noting_known_versions_changes_nothing() {
-        let mut known = known();
-        let (name, units) = (TypeName::of(&apples("v1")), units(&mut known));
-        known.watched(&name, units.iter());
-        let outlook = known.outlook().unwrap();
-        known.watched(&name, units.iter());
-        known.watched(&TypeName { plural: "pears".to_owned(), ..name.clone() }, []);
-        assert!(Arc::ptr_eq(&outlook, &known.outlook().unwrap()));
-        known.watched(&name, []);
-        assert!(!Arc::ptr_eq(&outlook, &known.outlook().unwrap()), "it is watched no more");
     }
 }

@@ -176,15 +176,13 @@ impl Conductor {
                 Seed::Relist { objects, first_list: FirstList { cause, bodies: unit_options.cached, complete: false } }
             }
         };
-        let name = spec.type_name();
         let mut state = self.lock();
-        let kept = state.types.entry(name.clone()).or_default();
+        let kept = state.types.entry(spec.type_name()).or_default();
         kept.settled = true;
         kept.late = stored.terms.late;
         let unit = Unit { saved: true, ..self.unit(id, spec, first, options, &kept.siblings, Some(seed)) };
         kept.units.push(unit);
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
-        state.note_versions(&name, None);
         Ok(count)
     }
 }

@@ -124,11 +124,8 @@ impl State {
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Schedules a reconciliation of all types. A reload may change the version in which they are watched.
+    /// Schedules a reconciliation of all types.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
-        if occasion == Occasion::Reload {
-            self.known.forget_versions();
-        }
         self.pending = self.pending.max(Some(occasion));
         for kept in self.types.values_mut() {
             kept.due = kept.due.max(Some(occasion));
@@ -232,15 +229,6 @@ impl State {
         };
         let stays = self.is_gone(name) && kept.iter().any(keeps);
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
-    }
-
-    /// Records the versions in which a type is watched: those of `desired`, or those of the running units if they continue.
-    pub(super) fn note_versions(&mut self, name: &TypeName, desired: Option<&[UnitSpec]>) {
-        let running = self.types.get(name).map_or(&[][..], |kept| &kept.units).iter().map(|unit| &unit.spec);
-        match desired {
-            Some(desired) => self.known.watched(name, desired),
-            None => self.known.watched(name, running),
-        }
     }
 
     /// Updates the specs of units that continue to the present configuration of their entry.
