@@ -54,7 +54,7 @@ use crate::{
 pub use running::Actors;
 
 /// Options of one unit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct InformerOptions {
     /// Options of the reflector.
     pub reflector: ReflectorConfig,
@@ -426,16 +426,6 @@ pub(crate) mod testing {
             BackoffConfig { initial: short, factor: 1.0, jitter: 0.0, max: short, ..BackoffConfig::default() };
         let reflector =
             ReflectorConfig { backoff, streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() };
-        InformerOptions {
-            reflector,
-            scope: Scope::default(),
-            gate: Gate::default(),
-            plan: ScanPlan::default(),
-            order: QueueOrder::Stream,
-            fifo_max_bytes: 1 << 20,
-            indexer: IndexerOptions::default(),
-            indexers: Vec::new(),
-            warnings: Vec::new(),
-        }
+        InformerOptions { reflector, fifo_max_bytes: 1 << 20, ..InformerOptions::default() }
     }
 }

@@ -27,7 +27,7 @@ use super::{
     conductor::Conductor,
     options,
     plan::{TypeName, UnitSpec},
-    reconcile::{First, Steps, UnitStart, distribute, successor},
+    reconcile::{First, Remainder, Steps, UnitStart, distribute},
     restore::describe,
     state::{State, TypeState, Unit},
 };
@@ -111,10 +111,8 @@ impl Conductor {
         let Some(kept) = types.get_mut(name) else { return Vec::new() };
         let (old, mut units): (Vec<Unit>, Vec<Unit>) =
             kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
-        let cached: Vec<_> = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
-        let moved: Vec<_> =
-            old.iter().zip(&cached).map(|(unit, (_, objects))| moved(unit, objects, &steps.start)).collect();
-        let (seeds, retired) = distribute(cached, &steps.start, |object: &Object| object.namespace());
+        let cached = old.iter().map(|unit| (unit.informer.id, unit.spec.entry.as_str(), unit.informer.objects()));
+        let (seeds, remainders) = distribute(cached.collect(), &steps.start, |object: &Object| object.namespace());
 
         for (start, objects) in steps.start.iter().zip(seeds) {
             let id = UnitId(*next_unit);
@@ -147,9 +145,9 @@ impl Conductor {
         kept.settled = true;
         self.show(&state);
         drop(state);
-        let ended = old.into_iter().zip(retired).zip(moved).filter_map(|((unit, (_, left)), moved)| {
+        let ended = old.into_iter().zip(remainders).filter_map(|(unit, objects)| {
             let how = steps.fate(unit.informer.id)?;
-            Some(Ended { unit, moved, left, how })
+            Some(Ended { unit, objects, how })
         });
         ended.collect()
     }
@@ -161,7 +159,8 @@ impl Conductor {
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
-        for Ended { unit, moved, left, how } in ended.into_iter().map(|ended| self.under_rules_of_today(ended)) {
+        for Ended { unit, objects, how } in ended {
+            let Remainder { left, moved } = self.under_rules_of_today(&unit.spec, objects);
             for (reader, changes) in self.dismissals(moved, &left, how) {
                 while let Err(why) = unit.informer.dismiss(journal, reader, &changes) {
                     unit.wait(journal, &why).await;
@@ -182,22 +181,20 @@ impl Conductor {
     }
 
     /// Applies today's rules to the objects of an ended unit, which may have let them in under other rules.
-    fn under_rules_of_today(&self, Ended { unit, moved, left, how }: Ended) -> Ended {
+    fn under_rules_of_today(&self, spec: &UnitSpec, objects: Remainder<Object>) -> Remainder<Object> {
         let config = Arc::clone(&self.lock().known.config);
         let key = lock(&self.library).key.clone();
         let gate = |entry: &str| {
-            let gate = options::gate_of_today(&config, entry, &unit.spec, key.as_ref());
-            let resource = &unit.spec.resource;
+            let gate = options::gate_of_today(&config, entry, spec, key.as_ref());
+            let resource = &spec.resource;
             gate.inspect_err(|error| error!(%resource, %error, "cannot redact the objects of an ended unit: handlers do not get its last events"))
         };
-        let own = gate(&unit.spec.entry);
-        let left = pass(&own, left);
+        let own = gate(&spec.entry);
         let of_heir = |(entry, objects): (String, Vec<Object>)| {
             let objects = pass(&gate(&entry), pass(&own, objects));
             (entry, objects)
         };
-        let moved = moved.into_iter().map(of_heir).collect();
-        Ended { unit, moved, left, how }
+        Remainder { left: pass(&own, objects.left), moved: objects.moved.into_iter().map(of_heir).collect() }
     }
 
     /// Stores the seeds of new units.
@@ -223,7 +220,7 @@ impl Conductor {
 
     /// Returns the last events for readers whose route does not include the entry to which objects have moved. These readers
     /// get removals of the moved objects, and of the objects that no unit shows.
-    fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
+    fn dismissals(&self, moved: BTreeMap<String, Vec<Object>>, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
             let without = self.router.table().readers_without(&entry);
@@ -323,26 +320,8 @@ impl TypeState {
 /// Unit that has ended, and the events about its objects that are still due.
 struct Ended {
     unit: Unit,
-    moved: Moved,
-    /// Objects that no unit shows.
-    left: Vec<Object>,
+    objects: Remainder<Object>,
     how: Retirement,
-}
-
-/// Objects that move to another entry, by the name of that entry.
-type Moved = BTreeMap<String, Vec<Object>>;
-
-/// Returns those objects of `unit` that new units of other entries take over, by the name of the entry.
-fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
-    let mut moved = Moved::new();
-    for object in objects {
-        if let Some(successor) = successor(starts, unit.informer.id, object.namespace())
-            && starts[successor].spec.entry != unit.spec.entry
-        {
-            moved.entry(starts[successor].spec.entry.clone()).or_default().push(object.clone());
-        }
-    }
-    moved
 }
 
 /// Passes objects through a gate, and returns the result. Returns no object if the gate could not be made.

@@ -207,13 +207,9 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
     InformerOptions {
         reflector,
         scope: Scope { metadata_only: true, ..Scope::default() },
-        gate: Gate::default(),
         plan: ScanPlan::new(&[], None),
-        order: config::QueueOrder::Stream,
         fifo_max_bytes: AUXILIARY_FIFO_BYTES,
-        indexer: IndexerOptions::default(),
-        indexers: Vec::new(),
-        warnings: Vec::new(),
+        ..InformerOptions::default()
     }
 }
 

@@ -7,6 +7,8 @@
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
 //! [`distribute`].
 
+use std::collections::BTreeMap;
+
 use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
@@ -183,37 +185,44 @@ fn fate(unit: &RunningSpec, occasion: Occasion) -> Retirement {
     }
 }
 
-/// Cached objects by unit.
-pub type Cached<T> = Vec<(UnitId, Vec<T>)>;
+/// Cached objects of a stopped unit that no new unit of its entry shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remainder<T> {
+    /// Objects that no new unit shows: they are retired.
+    pub left: Vec<T>,
+    /// Objects that new units of other entries show, by the name of the entry.
+    pub moved: BTreeMap<String, Vec<T>>,
+}
 
-/// Distributes the cached objects of stopped units. Returns one list of seeds for each start, in order, and the retired
-/// objects by the unit that cached them. `namespace` returns the namespace of an object.
+/// Distributes the cached objects of stopped units, each with its entry. Returns one list of seeds for each start, and the
+/// remainder of each unit, in order. `namespace` returns the namespace of an object.
 ///
 /// If several starts show an object, the first one takes it. If several old units cached it, the state of the later one
 /// counts.
-pub fn distribute<T>(
-    cached: Cached<T>,
+pub fn distribute<T: Clone>(
+    cached: Vec<(UnitId, &str, Vec<T>)>,
     starts: &[UnitStart],
     namespace: impl Fn(&T) -> &str,
-) -> (Vec<Vec<T>>, Cached<T>) {
+) -> (Vec<Vec<T>>, Vec<Remainder<T>>) {
     let mut seeds: Vec<Vec<T>> = starts.iter().map(|_| Vec::new()).collect();
-    let mut retired = Vec::new();
-    for (unit, objects) in cached {
-        let mut left = Vec::new();
+    let mut remainders = Vec::new();
+    for (unit, entry, objects) in cached {
+        let (mut left, mut moved) = (Vec::new(), BTreeMap::<String, Vec<T>>::new());
         for object in objects {
-            match successor(starts, unit, namespace(&object)) {
-                Some(start) => seeds[start].push(object),
-                None => left.push(object),
+            let takes = |start: &UnitStart| start.from.contains(&unit) && start.spec.covers(namespace(&object));
+            let Some(successor) = starts.iter().position(takes) else {
+                left.push(object);
+                continue;
+            };
+            let spec = &starts[successor].spec;
+            if spec.entry != entry {
+                moved.entry(spec.entry.clone()).or_default().push(object.clone());
             }
+            seeds[successor].push(object);
         }
-        retired.push((unit, left));
+        remainders.push(Remainder { left, moved });
     }
-    (seeds, retired)
-}
-
-/// Returns the position in `starts` of the unit that takes a unit's cached objects of a namespace.
-pub fn successor(starts: &[UnitStart], unit: UnitId, namespace: &str) -> Option<usize> {
-    starts.iter().position(|start| start.from.contains(&unit) && start.spec.covers(namespace))
+    (seeds, remainders)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -13,10 +12,11 @@ use super::{
     reconcile::Occasion,
     state::{Inquiry, State},
 };
-use crate::{config::Config, discovery, object::ResourceType};
-
-/// Maximum number of concurrent requests about rights.
-const QUESTIONS: usize = 8;
+use crate::{
+    config::Config,
+    discovery::{self, DiscoveryError, TypeAccess},
+    object::ResourceType,
+};
 
 impl Conductor {
     /// Asks the server about unknown rights, and repeats questions about rights that were refused some time ago.
@@ -66,19 +66,16 @@ impl Conductor {
         again: bool,
     ) -> Result<Option<Allowed>, String> {
         let client = self.access.client().map_err(|error| error.to_string())?;
-        let ask = async |namespace: Option<&str>| {
-            let access = discovery::allowed(&client, resource, namespace).await;
+        let is_allowed = |access: Result<TypeAccess, DiscoveryError>| {
             access.map(|access| access.list && access.watch).map_err(|error| error.to_string())
         };
-        if again && ask(None).await? {
+        if again && is_allowed(discovery::allowed(&client, resource, None).await)? {
             return Ok(None);
         }
-        let answers = stream::iter(namespaces).map(|namespace| async {
-            let allowed = ask(Some(&namespace)).await?;
-            Ok::<_, String>((namespace, allowed))
-        });
-        let answers: Vec<_> = answers.buffer_unordered(QUESTIONS).collect().await;
-        answers.into_iter().collect::<Result<Allowed, String>>().map(Some)
+        let asked: Vec<_> = namespaces.iter().map(|namespace| (resource.clone(), Some(namespace.clone()))).collect();
+        let answers = discovery::allowed_each(&client, &asked).await.into_iter().map(is_allowed);
+        let answers = namespaces.into_iter().zip(answers).map(|(namespace, answer)| Ok((namespace, answer?)));
+        answers.collect::<Result<Allowed, String>>().map(Some)
     }
 }
 

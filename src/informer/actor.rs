@@ -16,13 +16,14 @@ use super::{
     Informer, Shared,
     running::{Actors, Running, STAGES, report_abandoned},
 };
+#[cfg(any(test, feature = "testing"))]
+use crate::supervisor::fault::Fault;
 use crate::{
     indexer::actor::IndexerActor,
     supervisor::{
         ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
         arbiters::{Arbiters, Seat},
         child::{Heartbeat, exit_of},
-        fault::Fault,
     },
 };
 
@@ -52,7 +53,8 @@ pub(crate) struct UnitSupervisor {
     timer: Option<SpawnHandle>,
     running: Option<Running>,
     stop_waiters: Vec<oneshot::Sender<()>>,
-    /// Faults for actors that are not up yet, in a test.
+    /// Faults for actors that are not up yet.
+    #[cfg(any(test, feature = "testing"))]
     faults: [Fault; 3],
 }
 
@@ -66,6 +68,7 @@ impl UnitSupervisor {
             timer: None,
             running: None,
             stop_waiters: Vec::new(),
+            #[cfg(any(test, feature = "testing"))]
             faults: Default::default(),
             informer,
             shared,
@@ -145,22 +148,13 @@ impl UnitSupervisor {
         }
         self.running = Some(running);
         self.step(SupervisorInput::Started(generation), ctx);
+        #[cfg(any(test, feature = "testing"))]
         self.strike();
     }
 
     /// Returns the actors of this generation, unless they were replaced or never came up.
     fn running(&self, generation: Generation) -> Option<&Running> {
         self.running.as_ref().filter(|running| running.generation == generation)
-    }
-
-    /// Injects the stored faults into the actors of this generation, if they are up. A test may send a fault earlier, because
-    /// a cache counts events while it catches up with the journal.
-    fn strike(&mut self) {
-        let mut faults = std::mem::take(&mut self.faults);
-        if let Some(running) = self.running(self.core.generation()) {
-            running.harm(&mut faults);
-        }
-        self.faults = faults;
     }
 
     fn exited(&mut self, generation: Generation, actor: ActorIndex, exit: Exit, ctx: &mut Context<Self>) {
@@ -225,6 +219,20 @@ impl Handler<RunningIndexer> for UnitSupervisor {
 
     fn handle(&mut self, RunningIndexer: RunningIndexer, _ctx: &mut Self::Context) -> Self::Result {
         MessageResult(self.running.as_ref().map(|running| running.indexer.clone()))
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl UnitSupervisor {
+    /// Injects the stored faults into the actors of this generation, if they are up. A test may send a fault earlier, because
+    /// a cache counts events while it catches up with the journal.
+    fn strike(&mut self) {
+        let Some(running) = self.running(self.core.generation()) else { return };
+        for (heartbeat, fault) in running.heartbeats.clone().iter().zip(&mut self.faults) {
+            if let Some(fault) = fault.take() {
+                drop(heartbeat.try_send(Heartbeat(fault)));
+            }
+        }
     }
 }
 
