@@ -156,7 +156,7 @@ impl Conductor {
         let waits =
             state.types.values().filter(|kept| !kept.busy && kept.due.is_some()).filter_map(|kept| kept.not_before);
         let latest = Instant::now() + LOOK;
-        waits.chain(asks).chain(state.next_to_forget()).fold(latest, Instant::min)
+        waits.chain(asks).fold(latest, Instant::min)
     }
 
     /// Checks everything once, and starts the work that is due.
@@ -178,7 +178,7 @@ impl Conductor {
         let seen = lock(&self.auxiliaries).namespaces.as_ref().map(Auxiliary::namespaces);
         let mut state = self.lock();
         if let Some(seen) = seen
-            && state.see_namespaces(seen, Instant::now())
+            && state.see_namespaces(seen)
         {
             state.all_due(Occasion::Scope);
         }

@@ -21,7 +21,6 @@ pub(super) struct Facts {
     pub(super) config: Arc<Config>,
     /// Types that the server serves; `None` before its first answer.
     pub(super) catalog: Option<Arc<Catalog>>,
-    /// Namespaces, including those that were deleted a moment ago.
     pub(super) namespaces: KnownNamespaces,
     /// Types that are refused in the whole cluster.
     pub(super) refused: BTreeMap<TypeName, Allowed>,

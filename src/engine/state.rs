@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use actix::Addr;
@@ -12,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     facts::Known,
-    plan::{KnownNamespaces, NamespaceLabels, Plan, SpecDifference, TypeName, UnitSpec},
+    plan::{KnownNamespaces, Plan, SpecDifference, TypeName, UnitSpec},
     presence::{Presence, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
@@ -101,15 +100,10 @@ pub(super) struct State {
     pub(super) patterns_wait: bool,
     /// Set when the CRDs are watched and listed.
     pub(super) definitions_seen: bool,
-    /// Deleted namespaces with the time of deletion: deletions of their objects may still arrive.
-    pub(super) lingering: BTreeMap<String, Instant>,
     /// Questions about types that are refused in the whole cluster.
     pub(super) inquiries: BTreeMap<TypeName, Inquiry>,
     pub(super) next_unit: u32,
 }
-
-/// Time for which a deleted namespace is kept.
-const LINGER: Duration = Duration::from_secs(3);
 
 impl State {
     /// Creates the state for a configuration, without knowledge about the server.
@@ -133,50 +127,21 @@ impl State {
     }
 
     /// Applies the observations of the informer of namespaces. Returns true if anything changes.
-    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces, now: Instant) -> bool {
-        let seen = match seen {
-            KnownNamespaces::Known(seen) => KnownNamespaces::Known(self.with_lingering(seen, now)),
-            // Namespaces from an earlier list are better than none.
-            _ if self.known.namespaces != KnownNamespaces::Unknown => return false,
-            seen => seen,
-        };
-        let changed = self.known.namespaces != seen;
+    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) -> bool {
+        // Namespaces from an earlier list are better than none.
+        let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.known.namespaces == KnownNamespaces::Unknown;
+        let changed = is_better && self.known.namespaces != seen;
         if changed {
             self.known.namespaces = seen;
         }
         changed
     }
 
-    /// Adds the namespaces that were deleted a moment ago.
-    fn with_lingering(&mut self, mut seen: NamespaceLabels, now: Instant) -> NamespaceLabels {
-        self.lingering.retain(|name, _| !seen.contains_key(name));
-        let KnownNamespaces::Known(known) = &self.known.namespaces else { return seen };
-        let gone: Vec<_> = known.iter().filter(|(name, _)| !seen.contains_key(*name)).collect();
-        for (name, labels) in gone {
-            let since = *self.lingering.entry(name.clone()).or_insert_with(|| {
-                tracing::debug!(namespace = name, "the namespace is gone");
-                now
-            });
-            if now < since + LINGER {
-                seen.insert(name.clone(), labels.clone());
-            } else {
-                self.lingering.remove(name);
-            }
-        }
-        seen
-    }
-
     /// Forgets the namespaces, because they are no longer watched.
     pub(super) fn forget_namespaces(&mut self) {
-        self.lingering.clear();
         if self.known.namespaces != KnownNamespaces::Unknown {
             self.known.namespaces = KnownNamespaces::Unknown;
         }
-    }
-
-    /// Returns the time at which the next deleted namespace is forgotten.
-    pub(super) fn next_to_forget(&self) -> Option<Instant> {
-        self.lingering.values().min().map(|since| *since + LINGER)
     }
 
     fn units_of(&self, name: &TypeName) -> &[Unit] {
