@@ -82,6 +82,15 @@ pub struct Selection {
     pub unused_excludes: Vec<PatternPlace>,
 }
 
+/// Returns the specificity of a pattern; the greater one wins.
+fn specificity(pattern: &Pattern) -> u8 {
+    match pattern {
+        Pattern::All => 0,
+        Pattern::Group(_) => 1,
+        Pattern::Type { .. } => 2,
+    }
+}
+
 /// A type selected by one pattern.
 struct Claim<'a> {
     entry: &'a WantedEntry,
@@ -90,13 +99,8 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Returns the specificity of the pattern; the greater one wins.
     fn specificity(&self) -> u8 {
-        match self.entry.patterns[self.pattern] {
-            Pattern::All => 0,
-            Pattern::Group(_) => 1,
-            Pattern::Type { .. } => 2,
-        }
+        specificity(&self.entry.patterns[self.pattern])
     }
 
     fn place(&self) -> PatternPlace {
@@ -106,7 +110,9 @@ impl Claim<'_> {
     /// Returns true if the entries of two claims on one type can share it.
     fn can_share(&self, other: &Self) -> bool {
         let namespaced = self.served.resource.namespaced && other.served.resource.namespaced;
-        namespaced && self.entry.entry != other.entry.entry && self.entry.namespaces.is_disjoint_from(&other.entry.namespaces)
+        namespaced
+            && self.entry.entry != other.entry.entry
+            && self.entry.namespaces.is_disjoint_from(&other.entry.namespaces)
     }
 }
 

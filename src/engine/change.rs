@@ -117,7 +117,8 @@ impl Conductor {
         for (start, objects) in steps.start.iter().zip(seeds) {
             let id = UnitId(*next_unit);
             *next_unit += 1;
-            let before = old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
+            let before =
+                old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
             match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
                 Ok((unit, strangers)) => {
                     if before == Some(start.spec.entry.as_str()) {
@@ -182,7 +183,7 @@ impl Conductor {
 
     /// Applies today's rules to the objects of an ended unit, which may have let them in under other rules.
     fn under_rules_of_today(&self, spec: &UnitSpec, objects: Remainder<Object>) -> Remainder<Object> {
-        let config = Arc::clone(&self.lock().known.config);
+        let config = Arc::clone(&self.lock().config);
         let key = lock(&self.library).key.clone();
         let gate = |entry: &str| {
             let gate = options::gate_of_today(&config, entry, spec, key.as_ref());
@@ -220,7 +221,12 @@ impl Conductor {
 
     /// Returns the last events for readers whose route does not include the entry to which objects have moved. These readers
     /// get removals of the moved objects, and of the objects that no unit shows.
-    fn dismissals(&self, moved: BTreeMap<String, Vec<Object>>, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
+    fn dismissals(
+        &self,
+        moved: BTreeMap<String, Vec<Object>>,
+        left: &[Object],
+        how: Retirement,
+    ) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
             let without = self.router.table().readers_without(&entry);

@@ -8,9 +8,8 @@
 //!                                   └─ what runs          └▶ rows of what waits
 //! ```
 //!
-//! The plan is kept until one of its [`Facts`](super::facts::Facts) changes. One loop does all this and never waits. Slow work is
-//! done by tasks, which change the [`State`] and wake the loop. A panic in the loop is logged, and the loop continues with the
-//! same state.
+//! The plan is kept until one of its inputs changes. One loop does all this and never waits. Slow work is done by tasks, which
+//! change the [`State`] and wake the loop. A panic in the loop is logged, and the loop continues with the same state.
 
 use std::{
     any::Any,
@@ -166,7 +165,7 @@ impl Conductor {
         self.see_units();
         self.ask_for_types();
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let Some(outlook) = self.lock().known.outlook() else { return };
+        let Some(outlook) = self.lock().outlook() else { return };
         self.keep_auxiliaries(&outlook);
         self.ask_for_rights(&outlook.plan);
         self.show_waiting(&outlook);
@@ -176,11 +175,8 @@ impl Conductor {
 
     fn see_namespaces(&self) {
         let seen = lock(&self.auxiliaries).namespaces.as_ref().map(Auxiliary::namespaces);
-        let mut state = self.lock();
-        if let Some(seen) = seen
-            && state.see_namespaces(seen)
-        {
-            state.all_due(Occasion::Scope);
+        if let Some(seen) = seen {
+            self.lock().see_namespaces(seen);
         }
     }
 

@@ -83,7 +83,7 @@ impl EngineHandle {
 
     /// Returns the configuration in effect, including the additions of the program.
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.conductor.lock().known.config)
+        Arc::clone(&self.conductor.lock().config)
     }
 
     /// Applies another configuration: handlers and types that differ change, all others continue. Objects that enter the
@@ -277,7 +277,7 @@ impl EngineHandle {
     /// Returns how many times the conductor has checked everything, and how many plans it has made.
     #[cfg(any(test, feature = "testing"))]
     pub fn looks_and_plans(&self) -> (u64, u64) {
-        let plans = self.conductor.lock().known.plans();
+        let plans = self.conductor.lock().plans;
         (self.conductor.looks.load(std::sync::atomic::Ordering::Relaxed), plans)
     }
 
@@ -309,7 +309,7 @@ impl Conductor {
         let mut changed = lock(&self.library).clone();
         let result = change(&mut changed)?;
         let mut config = changed.config()?;
-        let running = Arc::clone(&self.lock().known.config);
+        let running = Arc::clone(&self.lock().config);
         let needs_restart = keep_until_restart(&running, &mut config);
         let moves = self.with_delivery(|delivery| delivery.apply(&config))??;
         {
@@ -319,10 +319,10 @@ impl Conductor {
         }
         self.queue_moves(moves);
         let mut state = self.lock();
-        state.known.config = Arc::new(config);
+        state.config = Arc::new(config);
         state.told.clear();
         state.rediscovery.ask_now(self.clock.elapsed());
-        if state.known.catalog.is_some() {
+        if state.catalog.is_some() {
             state.all_due(Occasion::Reload);
         } else {
             self.show_all_waiting(&mut state);

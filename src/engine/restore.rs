@@ -85,7 +85,7 @@ impl Conductor {
     pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), String> {
         let journal = &self.shared.journal;
         let known: BTreeSet<String> = recovered.readers.iter().map(|reader| reader.name.clone()).collect();
-        let config = Arc::clone(&self.lock().known.config);
+        let config = Arc::clone(&self.lock().config);
         let mut described = Vec::new();
         for stored in &recovered.units {
             match serde_json::from_value::<Description>(stored.description.clone()) {

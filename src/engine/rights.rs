@@ -24,7 +24,7 @@ impl Conductor {
         let mut state = self.lock();
         let now = Instant::now();
         let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
-        let State { inquiries, known, .. } = &mut *state;
+        let State { inquiries, refused, .. } = &mut *state;
         for (name, inquiry) in inquiries.iter_mut().filter(|(_, inquiry)| askable(inquiry)) {
             let Some(planned @ [first, ..]) = plan.types.get(name).map(Vec::as_slice) else { continue };
             let resource = first.resource.clone();
@@ -32,7 +32,7 @@ impl Conductor {
             let mut namespaces: BTreeSet<String> =
                 planned.iter().flat_map(|planned| planned.unasked.iter().cloned()).collect();
             if again {
-                namespaces.extend(known.refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
+                namespaces.extend(refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
             }
             if !again && namespaces.is_empty() {
                 continue;
@@ -42,7 +42,7 @@ impl Conductor {
             let work = async move { conductor.rights(&asked, namespaces, again).await };
             self.spawn(work, move |conductor, answer| {
                 let mut state = conductor.lock();
-                let (again_at, pause) = (ask_again_at(&state.known.config), state.known.config.kube.backoff.max);
+                let (again_at, pause) = (ask_again_at(&state.config), state.config.kube.backoff.max);
                 if let Some(inquiry) = state.inquiries.get_mut(&name) {
                     inquiry.asking = false;
                     inquiry.not_before = (!matches!(answer, Ok(Ok(_)))).then(|| Instant::now() + pause);
@@ -86,8 +86,8 @@ impl State {
             return self.allow(name);
         };
         let is_new = |known: &Allowed| !answer.iter().all(|(name, allowed)| known.get(name) == Some(allowed));
-        if self.known.refused.get(name).is_some_and(is_new) {
-            self.known.refused.entry(name.clone()).or_default().extend(answer);
+        if self.refused.get(name).is_some_and(is_new) {
+            self.refused.entry(name.clone()).or_default().extend(answer);
         }
         self.due(name, Occasion::Scope);
     }
@@ -95,15 +95,15 @@ impl State {
     /// Records that a type is refused in the whole cluster.
     pub(super) fn refuse(&mut self, name: &TypeName) {
         info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
-        let again_at = ask_again_at(&self.known.config);
-        self.known.refused.insert(name.clone(), Allowed::new());
+        let again_at = ask_again_at(&self.config);
+        self.refused.insert(name.clone(), Allowed::new());
         self.inquiries.insert(name.clone(), Inquiry { asking: false, again_at, not_before: None });
         self.due(name, Occasion::Scope);
     }
 
     /// Records that a type is allowed in the whole cluster.
     pub(super) fn allow(&mut self, name: &TypeName) {
-        self.known.refused.remove(name);
+        self.refused.remove(name);
         self.inquiries.remove(name);
         self.due(name, Occasion::Scope);
     }

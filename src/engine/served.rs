@@ -8,8 +8,7 @@ use tracing::{info, warn};
 use super::{
     auxiliary::{self, Auxiliary},
     conductor::{Conductor, Fatal},
-    facts::Outlook,
-    plan::{TypeName, auxiliary_reflector},
+    plan::{KnownNamespaces, Outlook, TypeName, auxiliary_reflector},
     presence::{Presence, Served},
     reconcile::Occasion,
     rediscovery::Need,
@@ -69,7 +68,7 @@ impl Conductor {
         let again_in = format!("{:.1}s", delay.as_secs_f64());
         let server = self.access.server_url();
         warn!(server, %error, again_in, "cannot get the types of the API server");
-        if state.known.catalog.is_none() {
+        if state.catalog.is_none() {
             for row in state.waiting.values() {
                 row.lock().last_error = Some(error.to_owned());
             }
@@ -80,18 +79,18 @@ impl Conductor {
         let mut state = self.lock();
         let catalog = Arc::new(catalog);
         self.registry.set_catalog(Arc::clone(&catalog));
-        let first = state.known.catalog.is_none();
+        let first = state.catalog.is_none();
         if first {
             let groups = catalog.unavailable().iter().map(|unavailable| unavailable.group.clone());
             state.unasked_at_start = groups.collect();
         }
-        state.known.catalog = Some(Arc::clone(&catalog));
+        state.catalog = Some(Arc::clone(&catalog));
         state.look_for_running(&catalog);
         state.all_due(if first { Occasion::Start } else { Occasion::Discovery });
         let need = Need {
             doubtful: state.types.keys().any(|name| state.is_doubtful(name)),
             waiting_blindly: state.patterns_wait && !state.definitions_seen,
-            never_again: state.known.config.kube.rediscover == Rediscover::Never,
+            never_again: state.config.kube.rediscover == Rediscover::Never,
         };
         let now = self.clock.elapsed();
         state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
@@ -100,10 +99,12 @@ impl Conductor {
     /// Applies changes of CRDs.
     fn see_definitions(&self, records: &[Record]) {
         let mut state = self.lock();
-        let Some(catalog) = state.known.catalog.clone() else { return };
+        let Some(catalog) = state.catalog.clone() else { return };
         let now = self.clock.elapsed();
         for change in records.iter().map(|record| &record.change) {
-            let Some((plural, group)) = change.object().and_then(|object| object.name().split_once('.')) else { continue };
+            let Some((plural, group)) = change.object().and_then(|object| object.name().split_once('.')) else {
+                continue;
+            };
             let name = TypeName { group: group.to_owned(), plural: plural.to_owned() };
             let gone = change.state().is_none();
             if gone {
@@ -123,7 +124,7 @@ impl Conductor {
     pub(super) fn keep_auxiliaries(self: &Arc<Self>, outlook: &Outlook) {
         let (config, catalog) = {
             let state = self.lock();
-            (Arc::clone(&state.known.config), state.known.catalog.clone().unwrap_or_default())
+            (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default())
         };
         let keep = |slot: &mut Option<Auxiliary>, wanted: bool, resource: ResourceType, see: fn(&Self, &[Record])| {
             if !wanted {
@@ -153,7 +154,7 @@ impl Conductor {
         state.definitions_seen = definitions_seen;
         state.patterns_wait = !outlook.selection.unmatched.is_empty();
         if !needs_namespaces {
-            state.forget_namespaces();
+            state.namespaces = KnownNamespaces::Unknown; // no plan needs them
         }
     }
 }

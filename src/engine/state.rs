@@ -10,8 +10,7 @@ use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
-    facts::Known,
-    plan::{KnownNamespaces, Plan, SpecDifference, TypeName, UnitSpec},
+    plan::{Allowed, KnownNamespaces, Outlook, Plan, SpecDifference, TypeName, UnitSpec},
     presence::{Presence, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
@@ -79,8 +78,17 @@ pub(super) struct TypeState {
 #[educe(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct State {
-    /// Facts for plans.
-    pub(super) known: Known,
+    pub(super) config: Arc<Config>,
+    /// Types that the server serves; `None` before its first answer.
+    pub(super) catalog: Option<Arc<Catalog>>,
+    pub(super) namespaces: KnownNamespaces,
+    /// Types that are refused in the whole cluster.
+    pub(super) refused: BTreeMap<TypeName, Allowed>,
+    /// Plan for the fields above. A change of one of them makes types due, which removes the plan.
+    outlook: Option<Arc<Outlook>>,
+    /// Number of plans that were made.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) plans: u64,
     /// Groups that did not answer at the first discovery. Their types do not count as late.
     pub(super) unasked_at_start: BTreeSet<String>,
     #[educe(Default = Rediscovery::new(BackoffConfig::default()))]
@@ -109,38 +117,45 @@ impl State {
     /// Creates the state for a configuration, without knowledge about the server.
     pub(super) fn new(config: Config) -> Self {
         let rediscovery = Rediscovery::new(config.kube.backoff);
-        Self { known: Known::new(Arc::new(config)), rediscovery, ..Self::default() }
+        Self { config: Arc::new(config), rediscovery, ..Self::default() }
     }
 
-    /// Schedules a reconciliation of a type; the most important occasion counts.
+    /// Returns the plan; `None` before the server's first answer.
+    pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
+        if self.outlook.is_none() {
+            let outlook = Outlook::new(&self.config, self.catalog.as_deref()?, &self.namespaces, &self.refused);
+            self.outlook = Some(Arc::new(outlook));
+            #[cfg(any(test, feature = "testing"))]
+            {
+                self.plans += 1;
+            }
+        }
+        self.outlook.clone()
+    }
+
+    /// Schedules a reconciliation of a type with a new plan; the most important occasion counts.
     pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
+        self.outlook = None;
         let kept = self.types.entry(name.clone()).or_default();
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Schedules a reconciliation of all types.
+    /// Schedules a reconciliation of all types with a new plan.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
+        self.outlook = None;
         self.pending = self.pending.max(Some(occasion));
         for kept in self.types.values_mut() {
             kept.due = kept.due.max(Some(occasion));
         }
     }
 
-    /// Applies the observations of the informer of namespaces. Returns true if anything changes.
-    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) -> bool {
+    /// Applies the observations of the informer of namespaces.
+    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) {
         // Namespaces from an earlier list are better than none.
-        let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.known.namespaces == KnownNamespaces::Unknown;
-        let changed = is_better && self.known.namespaces != seen;
-        if changed {
-            self.known.namespaces = seen;
-        }
-        changed
-    }
-
-    /// Forgets the namespaces, because they are no longer watched.
-    pub(super) fn forget_namespaces(&mut self) {
-        if self.known.namespaces != KnownNamespaces::Unknown {
-            self.known.namespaces = KnownNamespaces::Unknown;
+        let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.namespaces == KnownNamespaces::Unknown;
+        if is_better && self.namespaces != seen {
+            self.namespaces = seen;
+            self.all_due(Occasion::Scope);
         }
     }
 
@@ -151,7 +166,7 @@ impl State {
     /// Returns the units of a type for reconciliation with `desired`.
     pub(super) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
         let is_wanted = |namespace: &str| desired.iter().any(|spec| spec.namespace.as_deref() == Some(namespace));
-        let is_missing = |namespace: &str| match &self.known.namespaces {
+        let is_missing = |namespace: &str| match &self.namespaces {
             KnownNamespaces::Known(known) => !known.contains_key(namespace),
             KnownNamespaces::Unknown | KnownNamespaces::Forbidden => false,
         };
@@ -189,7 +204,7 @@ impl State {
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {
-            let entry = self.known.config.resources.get(&unit.spec.entry);
+            let entry = self.config.resources.get(&unit.spec.entry);
             entry.is_some_and(|entry| entry.options.on_removed == OnRemoved::Keep)
         };
         let stays = self.is_gone(name) && kept.iter().any(keeps);
@@ -220,9 +235,7 @@ impl State {
     /// Returns true if a running type is missing, but may exist: its units continue until the next answer.
     pub(super) fn is_doubtful(&self, name: &TypeName) -> bool {
         let is_served = |catalog: &Arc<Catalog>| served(catalog, name) == Served::Yes;
-        !self.units_of(name).is_empty()
-            && !self.is_gone(name)
-            && !self.known.catalog.as_ref().is_some_and(is_served)
+        !self.units_of(name).is_empty() && !self.is_gone(name) && !self.catalog.as_ref().is_some_and(is_served)
     }
 
     /// Returns the known facts about a type, except its units.
@@ -248,5 +261,37 @@ pub(super) fn served(catalog: &Catalog, name: &TypeName) -> Served {
         Served::Unknown
     } else {
         Served::No
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{discovery::ServedType, object::ResourceType};
+
+    #[test]
+    fn plan_is_kept_until_an_input_changes() {
+        let [group, version, kind, plural] = ["acme.io", "v1", "Apple", "apples"].map(str::to_owned);
+        let apples = ResourceType { group, version, kind, plural, namespaced: true };
+        let name = TypeName::of(&apples);
+        let config = Config::from_toml_str("[resources.a]\nmatch = [\"apples.acme.io\"]\n").unwrap();
+        let mut state = State::new(config);
+        assert!(state.outlook().is_none(), "the server has not answered");
+        state.catalog = Some(Arc::new(Catalog::of(vec![ServedType::watchable(apples)])));
+        let changes: [&dyn Fn(&mut State); 4] = [
+            &|state| state.all_due(Occasion::Reload),
+            &|state| state.see_namespaces(KnownNamespaces::Forbidden),
+            &|state| state.refuse(&name),
+            &|state| state.allow(&name),
+        ];
+        for (count, change) in (1..).zip(changes) {
+            let first = state.outlook().unwrap();
+            assert_eq!(first.plan.desired(&name).unwrap().len(), 1);
+            state.see_namespaces(KnownNamespaces::Unknown);
+            assert!(Arc::ptr_eq(&first, &state.outlook().unwrap()), "before change {count}");
+            assert_eq!(state.plans, count);
+            change(&mut state);
+            assert!(!Arc::ptr_eq(&first, &state.outlook().unwrap()), "change {count}");
+        }
     }
 }

@@ -12,11 +12,7 @@ use actix::{Actor as _, System};
 use super::{testing::options, *};
 use crate::{
     change::Cause,
-    indexer::{
-        Retirement,
-        actor::MoveReader,
-        retirement,
-    },
+    indexer::{Retirement, actor::MoveReader, retirement},
     informer::actor::{RunningIndexer, Sabotage, StopUnit, UnitSupervisor},
     journal::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
