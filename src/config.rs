@@ -45,7 +45,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
+pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload};
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
 pub use external::External;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
@@ -82,6 +82,7 @@ pub use crate::{
     object::packer::Compression,
     reflector::StreamingLists,
     subscribe::SubscribeOptions as Subscribe,
+    supervisor::Supervision,
 };
 use text::Text;
 

@@ -14,7 +14,6 @@ mod builder;
 mod change;
 mod conductor;
 pub mod dry_run;
-mod facts;
 mod handle;
 mod handlers;
 mod library;

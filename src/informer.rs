@@ -49,12 +49,12 @@ use crate::{
         run::ReflectorRun,
     },
     status::{Timings, UnitStatus},
-    supervisor::{SupervisorConfig, arbiters::Arbiters, child::spawn},
+    supervisor::{Supervision, arbiters::Arbiters, child::spawn},
 };
 pub use running::Actors;
 
 /// Options of one unit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct InformerOptions {
     /// Options of the reflector.
     pub reflector: ReflectorConfig,
@@ -122,7 +122,7 @@ pub struct Shared {
     /// Threads of the units.
     pub arbiters: Arc<Arbiters>,
     /// Options of the supervisors.
-    pub supervision: SupervisorConfig,
+    pub supervision: Supervision,
 }
 
 /// One watched resource type: the parts that survive its actors.
@@ -426,16 +426,6 @@ pub(crate) mod testing {
             BackoffConfig { initial: short, factor: 1.0, jitter: 0.0, max: short, ..BackoffConfig::default() };
         let reflector =
             ReflectorConfig { backoff, streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() };
-        InformerOptions {
-            reflector,
-            scope: Scope::default(),
-            gate: Gate::default(),
-            plan: ScanPlan::default(),
-            order: QueueOrder::Stream,
-            fifo_max_bytes: 1 << 20,
-            indexer: IndexerOptions::default(),
-            indexers: Vec::new(),
-            warnings: Vec::new(),
-        }
+        InformerOptions { reflector, fifo_max_bytes: 1 << 20, ..InformerOptions::default() }
     }
 }

@@ -3,7 +3,7 @@
 //! This module counts nothing itself: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Write as _},
 };
 
@@ -142,8 +142,21 @@ pub fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
-/// Registers a family. The last part of its name is its unit.
-fn register(registry: &mut Registry, kind: MetricType, name: &str, help: &str, samples: BTreeMap<Labels, Value>) {
+/// Registers a family. The last part of its name is its unit. Values with the same labels are combined.
+fn register(
+    registry: &mut Registry,
+    kind: MetricType,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels, Value)>,
+) {
+    let mut samples = BTreeMap::<Labels, Value>::new();
+    for (labels, value) in values {
+        match samples.get_mut(&labels) {
+            Some(known) => known.join(value),
+            None => drop(samples.insert(labels, value)),
+        }
+    }
     let family = Family { kind, samples };
     if let Some(name) = name.strip_suffix("_seconds") {
         registry.register_with_unit(name, help, Unit::Seconds, family);
@@ -155,8 +168,8 @@ fn register(registry: &mut Registry, kind: MetricType, name: &str, help: &str, s
 }
 
 /// Returns the sample of a family without labels.
-fn single(value: Value) -> BTreeMap<Labels, Value> {
-    BTreeMap::from([(Labels::new(), value)])
+fn single(value: Value) -> [(Labels, Value); 1] {
+    [(Labels::new(), value)]
 }
 
 /// Registers the families that every Prometheus client has, under their common names and without a unit. Values that
@@ -173,7 +186,7 @@ fn register_process(registry: &mut Registry, usage: Usage) {
         (Gauge, "process_start_time_seconds", "Start of this process, since the Unix epoch", started),
     ];
     for (kind, name, help, value) in families {
-        let samples = value.map(|value| single(Value::Float(value))).unwrap_or_default();
+        let samples = value.map(|value| (Labels::new(), Value::Float(value))).into_iter().collect();
         registry.register(name, help, Family { kind, samples });
     }
 }
@@ -254,48 +267,30 @@ const NUMBERS_OF_UNITS: [NumberOf<UnitView>; 11] = [
 
 fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     for (kind, name, help, number) in NUMBERS_OF_UNITS {
-        register(registry, kind, name, help, joined(views, |view| Some(Value::Whole(number(view)))));
+        let samples = views.iter().map(|view| (labels(view), Value::Whole(number(view))));
+        register(registry, kind, name, help, samples);
     }
-    let took = joined(views, |view| Some(Value::of(&view.list_duration)));
+    let took = views.iter().map(|view| (labels(view), Value::of(&view.list_duration)));
     let help = "Duration of complete lists and streaming lists, from the first request to the last object";
     register(registry, MetricType::Histogram, "list_duration_seconds", help, took);
-    let mut synced = joined(views, |view| Some(Value::Whole((!view.synced).into())));
-    for value in synced.values_mut() {
-        *value = Value::Whole(matches!(value, Value::Whole(0)).into());
-    }
-    register(registry, Gauge, "synced", "1 once the initial state is complete in the cache", synced);
-    let mut events = BTreeMap::new();
+    let mut synced = BTreeMap::new();
     for view in views {
-        for (kind, count) in view.events.by_type() {
-            add(&mut events, with(labels(view), "type", kind), Value::Whole(count));
-        }
+        *synced.entry(labels(view)).or_insert(true) &= view.synced;
     }
+    let synced = synced.into_iter().map(|(labels, synced)| (labels, Value::Whole(synced.into())));
+    register(registry, Gauge, "synced", "1 once the initial state is complete in the cache", synced);
+    let events = views.iter().flat_map(|view| {
+        view.events.by_type().map(|(kind, count)| (with(labels(view), "type", kind), Value::Whole(count)))
+    });
     register(registry, Counter, "events", "Changes applied to the cache", events);
-    let state = |view: &UnitView| (with(labels(view), "state", view.state.as_ref()), Value::Whole(1));
-    register(registry, Gauge, "unit_state", "1 for the current state of a unit", views.iter().map(state).collect());
-    let lag = joined(views, |view| Some(Value::Float(view.lag_seconds)));
+    let states: BTreeSet<_> = views.iter().map(|view| with(labels(view), "state", view.state.as_ref())).collect();
+    let states = states.into_iter().map(|state| (state, Value::Whole(1)));
+    register(registry, Gauge, "unit_state", "1 for the current state of a unit", states);
+    let lag = views.iter().map(|view| (labels(view), Value::Float(view.lag_seconds)));
     register(registry, Gauge, "queue_lag_seconds", "Age of the oldest delta not yet applied", lag);
-    let age = joined(views, |view| view.last_activity_seconds.map(Value::Float));
+    let age = views.iter().filter_map(|view| Some((labels(view), Value::Float(view.last_activity_seconds?))));
     let help = "Time since the server last sent anything, bookmarks included";
     register(registry, Gauge, "watch_last_activity_age_seconds", help, age);
-}
-
-/// Returns one value per type: the values of its units, combined.
-fn joined(views: &[UnitView], value: impl Fn(&UnitView) -> Option<Value>) -> BTreeMap<Labels, Value> {
-    let mut samples = BTreeMap::new();
-    for view in views {
-        if let Some(value) = value(view) {
-            add(&mut samples, labels(view), value);
-        }
-    }
-    samples
-}
-
-fn add(samples: &mut BTreeMap<Labels, Value>, labels: Labels, value: Value) {
-    match samples.get_mut(&labels) {
-        Some(known) => known.join(value),
-        None => drop(samples.insert(labels, value)),
-    }
 }
 
 fn labels(view: &UnitView) -> Labels {
@@ -338,43 +333,43 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
         counts.map(|(outcome, count)| (with(labels(view), "outcome", outcome), Value::Whole(count)))
     });
     let help = "Events that a handler has finished, by outcome; retries count attempts";
-    register(registry, Counter, "handler_events", help, outcomes.collect());
+    register(registry, Counter, "handler_events", help, outcomes);
     let forms = handlers.iter().flat_map(|view| {
         let counts = [("without_old", view.without_old), ("reference", view.references), ("none", view.too_large)];
         counts.map(|(form, count)| (with(labels(view), "form", form), Value::Whole(count)))
     });
     let help = "Events that were too large for the sink, by the form that it accepted; none: given up";
-    register(registry, Counter, "handler_oversize_events", help, forms.collect());
+    register(registry, Counter, "handler_oversize_events", help, forms);
     for (kind, name, help, number) in NUMBERS_OF_HANDLERS {
         let samples = handlers.iter().map(|view| (labels(view), Value::Whole(number(view))));
-        register(registry, kind, name, help, samples.collect());
+        register(registry, kind, name, help, samples);
     }
     let lag =
         handlers.iter().map(|view| (labels(view), Value::Float(view.oldest_undelivered_age_seconds.unwrap_or(0.0))));
-    register(registry, Gauge, "handler_lag_seconds", "Age of the oldest event not yet delivered", lag.collect());
+    register(registry, Gauge, "handler_lag_seconds", "Age of the oldest event not yet delivered", lag);
     let ages = handlers.iter().map(|view| (labels(view), Value::of(&view.timings.event_age)));
     let help = "Age of an event when it is delivered, from its append to the journal in this run";
-    register(registry, MetricType::Histogram, "handler_event_age_seconds", help, ages.collect());
+    register(registry, MetricType::Histogram, "handler_event_age_seconds", help, ages);
     let calls = handlers.iter().flat_map(|view| {
         let calls = [("delivered", &view.timings.delivered_calls), ("failed", &view.timings.failed_calls)];
         calls.map(|(outcome, took)| (with(labels(view), "outcome", outcome), Value::of(took)))
     });
     let help = "Time from a call of the handler to its return";
-    register(registry, MetricType::Histogram, "handler_call_duration_seconds", help, calls.collect());
+    register(registry, MetricType::Histogram, "handler_call_duration_seconds", help, calls);
     let events = handlers.iter().map(|view| (labels(view), Value::of(&view.timings.call_events)));
     let help = "Events per call of the handler";
-    register(registry, MetricType::Histogram, "handler_batch_events", help, events.collect());
+    register(registry, MetricType::Histogram, "handler_batch_events", help, events);
 }
 
 fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
     let results = [("applied", reloads.applied), ("refused", reloads.refused)];
     let samples = results.map(|(result, count)| (vec![("result", result.to_owned())], Value::Whole(count)));
     let help = "Configuration reloads of the running engine, by result";
-    register(registry, Counter, "config_reloads", help, samples.into());
+    register(registry, Counter, "config_reloads", help, samples);
     let last = reloads.last_applied.and_then(|at| u64::try_from(at.as_second()).ok());
-    let samples = last.map(|seconds| single(Value::Whole(seconds))).unwrap_or_default();
+    let last = last.map(|seconds| (Labels::new(), Value::Whole(seconds)));
     let help = "Time of the last successful reload of the running engine, since the Unix epoch";
-    register(registry, Gauge, "config_last_reload_success_timestamp_seconds", help, samples);
+    register(registry, Gauge, "config_last_reload_success_timestamp_seconds", help, last);
 }
 
 fn register_streams(registry: &mut Registry, streams: SubscribeCounts) {

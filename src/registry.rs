@@ -127,17 +127,10 @@ impl Registry {
                 }),
             }
         }
-        let before = self.content.load_full();
         for (resource, caches) in caches.iter() {
             let now = types.iter().find(|watched| *watched.resource == *resource);
             let units = now.map_or(&[][..], |watched| &watched.units);
-            let then = before.types.iter().find(|watched| *watched.resource == *resource);
-            let same = |one: &[Arc<Informer>], other: &[Arc<Informer>]| {
-                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
-            };
-            if !then.is_some_and(|then| same(&then.units, units)) {
-                caches.set(units.iter().map(|unit| unit.reader_factory()).collect());
-            }
+            caches.set(units.iter().map(|unit| unit.reader_factory()).collect());
         }
         let types = types.into_iter().map(Arc::new).collect();
         self.content.store(Arc::new(Content { types, waiting }));

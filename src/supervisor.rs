@@ -24,9 +24,14 @@ mod tests;
 
 use std::time::Duration;
 
+use educe::Educe;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     backoff::BackoffConfig,
     status::{UnitState, UnitView},
+    text::Text,
 };
 
 pub(crate) use policy::{Restart, RestartPolicy};
@@ -34,27 +39,27 @@ pub(crate) use policy::{Restart, RestartPolicy};
 /// Time limit for an actor to stop before it is abandoned.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of `[supervision]`: restarts, and the limits at which a unit counts as hung or degraded.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SupervisorConfig {
-    /// Delay between a failure and the restart; a healthy time resets it.
+/// Restarts of units (reflector, queue and indexer of one type) and handlers.
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+pub struct Supervision {
+    /// Delay before a restart.
     pub backoff: BackoffConfig,
-    /// Time without an answer to a heartbeat after which an actor is replaced; also the time limit of a start.
+    /// Time without a heartbeat after which an actor is replaced.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(30))]
     pub hung_after: Duration,
-    /// Interval of heartbeats.
-    pub ping_period: Duration,
-    /// Failures within five minutes that make the unit degraded; with 0, no unit becomes degraded.
+    /// Number of restarts within five minutes after which the state is `degraded`. Restarts continue.
+    #[schemars(range(min = 1))]
+    #[educe(Default = 5)]
     pub degraded_after: u32,
 }
 
-impl Default for SupervisorConfig {
-    fn default() -> Self {
-        Self {
-            backoff: BackoffConfig::default(),
-            hung_after: Duration::from_secs(30),
-            ping_period: Duration::from_secs(10),
-            degraded_after: 5,
-        }
+impl Supervision {
+    /// Returns the interval of heartbeats.
+    fn ping_period(&self) -> Duration {
+        self.hung_after / 3
     }
 }
 
@@ -135,7 +140,7 @@ pub(crate) struct SupervisorVerdict {
 /// abandoned. Exits and answers of another generation change nothing. The supervisor never gives up.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    config: SupervisorConfig,
+    config: Supervision,
     policy: RestartPolicy,
     phase: Phase,
     generation: Generation,
@@ -176,7 +181,7 @@ struct Life {
 
 impl Supervisor {
     /// Creates the supervisor of a unit with this number of actors. Its first input is [`SupervisorInput::Start`].
-    pub(crate) fn new(config: SupervisorConfig, actors: usize) -> Self {
+    pub(crate) fn new(config: Supervision, actors: usize) -> Self {
         Self {
             policy: RestartPolicy::new(&config),
             config,
@@ -238,7 +243,7 @@ impl Supervisor {
         if generation == self.generation && matches!(self.phase, Phase::Starting { .. }) {
             self.phase = Phase::Running;
             self.policy.healthy(now);
-            self.ping_at = now.saturating_add(self.config.ping_period);
+            self.ping_at = now.saturating_add(self.config.ping_period());
         }
         Decision::Nothing
     }
@@ -329,7 +334,7 @@ impl Supervisor {
         if now < self.ping_at {
             return Decision::Nothing;
         }
-        self.ping_at = now.saturating_add(self.config.ping_period.max(Duration::from_millis(1)));
+        self.ping_at = now.saturating_add(self.config.ping_period().max(Duration::from_millis(1)));
         let silent = |life: &Life| life.asked_at.is_none();
         let actors: Vec<_> = (0..self.actors.len()).filter(|at| silent(&self.actors[*at])).collect();
         for actor in &actors {

@@ -1,4 +1,4 @@
-//! Sections about the engine itself: `[cluster]`, `[kube]`, `[supervision]`, `[log]`, `[reload]`.
+//! Sections about the engine itself: `[cluster]`, `[kube]`, `[log]`, `[reload]`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -89,23 +89,6 @@ pub enum Rediscover {
     CrdWatch,
     /// Keeps the types that were found at the start.
     Never,
-}
-
-/// Restarts of units (reflector, queue and indexer of one type) and handlers.
-#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[educe(Default)]
-#[serde(default)]
-pub struct Supervision {
-    /// Delay before a restart.
-    pub backoff: Backoff,
-    /// Time without a heartbeat after which an actor is replaced.
-    #[serde(with = "Text::<Duration>")]
-    #[educe(Default = Duration::from_secs(30))]
-    pub hung_after: Duration,
-    /// Number of restarts within five minutes after which the state is `degraded`. Restarts continue.
-    #[schemars(range(min = 1))]
-    #[educe(Default = 5)]
-    pub degraded_after: u32,
 }
 
 /// Reload of a changed configuration.

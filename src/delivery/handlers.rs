@@ -35,7 +35,7 @@ use crate::{
     journal::{Bounds, EventName, Move, OpenReaderError, ReaderId, UnitId},
     mutex::lock,
     notification::Notification,
-    supervisor::{Exit, Restart, RestartPolicy, SupervisorConfig, child::panic_text, fault::SharedFault},
+    supervisor::{Exit, Restart, RestartPolicy, Supervision, child::panic_text, fault::SharedFault},
 };
 
 /// Extra time for running attempts after the deadline of a shutdown.
@@ -176,7 +176,7 @@ pub struct Handlers {
     members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
     arbiter: ArbiterHandle,
     is_stopping: Arc<AtomicBool>,
-    supervision: SupervisorConfig,
+    supervision: Supervision,
     /// Start of all times of the actors.
     pub(super) clock: Instant,
 }
@@ -187,7 +187,7 @@ impl Handlers {
     ///
     /// # Panics
     /// Panics without an arbiter.
-    pub fn new(router: Router, supervision: SupervisorConfig) -> Self {
+    pub fn new(router: Router, supervision: Supervision) -> Self {
         let (arbiter, clock) = (actix_rt::Arbiter::current(), Instant::now());
         Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision, clock }
     }

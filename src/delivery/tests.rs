@@ -24,7 +24,7 @@ use crate::{
     journal::{Bounds, ChangeSet, Journal, Sequence, UnitId, testing::*},
     notification::{Event, Notification, Stopped, UnitInfo},
     object::ResourceType,
-    supervisor::{SupervisorConfig, fault::Harm},
+    supervisor::{Supervision, fault::Harm},
 };
 
 fn info() -> UnitInfo {
@@ -80,7 +80,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new() -> Self {
         let journal = Journal::in_memory();
-        let handlers = Handlers::new(Router::new(journal.clone()), SupervisorConfig::default());
+        let handlers = Handlers::new(Router::new(journal.clone()), Supervision::default());
         Self { journal, handlers, has_unit: Cell::new(false) }
     }
 

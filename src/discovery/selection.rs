@@ -93,10 +93,27 @@ fn specificity(pattern: &Pattern) -> u8 {
 
 /// A type selected by one pattern.
 struct Claim<'a> {
-    wanted: usize,
+    entry: &'a WantedEntry,
     pattern: usize,
-    specificity: u8,
     served: &'a ServedType,
+}
+
+impl Claim<'_> {
+    fn specificity(&self) -> u8 {
+        specificity(&self.entry.patterns[self.pattern])
+    }
+
+    fn place(&self) -> PatternPlace {
+        PatternPlace { entry: self.entry.entry.clone(), pattern: self.pattern }
+    }
+
+    /// Returns true if the entries of two claims on one type can share it.
+    fn can_share(&self, other: &Self) -> bool {
+        let namespaced = self.served.resource.namespaced && other.served.resource.namespaced;
+        namespaced
+            && self.entry.entry != other.entry.entry
+            && self.entry.namespaces.is_disjoint_from(&other.entry.namespaces)
+    }
 }
 
 /// Assigns types to entries.
@@ -107,109 +124,84 @@ struct Claim<'a> {
 /// group's preferred version. An entry never gets a type that it excludes.
 pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
-    let mut claims: Vec<Claim<'_>> = Vec::new();
-    for (index, entry) in wanted.iter().enumerate() {
-        claims.extend(claims_of(catalog, index, entry, &mut selection));
-    }
-    settle(wanted, &claims, &mut selection);
+    let claims: Vec<_> = wanted.iter().flat_map(|entry| claims_of(catalog, entry, &mut selection)).collect();
+    settle(&claims, &mut selection);
     selection
 }
 
 /// Returns the types that one entry requests, without those that it excludes.
-fn claims_of<'a>(
-    catalog: &'a Catalog,
-    wanted: usize,
-    entry: &WantedEntry,
-    selection: &mut Selection,
-) -> Vec<Claim<'a>> {
+fn claims_of<'a>(catalog: &'a Catalog, entry: &'a WantedEntry, selection: &mut Selection) -> Vec<Claim<'a>> {
     let candidates: Vec<Vec<&ServedType>> = entry.patterns.iter().map(|pattern| catalog.matching(pattern)).collect();
+    let identities: HashSet<_> = candidates.iter().flatten().map(|served| identity(&served.resource)).collect();
     let mut excluded: HashSet<TypeIdentity<'_>> = HashSet::new();
     for (position, pattern) in entry.exclude.iter().enumerate() {
-        let found = excluded_by(catalog, pattern, candidates.iter().flatten());
+        let found = excluded_by(catalog, pattern, &identities);
         if found.is_empty() {
             selection.unused_excludes.push(PatternPlace { entry: entry.entry.clone(), pattern: position });
         }
         excluded.extend(found);
     }
     let mut claims = Vec::new();
-    for (position, (pattern, types)) in entry.patterns.iter().zip(candidates).enumerate() {
+    for (pattern, types) in candidates.into_iter().enumerate() {
         let (out, taken): (Vec<_>, Vec<_>) =
             types.into_iter().partition(|served| excluded.contains(&identity(&served.resource)));
         if taken.is_empty() {
             let resolution = match out.first() {
                 Some(first) => Resolution::Excluded { first: first.resource.clone(), count: out.len() },
-                None => catalog.why_unmatched(pattern),
+                None => catalog.why_unmatched(&entry.patterns[pattern]),
             };
-            selection.unmatched.push(Unmatched { entry: entry.entry.clone(), pattern: position, resolution });
+            selection.unmatched.push(Unmatched { entry: entry.entry.clone(), pattern, resolution });
         }
-        let specificity = specificity(pattern);
-        claims.extend(taken.into_iter().map(|served| Claim { wanted, pattern: position, specificity, served }));
+        claims.extend(taken.into_iter().map(|served| Claim { entry, pattern, served }));
     }
     claims
 }
 
 /// Returns the candidates that a pattern of `exclude` removes, in any version. A name removes the type that it would select
 /// in `match` if only the candidates existed; a wildcard removes all its types.
-fn excluded_by<'a, 'b: 'a>(
-    catalog: &'b Catalog,
+fn excluded_by<'a>(
+    catalog: &'a Catalog,
     pattern: &Pattern,
-    candidates: impl Iterator<Item = &'a &'b ServedType>,
-) -> Vec<TypeIdentity<'b>> {
-    let mut candidates: Vec<TypeIdentity<'b>> = candidates.map(|served| identity(&served.resource)).collect();
-    candidates.sort_unstable();
-    candidates.dedup();
-    match pattern {
-        Pattern::All => candidates,
-        Pattern::Group(_) => {
-            let meant: HashSet<TypeIdentity<'b>> =
-                catalog.matching(pattern).iter().map(|served| identity(&served.resource)).collect();
-            candidates.retain(|candidate| meant.contains(candidate));
-            candidates
-        }
-        Pattern::Type { .. } => {
-            let is_candidate =
-                |served: &ServedType| candidates.iter().any(|candidate| *candidate == identity(&served.resource));
-            catalog.find_among(pattern, is_candidate).map(|served| identity(&served.resource)).into_iter().collect()
-        }
-    }
+    candidates: &HashSet<TypeIdentity<'_>>,
+) -> Vec<TypeIdentity<'a>> {
+    let is_candidate = |served: &ServedType| candidates.contains(&identity(&served.resource));
+    let mut meant = match pattern {
+        Pattern::Type { .. } => catalog.find_among(pattern, is_candidate).into_iter().collect(),
+        Pattern::All | Pattern::Group(_) => catalog.matching(pattern),
+    };
+    meant.retain(|served| is_candidate(served));
+    meant.into_iter().map(|served| identity(&served.resource)).collect()
 }
 
 /// Assigns every type to the most specific claim.
-fn settle(wanted: &[WantedEntry], claims: &[Claim<'_>], selection: &mut Selection) {
+fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
     let mut closest: HashMap<TypeIdentity<'_>, u8> = HashMap::new();
     for claim in claims {
-        let specificity = closest.entry(identity(&claim.served.resource)).or_insert(claim.specificity);
-        *specificity = claim.specificity.max(*specificity);
+        let specificity = closest.entry(identity(&claim.served.resource)).or_default();
+        *specificity = claim.specificity().max(*specificity);
     }
-    let place = |claim: &Claim<'_>| PatternPlace { entry: wanted[claim.wanted].entry.clone(), pattern: claim.pattern };
     let mut owners: HashMap<TypeIdentity<'_>, Vec<&Claim<'_>>> = HashMap::new();
     for claim in claims {
         let resource = &claim.served.resource;
-        if closest.get(&identity(resource)).is_some_and(|closest| *closest > claim.specificity) {
+        if closest[&identity(resource)] > claim.specificity() {
             continue;
         }
         let owners = owners.entry(identity(resource)).or_default();
-        let rival = owners.iter().find(|owner| !can_share(wanted, owner, claim));
+        let rival = owners.iter().find(|owner| !owner.can_share(claim));
         let Some(first) = rival else {
             owners.push(claim);
-            let PatternPlace { entry, pattern } = place(claim);
+            let PatternPlace { entry, pattern } = claim.place();
             selection.owned.push(Owned { entry, pattern, resource: resource.clone() });
             continue;
         };
-        let overlap = Conflict { resource: first.served.resource.clone(), first: place(first), second: place(claim) };
-        if first.wanted == claim.wanted {
+        let (first, resource) = (first.place(), first.served.resource.clone());
+        let overlap = Conflict { resource, first, second: claim.place() };
+        if overlap.first.entry == overlap.second.entry {
             selection.repeated.push(overlap);
         } else {
             selection.conflicts.push(overlap);
         }
     }
-}
-
-/// Returns true if two claims on one type can coexist.
-fn can_share(wanted: &[WantedEntry], first: &Claim<'_>, second: &Claim<'_>) -> bool {
-    let namespaced = first.served.resource.namespaced && second.served.resource.namespaced;
-    let [first, second] = [first, second].map(|claim| claim.wanted);
-    namespaced && first != second && wanted[first].namespaces.is_disjoint_from(&wanted[second].namespaces)
 }
 
 /// Returns true if added or removed CRDs can change the selection. These depend on CRDs: `*`, `*.GROUP` and types of a group

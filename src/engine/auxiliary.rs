@@ -11,12 +11,11 @@ use tokio::task::JoinHandle;
 
 use super::{options, plan::KnownNamespaces};
 use crate::{
-    change::Change,
     informer::{
         Informer, Shared,
         actor::{StopUnit, UnitSupervisor},
     },
-    journal::{ChangeSet, Interest, Journal, ReaderOptions, UnitId, UnitInterest},
+    journal::{ChangeSet, Interest, Journal, ReaderOptions, Record, UnitId, UnitInterest},
     object::ResourceType,
     reflector::ReflectorConfig,
     status::UnitState,
@@ -27,15 +26,6 @@ const BATCH: (usize, usize) = (1_000, 1 << 20);
 /// Number of the only unit in the journal.
 const UNIT: UnitId = UnitId(0);
 
-/// Observation of one object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sighting {
-    /// Name of the object.
-    pub(super) name: String,
-    /// Set when the object was deleted.
-    pub(super) gone: bool,
-}
-
 /// Auxiliary informer that runs.
 pub(super) struct Auxiliary {
     informer: Arc<Informer>,
@@ -44,13 +34,12 @@ pub(super) struct Auxiliary {
 }
 
 impl Auxiliary {
-    /// Starts an informer on the current arbiter. `tell` is called with its observations, and with an empty list after the
-    /// first list.
+    /// Starts an informer on the current arbiter. `tell` is called with its changes.
     pub(super) fn start(
         resource: ResourceType,
         shared: &Shared,
         reflector: ReflectorConfig,
-        tell: impl Fn(Vec<Sighting>) + 'static,
+        tell: impl Fn(&[Record]) + 'static,
     ) -> Self {
         let journal = Journal::in_memory();
         let interest =
@@ -67,7 +56,7 @@ impl Auxiliary {
                 journal.readable(reader).await;
                 let records = journal.read(reader, BATCH.0, BATCH.1);
                 let Some(last) = records.last().map(|record| record.sequence) else { continue };
-                tell(records.iter().filter_map(|record| sighting(&record.change)).collect());
+                tell(&records);
                 journal.ack(reader, last);
             }
         });
@@ -98,15 +87,6 @@ impl Auxiliary {
         self.pump.abort();
         let _ended_by_itself = self.supervisor.send(StopUnit).await;
     }
-}
-
-fn sighting(change: &Change) -> Option<Sighting> {
-    let (object, gone) = match change {
-        Change::Added { object, .. } | Change::Updated { object, .. } => (object, false),
-        Change::Deleted { object, .. } | Change::Removed { object, .. } => (object, true),
-        Change::Unchanged { .. } | Change::Refreshed { .. } | Change::Synced { .. } => return None,
-    };
-    Some(Sighting { name: object.name().to_owned(), gone })
 }
 
 /// Returns the type of namespaces.

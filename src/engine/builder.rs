@@ -195,7 +195,7 @@ impl EngineBuilder {
             list_permits,
             timings,
             arbiters: Arc::new(Arbiters::new(cores)),
-            supervision: options::supervisor(&config.supervision),
+            supervision: config.supervision,
         };
         let conductor = Arc::new(Conductor {
             access,
@@ -227,7 +227,7 @@ impl EngineBuilder {
                 return Err(error);
             }
         };
-        conductor.show_all_waiting();
+        conductor.show_all_waiting(&mut conductor.lock());
         hub.open();
         let conducting = conductor.start();
         let handle = EngineHandle { conductor, cluster: cluster.into(), statuses };

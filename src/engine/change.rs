@@ -27,7 +27,7 @@ use super::{
     conductor::Conductor,
     options,
     plan::{TypeName, UnitSpec},
-    reconcile::{First, From, Steps, UnitStart, distribute, successor},
+    reconcile::{First, Remainder, Steps, UnitStart, distribute},
     restore::describe,
     state::{State, TypeState, Unit},
 };
@@ -37,7 +37,7 @@ use crate::{
     indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings, store::Meta},
     informer::{
         Informer, InformerOptions, Seed,
-        actor::{StopUnit, UnitSupervisor},
+        actor::{RunningIndexer, StopUnit, UnitSupervisor},
     },
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::scoped::Gate,
@@ -75,7 +75,7 @@ impl Conductor {
         };
         while let Some((supervisor, asked)) = self.of_type(name, next).flatten() {
             if let Some(supervisor) = supervisor
-                && let Ok(Err(_)) = supervisor.send(MoveReader(asked)).await
+                && !has_moved(&supervisor, asked).await
             {
                 if by.is_some_and(|by| Instant::now() >= by) {
                     return;
@@ -111,19 +111,23 @@ impl Conductor {
         let Some(kept) = types.get_mut(name) else { return Vec::new() };
         let (old, mut units): (Vec<Unit>, Vec<Unit>) =
             kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
-        let cached: Vec<_> = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
-        let moved: Vec<_> =
-            old.iter().zip(&cached).map(|(unit, (_, objects))| moved(unit, objects, &steps.start)).collect();
-        let (seeds, retired) = distribute(cached, &steps.start, |object: &Object| object.namespace());
+        let cached = old.iter().map(|unit| (unit.informer.id, unit.spec.entry.as_str(), unit.informer.objects()));
+        let (seeds, remainders) = distribute(cached.collect(), &steps.start, |object: &Object| object.namespace());
 
         for (start, objects) in steps.start.iter().zip(seeds) {
             let id = UnitId(*next_unit);
             *next_unit += 1;
-            let before = old.iter().find(|old| start.from.takes(old.informer.id)).map(|old| old.spec.entry.as_str());
+            let before =
+                old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
             match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
                 Ok((unit, strangers)) => {
                     if before == Some(start.spec.entry.as_str()) {
-                        kept.inherit_moves(&start.from, id);
+                        // The successor of the same entry makes the pending moves of the replaced units.
+                        for (unit, _) in &mut kept.moves {
+                            if start.from.contains(unit) {
+                                *unit = id;
+                            }
+                        }
                     }
                     let join = |reader| Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
                     kept.arrivals.extend(strangers.into_iter().map(|reader| (id, join(reader))));
@@ -142,9 +146,9 @@ impl Conductor {
         kept.settled = true;
         self.show(&state);
         drop(state);
-        let ended = old.into_iter().zip(retired).zip(moved).filter_map(|((unit, (_, left)), moved)| {
+        let ended = old.into_iter().zip(remainders).filter_map(|(unit, objects)| {
             let how = steps.fate(unit.informer.id)?;
-            Some(Ended { unit, moved, left, how })
+            Some(Ended { unit, objects, how })
         });
         ended.collect()
     }
@@ -156,7 +160,8 @@ impl Conductor {
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
-        for Ended { unit, moved, left, how } in ended.into_iter().map(|ended| self.under_rules_of_today(ended)) {
+        for Ended { unit, objects, how } in ended {
+            let Remainder { left, moved } = self.under_rules_of_today(&unit.spec, objects);
             for (reader, changes) in self.dismissals(moved, &left, how) {
                 while let Err(why) = unit.informer.dismiss(journal, reader, &changes) {
                     unit.wait(journal, &why).await;
@@ -177,22 +182,20 @@ impl Conductor {
     }
 
     /// Applies today's rules to the objects of an ended unit, which may have let them in under other rules.
-    fn under_rules_of_today(&self, Ended { unit, moved, left, how }: Ended) -> Ended {
-        let config = Arc::clone(&self.lock().known.config);
+    fn under_rules_of_today(&self, spec: &UnitSpec, objects: Remainder<Object>) -> Remainder<Object> {
+        let config = Arc::clone(&self.lock().config);
         let key = lock(&self.library).key.clone();
         let gate = |entry: &str| {
-            let gate = options::gate_of_today(&config, entry, &unit.spec, key.as_ref());
-            let resource = &unit.spec.resource;
+            let gate = options::gate_of_today(&config, entry, spec, key.as_ref());
+            let resource = &spec.resource;
             gate.inspect_err(|error| error!(%resource, %error, "cannot redact the objects of an ended unit: handlers do not get its last events"))
         };
-        let own = gate(&unit.spec.entry);
-        let left = pass(&own, left);
+        let own = gate(&spec.entry);
         let of_heir = |(entry, objects): (String, Vec<Object>)| {
             let objects = pass(&gate(&entry), pass(&own, objects));
             (entry, objects)
         };
-        let moved = moved.into_iter().map(of_heir).collect();
-        Ended { unit, moved, left, how }
+        Remainder { left: pass(&own, objects.left), moved: objects.moved.into_iter().map(of_heir).collect() }
     }
 
     /// Stores the seeds of new units.
@@ -212,13 +215,18 @@ impl Conductor {
                 warn!(resource = %unit.spec.resource, %why, "the unit will start when the journal accepts its objects");
                 journal.writable().await;
             }
-            describe(journal, unit.informer.id, (&unit.spec, unit.first), start.from.units(), true);
+            describe(journal, unit.informer.id, (&unit.spec, unit.first), &start.from, true);
         }
     }
 
     /// Returns the last events for readers whose route does not include the entry to which objects have moved. These readers
     /// get removals of the moved objects, and of the objects that no unit shows.
-    fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
+    fn dismissals(
+        &self,
+        moved: BTreeMap<String, Vec<Object>>,
+        left: &[Object],
+        how: Retirement,
+    ) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
             let without = self.router.table().readers_without(&entry);
@@ -243,18 +251,13 @@ impl Conductor {
         seed: Option<Seed>,
         kept: &TypeState,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
-        let spec = &start.spec;
-        let late = matches!(start.from, From::Nothing { late: true });
+        let UnitStart { spec, first, from } = start;
+        let late = matches!(first, First::Initial { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
         let strangers = self.router.add_unit(id, spec.info(), unit_options, before);
-        let first = match start.from {
-            From::Nothing { late } => First::Initial { late },
-            From::Continue(_) => First::Done,
-            From::Compare { cause, .. } => First::Compared(cause),
-        };
-        let unit = self.unit(id, spec.clone(), first, options, &kept.siblings, seed);
+        let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
-        describe(&self.shared.journal, id, (spec, first), start.from.units(), unit.informer.meta().objects == 0);
+        describe(&self.shared.journal, id, (spec, *first), from, unit.informer.meta().objects == 0);
         Ok((unit, strangers))
     }
 
@@ -266,7 +269,7 @@ impl Conductor {
         late: bool,
     ) -> Result<(InformerOptions, UnitOptions), String> {
         let packer = self.shared.journal.packer(id, spec.options.options.compression);
-        let options = options::informer(spec, lock(&self.library).extras(&spec.entry), packer)?;
+        let options = options::informer(spec, &lock(&self.library), packer)?;
         let (resync_period, cached) = (spec.options.options.resync, options.indexer.keep.is_whole());
         Ok((options, UnitOptions { late, resync_period, cached }))
     }
@@ -302,16 +305,16 @@ impl Conductor {
     }
 }
 
-impl TypeState {
-    /// Passes the pending moves of replaced units to the successor of the same entry.
-    fn inherit_moves(&mut self, from: &From, successor: UnitId) {
-        for (unit, _) in &mut self.moves {
-            if from.takes(*unit) {
-                *unit = successor;
-            }
-        }
+/// Asks a unit to move a reader. Returns false if it must be asked again; a unit that has ended need not.
+async fn has_moved(supervisor: &Addr<UnitSupervisor>, asked: Move) -> bool {
+    match supervisor.send(RunningIndexer).await {
+        Ok(Some(indexer)) => matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),
+        Ok(None) => false,
+        Err(_ended) => true,
     }
+}
 
+impl TypeState {
     /// Queues the moves that add readers to units whose first list is now complete.
     pub(super) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
@@ -323,26 +326,8 @@ impl TypeState {
 /// Unit that has ended, and the events about its objects that are still due.
 struct Ended {
     unit: Unit,
-    moved: Moved,
-    /// Objects that no unit shows.
-    left: Vec<Object>,
+    objects: Remainder<Object>,
     how: Retirement,
-}
-
-/// Objects that move to another entry, by the name of that entry.
-type Moved = BTreeMap<String, Vec<Object>>;
-
-/// Returns those objects of `unit` that new units of other entries take over, by the name of the entry.
-fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
-    let mut moved = Moved::new();
-    for object in objects {
-        if let Some(successor) = successor(starts, unit.informer.id, object.namespace())
-            && starts[successor].spec.entry != unit.spec.entry
-        {
-            moved.entry(starts[successor].spec.entry.clone()).or_default().push(object.clone());
-        }
-    }
-    moved
 }
 
 /// Passes objects through a gate, and returns the result. Returns no object if the gate could not be made.
@@ -353,14 +338,14 @@ fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
 
 /// Returns the seed of a new unit; `objects` are the cached objects of old units that it shows.
 fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
-    match &start.from {
-        From::Nothing { .. } => None,
-        From::Continue(unit) => old.iter().find(|old| old.informer.id == *unit).map(|old| old.informer.seed()),
-        From::Compare { with, cause } => {
-            let with = || old.iter().filter(|old| with.contains(&old.informer.id));
-            let bodies = with().all(|old| old.informer.has_bodies());
-            let complete = with().any(|old| old.spec.contains(&start.spec) && old.informer.is_readable());
-            Some(Seed::Relist { objects, first_list: FirstList { cause: *cause, bodies, complete } })
+    let from = || old.iter().filter(|old| start.from.contains(&old.informer.id));
+    match start.first {
+        First::Initial { .. } => None,
+        First::Done => from().next().map(|old| old.informer.seed()),
+        First::Compared(cause) => {
+            let bodies = from().all(|old| old.informer.has_bodies());
+            let complete = from().any(|old| old.spec.contains(&start.spec) && old.informer.is_readable());
+            Some(Seed::Relist { objects, first_list: FirstList { cause, bodies, complete } })
         }
     }
 }

@@ -4,13 +4,12 @@
 //! configuration ─┐                                        ┌▶ change of one type's units  (a task each)
 //! catalog ───────┤                                        │
 //! namespaces ────┼─▶ plan (pure) ─▶ reconcile (pure) ─────┼▶ discovery, questions about rights  (tasks)
-//! rights ────────┤                  ▲                     │
-//! versions ──────┘                  └─ what runs          └▶ rows of what waits
+//! rights ────────┘                  ▲                     │
+//!                                   └─ what runs          └▶ rows of what waits
 //! ```
 //!
-//! The plan is kept until one of its [`Facts`](super::facts::Facts) changes. One loop does all this and never waits. Slow work is
-//! done by tasks, which change the [`State`] and wake the loop. A panic in the loop is logged, and the loop continues with the
-//! same state.
+//! The plan is kept until one of its inputs changes. One loop does all this and never waits. Slow work is done by tasks, which
+//! change the [`State`] and wake the loop. A panic in the loop is logged, and the loop continues with the same state.
 
 use std::{
     any::Any,
@@ -156,7 +155,7 @@ impl Conductor {
         let waits =
             state.types.values().filter(|kept| !kept.busy && kept.due.is_some()).filter_map(|kept| kept.not_before);
         let latest = Instant::now() + LOOK;
-        waits.chain(asks).chain(state.next_to_forget()).fold(latest, Instant::min)
+        waits.chain(asks).fold(latest, Instant::min)
     }
 
     /// Checks everything once, and starts the work that is due.
@@ -166,7 +165,7 @@ impl Conductor {
         self.see_units();
         self.ask_for_types();
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let Some(outlook) = self.lock().known.outlook() else { return };
+        let Some(outlook) = self.lock().outlook() else { return };
         self.keep_auxiliaries(&outlook);
         self.ask_for_rights(&outlook.plan);
         self.show_waiting(&outlook);
@@ -176,11 +175,8 @@ impl Conductor {
 
     fn see_namespaces(&self) {
         let seen = lock(&self.auxiliaries).namespaces.as_ref().map(Auxiliary::namespaces);
-        let mut state = self.lock();
-        if let Some(seen) = seen
-            && state.see_namespaces(seen, Instant::now())
-        {
-            state.all_due(Occasion::Scope);
+        if let Some(seen) = seen {
+            self.lock().see_namespaces(seen);
         }
     }
 
@@ -243,7 +239,6 @@ impl Conductor {
                 }
                 None => Steps::default(), // still unknown: the running units stay
             };
-            state.note_versions(&name, desired.as_deref());
             let decided = plan.desired(&name).is_some();
             let Some(kept) = state.types.get_mut(&name) else { continue };
             kept.due = None;

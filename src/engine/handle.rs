@@ -26,6 +26,7 @@ use crate::{
         actor::{AddIndexers, AddIndexersError},
         index_func::IndexFunc,
     },
+    informer::actor::RunningIndexer,
     journal::Journal,
     lister::Lister,
     mutex::lock,
@@ -82,7 +83,7 @@ impl EngineHandle {
 
     /// Returns the configuration in effect, including the additions of the program.
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.conductor.lock().known.config)
+        Arc::clone(&self.conductor.lock().config)
     }
 
     /// Applies another configuration: handlers and types that differ change, all others continue. Objects that enter the
@@ -97,7 +98,7 @@ impl EngineHandle {
             Ok(())
         });
         lock(&self.registry().reloads).count(applied.is_ok());
-        applied
+        applied.map(|((), applied)| applied)
     }
 
     /// Starts watching a type; returns the name of its entry, which may exist already.
@@ -114,11 +115,7 @@ impl EngineHandle {
     /// # Errors
     /// Fails if the name is invalid, if the options are wrong, or if the engine was stopped.
     pub fn watch_type(&self, pattern: &str, options: impl FnOnce(&mut ResourceConfig)) -> Result<String, EngineError> {
-        let mut name = String::new();
-        self.conductor.reconfigure(|library| {
-            name = library.watch(pattern, options)?;
-            Ok(())
-        })?;
+        let (name, _) = self.conductor.reconfigure(|library| library.watch(pattern, options))?;
         Ok(name)
     }
 
@@ -128,11 +125,7 @@ impl EngineHandle {
     /// # Errors
     /// Fails if the engine was stopped.
     pub fn unwatch(&self, entry: &str) -> Result<bool, EngineError> {
-        let mut found = false;
-        self.conductor.reconfigure(|library| {
-            found = library.entries.remove(entry).is_some();
-            Ok(())
-        })?;
+        let (found, _) = self.conductor.reconfigure(|library| Ok(library.entries.remove(entry).is_some()))?;
         Ok(found)
     }
 
@@ -264,7 +257,8 @@ impl EngineHandle {
         };
         for supervisor in supervisors {
             let supervisor = supervisor.ok_or(AddIndexersError::NotRunning)?;
-            let answer = supervisor.send(AddIndexers(indexers.clone())).await;
+            let indexer = supervisor.send(RunningIndexer).await.ok().flatten().ok_or(AddIndexersError::NotRunning)?;
+            let answer = indexer.send(AddIndexers(indexers.clone())).await;
             answer.unwrap_or(Err(AddIndexersError::NotRunning))?;
         }
         Ok(())
@@ -283,7 +277,7 @@ impl EngineHandle {
     /// Returns how many times the conductor has checked everything, and how many plans it has made.
     #[cfg(any(test, feature = "testing"))]
     pub fn looks_and_plans(&self) -> (u64, u64) {
-        let plans = self.conductor.lock().known.plans();
+        let plans = self.conductor.lock().plans;
         (self.conductor.looks.load(std::sync::atomic::Ordering::Relaxed), plans)
     }
 
@@ -307,15 +301,15 @@ impl Conductor {
         lock(&self.delivery).as_mut().map(act).ok_or(EngineError::Stopped)
     }
 
-    /// Changes the configuration and everything that depends on it: all or nothing.
-    fn reconfigure(
+    /// Changes the configuration and everything that depends on it: all or nothing. Also returns the result of `change`.
+    fn reconfigure<T>(
         &self,
-        change: impl FnOnce(&mut Library) -> Result<(), EngineError>,
-    ) -> Result<Applied, EngineError> {
+        change: impl FnOnce(&mut Library) -> Result<T, EngineError>,
+    ) -> Result<(T, Applied), EngineError> {
         let mut changed = lock(&self.library).clone();
-        change(&mut changed)?;
+        let result = change(&mut changed)?;
         let mut config = changed.config()?;
-        let running = Arc::clone(&self.lock().known.config);
+        let running = Arc::clone(&self.lock().config);
         let needs_restart = keep_until_restart(&running, &mut config);
         let moves = self.with_delivery(|delivery| delivery.apply(&config))??;
         {
@@ -324,19 +318,17 @@ impl Conductor {
             *library = changed;
         }
         self.queue_moves(moves);
-        {
-            let mut state = self.lock();
-            state.known.config = Arc::new(config);
-            state.told.clear();
-            if state.known.catalog.is_some() {
-                state.all_due(Occasion::Reload);
-            }
-            state.rediscovery.ask_now(self.clock.elapsed());
+        let mut state = self.lock();
+        state.config = Arc::new(config);
+        state.told.clear();
+        state.rediscovery.ask_now(self.clock.elapsed());
+        if state.catalog.is_some() {
+            state.all_due(Occasion::Reload);
+        } else {
+            self.show_all_waiting(&mut state);
         }
-        if self.lock().known.catalog.is_none() {
-            self.show_all_waiting();
-        }
+        drop(state);
         self.poke();
-        Ok(Applied { needs_restart })
+        Ok((result, Applied { needs_restart }))
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use actix::Recipient;
 use tokio::time::Instant;
 
-use super::{EngineError, StopReport, options, sinks};
+use super::{EngineError, StopReport, options::size, sinks};
 use crate::{
     cloud_event::{Encoder, Formatter, template::Template},
     config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerDefaults, Initial, SinkConfig},
@@ -104,14 +104,13 @@ impl Delivery {
         own_handlers: Vec<OwnHandler>,
         allow_exec: bool,
     ) -> Result<Self, EngineError> {
-        let supervision = options::supervisor(&config.supervision);
         let mut delivery = Self {
-            handlers: Handlers::new(Router::new(journal.clone()), supervision),
+            handlers: Handlers::new(Router::new(journal.clone()), config.supervision),
             plans: BTreeMap::new(),
             cluster: cluster.to_owned(),
             encoder: Encoder::new(cluster, journal.id()),
             allow_exec,
-            hung_after: supervision.hung_after,
+            hung_after: config.supervision.hung_after,
         };
         // Every step that can fail precedes the first actor.
         let steps = delivery.prepare(config)?;
@@ -358,10 +357,6 @@ impl Handler for Closure {
 fn bounds(options: &HandlerDefaults) -> Bounds {
     let buffer = &options.buffer;
     Bounds { max_events: size(buffer.max_events), max_bytes: size(buffer.max_bytes), when_full: buffer.when_full }
-}
-
-fn size(size: u64) -> usize {
-    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 /// Compiles the rules of a handler; the error describes an invalid rule.

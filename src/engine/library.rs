@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::{EngineError, options::Extras, redaction::DigestKey};
+use super::{EngineError, redaction::DigestKey};
 use crate::{
     config::{Config, ResourceConfig, TypePattern},
     discovery::Pattern,
@@ -104,12 +104,6 @@ impl Library {
             return Ok(config); // a program may add types later
         }
         Config::from_toml_str(&config.to_toml()).map_err(|errors| EngineError::Configuration(errors.to_string()))
-    }
-
-    /// Returns the additions to an entry.
-    pub(super) fn extras(&self, entry: &str) -> Extras {
-        let indexes = self.indexes.get(entry).cloned().unwrap_or_default();
-        Extras { indexes, transform: self.transforms.get(entry).cloned(), key: self.key.clone() }
     }
 }
 

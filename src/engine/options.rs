@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{plan::UnitSpec, redaction::DigestKey};
+use super::{library::Library, plan::UnitSpec, redaction::DigestKey};
 use crate::{
     config::{self, Config, HttpAuth, Mode},
     indexer::{IndexerOptions, index_func::IndexFunc},
@@ -22,7 +22,6 @@ use crate::{
     rules::RuleError,
     secret::ExposeSecret as _,
     serve::{AllowedHosts, ConnectionLimits, ListenerAccess, ServeOptions, Surface, TlsFiles, Token},
-    supervisor::SupervisorConfig,
 };
 
 /// Annotation of `kubectl apply`: a whole copy of the applied object.
@@ -35,22 +34,13 @@ const NO_KEY: &str = "no key for redacting values";
 const AUXILIARY_FIFO_BYTES: usize = 16 << 20;
 
 pub(super) fn limits(kube: &config::Kube) -> Limits {
-    Limits { max_frame: bytes(kube.max_frame), ..Limits::default() }
+    Limits { max_frame: size(kube.max_frame), ..Limits::default() }
 }
 
 /// Returns `[cluster] name`, else the name of the kubeconfig's context, else "kubernetes".
 pub(super) fn cluster_name(config: &Config, access: &ClusterAccess) -> String {
     let name = config.cluster.name.as_deref().or_else(|| access.cluster_name());
     name.unwrap_or("kubernetes").to_owned()
-}
-
-pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig {
-    SupervisorConfig {
-        backoff: supervision.backoff,
-        hung_after: supervision.hung_after,
-        ping_period: supervision.hung_after / 3,
-        degraded_after: supervision.degraded_after,
-    }
 }
 
 /// Maximum number of open connections of `probe_listen`.
@@ -106,24 +96,16 @@ fn max_connections(http: &config::Http) -> usize {
     configured.min(possible)
 }
 
-/// Additions of a program to an entry that are not options.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Extras {
-    pub(super) indexes: Vec<IndexFunc>,
-    pub(super) transform: Option<Transform>,
-    /// Key of the digests.
-    pub(super) key: Option<DigestKey>,
-}
-
-/// Returns the options of one unit, whose bodies `packer` compresses.
+/// Returns the options of one unit, with the program's additions to its entry. `packer` compresses its bodies.
 ///
 /// # Errors
 /// Fails on an invalid path; loading the configuration has refused those before.
-pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> Result<InformerOptions, String> {
+pub(super) fn informer(spec: &UnitSpec, library: &Library, packer: Arc<Packer>) -> Result<InformerOptions, String> {
     let UnitSpec { resource, options: entry, .. } = spec;
-    let gate = gate(spec, &extras)?;
+    let gate = gate(spec, library)?;
     let indexers = entry.index.iter().map(|index| IndexFunc::parse(index).map_err(|error| error.to_string()));
-    let indexers = indexers.chain(extras.indexes.into_iter().map(Ok)).collect::<Result<_, String>>()?;
+    let own = library.indexes.get(&spec.entry).into_iter().flatten().cloned();
+    let indexers = indexers.chain(own.map(Ok)).collect::<Result<_, String>>()?;
     let mut drop = entry.options.drop.clone();
     if !spec.redaction.rules.is_empty() && !drop.iter().any(|path| path == LAST_APPLIED) {
         drop.push(LAST_APPLIED.to_owned()); // kubectl also keeps values there that must be redacted
@@ -143,7 +125,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
         gate,
         plan: if spec.notes_who_changed { plan.noting_who_changed() } else { plan },
         order: entry.options.order,
-        fifo_max_bytes: bytes(entry.options.fifo_max_bytes),
+        fifo_max_bytes: size(entry.options.fifo_max_bytes),
         indexer: IndexerOptions {
             recreated: entry.options.recreated,
             ignored: (!ignored.is_empty()).then(|| Arc::new(IgnoredPaths::new(&ignored))),
@@ -165,14 +147,14 @@ fn paths(paths: &[String]) -> Result<Vec<FieldPath>, String> {
 }
 
 /// Returns the gate of a unit, which filters and changes arriving objects. Values are redacted first.
-fn gate(spec: &UnitSpec, extras: &Extras) -> Result<Gate, String> {
+fn gate(spec: &UnitSpec, library: &Library) -> Result<Gate, String> {
     let namespaces = spec.filter.clone().unwrap_or_default();
-    let own = extras.transform.clone();
+    let own = library.transforms.get(&spec.entry).cloned();
     let redaction = &spec.redaction;
     if redaction.rules.is_empty() {
         return Ok(Gate { namespaces, transform: own, ..Gate::default() });
     }
-    let key = extras.key.as_ref().ok_or(NO_KEY)?;
+    let key = library.key.as_ref().ok_or(NO_KEY)?;
     if redaction.key.is_some() {
         key.say_how_long_it_lasts();
     }
@@ -225,13 +207,9 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
     InformerOptions {
         reflector,
         scope: Scope { metadata_only: true, ..Scope::default() },
-        gate: Gate::default(),
         plan: ScanPlan::new(&[], None),
-        order: config::QueueOrder::Stream,
         fifo_max_bytes: AUXILIARY_FIFO_BYTES,
-        indexer: IndexerOptions::default(),
-        indexers: Vec::new(),
-        warnings: Vec::new(),
+        ..InformerOptions::default()
     }
 }
 
@@ -276,6 +254,6 @@ fn configured<'a>(rules: &'a [Rule], resource: &ResourceType) -> impl Iterator<I
     rules.iter().skip(of_secrets)
 }
 
-fn bytes(size: u64) -> usize {
+pub(super) fn size(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }

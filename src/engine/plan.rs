@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{Config, ResourceConfig},
-    discovery::Owned,
+    discovery::{Catalog, Owned, Selection, depends_on_crds, select},
     lister::LabelSelector,
     notification::UnitInfo,
     object::ResourceType,
@@ -223,6 +223,31 @@ impl Plan {
             return None;
         }
         Some(planned.iter().flat_map(|planned| planned.units.iter().cloned()).collect())
+    }
+}
+
+/// Plan, with the selected types.
+pub struct Outlook {
+    /// Units that should run.
+    pub plan: Plan,
+    /// Assignment of the served types to entries.
+    pub selection: Selection,
+    /// Set when added or removed CRDs can change the selection.
+    pub depends_on_crds: bool,
+}
+
+impl Outlook {
+    /// Selects the types of the entries, and plans their units; see [`plan`].
+    pub fn new(
+        config: &Config,
+        catalog: &Catalog,
+        namespaces: &KnownNamespaces,
+        refused: &BTreeMap<TypeName, Allowed>,
+    ) -> Self {
+        let wanted = config.wanted();
+        let selection = select(catalog, &wanted);
+        let depends_on_crds = depends_on_crds(&wanted, &selection);
+        Self { plan: plan(config, &selection.owned, namespaces, refused), selection, depends_on_crds }
     }
 }
 

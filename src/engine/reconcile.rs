@@ -7,6 +7,8 @@
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
 //! [`distribute`].
 
+use std::collections::BTreeMap;
+
 use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
@@ -30,10 +32,11 @@ pub enum Occasion {
 pub enum First {
     /// The list is not complete yet. Its events have the cause `initial`.
     Initial {
-        /// See [`From::Nothing`].
+        /// Set if the type was missing at the engine's first discovery: handlers with `initial = "skip"` then get its
+        /// first list too.
         late: bool,
     },
-    /// The list is not complete yet. It is compared with cached objects.
+    /// The list is not complete yet. It is compared with cached objects; differences have this cause.
     Compared(Cause),
     /// The list is complete.
     Done,
@@ -54,33 +57,16 @@ pub struct RunningSpec {
     pub gone: bool,
 }
 
-/// Start of a unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum From {
-    /// No objects; the first list is `initial`.
-    Nothing {
-        /// Set if the type was missing at the engine's first discovery: handlers with `initial = "skip"` then get its
-        /// first list too.
-        late: bool,
-    },
-    /// Whole cache and watch position of this unit; nothing is requested again.
-    Continue(UnitId),
-    /// Objects of these units that the new one shows; its first list is compared with them.
-    Compare {
-        /// Units that stop.
-        with: Vec<UnitId>,
-        /// Cause of differences that the list finds.
-        cause: Cause,
-    },
-}
-
 /// Unit to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitStart {
     /// Spec of the unit.
     pub spec: UnitSpec,
-    /// Objects with which it starts.
-    pub from: From,
+    /// Progress of its first list. With [`First::Done`], the unit also takes over the watch position of its only
+    /// predecessor: nothing is requested again.
+    pub first: First,
+    /// Stopping units whose cached objects it starts with, as far as it shows them; none with [`First::Initial`].
+    pub from: Vec<UnitId>,
 }
 
 /// Steps for the units of one type, in this order: stop, retire, start.
@@ -136,39 +122,35 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     stopping.retain(|unit| !unit.gone);
     for spec in wanted {
         let continued = |unit: &&RunningSpec| unit.spec.difference(spec) <= SpecDifference::Keeping;
-        let from = match stopping.iter().position(continued) {
+        let (first, from) = match stopping.iter().position(continued) {
             Some(position) => continuing(stopping.remove(position)),
             None => beginning(spec, &stopping, history),
         };
-        steps.start.push(UnitStart { spec: spec.clone(), from });
+        steps.start.push(UnitStart { spec: spec.clone(), first, from });
     }
     steps
 }
 
 /// Returns the start of a unit that fetches the same objects as the old unit.
-fn continuing(old: &RunningSpec) -> From {
-    match old.first {
-        First::Initial { late } => From::Nothing { late },
-        First::Compared(cause) => From::Compare { with: vec![old.id], cause },
-        First::Done => From::Continue(old.id),
-    }
+fn continuing(old: &RunningSpec) -> (First, Vec<UnitId>) {
+    (old.first, if old.is_initial() { Vec::new() } else { vec![old.id] })
 }
 
 /// Returns the start of a unit if no stopping unit fetches the same objects.
-fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> From {
+fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (First, Vec<UnitId>) {
     let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
     let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =
         stopping.iter().copied().filter(overlaps).partition(|unit| unit.spec.entry == spec.entry);
     let with = if own.is_empty() { left_behind(spec, others, history) } else { own };
     if !with.is_empty() && with.iter().all(|unit| unit.is_initial()) || with.is_empty() && !history.is_change() {
-        return From::Nothing { late: history.late };
+        return (First::Initial { late: history.late }, Vec::new());
     }
     let cause = match history.occasion {
         Occasion::Reload => Cause::Reload,
         Occasion::Start => Cause::Downtime,
         _ => Cause::Relist,
     };
-    From::Compare { with: with.iter().map(|unit| unit.id).collect(), cause }
+    (First::Compared(cause), with.iter().map(|unit| unit.id).collect())
 }
 
 /// Returns the old units of a type that a reload moves to the entry of `spec`, if they are of a single other entry. Readers
@@ -203,53 +185,44 @@ fn fate(unit: &RunningSpec, occasion: Occasion) -> Retirement {
     }
 }
 
-/// Cached objects by unit.
-pub type Cached<T> = Vec<(UnitId, Vec<T>)>;
+/// Cached objects of a stopped unit that no new unit of its entry shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remainder<T> {
+    /// Objects that no new unit shows: they are retired.
+    pub left: Vec<T>,
+    /// Objects that new units of other entries show, by the name of the entry.
+    pub moved: BTreeMap<String, Vec<T>>,
+}
 
-/// Distributes the cached objects of stopped units. Returns one list of seeds for each start, in order, and the retired
-/// objects by the unit that cached them. `namespace` returns the namespace of an object.
+/// Distributes the cached objects of stopped units, each with its entry. Returns one list of seeds for each start, and the
+/// remainder of each unit, in order. `namespace` returns the namespace of an object.
 ///
 /// If several starts show an object, the first one takes it. If several old units cached it, the state of the later one
 /// counts.
-pub fn distribute<T>(
-    cached: Cached<T>,
+pub fn distribute<T: Clone>(
+    cached: Vec<(UnitId, &str, Vec<T>)>,
     starts: &[UnitStart],
     namespace: impl Fn(&T) -> &str,
-) -> (Vec<Vec<T>>, Cached<T>) {
+) -> (Vec<Vec<T>>, Vec<Remainder<T>>) {
     let mut seeds: Vec<Vec<T>> = starts.iter().map(|_| Vec::new()).collect();
-    let mut retired = Vec::new();
-    for (unit, objects) in cached {
-        let mut left = Vec::new();
+    let mut remainders = Vec::new();
+    for (unit, entry, objects) in cached {
+        let (mut left, mut moved) = (Vec::new(), BTreeMap::<String, Vec<T>>::new());
         for object in objects {
-            match successor(starts, unit, namespace(&object)) {
-                Some(start) => seeds[start].push(object),
-                None => left.push(object),
+            let takes = |start: &UnitStart| start.from.contains(&unit) && start.spec.covers(namespace(&object));
+            let Some(successor) = starts.iter().position(takes) else {
+                left.push(object);
+                continue;
+            };
+            let spec = &starts[successor].spec;
+            if spec.entry != entry {
+                moved.entry(spec.entry.clone()).or_default().push(object.clone());
             }
+            seeds[successor].push(object);
         }
-        retired.push((unit, left));
+        remainders.push(Remainder { left, moved });
     }
-    (seeds, retired)
-}
-
-/// Returns the position in `starts` of the unit that takes a unit's cached objects of a namespace.
-pub fn successor(starts: &[UnitStart], unit: UnitId, namespace: &str) -> Option<usize> {
-    starts.iter().position(|start| start.from.takes(unit) && start.spec.covers(namespace))
-}
-
-impl From {
-    /// Returns the units whose objects are used.
-    pub fn units(&self) -> &[UnitId] {
-        match self {
-            Self::Nothing { .. } => &[],
-            Self::Continue(old) => std::slice::from_ref(old),
-            Self::Compare { with, .. } => with,
-        }
-    }
-
-    /// Returns true if objects of this unit are used.
-    pub fn takes(&self, unit: UnitId) -> bool {
-        self.units().contains(&unit)
-    }
+    (seeds, remainders)
 }
 
 #[cfg(test)]

@@ -55,14 +55,12 @@ impl DigestKey {
             let path = dir.join(FILE);
             let said = |error| format!("cannot use the [redact] key in {}: {error}", path.display());
             let needs = "let this user write there, or set [redact] hmac_key";
-            return kept(dir).map_err(|error| said(format!("{error}; {needs}")))?.map_or_else(
-                || read(&SecretRef::File(path.clone())).map(Self::lasting).map_err(said),
-                |made| Ok(Self::lasting(made)),
-            );
+            ensure(&path, dir).map_err(|error| said(format!("{error}; {needs}")))?;
+            return read(&SecretRef::File(path.clone())).map(Self::lasting).map_err(said);
         }
         match running.filter(|running| running.lasts_one_run.is_some()) {
             Some(running) => Ok(running.clone()),
-            None => Ok(Self { lasts_one_run: Some(Arc::default()), ..Self::lasting(make().1) }),
+            None => Ok(Self { lasts_one_run: Some(Arc::default()), ..Self::lasting(Key::new(make().as_bytes())?) }),
         }
     }
 
@@ -139,31 +137,26 @@ fn read(secret: &SecretRef) -> Result<Key, String> {
     Key::new(text.expose_secret().as_bytes())
 }
 
-/// Creates a random key, as text and ready for use.
-fn make() -> (String, Key) {
+/// Returns the text of a random key.
+fn make() -> String {
     let bytes: [u8; KEY_LEN] = rand::random();
-    let text = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-    let key = Key::new(text.as_bytes()).expect("it is long enough");
-    (text, key)
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Creates a key in the directory unless it has one; a crash leaves no partial file. Returns `None` if it has one.
-fn kept(dir: &Path) -> io::Result<Option<Key>> {
-    let path = dir.join(FILE);
+/// Creates the file of a key in the directory unless it exists; a crash leaves no partial file.
+fn ensure(path: &Path, dir: &Path) -> io::Result<()> {
     if path.exists() {
-        return Ok(None);
+        return Ok(());
     }
     private_dir::make(dir)?;
-    let (text, key) = make();
     let mut file = NamedTempFile::new_in(dir)?; // only this user may read it
-    writeln!(file, "{text}")?;
+    writeln!(file, "{}", make())?;
     file.as_file().sync_all()?;
-    match file.persist_noclobber(&path) {
-        Ok(_) => File::open(dir)?.sync_all()?,
-        Err(other) if other.error.kind() == io::ErrorKind::AlreadyExists => return Ok(None), // made by another process
-        Err(failed) => return Err(failed.error),
+    match file.persist_noclobber(path) {
+        Ok(_) => File::open(dir)?.sync_all(),
+        Err(other) if other.error.kind() == io::ErrorKind::AlreadyExists => Ok(()), // made by another process
+        Err(failed) => Err(failed.error),
     }
-    Ok(Some(key))
 }
 
 #[cfg(test)]

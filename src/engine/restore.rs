@@ -85,7 +85,7 @@ impl Conductor {
     pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), String> {
         let journal = &self.shared.journal;
         let known: BTreeSet<String> = recovered.readers.iter().map(|reader| reader.name.clone()).collect();
-        let config = Arc::clone(&self.lock().known.config);
+        let config = Arc::clone(&self.lock().config);
         let mut described = Vec::new();
         for stored in &recovered.units {
             match serde_json::from_value::<Description>(stored.description.clone()) {
@@ -176,15 +176,13 @@ impl Conductor {
                 Seed::Relist { objects, first_list: FirstList { cause, bodies: unit_options.cached, complete: false } }
             }
         };
-        let name = spec.type_name();
         let mut state = self.lock();
-        let kept = state.types.entry(name.clone()).or_default();
+        let kept = state.types.entry(spec.type_name()).or_default();
         kept.settled = true;
         kept.late = stored.terms.late;
         let unit = Unit { saved: true, ..self.unit(id, spec, first, options, &kept.siblings, Some(seed)) };
         kept.units.push(unit);
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
-        state.note_versions(&name, None);
         Ok(count)
     }
 }

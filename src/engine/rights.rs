@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -13,10 +12,11 @@ use super::{
     reconcile::Occasion,
     state::{Inquiry, State},
 };
-use crate::{config::Config, discovery, object::ResourceType};
-
-/// Maximum number of concurrent requests about rights.
-const QUESTIONS: usize = 8;
+use crate::{
+    config::Config,
+    discovery::{self, DiscoveryError, TypeAccess},
+    object::ResourceType,
+};
 
 impl Conductor {
     /// Asks the server about unknown rights, and repeats questions about rights that were refused some time ago.
@@ -24,7 +24,7 @@ impl Conductor {
         let mut state = self.lock();
         let now = Instant::now();
         let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
-        let State { inquiries, known, .. } = &mut *state;
+        let State { inquiries, refused, .. } = &mut *state;
         for (name, inquiry) in inquiries.iter_mut().filter(|(_, inquiry)| askable(inquiry)) {
             let Some(planned @ [first, ..]) = plan.types.get(name).map(Vec::as_slice) else { continue };
             let resource = first.resource.clone();
@@ -32,7 +32,7 @@ impl Conductor {
             let mut namespaces: BTreeSet<String> =
                 planned.iter().flat_map(|planned| planned.unasked.iter().cloned()).collect();
             if again {
-                namespaces.extend(known.refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
+                namespaces.extend(refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
             }
             if !again && namespaces.is_empty() {
                 continue;
@@ -42,7 +42,7 @@ impl Conductor {
             let work = async move { conductor.rights(&asked, namespaces, again).await };
             self.spawn(work, move |conductor, answer| {
                 let mut state = conductor.lock();
-                let (again_at, pause) = (ask_again_at(&state.known.config), state.known.config.kube.backoff.max);
+                let (again_at, pause) = (ask_again_at(&state.config), state.config.kube.backoff.max);
                 if let Some(inquiry) = state.inquiries.get_mut(&name) {
                     inquiry.asking = false;
                     inquiry.not_before = (!matches!(answer, Ok(Ok(_)))).then(|| Instant::now() + pause);
@@ -66,19 +66,16 @@ impl Conductor {
         again: bool,
     ) -> Result<Option<Allowed>, String> {
         let client = self.access.client().map_err(|error| error.to_string())?;
-        let ask = async |namespace: Option<&str>| {
-            let access = discovery::allowed(&client, resource, namespace).await;
+        let is_allowed = |access: Result<TypeAccess, DiscoveryError>| {
             access.map(|access| access.list && access.watch).map_err(|error| error.to_string())
         };
-        if again && ask(None).await? {
+        if again && is_allowed(discovery::allowed(&client, resource, None).await)? {
             return Ok(None);
         }
-        let answers = stream::iter(namespaces).map(|namespace| async {
-            let allowed = ask(Some(&namespace)).await?;
-            Ok::<_, String>((namespace, allowed))
-        });
-        let answers: Vec<_> = answers.buffer_unordered(QUESTIONS).collect().await;
-        answers.into_iter().collect::<Result<Allowed, String>>().map(Some)
+        let asked: Vec<_> = namespaces.iter().map(|namespace| (resource.clone(), Some(namespace.clone()))).collect();
+        let answers = discovery::allowed_each(&client, &asked).await.into_iter().map(is_allowed);
+        let answers = namespaces.into_iter().zip(answers).map(|(namespace, answer)| Ok((namespace, answer?)));
+        answers.collect::<Result<Allowed, String>>().map(Some)
     }
 }
 
@@ -89,8 +86,8 @@ impl State {
             return self.allow(name);
         };
         let is_new = |known: &Allowed| !answer.iter().all(|(name, allowed)| known.get(name) == Some(allowed));
-        if self.known.refused.get(name).is_some_and(is_new) {
-            self.known.refused.entry(name.clone()).or_default().extend(answer);
+        if self.refused.get(name).is_some_and(is_new) {
+            self.refused.entry(name.clone()).or_default().extend(answer);
         }
         self.due(name, Occasion::Scope);
     }
@@ -98,15 +95,15 @@ impl State {
     /// Records that a type is refused in the whole cluster.
     pub(super) fn refuse(&mut self, name: &TypeName) {
         info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
-        let again_at = ask_again_at(&self.known.config);
-        self.known.refused.insert(name.clone(), Allowed::new());
+        let again_at = ask_again_at(&self.config);
+        self.refused.insert(name.clone(), Allowed::new());
         self.inquiries.insert(name.clone(), Inquiry { asking: false, again_at, not_before: None });
         self.due(name, Occasion::Scope);
     }
 
     /// Records that a type is allowed in the whole cluster.
     pub(super) fn allow(&mut self, name: &TypeName) {
-        self.known.refused.remove(name);
+        self.refused.remove(name);
         self.inquiries.remove(name);
         self.due(name, Occasion::Scope);
     }

@@ -6,8 +6,7 @@ use tracing::{error, info, warn};
 
 use super::{
     conductor::{Conductor, Fatal},
-    facts::Outlook,
-    plan::{Planned, WaitingReason},
+    plan::{Outlook, Planned, WaitingReason},
     state::State,
 };
 use crate::{
@@ -19,9 +18,8 @@ use crate::{
 
 impl Conductor {
     /// Shows every pattern as waiting, before the server's first answer.
-    pub(super) fn show_all_waiting(&self) {
-        let mut state = self.lock();
-        let config = Arc::clone(&state.known.config);
+    pub(super) fn show_all_waiting(&self, state: &mut State) {
+        let config = Arc::clone(&state.config);
         let patterns = config.resources.iter().flat_map(|(entry, resource)| {
             resource.patterns.iter().map(move |pattern| (entry.clone(), pattern.as_str().to_owned()))
         });
@@ -30,7 +28,7 @@ impl Conductor {
             ((entry, pattern), row)
         });
         state.waiting = rows.collect();
-        self.show(&state);
+        self.show(state);
     }
 
     /// Shows patterns and types without units, with the reason, and logs each once.
@@ -60,7 +58,7 @@ impl Conductor {
 
     fn row_of_pattern(&self, state: &mut State, unmatched: &Unmatched, rows: &mut WaitingRows) {
         let Unmatched { entry, pattern, resolution } = unmatched;
-        let config = Arc::clone(&state.known.config);
+        let config = Arc::clone(&state.config);
         let Some(resource) = config.resources.get(entry) else { return };
         let Some(pattern) = resource.patterns.get(*pattern) else { return };
         let why = resolution.why_not();

@@ -85,7 +85,7 @@ impl RunningEngine {
     pub async fn stop(self) -> StopReport {
         let conductor = &self.handle.conductor;
         let Some(delivery) = lock(&conductor.delivery).take() else { return StopReport::default() };
-        let within = conductor.lock().known.config.shutdown_timeout;
+        let within = conductor.lock().config.shutdown_timeout;
         let started = Instant::now();
         self.conducting.abort();
         if timeout(within, stop_units(conductor)).await.is_err() {

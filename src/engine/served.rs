@@ -6,11 +6,10 @@ use std::sync::{Arc, atomic::Ordering};
 use tracing::{info, warn};
 
 use super::{
-    auxiliary::{self, Auxiliary, Sighting},
+    auxiliary::{self, Auxiliary},
     conductor::{Conductor, Fatal},
-    facts::Outlook,
-    plan::{TypeName, auxiliary_reflector},
-    presence::Served,
+    plan::{KnownNamespaces, Outlook, TypeName, auxiliary_reflector},
+    presence::{Presence, Served},
     reconcile::Occasion,
     rediscovery::Need,
     state::served,
@@ -18,6 +17,7 @@ use super::{
 use crate::{
     config::Rediscover,
     discovery::{self, Catalog},
+    journal::Record,
     mutex::lock,
     object::ResourceType,
 };
@@ -68,7 +68,7 @@ impl Conductor {
         let again_in = format!("{:.1}s", delay.as_secs_f64());
         let server = self.access.server_url();
         warn!(server, %error, again_in, "cannot get the types of the API server");
-        if state.known.catalog.is_none() {
+        if state.catalog.is_none() {
             for row in state.waiting.values() {
                 row.lock().last_error = Some(error.to_owned());
             }
@@ -79,42 +79,41 @@ impl Conductor {
         let mut state = self.lock();
         let catalog = Arc::new(catalog);
         self.registry.set_catalog(Arc::clone(&catalog));
-        let first = state.known.catalog.is_none();
+        let first = state.catalog.is_none();
         if first {
             let groups = catalog.unavailable().iter().map(|unavailable| unavailable.group.clone());
             state.unasked_at_start = groups.collect();
         }
-        state.known.catalog = Some(Arc::clone(&catalog));
+        state.catalog = Some(Arc::clone(&catalog));
         state.look_for_running(&catalog);
         state.all_due(if first { Occasion::Start } else { Occasion::Discovery });
         let need = Need {
             doubtful: state.types.keys().any(|name| state.is_doubtful(name)),
             waiting_blindly: state.patterns_wait && !state.definitions_seen,
-            never_again: state.known.config.kube.rediscover == Rediscover::Never,
+            never_again: state.config.kube.rediscover == Rediscover::Never,
         };
         let now = self.clock.elapsed();
         state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
     }
 
-    /// Applies observations of CRDs.
-    fn see_definitions(&self, seen: &[Sighting]) {
+    /// Applies changes of CRDs.
+    fn see_definitions(&self, records: &[Record]) {
         let mut state = self.lock();
-        let Some(catalog) = state.known.catalog.clone() else { return };
+        let Some(catalog) = state.catalog.clone() else { return };
         let now = self.clock.elapsed();
-        for Sighting { name, gone } in seen {
-            let Some((plural, group)) = name.split_once('.') else { continue };
+        for change in records.iter().map(|record| &record.change) {
+            let Some((plural, group)) = change.object().and_then(|object| object.name().split_once('.')) else {
+                continue;
+            };
             let name = TypeName { group: group.to_owned(), plural: plural.to_owned() };
-            if *gone {
+            let gone = change.state().is_none();
+            if gone {
                 info!(definition = %name, "the CRD was deleted");
-                state.known.presence.definition_deleted(name.clone());
-            } else {
-                state.known.presence.definition_seen(&name);
+            } else if let Some(kept) = state.types.get_mut(&name) {
+                kept.presence = Presence::default();
             }
-            if (served(&catalog, &name) == Served::Yes) == *gone {
-                state.rediscovery.saw_definition(name.clone(), !gone, now);
-            }
-            if state.types.contains_key(&name) {
-                state.due(&name, Occasion::Discovery);
+            if (served(&catalog, &name) == Served::Yes) == gone {
+                state.rediscovery.saw_definition(name, !gone, now);
             }
         }
         drop(state);
@@ -125,16 +124,16 @@ impl Conductor {
     pub(super) fn keep_auxiliaries(self: &Arc<Self>, outlook: &Outlook) {
         let (config, catalog) = {
             let state = self.lock();
-            (Arc::clone(&state.known.config), state.known.catalog.clone().unwrap_or_default())
+            (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default())
         };
-        let keep = |slot: &mut Option<Auxiliary>, wanted: bool, resource: ResourceType, see: fn(&Self, &[Sighting])| {
+        let keep = |slot: &mut Option<Auxiliary>, wanted: bool, resource: ResourceType, see: fn(&Self, &[Record])| {
             if !wanted {
                 slot.take().into_iter().for_each(|idle| drop(actix_rt::spawn(idle.stop())));
             } else if slot.is_none() {
                 let conductor = Arc::downgrade(self);
-                let tell = move |seen: Vec<Sighting>| {
+                let tell = move |records: &[Record]| {
                     if let Some(conductor) = conductor.upgrade() {
-                        see(&conductor, &seen);
+                        see(&conductor, records);
                     }
                 };
                 let reflector = auxiliary_reflector(&config);
@@ -155,7 +154,7 @@ impl Conductor {
         state.definitions_seen = definitions_seen;
         state.patterns_wait = !outlook.selection.unmatched.is_empty();
         if !needs_namespaces {
-            state.forget_namespaces();
+            state.namespaces = KnownNamespaces::Unknown; // no plan needs them
         }
     }
 }

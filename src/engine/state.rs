@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use actix::Addr;
@@ -11,9 +10,8 @@ use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
-    facts::Known,
-    plan::{KnownNamespaces, NamespaceLabels, Plan, SpecDifference, TypeName, UnitSpec},
-    presence::Served,
+    plan::{Allowed, KnownNamespaces, Outlook, Plan, SpecDifference, TypeName, UnitSpec},
+    presence::{Presence, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
 };
@@ -55,6 +53,7 @@ pub(super) struct Unit {
 #[derive(Default)]
 pub(super) struct TypeState {
     pub(super) units: Vec<Unit>,
+    pub(super) presence: Presence,
     /// Set while a task changes the units.
     pub(super) busy: bool,
     /// Reason for the next reconciliation of the units, if one is due.
@@ -79,8 +78,17 @@ pub(super) struct TypeState {
 #[educe(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct State {
-    /// Facts for plans.
-    pub(super) known: Known,
+    pub(super) config: Arc<Config>,
+    /// Types that the server serves; `None` before its first answer.
+    pub(super) catalog: Option<Arc<Catalog>>,
+    pub(super) namespaces: KnownNamespaces,
+    /// Types that are refused in the whole cluster.
+    pub(super) refused: BTreeMap<TypeName, Allowed>,
+    /// Plan for the fields above. A change of one of them makes types due, which removes the plan.
+    outlook: Option<Arc<Outlook>>,
+    /// Number of plans that were made.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) plans: u64,
     /// Groups that did not answer at the first discovery. Their types do not count as late.
     pub(super) unasked_at_start: BTreeSet<String>,
     #[educe(Default = Rediscovery::new(BackoffConfig::default()))]
@@ -100,85 +108,55 @@ pub(super) struct State {
     pub(super) patterns_wait: bool,
     /// Set when the CRDs are watched and listed.
     pub(super) definitions_seen: bool,
-    /// Deleted namespaces with the time of deletion: deletions of their objects may still arrive.
-    pub(super) lingering: BTreeMap<String, Instant>,
     /// Questions about types that are refused in the whole cluster.
     pub(super) inquiries: BTreeMap<TypeName, Inquiry>,
     pub(super) next_unit: u32,
 }
 
-/// Time for which a deleted namespace is kept.
-const LINGER: Duration = Duration::from_secs(3);
-
 impl State {
     /// Creates the state for a configuration, without knowledge about the server.
     pub(super) fn new(config: Config) -> Self {
         let rediscovery = Rediscovery::new(config.kube.backoff);
-        Self { known: Known::new(Arc::new(config)), rediscovery, ..Self::default() }
+        Self { config: Arc::new(config), rediscovery, ..Self::default() }
     }
 
-    /// Schedules a reconciliation of a type; the most important occasion counts.
+    /// Returns the plan; `None` before the server's first answer.
+    pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
+        if self.outlook.is_none() {
+            let outlook = Outlook::new(&self.config, self.catalog.as_deref()?, &self.namespaces, &self.refused);
+            self.outlook = Some(Arc::new(outlook));
+            #[cfg(any(test, feature = "testing"))]
+            {
+                self.plans += 1;
+            }
+        }
+        self.outlook.clone()
+    }
+
+    /// Schedules a reconciliation of a type with a new plan; the most important occasion counts.
     pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
+        self.outlook = None;
         let kept = self.types.entry(name.clone()).or_default();
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Schedules a reconciliation of all types. A reload may change the version in which they are watched.
+    /// Schedules a reconciliation of all types with a new plan.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
-        if occasion == Occasion::Reload {
-            self.known.forget_versions();
-        }
+        self.outlook = None;
         self.pending = self.pending.max(Some(occasion));
         for kept in self.types.values_mut() {
             kept.due = kept.due.max(Some(occasion));
         }
     }
 
-    /// Applies the observations of the informer of namespaces. Returns true if anything changes.
-    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces, now: Instant) -> bool {
-        let seen = match seen {
-            KnownNamespaces::Known(seen) => KnownNamespaces::Known(self.with_lingering(seen, now)),
-            // Namespaces from an earlier list are better than none.
-            _ if self.known.namespaces != KnownNamespaces::Unknown => return false,
-            seen => seen,
-        };
-        let changed = self.known.namespaces != seen;
-        if changed {
-            self.known.namespaces = seen;
+    /// Applies the observations of the informer of namespaces.
+    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) {
+        // Namespaces from an earlier list are better than none.
+        let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.namespaces == KnownNamespaces::Unknown;
+        if is_better && self.namespaces != seen {
+            self.namespaces = seen;
+            self.all_due(Occasion::Scope);
         }
-        changed
-    }
-
-    /// Adds the namespaces that were deleted a moment ago.
-    fn with_lingering(&mut self, mut seen: NamespaceLabels, now: Instant) -> NamespaceLabels {
-        self.lingering.retain(|name, _| !seen.contains_key(name));
-        let KnownNamespaces::Known(known) = &self.known.namespaces else { return seen };
-        let gone: Vec<_> = known.iter().filter(|(name, _)| !seen.contains_key(*name)).collect();
-        for (name, labels) in gone {
-            let since = *self.lingering.entry(name.clone()).or_insert_with(|| {
-                tracing::debug!(namespace = name, "the namespace is gone");
-                now
-            });
-            if now < since + LINGER {
-                seen.insert(name.clone(), labels.clone());
-            } else {
-                self.lingering.remove(name);
-            }
-        }
-        seen
-    }
-
-    /// Forgets the namespaces, because they are no longer watched.
-    pub(super) fn forget_namespaces(&mut self) {
-        self.lingering.clear();
-        if self.known.namespaces != KnownNamespaces::Unknown {
-            self.known.namespaces = KnownNamespaces::Unknown;
-        }
-    }
-
-    /// Returns the time at which the next deleted namespace is forgotten.
-    pub(super) fn next_to_forget(&self) -> Option<Instant> {
-        self.lingering.values().min().map(|since| *since + LINGER)
     }
 
     fn units_of(&self, name: &TypeName) -> &[Unit] {
@@ -188,7 +166,7 @@ impl State {
     /// Returns the units of a type for reconciliation with `desired`.
     pub(super) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
         let is_wanted = |namespace: &str| desired.iter().any(|spec| spec.namespace.as_deref() == Some(namespace));
-        let is_missing = |namespace: &str| match &self.known.namespaces {
+        let is_missing = |namespace: &str| match &self.namespaces {
             KnownNamespaces::Known(known) => !known.contains_key(namespace),
             KnownNamespaces::Unknown | KnownNamespaces::Forbidden => false,
         };
@@ -198,7 +176,7 @@ impl State {
             spec: unit.spec.clone(),
             first: unit.first,
             sound: unit.supervisor.as_ref().map_or(unit.saved, Addr::connected) && !unit.stopping,
-            gone: self.known.presence.is_gone(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
+            gone: self.is_gone(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
         });
         running.collect()
     }
@@ -226,20 +204,11 @@ impl State {
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {
-            let entry = self.known.config.resources.get(&unit.spec.entry);
+            let entry = self.config.resources.get(&unit.spec.entry);
             entry.is_some_and(|entry| entry.options.on_removed == OnRemoved::Keep)
         };
-        let stays = self.known.presence.is_gone(name) && kept.iter().any(keeps);
+        let stays = self.is_gone(name) && kept.iter().any(keeps);
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
-    }
-
-    /// Records the versions in which a type is watched: those of `desired`, or those of the running units if they continue.
-    pub(super) fn note_versions(&mut self, name: &TypeName, desired: Option<&[UnitSpec]>) {
-        let running = self.types.get(name).map_or(&[][..], |kept| &kept.units).iter().map(|unit| &unit.spec);
-        match desired {
-            Some(desired) => self.known.watched(name, desired),
-            None => self.known.watched(name, running),
-        }
     }
 
     /// Updates the specs of units that continue to the present configuration of their entry.
@@ -253,17 +222,20 @@ impl State {
 
     /// Compares the running types with a new answer of the server.
     pub(super) fn look_for_running(&mut self, catalog: &Catalog) {
-        let running = self.types.iter().filter(|(_, kept)| !kept.units.is_empty());
-        let running: Vec<TypeName> = running.map(|(name, _)| name.clone()).collect();
-        self.known.presence.look(&running, |name| served(catalog, name));
+        for (name, kept) in &mut self.types {
+            kept.presence.answered(if kept.units.is_empty() { Served::Yes } else { served(catalog, name) });
+        }
+    }
+
+    /// Returns true if a running type was certainly removed.
+    fn is_gone(&self, name: &TypeName) -> bool {
+        self.types.get(name).is_some_and(|kept| kept.presence.is_gone())
     }
 
     /// Returns true if a running type is missing, but may exist: its units continue until the next answer.
     pub(super) fn is_doubtful(&self, name: &TypeName) -> bool {
         let is_served = |catalog: &Arc<Catalog>| served(catalog, name) == Served::Yes;
-        !self.units_of(name).is_empty()
-            && !self.known.presence.is_gone(name)
-            && !self.known.catalog.as_ref().is_some_and(is_served)
+        !self.units_of(name).is_empty() && !self.is_gone(name) && !self.catalog.as_ref().is_some_and(is_served)
     }
 
     /// Returns the known facts about a type, except its units.
@@ -289,5 +261,37 @@ pub(super) fn served(catalog: &Catalog, name: &TypeName) -> Served {
         Served::Unknown
     } else {
         Served::No
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{discovery::ServedType, object::ResourceType};
+
+    #[test]
+    fn plan_is_kept_until_an_input_changes() {
+        let [group, version, kind, plural] = ["acme.io", "v1", "Apple", "apples"].map(str::to_owned);
+        let apples = ResourceType { group, version, kind, plural, namespaced: true };
+        let name = TypeName::of(&apples);
+        let config = Config::from_toml_str("[resources.a]\nmatch = [\"apples.acme.io\"]\n").unwrap();
+        let mut state = State::new(config);
+        assert!(state.outlook().is_none(), "the server has not answered");
+        state.catalog = Some(Arc::new(Catalog::of(vec![ServedType::watchable(apples)])));
+        let changes: [&dyn Fn(&mut State); 4] = [
+            &|state| state.all_due(Occasion::Reload),
+            &|state| state.see_namespaces(KnownNamespaces::Forbidden),
+            &|state| state.refuse(&name),
+            &|state| state.allow(&name),
+        ];
+        for (count, change) in (1..).zip(changes) {
+            let first = state.outlook().unwrap();
+            assert_eq!(first.plan.desired(&name).unwrap().len(), 1);
+            state.see_namespaces(KnownNamespaces::Unknown);
+            assert!(Arc::ptr_eq(&first, &state.outlook().unwrap()), "before change {count}");
+            assert_eq!(state.plans, count);
+            change(&mut state);
+            assert!(!Arc::ptr_eq(&first, &state.outlook().unwrap()), "change {count}");
+        }
     }
 }

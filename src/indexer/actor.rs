@@ -42,21 +42,11 @@ pub enum AddIndexersError {
 }
 
 /// Starts or ends the view of a journal reader on the unit, between two batches (S-5, S-7). After the answer, the resulting
-/// records are released. A cache without bodies has no objects to show: a late reader then joins without records.
+/// records are released. A cache without bodies has no objects to show: a late reader then joins without records. After an
+/// error, nothing was appended.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<(), MoveError>")]
+#[rtype(result = "Result<(), AppendError>")]
 pub struct MoveReader(pub Move);
-
-/// Reason why a reader was not moved. Nothing was appended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MoveError {
-    /// Another actor owns the unit now, or the journal takes no appends: retry.
-    #[error(transparent)]
-    Append(#[from] AppendError),
-    /// The unit is starting or restarting: retry. Or it was stopped: do not retry.
-    #[error("the indexer is not running")]
-    NotRunning,
-}
 
 /// Ends the indexer.
 #[derive(Clone, Copy, Debug, Message)]
@@ -155,10 +145,10 @@ impl Handler<AddIndexers> for IndexerActor {
 }
 
 impl Handler<MoveReader> for IndexerActor {
-    type Result = Result<(), MoveError>;
+    type Result = Result<(), AppendError>;
 
     fn handle(&mut self, MoveReader(asked): MoveReader, _ctx: &mut Self::Context) -> Self::Result {
-        Ok(self.writer.move_reader(asked)?)
+        self.writer.move_reader(asked)
     }
 }
 

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, ResponseFuture,
-    SpawnHandle, WrapFuture as _,
+    Actor, ActorContext as _, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, MessageResult,
+    ResponseFuture, SpawnHandle, WrapFuture as _,
 };
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
@@ -16,13 +16,14 @@ use super::{
     Informer, Shared,
     running::{Actors, Running, STAGES, report_abandoned},
 };
+#[cfg(any(test, feature = "testing"))]
+use crate::supervisor::fault::Fault;
 use crate::{
-    indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader},
+    indexer::actor::IndexerActor,
     supervisor::{
         ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
         arbiters::{Arbiters, Seat},
         child::{Heartbeat, exit_of},
-        fault::Fault,
     },
 };
 
@@ -37,6 +38,11 @@ pub(crate) struct Sabotage(pub ActorIndex, pub Fault);
 #[rtype(result = "()")]
 pub(crate) struct StopUnit;
 
+/// Asks for the indexer, which answers further messages; `None` while the unit starts or restarts, and after its end.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Option<Addr<IndexerActor>>")]
+pub(crate) struct RunningIndexer;
+
 /// Supervisor of one [`Informer`].
 pub(crate) struct UnitSupervisor {
     informer: Arc<Informer>,
@@ -47,7 +53,8 @@ pub(crate) struct UnitSupervisor {
     timer: Option<SpawnHandle>,
     running: Option<Running>,
     stop_waiters: Vec<oneshot::Sender<()>>,
-    /// Faults for actors that are not up yet, in a test.
+    /// Faults for actors that are not up yet.
+    #[cfg(any(test, feature = "testing"))]
     faults: [Fault; 3],
 }
 
@@ -61,6 +68,7 @@ impl UnitSupervisor {
             timer: None,
             running: None,
             stop_waiters: Vec::new(),
+            #[cfg(any(test, feature = "testing"))]
             faults: Default::default(),
             informer,
             shared,
@@ -140,22 +148,13 @@ impl UnitSupervisor {
         }
         self.running = Some(running);
         self.step(SupervisorInput::Started(generation), ctx);
+        #[cfg(any(test, feature = "testing"))]
         self.strike();
     }
 
     /// Returns the actors of this generation, unless they were replaced or never came up.
     fn running(&self, generation: Generation) -> Option<&Running> {
         self.running.as_ref().filter(|running| running.generation == generation)
-    }
-
-    /// Injects the stored faults into the actors of this generation, if they are up. A test may send a fault earlier, because
-    /// a cache counts events while it catches up with the journal.
-    fn strike(&mut self) {
-        let mut faults = std::mem::take(&mut self.faults);
-        if let Some(running) = self.running(self.core.generation()) {
-            running.harm(&mut faults);
-        }
-        self.faults = faults;
     }
 
     fn exited(&mut self, generation: Generation, actor: ActorIndex, exit: Exit, ctx: &mut Context<Self>) {
@@ -194,23 +193,6 @@ impl UnitSupervisor {
             info!(resource = %self.informer.resource, attempt, ?delay, %cause, "unit restarts");
         }
     }
-
-    /// Forwards a message to the indexer, if it is running.
-    fn ask_indexer<M, T, E>(&self, message: M, not_running: E) -> ResponseFuture<Result<T, E>>
-    where
-        M: Message<Result = Result<T, E>> + Send + 'static,
-        IndexerActor: Handler<M>,
-        T: Send + 'static,
-        E: Send + 'static,
-    {
-        let indexer = self.running.as_ref().map(|running| running.indexer.clone());
-        Box::pin(async move {
-            match indexer {
-                Some(indexer) => indexer.send(message).await.unwrap_or(Err(not_running)),
-                None => Err(not_running),
-            }
-        })
-    }
 }
 
 impl Actor for UnitSupervisor {
@@ -232,19 +214,25 @@ impl Handler<StopUnit> for UnitSupervisor {
     }
 }
 
-impl Handler<AddIndexers> for UnitSupervisor {
-    type Result = ResponseFuture<Result<(), AddIndexersError>>;
+impl Handler<RunningIndexer> for UnitSupervisor {
+    type Result = MessageResult<RunningIndexer>;
 
-    fn handle(&mut self, indexers: AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
-        self.ask_indexer(indexers, AddIndexersError::NotRunning)
+    fn handle(&mut self, RunningIndexer: RunningIndexer, _ctx: &mut Self::Context) -> Self::Result {
+        MessageResult(self.running.as_ref().map(|running| running.indexer.clone()))
     }
 }
 
-impl Handler<MoveReader> for UnitSupervisor {
-    type Result = ResponseFuture<Result<(), MoveError>>;
-
-    fn handle(&mut self, asked: MoveReader, _ctx: &mut Self::Context) -> Self::Result {
-        self.ask_indexer(asked, MoveError::NotRunning)
+#[cfg(any(test, feature = "testing"))]
+impl UnitSupervisor {
+    /// Injects the stored faults into the actors of this generation, if they are up. A test may send a fault earlier, because
+    /// a cache counts events while it catches up with the journal.
+    fn strike(&mut self) {
+        let Some(running) = self.running(self.core.generation()) else { return };
+        for (heartbeat, fault) in running.heartbeats.clone().iter().zip(&mut self.faults) {
+            if let Some(fault) = fault.take() {
+                drop(heartbeat.try_send(Heartbeat(fault)));
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     indexer::actor::{IndexerActor, Terminate},
     object::ResourceType,
     reflector::{actor::ReflectorActor, messages::Stop},
-    supervisor::{ActorIndex, Generation, child::Heartbeat, fault::Fault},
+    supervisor::{ActorIndex, Generation, child::Heartbeat},
 };
 
 /// Names of the stages, in the order in which a supervisor counts its actors.
@@ -72,15 +72,6 @@ impl Running {
         };
         if !asked {
             warn!("cannot ask an actor to stop: its mailbox is full or closed; the stop does not wait for it");
-        }
-    }
-
-    /// Injects the faults of a test into the actors.
-    pub(super) fn harm(&self, faults: &mut [Fault; 3]) {
-        for (heartbeat, fault) in self.heartbeats.iter().zip(faults) {
-            if let Some(fault) = fault.take() {
-                drop(heartbeat.try_send(Heartbeat(fault)));
-            }
         }
     }
 }

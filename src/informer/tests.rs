@@ -12,12 +12,8 @@ use actix::{Actor as _, System};
 use super::{testing::options, *};
 use crate::{
     change::Cause,
-    indexer::{
-        Retirement,
-        actor::{MoveError, MoveReader},
-        retirement,
-    },
-    informer::actor::{Sabotage, StopUnit, UnitSupervisor},
+    indexer::{Retirement, actor::MoveReader, retirement},
+    informer::actor::{RunningIndexer, Sabotage, StopUnit, UnitSupervisor},
     journal::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
         UnitInterest,
@@ -31,7 +27,7 @@ use crate::{
     scope::Namespaces,
     status::UnitState,
     supervisor::{
-        SupervisorConfig,
+        Supervision,
         arbiters::Arbiters,
         fault::{Fault, Harm, Moment},
     },
@@ -120,11 +116,10 @@ impl Bench {
             list_permits,
             timings: Arc::default(),
             arbiters: Arc::new(Arbiters::new(2)),
-            supervision: SupervisorConfig {
+            supervision: Supervision {
                 backoff: options().reflector.backoff,
                 hung_after: Duration::from_secs(3),
-                ping_period: Duration::from_millis(100),
-                ..SupervisorConfig::default()
+                ..Supervision::default()
             },
         };
         Self { sources, shared, siblings: Arc::default(), reader, seen: RefCell::default() }
@@ -145,12 +140,9 @@ impl Bench {
         self.supervise(self.make(id, server, options, seed))
     }
 
-    /// Waits until the supervisor knows its actors. Moving a reader that already sees the unit has no effect.
+    /// Waits until the indexer answers messages. Moving a reader that already sees the unit has no effect.
     async fn running(&self, supervisor: &actix::Addr<UnitSupervisor>) {
-        let join = MoveReader(Move { reader: self.reader, kind: MoveKind::Join(None) });
-        while supervisor.send(join).await.unwrap().is_err() {
-            actix_rt::time::sleep(Duration::from_millis(2)).await;
-        }
+        moved(supervisor, self.reader, MoveKind::Join(None)).await;
     }
 
     fn records(&self) -> Vec<Record> {
@@ -554,8 +546,7 @@ fn stopped_unit_moves_no_reader() {
         // it has no server, so it cannot start
         let unit = Informer::new(UnitId(7), "things", config_maps(), options(), Arc::default(), None);
         let (_, supervisor) = bench.supervise(Arc::new(unit));
-        let join = MoveReader(Move { reader: bench.reader, kind: MoveKind::Join(None) });
-        assert_eq!(supervisor.send(join).await.unwrap(), Err(MoveError::NotRunning));
+        assert!(supervisor.send(RunningIndexer).await.unwrap().is_none());
         supervisor.send(StopUnit).await.unwrap();
     });
 }
@@ -599,7 +590,13 @@ impl Late {
 }
 
 async fn moved(supervisor: &actix::Addr<UnitSupervisor>, reader: ReaderId, kind: MoveKind) {
-    while supervisor.send(MoveReader(Move { reader, kind })).await.unwrap().is_err() {
+    loop {
+        let indexer = supervisor.send(RunningIndexer).await.unwrap();
+        if let Some(indexer) = indexer
+            && let Ok(Ok(())) = indexer.send(MoveReader(Move { reader, kind })).await
+        {
+            return;
+        }
         actix_rt::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -96,10 +96,6 @@ impl SharedFault {
 #[cfg(not(any(test, feature = "testing")))]
 #[expect(clippy::unused_self, reason = "there is nothing to do")]
 impl Fault {
-    pub(crate) fn take(&mut self) -> Option<Self> {
-        None
-    }
-
     pub(crate) fn put(&mut self, _: Self) {}
 
     pub(crate) fn strike(&mut self, _: Moment, _: &str) {}

@@ -273,7 +273,7 @@ fn unit_recovers_once_actors_behave() {
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     let result = runner.run(&prop::collection::vec(op(), 200..260), |ops| {
         let mut world = World {
-            unit: Supervisor::new(SupervisorConfig::default(), ACTORS),
+            unit: Supervisor::new(Supervision::default(), ACTORS),
             now: Duration::ZERO,
             wake_at: None,
             actors: Default::default(),

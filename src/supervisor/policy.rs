@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::SupervisorConfig;
+use super::Supervision;
 use crate::backoff::Backoff;
 
 /// Period in which failures are counted together.
@@ -32,7 +32,7 @@ pub(crate) struct Restart {
 
 impl RestartPolicy {
     /// Creates a policy without failures.
-    pub(crate) fn new(config: &SupervisorConfig) -> Self {
+    pub(crate) fn new(config: &Supervision) -> Self {
         Self {
             backoff: Backoff::new(config.backoff),
             degraded_after: config.degraded_after,

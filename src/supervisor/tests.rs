@@ -30,7 +30,7 @@ fn ping(number: u64, actors: &[ActorIndex]) -> Decision {
 
 /// Returns a unit of three actors, at time 0, in the named state, in generation 1 (0 if it never ran).
 fn unit(state: &str) -> Supervisor {
-    let mut unit = Supervisor::new(SupervisorConfig::default(), 3);
+    let mut unit = Supervisor::new(Supervision::default(), 3);
     let inputs = match state {
         "stopped" => vec![],
         "starting" => vec![SupervisorInput::Start],
@@ -280,13 +280,13 @@ fn five_quick_failures_degrade_and_health_heals() {
 
 #[test]
 fn distant_failures_do_not_degrade() {
-    let config = SupervisorConfig::default();
+    let config = Supervision::default();
     let mut policy = RestartPolicy::new(&config);
     for round in 0..20 {
         policy.failed(at(f64::from(round) * 76.0), 0.0);
         assert!(!policy.is_degraded(), "{round}: four in five minutes");
     }
-    let mut never = RestartPolicy::new(&SupervisorConfig { degraded_after: 0, ..config });
+    let mut never = RestartPolicy::new(&Supervision { degraded_after: 0, ..config });
     for _ in 0..5_000 {
         never.failed(SECOND, 0.0);
     }
@@ -359,7 +359,7 @@ fn stop_during_backoff_completes_at_once() {
 
 #[test]
 fn policy_settles_only_after_failures() {
-    let mut policy = RestartPolicy::new(&SupervisorConfig::default());
+    let mut policy = RestartPolicy::new(&Supervision::default());
     policy.healthy(at(0.0));
     assert_eq!(policy.settles_at(), None, "nothing has failed");
     policy.failed(at(10.0), 0.0);
@@ -371,7 +371,7 @@ fn policy_settles_only_after_failures() {
 
 #[test]
 fn failure_counts_until_window_ends() {
-    let mut policy = RestartPolicy::new(&SupervisorConfig::default());
+    let mut policy = RestartPolicy::new(&Supervision::default());
     policy.failed(Duration::ZERO, 0.0);
     policy.failed(DEGRADED_WINDOW, 0.0);
     assert_eq!(policy.failures(), 2, "the first is exactly as old as the window");

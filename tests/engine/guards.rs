@@ -23,7 +23,7 @@ use deltabus::internals::{
     object::{ResourceType, scan::ScanPlan},
     reflector::{ReflectorConfig, StreamingLists},
     simulator::{RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, Times},
-    supervisor::{SupervisorConfig, arbiters::Arbiters},
+    supervisor::{Supervision, arbiters::Arbiters},
 };
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -158,7 +158,7 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let list_permits = Arc::new(Semaphore::new(4));
     let sources = Arc::new(Sources(access));
     let arbiters = Arc::new(Arbiters::new(1));
-    let supervision = SupervisorConfig::default();
+    let supervision = Supervision::default();
     let shared = Shared { journal, sources, list_permits, timings: Arc::default(), arbiters, supervision };
     (shared, reader)
 }

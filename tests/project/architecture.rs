@@ -85,7 +85,6 @@ const CORES: &[&str] = &[
     "delivery/table.rs",
     "engine/dry_run.rs",
     "engine/dry_run/",
-    "engine/facts.rs",
     "engine/plan.rs",
     "engine/reconcile.rs",
     "engine/presence.rs",

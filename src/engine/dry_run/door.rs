@@ -16,7 +16,8 @@ use crate::{
     delta_fifo::{DeltaFifo, QueueOrder},
     discovery::{Catalog, Owned, WantedEntry, identity, select},
     engine::{
-        options::{self, Extras},
+        library::Library,
+        options,
         plan::{KnownNamespaces, NamespaceLabels, UnitSpec, plan},
         redaction::DigestKey,
     },
@@ -109,9 +110,9 @@ impl Door {
 
     fn of(spec: UnitSpec) -> Result<Self, String> {
         let key = Key::new(KEY)?;
-        let extras = Extras { key: Some(DigestKey::lasting(key)), ..Extras::default() };
+        let library = Library { key: Some(DigestKey::lasting(key)), ..Library::default() };
         let packer = Arc::new(Packer::new(Compression::None));
-        let options = options::informer(&spec, extras, packer)?;
+        let options = options::informer(&spec, &library, packer)?;
         Ok(Self { info: Arc::new(spec.info()), spec, options })
     }
 

@@ -47,12 +47,12 @@ fn told(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> Stri
     let mut said: Vec<String> = steps.keep.iter().map(|unit| format!("keep {}", unit.0)).collect();
     said.extend(steps.stop.iter().map(|(unit, fate)| format!("stop {} {fate:?}", unit.0)));
     for start in &steps.start {
-        let from = match &start.from {
-            From::Nothing { late } => format!("nothing{}", if *late { ", late" } else { "" }),
-            From::Continue(unit) => format!("all of {}", unit.0),
-            From::Compare { with, cause } => {
-                format!("{:?} {cause:?}", with.iter().map(|unit| unit.0).collect::<Vec<_>>())
-            }
+        let from: Vec<u32> = start.from.iter().map(|unit| unit.0).collect();
+        let from = match (start.first, &from[..]) {
+            (First::Initial { late }, []) => format!("nothing{}", if late { ", late" } else { "" }),
+            (First::Done, [unit]) => format!("all of {unit}"),
+            (First::Compared(cause), _) => format!("{from:?} {cause:?}"),
+            (first, _) => panic!("{first:?} with {from:?}"),
         };
         let namespace = start.spec.namespace.as_deref().unwrap_or("*");
         said.push(format!("start {}/{namespace} with {from}", start.spec.entry));
@@ -238,19 +238,21 @@ proptest! {
         prop_assert_eq!(stopped.len() + steps.keep.len(), running.len());
 
         // Every cached object is seeded or retired, once. Only a reload seeds into another entry. A seed is in its unit's scope.
-        let cached: Vec<(UnitId, Vec<(UnitId, String)>)> = stopped.iter().map(|unit| {
+        let cached: Vec<(UnitId, &str, Vec<(UnitId, String)>)> = stopped.iter().map(|unit| {
             let objects = (0..5).map(|n| format!("n{n}")).filter(|name| specs[unit].covers(name));
-            (*unit, objects.map(|name| (*unit, name)).collect())
+            (*unit, specs[unit].entry.as_str(), objects.map(|name| (*unit, name)).collect())
         }).collect();
-        let count: usize = cached.iter().map(|(_, objects)| objects.len()).sum();
-        let (seeds, retired) = distribute(cached, &steps.start, |(_, namespace)| namespace.as_str());
-        let dealt: Vec<_> = seeds.iter().flatten().chain(retired.iter().flat_map(|(_, objects)| objects)).collect();
+        let count: usize = cached.iter().map(|(.., objects)| objects.len()).sum();
+        let (seeds, remainders) = distribute(cached, &steps.start, |(_, namespace)| namespace.as_str());
+        let dealt: Vec<_> = seeds.iter().flatten().chain(remainders.iter().flat_map(|remainder| &remainder.left)).collect();
         prop_assert_eq!(dealt.len(), count);
         prop_assert_eq!(dealt.iter().collect::<BTreeSet<_>>().len(), count);
         for (start, objects) in steps.start.iter().zip(&seeds) {
-            for (unit, namespace) in objects {
+            for object @ (unit, namespace) in objects {
                 let stays = specs[unit].entry == start.spec.entry;
                 prop_assert!(start.spec.covers(namespace) && (stays || occasion == Occasion::Reload));
+                let mut moved = remainders.iter().filter_map(|remainder| remainder.moved.get(&start.spec.entry));
+                prop_assert_eq!(moved.any(|moved| moved.contains(object)), !stays);
             }
         }
         // Applying the steps again leaves nothing to do.
