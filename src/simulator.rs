@@ -1,8 +1,9 @@
 //! Embedded cluster: an API server in this process that behaves like a real one for its clients.
 //!
 //! It serves list, paging, watch, bookmarks, streaming lists, 410, conflicts, writes, discovery and custom resources
-//! over HTTP/1.1 on loopback, without authentication. [`Workload`] changes objects as a live cluster does; [`Faults`]
-//! injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the reference.
+//! over HTTP/1.1 on loopback, without authentication. [`Workload`] changes objects as a live cluster does. With the feature
+//! `testing`, `Faults` injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the
+//! reference.
 //!
 //! ```no_run
 //! use deltabus::{Simulator, SimulatorOptions};
@@ -18,11 +19,13 @@
 //! - Strategic merge patches are merge patches (lists are replaced).
 //! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
 //! - Controllers of definitions and namespaces act immediately.
-//! - Rights can be removed ([`Faults::forbid`]), but never granted.
+//! - Everything is allowed. Tests can remove rights (`Faults::forbid`).
 
 mod error;
+#[cfg(any(test, feature = "testing"))]
 mod faults;
 pub(crate) mod random;
+#[cfg(any(test, feature = "testing"))]
 mod rights;
 mod selector;
 mod server;
@@ -45,10 +48,12 @@ use educe::Educe;
 use crate::mutex::lock;
 
 pub use crate::serve::ApiError;
-pub use faults::{Faults, RequestKind, ServerFault, StreamFault, Times};
+#[cfg(any(test, feature = "testing"))]
+pub use faults::{Faults, ServerFault, StreamFault, Times};
 pub use random::Random;
+#[cfg(any(test, feature = "testing"))]
 pub use rights::Area;
-pub use server::SeenRequest;
+pub use server::{RequestKind, SeenRequest};
 pub use shared::{Backup, SharedStore};
 pub use store::{Deletion, HistoryLimits, RawObject, Stored};
 pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE};
@@ -144,6 +149,7 @@ impl Simulator {
     }
 
     /// Returns the faults.
+    #[cfg(any(test, feature = "testing"))]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::{
     super::{
         ApiError,
-        faults::StreamPlan,
         store::{Continue, ListQuery, ListedPage, Stored},
         types::TypeInfo,
     },
@@ -24,12 +23,10 @@ const PIECE_ITEMS: usize = 64;
 /// Answers a list request.
 pub(super) async fn list(ask: &Ask<'_>) -> Result<Body, ApiError> {
     let Ask { shared, call, .. } = ask;
-    let StreamPlan { empty, lag, .. } = StreamPlan::of(ask.faults);
     let mut query = query(ask)?;
-    let version = call.param("resourceVersion");
-    if lag > 0 && !version.is_empty() {
-        query.exact = Some(shared.store.version().saturating_sub(lag));
-    } else if let Some(asked) = parse_version(version)? {
+    if call.past.is_some() {
+        query.exact = call.past;
+    } else if let Some(asked) = parse_version(call.param("resourceVersion"))? {
         wait_for_version(shared, asked).await?;
         let exact = match call.param("resourceVersionMatch") {
             "Exact" => true,
@@ -38,10 +35,7 @@ pub(super) async fn list(ask: &Ask<'_>) -> Result<Body, ApiError> {
         };
         query.exact = exact.then_some(asked);
     }
-    let mut page = shared.store.lock().list(ask.id, &query)?;
-    if empty {
-        page = ListedPage { items: Vec::new(), next: None, ..page };
-    }
+    let page = shared.store.lock().list(ask.id, &query)?;
     Ok(body(&ask.info, page, call.shape()))
 }
 
