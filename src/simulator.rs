@@ -18,6 +18,7 @@
 //! - A definition has one served version. There are no schemas, and so no validation.
 //! - Strategic merge patches are merge patches (lists are replaced).
 //! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
+//! - An expired `continue` token has no successor: the list starts again.
 //! - Controllers of definitions and namespaces act immediately.
 //! - Everything is allowed. Tests can remove rights (`Faults::forbid`).
 
