@@ -54,6 +54,7 @@ pub use faults::{Faults, ServerFault, StreamFault, Times};
 pub use random::Random;
 #[cfg(any(test, feature = "testing"))]
 pub use rights::Area;
+pub(crate) use server::{Call, Front, WatchTimer, list_head, push_bookmark};
 pub use server::{RequestKind, SeenRequest};
 pub use shared::{Backup, SharedStore};
 pub use store::{Deletion, HistoryLimits, RawObject, Stored};
@@ -112,11 +113,16 @@ impl Simulator {
     ///
     /// It has its own thread and runtime, so it can be started with or without a surrounding runtime.
     pub fn start(options: SimulatorOptions) -> io::Result<Self> {
+        Self::start_behind(None, options)
+    }
+
+    /// Starts a server that answers the requests that `front` leaves to it.
+    pub(crate) fn start_behind(front: Option<Arc<dyn Front>>, options: SimulatorOptions) -> io::Result<Self> {
         let store = SharedStore::new(options.seed, options.history);
         let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], options.port)))?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(server::Shared::new(store, options));
+        let shared = Arc::new(server::Shared::new(store, front, options));
         let serving = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("simulator".to_owned())

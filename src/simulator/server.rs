@@ -10,6 +10,7 @@ mod watch;
 
 use std::{
     collections::VecDeque,
+    fmt,
     future::poll_fn,
     io,
     net::{SocketAddr, TcpListener as StdListener},
@@ -33,16 +34,24 @@ use tokio::{
     sync::watch as signal,
 };
 
-use self::request::Call;
-use super::{SimulatorOptions, shared::SharedStore};
+use super::{ApiError, SimulatorOptions, shared::SharedStore};
 use crate::mutex::lock;
 
 #[cfg(any(test, feature = "testing"))]
 use self::faults::respond;
+pub(crate) use list::list_head;
+pub(crate) use request::Call;
 pub use request::{RequestKind, SeenRequest};
+pub(crate) use watch::{WatchTimer, push_bookmark};
 
 /// Number of requests that the log keeps.
 const REQUESTS_KEPT: usize = 10_000;
+
+/// Server of objects that the store does not have: it answers before the simulator.
+pub(crate) trait Front: fmt::Debug + Send + Sync {
+    /// Returns a JSON document; `None` leaves the request to the simulator.
+    fn answer(self: Arc<Self>, call: &Call) -> Option<Result<Body, ApiError>>;
+}
 
 /// State shared by all connections.
 #[derive(Debug)]
@@ -50,6 +59,7 @@ pub(super) struct Shared {
     pub(super) store: SharedStore,
     #[cfg(any(test, feature = "testing"))]
     pub(super) faults: super::Faults,
+    front: Option<Arc<dyn Front>>,
     pub(super) options: SimulatorOptions,
     pub(super) requests: Mutex<VecDeque<SeenRequest>>,
     pub(super) connections: AtomicUsize,
@@ -68,11 +78,12 @@ pub(super) struct Orders {
 }
 
 impl Shared {
-    pub(super) fn new(store: SharedStore, options: SimulatorOptions) -> Self {
+    pub(super) fn new(store: SharedStore, front: Option<Arc<dyn Front>>, options: SimulatorOptions) -> Self {
         Self {
             store,
             #[cfg(any(test, feature = "testing"))]
             faults: super::Faults::default(),
+            front,
             options,
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),

@@ -89,15 +89,9 @@ pub(super) async fn wait_for_version(shared: &Shared, version: u64) -> Result<()
 }
 
 fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
-    let mut metadata = json!({"resourceVersion": page.version.to_string()});
-    if let Some(next) = &page.next {
-        metadata["continue"] = json!(next.to_token());
-        if let Some(remaining) = next.remaining {
-            metadata["remainingItemCount"] = json!(remaining);
-        }
-    }
-    let (kind, version) = shape.type_of(info);
-    let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let (kind, api_version) = shape.type_of(info);
+    let next = page.next.as_ref().map(|next| (next.to_token(), next.remaining));
+    let head = list_head(kind, &api_version, page.version, next);
     let (items, without_kind) = (page.items, shape == Shape::Whole && info.typed);
     let pieces = (0..items.len()).step_by(PIECE_ITEMS).map(move |start| {
         let mut piece = Vec::new();
@@ -116,6 +110,18 @@ fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
     });
     let pieces = once(head.into_bytes()).chain(pieces).chain(once(b"]}".to_vec()));
     Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
+}
+
+/// Returns the text of a list before its items. `next` is the continue token, and the number of remaining objects if known.
+pub(crate) fn list_head(kind: &str, api_version: &str, version: u64, next: Option<(String, Option<usize>)>) -> String {
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if let Some((token, remaining)) = next {
+        metadata["continue"] = json!(token);
+        if let Some(remaining) = remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+    }
+    format!(r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{metadata},"items":["#)
 }
 
 /// Returns an object's JSON, or its metadata as a `PartialObjectMetadata`.

@@ -56,9 +56,9 @@ impl Shape {
 
 /// A parsed request.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) seen: SeenRequest,
-    pub(super) method: Method,
+pub(crate) struct Call {
+    pub(crate) seen: SeenRequest,
+    pub(crate) method: Method,
     pub(super) headers: HeaderMap,
     /// Earlier version whose state answers a list or begins a watch; `None` for the current one. A fault sets it.
     pub(super) past: Option<u64>,
@@ -85,17 +85,17 @@ impl Call {
     }
 
     /// Returns a query parameter, empty if absent.
-    pub(super) fn param(&self, name: &str) -> &str {
+    pub(crate) fn param(&self, name: &str) -> &str {
         self.seen.query.get(name).map_or("", String::as_str)
     }
 
     /// Returns true if a parameter is set to true.
-    pub(super) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         matches!(self.param(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
     }
 
     /// Returns a number; `None` if absent.
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let text = self.param(name);
         if text.is_empty() {
             return Ok(None);

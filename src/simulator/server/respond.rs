@@ -18,8 +18,7 @@ use super::{
         store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, WriteContext},
         types::{TypeInfo, is_builtin_group},
     },
-    Shared,
-    discovery,
+    Shared, discovery,
     list::{self, shaped},
     request::{Ask, Call, Shape},
     watch,
@@ -41,6 +40,9 @@ pub(super) async fn respond(shared: &Arc<Shared>, call: &Call, body: Body) -> Re
 }
 
 async fn answer(shared: &Arc<Shared>, call: &Call, body: Body) -> Result<Response, ApiError> {
+    if let Some(answer) = shared.front.as_ref().and_then(|front| Arc::clone(front).answer(call)) {
+        return Ok((HEADERS, answer?).into_response());
+    }
     let Some(target) = Target::parse(&call.seen.path) else { return other(shared, call) };
     if target.group == "authorization.k8s.io" && call.method == Method::POST {
         return review(target, &read_body(body).await?);

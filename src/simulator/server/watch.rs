@@ -13,11 +13,14 @@ use std::{
 use axum::body::Body;
 use futures_util::stream;
 use serde_json::{Value, json};
-use tokio::{sync::watch as signal, time::Instant};
+use tokio::{
+    sync::watch as signal,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     super::{
-        ApiError, StreamingSupport,
+        ApiError, SimulatorOptions, StreamingSupport,
         selector::RequestSelector,
         store::{HistoryKind, HistoryStep, ListQuery, Stored, TypeId},
         types::TypeInfo,
@@ -45,12 +48,39 @@ struct Watch {
     marker: bool,
     /// An ERROR event to send before any other event.
     error: Option<ApiError>,
-    bookmarks: bool,
-    next_bookmark: Instant,
-    deadline: Instant,
+    timer: WatchTimer,
     /// Set when the stream ends.
     ended: bool,
     changes: signal::Receiver<u64>,
+}
+
+/// Bookmarks and end of a watch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WatchTimer {
+    /// Set if the client wants bookmarks.
+    pub(crate) bookmarks: bool,
+    interval: Duration,
+    next_bookmark: Instant,
+    deadline: Instant,
+}
+
+impl WatchTimer {
+    /// Reads the parameters of a watch.
+    pub(crate) fn new(call: &Call, options: &SimulatorOptions) -> Result<Self, ApiError> {
+        let lifetime = call.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let (now, interval) = (Instant::now(), options.bookmark_interval);
+        let deadline = now + lifetime.unwrap_or(options.watch_timeout);
+        let bookmarks = call.flag("allowWatchBookmarks");
+        Ok(Self { bookmarks, interval, next_bookmark: now + interval, deadline })
+    }
+
+    /// Waits for the next bookmark, or for the end of the watch; returns true at the end.
+    pub(crate) async fn due(&mut self) -> bool {
+        let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
+        sleep_until(wake).await;
+        self.next_bookmark = wake + self.interval;
+        wake == self.deadline
+    }
 }
 
 /// Opens a watch. As on the real server, a version that cannot be served is reported in an ERROR event.
@@ -61,9 +91,7 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
         selector = selector.and_name(name);
     }
     let streaming = streaming(shared, call)?;
-    let bookmarks = call.flag("allowWatchBookmarks");
-    let lifetime = call.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let now = Instant::now();
+    let timer = WatchTimer::new(call, &shared.options)?;
     shared.watches.fetch_add(1, Ordering::Relaxed);
     let mut watch = Watch {
         id,
@@ -75,9 +103,7 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
         queue: VecDeque::new(),
         marker: false,
         error: None,
-        bookmarks,
-        next_bookmark: now + shared.options.bookmark_interval,
-        deadline: now + lifetime.unwrap_or(shared.options.watch_timeout),
+        timer,
         ended: false,
         changes: shared.store.changes(),
         shared: Arc::clone(shared),
@@ -144,7 +170,7 @@ impl Watch {
             let query = ListQuery { namespace, selector, exact: call.past, ..ListQuery::default() };
             let page = store.list(self.id, &query)?;
             self.queue = page.items.into_iter().map(|object| (HistoryKind::Added, object)).collect();
-            self.marker = streaming == Some(true) && self.bookmarks;
+            self.marker = streaming == Some(true) && self.timer.bookmarks;
         }
         Ok(())
     }
@@ -230,19 +256,13 @@ impl Watch {
 
     /// Waits for a change, the next bookmark or the end of the watch.
     async fn wait(&mut self, chunk: &mut Vec<u8>) {
-        let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
         tokio::select! {
-            changed = self.changes.changed() => if changed.is_err() { self.ended = true },
-            () = tokio::time::sleep_until(wake) => {
-                if wake == self.deadline {
-                    self.ended = true;
-                }
-                if self.bookmarks {
-                    self.next_bookmark = wake + self.shared.options.bookmark_interval;
-                    // the real server sends no bookmark before its version reaches the cursor
-                    if self.cursor <= self.shared.store.version() {
-                        self.push_bookmark(&Value::Null, chunk);
-                    }
+            changed = self.changes.changed() => self.ended = changed.is_err(),
+            ended = self.timer.due() => {
+                self.ended = ended;
+                // the real server sends no bookmark before its version reaches the cursor
+                if self.timer.bookmarks && self.cursor <= self.shared.store.version() {
+                    self.push_bookmark(&Value::Null, chunk);
                 }
             }
         }
@@ -259,7 +279,8 @@ fn push_event(shape: Shape, kind: HistoryKind, object: &Stored, chunk: &mut Vec<
     chunk.extend_from_slice(b"}\n");
 }
 
-pub(super) fn push_bookmark(
+/// Appends a bookmark.
+pub(crate) fn push_bookmark(
     (kind, api_version): (&str, String),
     version: u64,
     annotations: &Value,
