@@ -58,7 +58,7 @@ pub(crate) use server::{Call, Front, WatchTimer, list_head, push_bookmark};
 pub use server::{RequestKind, SeenRequest};
 pub use shared::{Backup, SharedStore};
 pub use store::{Deletion, HistoryLimits, RawObject, Stored};
-pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE};
+pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE, with_plain_values};
 pub use workload::{News, Running, Sizes, Workload, bench_type};
 
 /// Server behaviour for `sendInitialEvents` on watches.
