@@ -1,8 +1,9 @@
 //! Embedded cluster: an API server in this process that behaves like a real one for its clients.
 //!
 //! It serves list, paging, watch, bookmarks, streaming lists, 410, conflicts, writes, discovery and custom resources
-//! over HTTP/1.1 on loopback, without authentication. [`Workload`] changes objects as a live cluster does; [`Faults`]
-//! injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the reference.
+//! over HTTP/1.1 on loopback, without authentication. [`Workload`] changes objects as a live cluster does. With the feature
+//! `testing`, `Faults` injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the
+//! reference.
 //!
 //! ```no_run
 //! use deltabus::{Simulator, SimulatorOptions};
@@ -17,12 +18,15 @@
 //! - A definition has one served version. There are no schemas, and so no validation.
 //! - Strategic merge patches are merge patches (lists are replaced).
 //! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
+//! - An expired `continue` token has no successor: the list starts again.
 //! - Controllers of definitions and namespaces act immediately.
-//! - Rights can be removed ([`Faults::forbid`]), but never granted.
+//! - Everything is allowed. Tests can remove rights (`Faults::forbid`).
 
 mod error;
+#[cfg(any(test, feature = "testing"))]
 mod faults;
 pub(crate) mod random;
+#[cfg(any(test, feature = "testing"))]
 mod rights;
 mod selector;
 mod server;
@@ -45,13 +49,16 @@ use educe::Educe;
 use crate::mutex::lock;
 
 pub use crate::serve::ApiError;
-pub use faults::{Faults, RequestKind, ServerFault, StreamFault, Times};
+#[cfg(any(test, feature = "testing"))]
+pub use faults::{Faults, ServerFault, StreamFault, Times};
 pub use random::Random;
+#[cfg(any(test, feature = "testing"))]
 pub use rights::Area;
-pub use server::SeenRequest;
+pub(crate) use server::{Call, Front, WatchTimer, list_head, push_bookmark};
+pub use server::{RequestKind, SeenRequest};
 pub use shared::{Backup, SharedStore};
 pub use store::{Deletion, HistoryLimits, RawObject, Stored};
-pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE};
+pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE, with_plain_values};
 pub use workload::{News, Running, Sizes, Workload, bench_type};
 
 /// Server behaviour for `sendInitialEvents` on watches (A-4).
@@ -106,11 +113,16 @@ impl Simulator {
     ///
     /// It has its own thread and runtime, so it can be started with or without a surrounding runtime.
     pub fn start(options: SimulatorOptions) -> io::Result<Self> {
+        Self::start_behind(None, options)
+    }
+
+    /// Starts a server that answers the requests that `front` leaves to it.
+    pub(crate) fn start_behind(front: Option<Arc<dyn Front>>, options: SimulatorOptions) -> io::Result<Self> {
         let store = SharedStore::new(options.seed, options.history);
         let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], options.port)))?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(server::Shared::new(store, options));
+        let shared = Arc::new(server::Shared::new(store, front, options));
         let serving = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("simulator".to_owned())
@@ -144,6 +156,7 @@ impl Simulator {
     }
 
     /// Returns the faults.
+    #[cfg(any(test, feature = "testing"))]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }

@@ -2,114 +2,121 @@
 
 use std::io::{self, Write as _};
 
-use crate::simulator::{Random, template::ObjectTemplate};
+use super::Shape;
+use crate::simulator::Random;
 
 /// Base 32: five bits per letter. All letters are allowed in names.
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Number of letters from one 64-bit draw.
 const LETTERS_A_DRAW: usize = 12;
+/// Creation time of objects with equal times.
+const BEGIN: &str = "2026-01-01T00:00:00Z";
 /// Size of a text block in bytes, and number of blocks in a config map.
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 49;
 /// Number of blocks that config maps draw from.
 const POOL_BLOCKS: usize = 256;
 
-/// A value that differs between objects or between changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
-    /// Seven digits.
-    Number,
-    /// Two digits: one of a hundred values.
-    Namespace,
-    Uid,
-    OwnerUid,
-    /// Nine letters, shared by twenty objects.
-    Hash,
-    Version,
-    /// 64 hexadecimal digits; every occurrence in one object is the same.
-    Digest,
-    /// 64 hexadecimal digits; every occurrence is different.
-    OtherDigest,
-    /// Creation time.
-    Created,
-    /// Time of the last change.
-    Changed,
-    /// Four digits, shared by thirty objects.
-    Node,
-    /// Last three parts of the node's address.
-    HostIp,
-    /// Last three parts of the object's own address.
-    Ip,
-    Restarts,
-    Ready,
-    ReadyBool,
-    /// Between `min` and `min + span` random letters.
-    Word {
-        min: usize,
-        span: usize,
-    },
-    /// A number of at least `min` and less than `min + span`.
-    Amount {
-        min: usize,
-        span: usize,
-    },
-    /// 200 KB of escaped text.
-    Blocks,
-}
-
-/// One state of one object.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct State {
+/// One state of one object, with the random values drawn for it so far.
+#[derive(Debug)]
+pub(super) struct Draw<'a> {
     pub(super) seed: u64,
     pub(super) number: u64,
     /// Number of the change that led to this state; 0 for the first state.
     pub(super) change: u64,
     pub(super) version: u64,
+    /// Source of values that differ in one object. It is the same for all states of an object.
+    pub(super) own: Random,
+    /// Text blocks of config maps.
+    pub(super) pool: &'a [u8],
 }
 
-impl ObjectTemplate<Field> {
-    /// Appends a state of an object. [`Field::Blocks`] draws from `pool`.
-    pub(super) fn object(&self, state: State, pool: &[u8], out: &mut Vec<u8>) {
-        let mut own = Random::new(state.seed ^ state.number.wrapping_mul(0x9e6d_62d0_6f6a_9a9b));
-        self.render(out, |field, out| field.put(state, &mut own, pool, out).expect("a vector takes all"));
+/// Function that appends a value, which differs between objects or between changes.
+pub(super) type Field = fn(&mut Draw<'_>, &mut Vec<u8>) -> io::Result<()>;
+
+impl Draw<'_> {
+    /// Returns a generator for a value of the object.
+    fn of_object(&self, salt: u64) -> Random {
+        Random::new(self.seed ^ salt ^ (self.number << 8))
+    }
+
+    /// Returns the number of the owner, which twenty objects share.
+    fn set(&self) -> u64 {
+        self.number / 20
+    }
+
+    /// Returns the number of the node, which thirty objects share.
+    fn node(&self) -> u64 {
+        self.number / 30
+    }
+
+    fn is_ready(&self) -> bool {
+        self.change.is_multiple_of(2)
+    }
+
+    fn hash(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        write!(out, "{}", letters(&mut Random::new(self.seed ^ (self.set() << 8)), 9))
+    }
+
+    /// Appends between `min` and `min + span` letters.
+    fn word(&mut self, min: usize, span: usize, out: &mut Vec<u8>) -> io::Result<()> {
+        let len = min + self.own.below(span + 1);
+        write!(out, "{}", letters(&mut self.own, len))
+    }
+
+    /// Appends 200 KB of escaped text.
+    fn blocks(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        let changing = Random::new(self.change).below(POOL_BLOCKS);
+        let others = (1..BLOCKS).map(|_| self.own.below(POOL_BLOCKS));
+        let mut blocks = std::iter::once(changing).chain(others);
+        blocks.try_for_each(|block| out.write_all(&self.pool[block * BLOCK..(block + 1) * BLOCK]))
     }
 }
 
-impl Field {
-    fn put(self, state: State, own: &mut Random, pool: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-        let State { seed, number, change, version } = state;
-        let set = number / 20;
-        let of_object = |salt: u64| Random::new(seed ^ salt ^ (number << 8));
-        let is_ready = change.is_multiple_of(2);
-        match self {
-            Self::Number => write!(out, "{number:07}"),
-            Self::Namespace => write!(out, "{:02}", set % 100),
-            Self::Uid => out.write_all(of_object(0x5eed).uuid().as_bytes()),
-            Self::OwnerUid => out.write_all(Random::new(!seed ^ (set << 8)).uuid().as_bytes()),
-            Self::Hash => out.write_all(letters(&mut Random::new(seed ^ (set << 8)), 9).as_bytes()),
-            Self::Version => write!(out, "{version}"),
-            Self::Digest => digest(&mut of_object(0xd16e), out),
-            Self::OtherDigest => digest(own, out),
-            Self::Created => time(&mut of_object(0xc4ea), out),
-            Self::Changed => time(&mut Random::new(seed ^ number ^ (change << 32)), out),
-            Self::Node => write!(out, "{:04}", number / 30),
-            Self::HostIp => address(number / 30, out),
-            Self::Ip => address(number, out),
-            Self::Restarts => write!(out, "{}", change % 1000),
-            Self::Ready => out.write_all(if is_ready { b"True" } else { b"False" }),
-            Self::ReadyBool => write!(out, "{is_ready}"),
-            Self::Word { min, span } => {
-                let len = min + own.below(span + 1);
-                out.write_all(letters(own, len).as_bytes())
-            }
-            Self::Amount { min, span } => write!(out, "{}", min + own.below(span)),
-            Self::Blocks => {
-                let changing = Random::new(change).below(POOL_BLOCKS);
-                let others = (1..BLOCKS).map(|_| own.below(POOL_BLOCKS));
-                let mut blocks = std::iter::once(changing).chain(others);
-                blocks.try_for_each(|block| out.write_all(&pool[block * BLOCK..(block + 1) * BLOCK]))
-            }
-        }
+/// Returns the content of a hole of the templates: text that all objects of an application share, then a field.
+pub(super) fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
+    let diverse = shape == Shape::Diverse;
+    let text = |text: &str| (text.to_owned(), None);
+    let after = |text: &str, field: Field| (text.to_owned(), Some(field));
+    let field = |field: Field| (String::new(), Some(field));
+    let name = match shape {
+        Shape::Pods | Shape::Diverse | Shape::Events => "pod",
+        Shape::Custom => "site",
+        Shape::Configmaps => "config",
+    };
+    match hole {
+        "NAME" => after(&format!("{app}-{name}-"), |draw, out| write!(out, "{:07}", draw.number)),
+        "NS" => after("team-", |draw, out| write!(out, "{:02}", draw.set() % 100)),
+        "UID" => field(|draw, out| write!(out, "{}", draw.of_object(0x5eed).uuid())),
+        "APP" => text(app),
+        "OWNER" => after(&format!("{app}-"), |draw, out| draw.hash(out)),
+        "OWNERKIND" => text("ReplicaSet"),
+        "OWNERAPI" => text("apps/v1"),
+        "OWNERUID" => field(|draw, out| write!(out, "{}", Random::new(!draw.seed ^ (draw.set() << 8)).uuid())),
+        "RESTART" => text("Always"),
+        "HASH" => field(|draw, out| draw.hash(out)),
+        "IMAGE" => text("1.4.2"),
+        "CREATED" | "TIME" if !diverse => text(BEGIN),
+        "CREATED" => field(|draw, out| time(&mut draw.of_object(0xc4ea), out)),
+        "TIME" => field(|draw, out| time(&mut Random::new(draw.seed ^ draw.number ^ (draw.change << 32)), out)),
+        "READY" => field(|draw, out| out.write_all(if draw.is_ready() { b"True" } else { b"False" })),
+        "READYBOOL" => field(|draw, out| write!(out, "{}", draw.is_ready())),
+        "NODE" => after("node-", |draw, out| write!(out, "{:04}", draw.node())),
+        "RESTARTS" => field(|draw, out| write!(out, "{}", draw.change % 1000)),
+        "IP" => after("10.", |draw, out| address(draw.number, out)),
+        "HOSTIP" => after("172.", |draw, out| address(draw.node(), out)),
+        "VERSION" => field(|draw, out| write!(out, "{}", draw.version)),
+        "BLOCKS" => field(|draw, out| draw.blocks(out)),
+        "DIGEST" if diverse => field(|draw, out| digest(&mut draw.own, out)),
+        "DIGEST" => field(|draw, out| digest(&mut draw.of_object(0xd16e), out)),
+        "MEM" if diverse => field(|draw, out| write!(out, "{}", (1 << 26) + draw.own.below(1 << 32))),
+        "CPU" if diverse => after("0.", |draw, out| write!(out, "{}", 100 + draw.own.below(900))),
+        "TAG" if diverse => field(|draw, out| draw.word(5, 0, out)),
+        "TEAM" if diverse => after("team-", |draw, out| write!(out, "{}", draw.own.below(40))),
+        "NOTE" if diverse => field(|draw, out| draw.word(20, 120, out)),
+        _ if diverse => field(|draw, out| draw.word(8, 60, out)),
+        "TEAM" => text(&format!("team-{}", app.len() % 7)),
+        hole => panic!("no value for ${{{hole}}}"),
     }
 }
 

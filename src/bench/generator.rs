@@ -2,20 +2,16 @@
 
 use super::{
     Shape,
-    field::{self, Field, State},
+    field::{self, Draw, Field},
 };
 use crate::{
     object::ResourceType,
-    simulator::{APPS, POD, RUNNING, Random, WEBSITE, template::ObjectTemplate},
+    simulator::{APPS, POD, RUNNING, Random, WEBSITE, template::ObjectTemplate, with_plain_values},
 };
 
 const EVENT: &str = include_str!("shapes/event.json");
 const CONFIG_MAP: &str = include_str!("shapes/configmap.json");
 
-const DATABASE: &str = "postgres://${APP}@postgres.${NS}.svc.cluster.local:5432/${APP}";
-const CACHE: &str = "redis://redis.${NS}.svc.cluster.local:6379/0";
-/// Creation time of objects with equal times.
-const BEGIN: &str = "2026-01-01T00:00:00Z";
 /// First version of the generated objects.
 const FIRST_VERSION: u64 = 1_000;
 
@@ -85,9 +81,10 @@ impl Generator {
             Shape::Configmaps => CONFIG_MAP.to_owned(),
             Shape::Events => EVENT.to_owned(),
         };
-        let text = if shape == Shape::Diverse { text } else { text.replace("${E2}", DATABASE).replace("${E3}", CACHE) };
+        let text = if shape == Shape::Diverse { text } else { with_plain_values(&text) };
         let text = &text[1..]; // without the opening brace: the type comes after it
-        let templates = APPS.iter().map(|app| ObjectTemplate::compile(text, |hole| fill(shape, app, hole))).collect();
+        let templates =
+            APPS.iter().map(|app| ObjectTemplate::compile(text, |hole| field::fill(shape, app, hole))).collect();
         let pool = if shape == Shape::Configmaps { field::pool(seed) } else { Vec::new() };
         Self { shape, objects: objects.max(1), seed, resource, type_meta, templates, pool }
     }
@@ -127,7 +124,7 @@ impl Generator {
     pub fn write(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         out.push(b'{');
         out.extend_from_slice(self.type_meta.as_bytes());
-        self.template(number).object(self.state(number, change), &self.pool, out);
+        self.render(number, change, out);
     }
 
     /// Returns the output of [`Generator::write`].
@@ -144,7 +141,7 @@ impl Generator {
             return self.write(number, change, out);
         }
         out.push(b'{');
-        self.template(number).object(self.state(number, change), &self.pool, out);
+        self.render(number, change, out);
     }
 
     /// Returns the average size of the first objects in bytes.
@@ -155,67 +152,13 @@ impl Generator {
         out.len() / place(looked_at)
     }
 
-    fn template(&self, number: u64) -> &ObjectTemplate<Field> {
-        &self.templates[place(number % APPS.len() as u64)]
-    }
-
-    fn state(&self, number: u64, change: u64) -> State {
+    /// Appends an object without its opening brace and its type.
+    fn render(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         let version = if change == 0 { FIRST_VERSION + number } else { self.version(change) };
-        State { seed: self.seed, number, change, version }
-    }
-}
-
-/// Returns the content of a hole of the templates.
-fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
-    let diverse = shape == Shape::Diverse;
-    let text = |text: &str| (text.to_owned(), None);
-    let field = |field| (String::new(), Some(field));
-    let after = |text: &str, field| (text.to_owned(), Some(field));
-    let word = |min, span| field(Field::Word { min, span });
-    let name = match shape {
-        Shape::Pods | Shape::Diverse | Shape::Events => "pod",
-        Shape::Custom => "site",
-        Shape::Configmaps => "config",
-    };
-    match hole {
-        "NAME" => after(&format!("{app}-{name}-"), Field::Number),
-        "NS" => after("team-", Field::Namespace),
-        "UID" => field(Field::Uid),
-        "APP" => text(app),
-        "OWNER" => after(&format!("{app}-"), Field::Hash),
-        "OWNERKIND" => text("ReplicaSet"),
-        "OWNERAPI" => text("apps/v1"),
-        "OWNERUID" => field(Field::OwnerUid),
-        "RESTART" => text("Always"),
-        "HASH" => field(Field::Hash),
-        "IMAGE" => text("1.4.2"),
-        "CREATED" | "TIME" if !diverse => text(BEGIN),
-        "CREATED" => field(Field::Created),
-        "TIME" => field(Field::Changed),
-        "READY" => field(Field::Ready),
-        "READYBOOL" => field(Field::ReadyBool),
-        "NODE" => after("node-", Field::Node),
-        "RESTARTS" => field(Field::Restarts),
-        "IP" => after("10.", Field::Ip),
-        "HOSTIP" => after("172.", Field::HostIp),
-        "VERSION" => field(Field::Version),
-        "BLOCKS" => field(Field::Blocks),
-        "DIGEST" if diverse => field(Field::OtherDigest),
-        "DIGEST" => field(Field::Digest),
-        "MEM" if diverse => field(Field::Amount { min: 1 << 26, span: 1 << 32 }),
-        "CPU" if diverse => after("0.", Field::Amount { min: 100, span: 900 }),
-        "TAG" if diverse => word(5, 0),
-        "TEAM" if diverse => after("team-", Field::Amount { min: 0, span: 40 }),
-        "NOTE" if diverse => word(20, 120),
-        _ if diverse => word(8, 60),
-        "MEM" => text("512Mi"),
-        "CPU" => text("250m"),
-        "TAG" => text("x7k2p"),
-        "TEAM" => text(&format!("team-{}", app.len() % 7)),
-        "NOTE" => text(&format!(r#"revision of {app}, \"quoted\" once"#)),
-        "E1" => text("info"),
-        "E4" => text("checkout-v2,fast-search,dark-mode"),
-        _ => text("--verbosity=2"),
+        let own = Random::new(self.seed ^ number.wrapping_mul(0x9e6d_62d0_6f6a_9a9b));
+        let mut draw = Draw { seed: self.seed, number, change, version, own, pool: &self.pool };
+        let template = &self.templates[place(number % APPS.len() as u64)];
+        template.render(out, |field, out| field(&mut draw, out).expect("a vector takes all"));
     }
 }
 

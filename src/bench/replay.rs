@@ -1,42 +1,26 @@
 //! A server that sends generated objects without storing them: lists, pages, streaming lists, watches and bookmarks of one
-//! type. It forwards other requests of an engine (discovery, rights, definitions, namespaces) to a simulated API server.
+//! type. A simulated API server answers the other requests of an engine (discovery, rights, definitions, namespaces).
 
 mod stream;
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener as StdListener},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use axum::{
-    Json, Router,
-    body::Body,
-    extract::{Query, Request, State, rejection::QueryRejection},
-    response::{IntoResponse as _, Response},
-    routing::get,
-    serve::ListenerExt as _,
-};
-use http::{StatusCode, Uri, header};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use axum::body::Body;
+use http::Method;
 use tokio::{
-    net::TcpListener,
-    runtime::Runtime,
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    time::{Instant, sleep},
 };
 
 use self::stream::Watch;
 use super::{Generator, Shape, States, orders::Stamp};
 use crate::{
     mutex::lock,
-    simulator::{Simulator, SimulatorOptions, Workload},
+    simulator::{ApiError, Call, Front, Simulator, SimulatorOptions, Workload},
 };
 
 /// Time between two steps of a flow.
@@ -49,37 +33,51 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server of generated objects on its own thread; dropping it stops it.
 #[derive(Debug)]
 pub struct ReplayServer {
-    address: SocketAddr,
+    simulator: Simulator,
     shared: Arc<Shared>,
-    /// Runtime of the server; `None` while it is dropped.
-    runtime: Option<Runtime>,
-    _simulator: Simulator,
 }
 
 /// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     generator: Generator,
-    /// Number of changes so far, and the rate of further ones.
+    /// Number of changes so far, and the source of further ones.
     head: watch::Sender<Head>,
     /// States for the last list.
     states: Mutex<Arc<States>>,
     /// Times at which single changes were written to a socket; `None` while they are not recorded.
     sent: Mutex<Option<Vec<Stamp>>>,
-    /// Address of the simulated API server.
-    behind: SocketAddr,
-    client: Client<HttpConnector, Body>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     changes: u64,
-    /// Changes per second.
-    flow: u64,
+    flow: Option<Flow>,
     flood: bool,
 }
 
+/// Changes at a constant rate. They are made when a client or a caller asks for the number of changes.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    began: Instant,
+    per_second: u64,
+    made: u64,
+}
+
 impl Shared {
+    /// Returns the number of changes so far.
+    fn changes(&self) -> u64 {
+        self.head.send_if_modified(|head| {
+            let Some(flow) = &mut head.flow else { return false };
+            let due = u64::try_from(flow.began.elapsed().as_micros()).unwrap_or_default() * flow.per_second / 1_000_000;
+            let new = due - flow.made;
+            flow.made = due;
+            head.changes += new;
+            new > 0
+        });
+        self.head.borrow().changes
+    }
+
     /// Returns the states after `change`.
     fn states(&self, change: u64) -> Arc<States> {
         let mut kept = lock(&self.states);
@@ -100,6 +98,41 @@ impl Shared {
             self.head.send_modify(|head| head.changes = head.changes.max(taken + FLOOD_STEP));
         }
     }
+
+    /// Answers a request for the generated type.
+    fn send(self: Arc<Self>, call: &Call) -> Result<Body, ApiError> {
+        if ["labelSelector", "fieldSelector"].iter().any(|name| !call.param(name).is_empty()) {
+            return Err(ApiError::bad_request("the replay server knows no selectors"));
+        }
+        let unknown = || ApiError::bad_request("resourceVersion or continue is not of this server");
+        if call.flag("watch") {
+            let from = match call.param("resourceVersion") {
+                _ if call.flag("sendInitialEvents") => None,
+                "" | "0" => None,
+                version => Some(self.generator.change_of(version.parse().map_err(|_| unknown())?)),
+            };
+            // A watch without version begins with the existing objects, and sends no bookmark after them.
+            return Ok(Watch::open(self, from, call)?.into_body());
+        }
+        let head = self.changes();
+        let place = |token: &str| {
+            let (at, first) = token.split_once('.')?;
+            Some((at.parse().ok().filter(|at| *at <= head)?, first.parse().ok()?))
+        };
+        let (at, first) = match call.param("continue") {
+            "" => (head, 0),
+            token => place(token).ok_or_else(unknown)?,
+        };
+        let limit = call.number("limit")?.filter(|limit| *limit > 0);
+        Ok(stream::page(self, at, first, limit))
+    }
+}
+
+impl Front for Shared {
+    fn answer(self: Arc<Self>, call: &Call) -> Option<Result<Body, ApiError>> {
+        let is_of_type = call.method == Method::GET && call.seen.path == self.generator.resource().path(None);
+        is_of_type.then(|| self.send(call))
+    }
 }
 
 impl ReplayServer {
@@ -108,40 +141,21 @@ impl ReplayServer {
     /// # Errors
     /// Fails if there is no port or no thread.
     pub fn start(generator: Generator) -> io::Result<Self> {
-        let simulator = Simulator::start(SimulatorOptions::default())?;
-        if generator.shape() == Shape::Custom {
+        let shape = generator.shape();
+        let (head, states, sent) = (watch::Sender::default(), Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { generator, head, states, sent });
+        let front: Arc<dyn Front> = Arc::<Shared>::clone(&shared);
+        let simulator = Simulator::start_behind(Some(front), SimulatorOptions::default())?;
+        if shape == Shape::Custom {
             let defined = Workload::new(1).load_types(simulator.store(), 1, 0);
             defined.map_err(|error| io::Error::other(error.to_string()))?;
         }
-        let listener = StdListener::bind(("127.0.0.1", 0))?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            generator,
-            head: watch::Sender::default(),
-            states: Mutex::default(),
-            sent: Mutex::default(),
-            behind: simulator.address(),
-            client: Client::builder(TokioExecutor::new()).build_http(),
-        });
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("replay").enable_all().build()?;
-        let listener = {
-            let _in_runtime = runtime.enter();
-            TcpListener::from_std(listener)?
-        };
-        // Without this option, small frames wait for acknowledgements.
-        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        let path = shared.generator.resource().path(None);
-        let routes = Router::new().route(&path, get(answer)).fallback(forward).with_state(Arc::clone(&shared));
-        runtime.spawn(async move { axum::serve(listener, routes).await });
-        runtime.spawn(flow(Arc::clone(&shared)));
-        Ok(Self { address, shared, runtime: Some(runtime), _simulator: simulator })
+        Ok(Self { simulator, shared })
     }
 
     /// Returns the URL, such as `http://127.0.0.1:40001`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.simulator.url()
     }
 
     /// Returns the generator of its objects.
@@ -151,7 +165,7 @@ impl ReplayServer {
 
     /// Returns the number of changes so far.
     pub fn changes(&self) -> u64 {
-        self.shared.head.borrow().changes
+        self.shared.changes()
     }
 
     /// Makes changes as fast as watches accept them.
@@ -161,7 +175,8 @@ impl ReplayServer {
 
     /// Starts a flow with this number of changes per second.
     pub fn flow(&self, per_second: u64) {
-        self.shared.head.send_modify(|head| head.flow = per_second);
+        let flow = Flow { began: Instant::now(), per_second, made: 0 };
+        self.shared.head.send_modify(|head| head.flow = (per_second > 0).then_some(flow));
     }
 
     /// Starts making changes as fast as a watch accepts them.
@@ -174,7 +189,8 @@ impl ReplayServer {
 
     /// Ends flow and flood; returns the number of changes so far.
     pub fn hold(&self) -> u64 {
-        self.shared.head.send_modify(|head| (head.flow, head.flood) = (0, false));
+        self.changes();
+        self.shared.head.send_modify(|head| (head.flow, head.flood) = (None, false));
         self.changes()
     }
 
@@ -192,107 +208,5 @@ impl ReplayServer {
             sleep(FLOW_STEP).await;
         }
         lock(&self.shared.sent).take().unwrap_or_default()
-    }
-}
-
-impl Drop for ReplayServer {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background(); // unlike a drop, this is allowed within another runtime
-        }
-    }
-}
-
-/// Query of a request for the generated type.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Asked {
-    watch: String,
-    resource_version: String,
-    send_initial_events: String,
-    allow_watch_bookmarks: String,
-    timeout_seconds: Option<u64>,
-    limit: Option<u64>,
-    #[serde(rename = "continue")]
-    continue_token: String,
-    label_selector: String,
-    field_selector: String,
-}
-
-fn is_true(text: &str) -> bool {
-    matches!(text, "true" | "1")
-}
-
-type Refusal = (StatusCode, Json<Value>);
-
-fn refuse(code: StatusCode, message: &str) -> Refusal {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
-        "reason": code.canonical_reason().unwrap_or_default().replace(' ', ""), "code": code.as_u16(),
-    });
-    (code, Json(status))
-}
-
-/// Answers a request for the generated type.
-async fn answer(
-    State(shared): State<Arc<Shared>>,
-    asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Refusal> {
-    let Query(asked) = asked.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    if !asked.label_selector.is_empty() || !asked.field_selector.is_empty() {
-        return Err(refuse(StatusCode::BAD_REQUEST, "the replay server knows no selectors"));
-    }
-    let body = if is_true(&asked.watch) { watch(shared, &asked) } else { list(shared, &asked) };
-    let unknown = || refuse(StatusCode::BAD_REQUEST, "resourceVersion or continue is not of this server");
-    let body = body.ok_or_else(unknown)?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
-}
-
-fn watch(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
-    let from = match asked.resource_version.as_str() {
-        _ if is_true(&asked.send_initial_events) => None,
-        "" | "0" => None,
-        version => Some(shared.generator.change_of(version.parse().ok()?)),
-    };
-    // A watch without version begins with the existing objects, and sends no bookmark after them.
-    Some(Watch::open(shared, from, asked).into_body())
-}
-
-fn list(shared: Arc<Shared>, asked: &Asked) -> Option<Body> {
-    let head = shared.head.borrow().changes;
-    let (at, first) = match asked.continue_token.split_once('.') {
-        Some((at, first)) => (at.parse().ok().filter(|at| *at <= head)?, first.parse().ok()?),
-        None if asked.continue_token.is_empty() => (head, 0),
-        None => return None,
-    };
-    Some(stream::page(shared, at, first, asked.limit.filter(|limit| *limit > 0)))
-}
-
-/// Forwards a request to the simulated API server.
-async fn forward(State(shared): State<Arc<Shared>>, mut request: Request) -> Result<Response, Refusal> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    let uri = format!("http://{}{path}", shared.behind).parse::<Uri>();
-    *request.uri_mut() = uri.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    let response = shared.client.request(request).await;
-    let response = response.map_err(|error| refuse(StatusCode::BAD_GATEWAY, &error.to_string()))?;
-    Ok(response.map(Body::new))
-}
-
-/// Makes the changes of a flow.
-async fn flow(shared: Arc<Shared>) {
-    let mut head = shared.head.subscribe();
-    loop {
-        if head.wait_for(|head| head.flow > 0).await.is_err() {
-            return;
-        }
-        let mut steps = interval(FLOW_STEP);
-        steps.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let (began, per_second, mut made) = (Instant::now(), head.borrow().flow, 0);
-        while head.borrow().flow == per_second {
-            steps.tick().await;
-            let due = u64::try_from(began.elapsed().as_micros()).unwrap_or_default() * per_second / 1_000_000;
-            shared.head.send_modify(|head| head.changes += due - made);
-            made = due;
-        }
     }
 }

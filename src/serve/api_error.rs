@@ -23,15 +23,13 @@ pub struct ApiError {
     pub(crate) details: Box<Value>,
     /// Seconds of the `Retry-After` header.
     pub(crate) retry_after: Option<u32>,
-    /// New continue token, sent with the error for an expired token.
-    pub(crate) continue_token: Option<String>,
 }
 
 impl ApiError {
     /// Creates an error from its HTTP code, with the API server's reason for this code.
     pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
         let (message, details) = (message.into(), Box::new(Value::Null));
-        Self { code, reason: reason(code), message, details, retry_after: None, continue_token: None }
+        Self { code, reason: reason(code), message, details, retry_after: None }
     }
 
     pub(crate) fn with(self, details: Value) -> Self {
@@ -177,6 +175,13 @@ impl ApiError {
         Self::new(410, message)
     }
 
+    /// Returns 410: the snapshot of a continue token is no longer kept.
+    pub(crate) fn expired_token() -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
+                       new list without the continue parameter.";
+        Self::expired(message)
+    }
+
     /// Returns 504: the requested version is newer than the cache (A-6).
     pub(crate) fn too_large(asked: impl Display, current: impl Display) -> Self {
         let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
@@ -197,9 +202,6 @@ impl ApiError {
         });
         if !self.details.is_null() {
             status["details"] = (*self.details).clone();
-        }
-        if let Some(token) = &self.continue_token {
-            status["metadata"]["continue"] = token.as_str().into();
         }
         status
     }

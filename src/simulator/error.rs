@@ -46,12 +46,4 @@ impl ApiError {
     pub(super) fn too_old(asked: u64, oldest: u64) -> Self {
         Self::expired(format!("too old resource version: {asked} ({oldest})"))
     }
-
-    /// 410 for an expired continue token. The token `fresh` continues the list inconsistently, from the most recent state.
-    pub(super) fn expired_token(fresh: String) -> Self {
-        let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
-                       new list without the continue parameter, or use the continue token in this response to retrieve \
-                       the remainder of the results.";
-        Self { continue_token: Some(fresh), ..Self::expired(message) }
-    }
 }

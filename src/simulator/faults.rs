@@ -1,24 +1,16 @@
-//! Fault injection: selection of requests, faults, and their frequency.
+//! Fault injection for tests: selection of requests, faults, and their frequency.
 //!
-//! [`Faults`] and [`StreamPlan`] decide on the faults. The server executes them.
+//! [`Faults`] and [`StreamPlan`] decide on the faults. A layer around the server executes them.
 
 use std::{sync::Mutex, time::Duration};
 
 use globset::{Glob, GlobMatcher};
 
-use super::rights::{Area, Attempt, Refusal};
+use super::{
+    rights::{Area, Attempt, Refusal},
+    server::RequestKind,
+};
 use crate::mutex::lock;
-
-/// Kind of request to which a fault applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
-    /// Lists of a collection.
-    List,
-    /// Watches.
-    Watch,
-    /// Every request.
-    Any,
-}
 
 /// Frequency of a fault, among the requests selected by its path and verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +128,6 @@ pub(super) struct StreamPlan {
     pub(super) no_marker: bool,
     /// Set to send no initial events.
     pub(super) empty: bool,
-    /// Number of versions by which the initial events are out of date.
-    pub(super) lag: u64,
 }
 
 impl StreamPlan {
@@ -151,16 +141,10 @@ impl StreamPlan {
                 ServerFault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
                 ServerFault::NoMarker => plan.no_marker = true,
                 ServerFault::EmptyList => plan.empty = true,
-                ServerFault::Lag(versions) => plan.lag = *versions,
                 _ => {}
             }
         }
         plan
-    }
-
-    /// Returns true if each event needs a decision.
-    pub(super) fn is_active(&self) -> bool {
-        !self.pending.is_empty() || self.gap > 0
     }
 
     /// Removes and returns the next due fault.

@@ -1,7 +1,8 @@
 //! HTTP side of the simulator: connections, and the path from a request to the store and back.
 
-mod body;
 mod discovery;
+#[cfg(any(test, feature = "testing"))]
+mod faults;
 mod list;
 mod request;
 mod respond;
@@ -9,16 +10,23 @@ mod watch;
 
 use std::{
     collections::VecDeque,
+    fmt,
     future::poll_fn,
     io,
     net::{SocketAddr, TcpListener as StdListener},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -26,19 +34,32 @@ use tokio::{
     sync::watch as signal,
 };
 
-use super::{SimulatorOptions, faults::Faults, shared::SharedStore};
+use super::{ApiError, SimulatorOptions, shared::SharedStore};
 use crate::mutex::lock;
 
-pub use request::SeenRequest;
+#[cfg(any(test, feature = "testing"))]
+use self::faults::respond;
+pub(crate) use list::list_head;
+pub(crate) use request::Call;
+pub use request::{RequestKind, SeenRequest};
+pub(crate) use watch::{WatchTimer, push_bookmark};
 
 /// Number of requests that the log keeps.
 const REQUESTS_KEPT: usize = 10_000;
+
+/// Server of objects that the store does not have: it answers before the simulator.
+pub(crate) trait Front: fmt::Debug + Send + Sync {
+    /// Returns a JSON document; `None` leaves the request to the simulator.
+    fn answer(self: Arc<Self>, call: &Call) -> Option<Result<Body, ApiError>>;
+}
 
 /// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) store: SharedStore,
-    pub(super) faults: Faults,
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) faults: super::Faults,
+    front: Option<Arc<dyn Front>>,
     pub(super) options: SimulatorOptions,
     pub(super) requests: Mutex<VecDeque<SeenRequest>>,
     pub(super) connections: AtomicUsize,
@@ -57,10 +78,12 @@ pub(super) struct Orders {
 }
 
 impl Shared {
-    pub(super) fn new(store: SharedStore, options: SimulatorOptions) -> Self {
+    pub(super) fn new(store: SharedStore, front: Option<Arc<dyn Front>>, options: SimulatorOptions) -> Self {
         Self {
             store,
-            faults: Faults::default(),
+            #[cfg(any(test, feature = "testing"))]
+            faults: super::Faults::default(),
+            front,
             options,
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),
@@ -132,15 +155,12 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut orders = shared.orders.subscribe();
     let epoch = orders.borrow().epoch;
-    let resets = Arc::new(AtomicBool::new(false));
     // best effort: otherwise small frames wait for acknowledgements
     drop(stream.set_nodelay(true));
     let open = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
     shared.connections_peak.fetch_max(open, Ordering::Relaxed);
-    let service = hyper::service::service_fn(|request| {
-        Box::pin(respond::respond(Arc::clone(&shared), Arc::clone(&resets), request))
-    });
-    let mut serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let service = service_fn(|request| Box::pin(answer(Arc::clone(&shared), request)));
+    let mut serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let broken = orders.wait_for(|orders| orders.stopped || orders.epoch != epoch);
     let served = tokio::select! {
         // a FIN would prevent a reset
@@ -148,17 +168,33 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
         _ = broken => None,
     };
     let mut stream = serving.into_parts().io.into_inner();
-    if resets.load(Ordering::Relaxed)
-        && let Err(error) = stream.set_zero_linger()
-    {
-        tracing::debug!(%error, "simulator: the connection closes without a reset");
-    }
     match served {
         Some(Ok(())) => drop(stream.shutdown().await),
-        Some(Err(error)) => tracing::debug!(%error, "simulator: connection ended"),
+        Some(Err(error)) => {
+            #[cfg(any(test, feature = "testing"))]
+            faults::close(&stream, &error);
+            tracing::debug!(%error, "simulator: connection ended");
+        }
         None => {}
     }
     shared.connections.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Answers one request. An error, which only a fault causes, closes the connection without an answer.
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Response> {
+    let (head, body) = request.into_parts();
+    match Call::of(head) {
+        Ok(call) => {
+            shared.saw(call.seen.clone());
+            respond(&shared, call, Body::new(body)).await
+        }
+        Err(error) => Ok(error.into_response()),
+    }
+}
+
+#[cfg(not(any(test, feature = "testing")))]
+async fn respond(shared: &Arc<Shared>, call: Call, body: Body) -> io::Result<Response> {
+    Ok(respond::respond(shared, &call, body).await)
 }
 
 #[cfg(test)]

@@ -54,8 +54,8 @@ pub(crate) struct HistoryStep {
 /// Position of a paged list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Continue {
-    /// Version of the snapshot. `None` continues from the most recent state, after an expired token.
-    pub(crate) version: Option<u64>,
+    /// Version of the snapshot.
+    pub(crate) version: u64,
     pub(crate) after: ObjectKey,
     /// Number of remaining objects, if known.
     pub(crate) remaining: Option<usize>,
@@ -185,16 +185,11 @@ impl SimulatorStore {
     /// Lists one page. 410 if its snapshot is older than the history.
     pub(crate) fn list(&self, id: TypeId, query: &ListQuery) -> Result<ListedPage, ApiError> {
         let entry = &self.types[id.0];
-        let snapshot = query.after.as_ref().map_or(query.exact, |after| after.version);
-        let version = snapshot.unwrap_or(self.version);
-        let objects = match entry.objects_at(version) {
-            Ok(objects) => objects,
-            Err(oldest) => {
-                let Some(after) = &query.after else { return Err(ApiError::too_old(version, oldest)) };
-                let fresh = Continue { version: None, remaining: None, ..after.clone() };
-                return Err(ApiError::expired_token(fresh.to_token()));
-            }
-        };
+        let version = query.after.as_ref().map(|after| after.version).or(query.exact).unwrap_or(self.version);
+        let objects = entry.objects_at(version).map_err(|oldest| match query.after {
+            Some(_) => ApiError::expired_token(),
+            None => ApiError::too_old(version, oldest),
+        })?;
         let namespace = query.namespace.as_deref();
         let start = match (&query.after, namespace) {
             (Some(after), _) => Bound::Excluded(after.after.clone()),
@@ -220,7 +215,7 @@ impl SimulatorStore {
         let whole = namespace.is_none() && query.selector.is_empty() && matches!(objects, Cow::Borrowed(_));
         let total = query.after.as_ref().map_or(whole.then_some(entry.objects.len()), |after| after.remaining);
         let remaining = total.and_then(|total| total.checked_sub(items.len()));
-        let position = |last: &Arc<Stored>| Continue { version: Some(version), after: last.key().clone(), remaining };
+        let position = |last: &Arc<Stored>| Continue { version, after: last.key().clone(), remaining };
         let next = items.last().filter(|_| more).map(position);
         Ok(ListedPage { items, version, next })
     }

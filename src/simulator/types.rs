@@ -105,49 +105,25 @@ pub(super) fn is_builtin_group(group: &str) -> bool {
         || builtin().iter().any(|info| info.resource.group == group)
 }
 
+/// Built-in types in the order of discovery; `/status` marks those with a status.
+const BUILT_IN: &str = "namespaces/status nodes/status persistentvolumes/status pods/status services/status configmaps secrets \
+    serviceaccounts persistentvolumeclaims/status events deployments.apps/status replicasets.apps/status \
+    statefulsets.apps/status daemonsets.apps/status controllerrevisions.apps jobs.batch/status cronjobs.batch/status \
+    horizontalpodautoscalers.autoscaling/status ingresses.networking.k8s.io/status ingressclasses.networking.k8s.io \
+    networkpolicies.networking.k8s.io poddisruptionbudgets.policy/status roles.rbac.authorization.k8s.io \
+    rolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io \
+    clusterrolebindings.rbac.authorization.k8s.io storageclasses.storage.k8s.io priorityclasses.scheduling.k8s.io \
+    leases.coordination.k8s.io endpointslices.discovery.k8s.io customresourcedefinitions.apiextensions.k8s.io/status";
+
 /// Returns the built-in types, core first.
 pub(super) fn builtin() -> Vec<TypeInfo> {
-    const STATUS: bool = true;
-    const PLAIN: bool = false;
-    let rows = [
-        ("", "namespaces", STATUS),
-        ("", "nodes", STATUS),
-        ("", "persistentvolumes", STATUS),
-        ("", "pods", STATUS),
-        ("", "services", STATUS),
-        ("", "configmaps", PLAIN),
-        ("", "secrets", PLAIN),
-        ("", "serviceaccounts", PLAIN),
-        ("", "persistentvolumeclaims", STATUS),
-        ("", "events", PLAIN),
-        ("apps", "deployments", STATUS),
-        ("apps", "replicasets", STATUS),
-        ("apps", "statefulsets", STATUS),
-        ("apps", "daemonsets", STATUS),
-        ("apps", "controllerrevisions", PLAIN),
-        ("batch", "jobs", STATUS),
-        ("batch", "cronjobs", STATUS),
-        ("autoscaling", "horizontalpodautoscalers", STATUS),
-        ("networking.k8s.io", "ingresses", STATUS),
-        ("networking.k8s.io", "ingressclasses", PLAIN),
-        ("networking.k8s.io", "networkpolicies", PLAIN),
-        ("policy", "poddisruptionbudgets", STATUS),
-        ("rbac.authorization.k8s.io", "roles", PLAIN),
-        ("rbac.authorization.k8s.io", "rolebindings", PLAIN),
-        ("rbac.authorization.k8s.io", "clusterroles", PLAIN),
-        ("rbac.authorization.k8s.io", "clusterrolebindings", PLAIN),
-        ("storage.k8s.io", "storageclasses", PLAIN),
-        ("scheduling.k8s.io", "priorityclasses", PLAIN),
-        ("coordination.k8s.io", "leases", PLAIN),
-        ("discovery.k8s.io", "endpointslices", PLAIN),
-        ("apiextensions.k8s.io", "customresourcedefinitions", STATUS),
-    ];
     let known = built_in();
-    let info = |(group, plural, status): (&str, &str, bool)| {
-        let is_it = |served: &&ServedType| served.resource.group == group && served.resource.plural == plural;
+    let info = |text: &str| {
+        let (name, status) = text.strip_suffix("/status").map_or((text, false), |name| (name, true));
+        let is_it = |served: &&ServedType| served.resource.qualified_name() == name;
         let ServedType { resource, singular, short_names, .. } =
             known.iter().find(is_it).expect("it is built in").clone();
         TypeInfo { resource, singular, short_names, typed: true, status }
     };
-    rows.into_iter().map(info).collect()
+    BUILT_IN.split_whitespace().map(info).collect()
 }

@@ -25,6 +25,22 @@ pub(crate) const POD: &str = include_str!("workload/pod.json");
 pub(crate) const RUNNING: &str = include_str!("workload/pod_running.json");
 pub(crate) const WEBSITE: &str = include_str!("workload/website.json");
 
+/// Fills the holes whose content is the same in all objects of an application and a namespace.
+pub(crate) fn with_plain_values(template: &str) -> String {
+    let values = [
+        ("${MEM}", "512Mi"),
+        ("${CPU}", "250m"),
+        ("${TAG}", "x7k2p"),
+        ("${ARG}", "--verbosity=2"),
+        ("${NOTE}", r#"revision of ${APP}, \"quoted\" once"#),
+        ("${E1}", "info"),
+        ("${E2}", "postgres://${APP}@postgres.${NS}.svc.cluster.local:5432/${APP}"),
+        ("${E3}", "redis://redis.${NS}.svc.cluster.local:6379/0"),
+        ("${E4}", "checkout-v2,fast-search,dark-mode"),
+    ];
+    values.iter().fold(template.to_owned(), |text, (hole, value)| text.replace(hole, value))
+}
+
 pub(crate) const APPS: [&str; 10] =
     ["web", "api", "search", "checkout", "cart", "payments", "catalog", "mailer", "reports", "gateway"];
 

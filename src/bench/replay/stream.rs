@@ -1,22 +1,21 @@
 //! Answers that are generated while they are sent, chunk by chunk.
 
-use std::{convert::Infallible, iter, ops::Range, sync::Arc, time::Duration};
+use std::{convert::Infallible, iter, ops::Range, sync::Arc};
 
 use axum::body::Body;
 use futures_util::{Stream, StreamExt, stream};
-use serde_json::json;
-use tokio::{sync::watch, time::Instant};
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::sleep};
 
-use super::{Asked, Head, Shared, is_true};
+use super::{FLOW_STEP, Head, Shared};
 use crate::{
     bench::{States, measure::monotonic},
     mutex::lock,
+    simulator::{ApiError, Call, SimulatorOptions, WatchTimer, list_head, push_bookmark},
 };
 
 /// Minimum size of a chunk in bytes.
 const CHUNK: usize = 128 << 10;
-const BOOKMARKS_EVERY: Duration = Duration::from_mins(1);
-const TIMEOUT_DEFAULT: Duration = Duration::from_mins(45);
 
 fn body(chunks: impl Stream<Item = Vec<u8>> + Send + 'static) -> Body {
     Body::from_stream(chunks.map(Ok::<_, Infallible>))
@@ -28,13 +27,8 @@ pub(super) fn page(shared: Arc<Shared>, at: u64, first: u64, limit: Option<u64>)
     let first = first.min(objects);
     let end = limit.map_or(objects, |limit| objects.min(first.saturating_add(limit)));
     let resource = shared.generator.resource();
-    let mut metadata = json!({"resourceVersion": shared.generator.version(at).to_string()});
-    if end < objects {
-        metadata["continue"] = json!(format!("{at}.{end}"));
-        metadata["remainingItemCount"] = json!(objects - end);
-    }
-    let (kind, version) = (&resource.kind, resource.api_version());
-    let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let next = (end < objects).then(|| (format!("{at}.{end}"), usize::try_from(objects - end).ok()));
+    let head = list_head(&resource.kind, &resource.api_version(), shared.generator.version(at), next);
     let (states, mut left) = (shared.states(at), first..end);
     let mut begun = Some(head.into_bytes());
     body(stream::iter(iter::from_fn(move || {
@@ -67,29 +61,21 @@ pub(super) struct Watch {
     marker: bool,
     /// Last change that was sent.
     cursor: u64,
-    bookmarks: bool,
-    bookmark_at: Instant,
-    deadline: Instant,
+    timer: WatchTimer,
 }
 
 impl Watch {
     /// Opens a watch after the change `from`; with `None` it begins with all existing objects.
-    pub(super) fn open(shared: Arc<Shared>, from: Option<u64>, asked: &Asked) -> Self {
-        let now = Instant::now();
-        let head = shared.head.subscribe();
-        let present = head.borrow().changes;
-        let timeout = asked.timeout_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-        let bookmarks = is_true(&asked.allow_watch_bookmarks);
-        Self {
+    pub(super) fn open(shared: Arc<Shared>, from: Option<u64>, call: &Call) -> Result<Self, ApiError> {
+        let (present, timer) = (shared.changes(), WatchTimer::new(call, &SimulatorOptions::default())?);
+        Ok(Self {
             initial: from.is_none().then(|| (shared.states(present), 0..shared.generator.objects())),
-            marker: bookmarks && is_true(&asked.send_initial_events),
+            marker: timer.bookmarks && call.flag("sendInitialEvents"),
             cursor: from.unwrap_or(present),
-            bookmarks,
-            bookmark_at: now + BOOKMARKS_EVERY,
-            deadline: now + timeout.unwrap_or(TIMEOUT_DEFAULT),
-            head,
+            head: shared.head.subscribe(),
+            timer,
             shared,
-        }
+        })
     }
 
     pub(super) fn into_body(self) -> Body {
@@ -107,22 +93,20 @@ impl Watch {
                 return Some(chunk);
             }
             self.shared.flood_behind(self.cursor);
-            let cursor = self.cursor;
-            let wake = if self.bookmarks { self.deadline.min(self.bookmark_at) } else { self.deadline };
-            let mut changed = self.head.clone();
-            let awake = tokio::select! {
-                changed = changed.wait_for(|head| head.changes > cursor) => changed.is_ok(),
-                () = tokio::time::sleep_until(wake) => false,
-            };
-            if awake {
-                continue;
+            let (cursor, flows) = (self.cursor, self.head.borrow().flow.is_some());
+            let has_news = |head: &Head| head.changes > cursor || head.flow.is_some() && !flows;
+            let mut head = self.head.clone();
+            tokio::select! {
+                changed = head.wait_for(has_news) => drop(changed.ok()?),
+                () = sleep(FLOW_STEP), if flows => {}
+                ended = self.timer.due() => {
+                    if ended {
+                        return None;
+                    }
+                    self.bookmark(&Value::Null, &mut chunk);
+                    return Some(chunk);
+                }
             }
-            if wake == self.deadline {
-                return None;
-            }
-            self.bookmark_at = wake + BOOKMARKS_EVERY;
-            self.bookmark(false, &mut chunk);
-            return Some(chunk);
         }
     }
 
@@ -141,10 +125,10 @@ impl Watch {
             }
             self.initial = None;
             if self.marker {
-                self.bookmark(true, chunk);
+                self.bookmark(&json!({"k8s.io/initial-events-end": "true"}), chunk);
             }
         }
-        let head = self.head.borrow().changes;
+        let head = self.shared.changes();
         while self.cursor < head && chunk.len() < CHUNK {
             self.cursor += 1;
             let number = generator.drawn(self.cursor);
@@ -156,15 +140,10 @@ impl Watch {
         !chunk.is_empty()
     }
 
-    fn bookmark(&self, marker: bool, chunk: &mut Vec<u8>) {
+    fn bookmark(&self, annotations: &Value, chunk: &mut Vec<u8>) {
         let generator = &self.shared.generator;
         let resource = generator.resource();
-        let mut metadata = json!({"resourceVersion": generator.version(self.cursor).to_string()});
-        if marker {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-        }
-        let object = json!({"kind": resource.kind, "apiVersion": resource.api_version(), "metadata": metadata});
-        frame("BOOKMARK", chunk, |chunk| chunk.extend_from_slice(object.to_string().as_bytes()));
+        push_bookmark((&resource.kind, resource.api_version()), generator.version(self.cursor), annotations, chunk);
     }
 }
 

@@ -103,9 +103,7 @@ impl Snapshots {
         let known = token.run == self.run;
         let found = lock(&self.kept).get(&token.snapshot).filter(|_| known).cloned();
         let alive = found.filter(|snapshot| snapshot.taken.elapsed() < SNAPSHOT_LIFE);
-        let expired = "The provided continue parameter is too old to display a consistent list result. You can start a new \
-                       list without the continue parameter.";
-        let snapshot = alive.ok_or_else(|| ApiError::expired(expired))?;
+        let snapshot = alive.ok_or_else(ApiError::expired_token)?;
         if snapshot.collection != *collection {
             return Err(ApiError::bad_request("continue key is not valid: it belongs to another list"));
         }

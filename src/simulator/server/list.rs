@@ -10,7 +10,6 @@ use serde_json::json;
 use super::{
     super::{
         ApiError,
-        faults::StreamPlan,
         store::{Continue, ListQuery, ListedPage, Stored},
         types::TypeInfo,
     },
@@ -24,12 +23,10 @@ const PIECE_ITEMS: usize = 64;
 /// Answers a list request.
 pub(super) async fn list(ask: &Ask<'_>) -> Result<Body, ApiError> {
     let Ask { shared, call, .. } = ask;
-    let StreamPlan { empty, lag, .. } = StreamPlan::of(ask.faults);
     let mut query = query(ask)?;
-    let version = call.param("resourceVersion");
-    if lag > 0 && !version.is_empty() {
-        query.exact = Some(shared.store.version().saturating_sub(lag));
-    } else if let Some(asked) = parse_version(version)? {
+    if call.past.is_some() {
+        query.exact = call.past;
+    } else if let Some(asked) = parse_version(call.param("resourceVersion"))? {
         wait_for_version(shared, asked).await?;
         let exact = match call.param("resourceVersionMatch") {
             "Exact" => true,
@@ -38,10 +35,7 @@ pub(super) async fn list(ask: &Ask<'_>) -> Result<Body, ApiError> {
         };
         query.exact = exact.then_some(asked);
     }
-    let mut page = shared.store.lock().list(ask.id, &query)?;
-    if empty {
-        page = ListedPage { items: Vec::new(), next: None, ..page };
-    }
+    let page = shared.store.lock().list(ask.id, &query)?;
     Ok(body(&ask.info, page, call.shape()))
 }
 
@@ -95,15 +89,9 @@ pub(super) async fn wait_for_version(shared: &Shared, version: u64) -> Result<()
 }
 
 fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
-    let mut metadata = json!({"resourceVersion": page.version.to_string()});
-    if let Some(next) = &page.next {
-        metadata["continue"] = json!(next.to_token());
-        if let Some(remaining) = next.remaining {
-            metadata["remainingItemCount"] = json!(remaining);
-        }
-    }
-    let (kind, version) = shape.type_of(info);
-    let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let (kind, api_version) = shape.type_of(info);
+    let next = page.next.as_ref().map(|next| (next.to_token(), next.remaining));
+    let head = list_head(kind, &api_version, page.version, next);
     let (items, without_kind) = (page.items, shape == Shape::Whole && info.typed);
     let pieces = (0..items.len()).step_by(PIECE_ITEMS).map(move |start| {
         let mut piece = Vec::new();
@@ -122,6 +110,18 @@ fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
     });
     let pieces = once(head.into_bytes()).chain(pieces).chain(once(b"]}".to_vec()));
     Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
+}
+
+/// Returns the text of a list before its items. `next` is the continue token, and the number of remaining objects if known.
+pub(crate) fn list_head(kind: &str, api_version: &str, version: u64, next: Option<(String, Option<usize>)>) -> String {
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if let Some((token, remaining)) = next {
+        metadata["continue"] = json!(token);
+        if let Some(remaining) = remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+    }
+    format!(r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{metadata},"items":["#)
 }
 
 /// Returns an object's JSON, or its metadata as a `PartialObjectMetadata`.

@@ -1,24 +1,26 @@
 //! Parsed requests.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::extract::Query;
 use http::{HeaderMap, Method, header, request::Parts};
 
 use super::{
-    super::{
-        ApiError,
-        faults::{RequestKind, ServerFault},
-        selector::RequestSelector,
-        store::TypeId,
-        types::TypeInfo,
-    },
+    super::{ApiError, selector::RequestSelector, store::TypeId, types::TypeInfo},
     Shared,
 };
 use crate::serve::kube_api::Target;
+
+/// Kind of request, for the selection of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Lists of a collection.
+    List,
+    /// Watches.
+    Watch,
+    /// Every request.
+    Any,
+}
 
 /// One received request, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct SeenRequest {
     pub query: BTreeMap<String, String>,
     /// The `Accept` header.
     pub accept: String,
-    /// Kind of request for the selection of faults.
+    /// Kind of request.
     pub verb: RequestKind,
 }
 
@@ -54,10 +56,12 @@ impl Shape {
 
 /// A parsed request.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) seen: SeenRequest,
-    pub(super) method: Method,
+pub(crate) struct Call {
+    pub(crate) seen: SeenRequest,
+    pub(crate) method: Method,
     pub(super) headers: HeaderMap,
+    /// Earlier version whose state answers a list or begins a watch; `None` for the current one. A fault sets it.
+    pub(super) past: Option<u64>,
 }
 
 impl Call {
@@ -71,7 +75,7 @@ impl Call {
             accept: text(&headers, header::ACCEPT).to_owned(),
             verb: RequestKind::Any,
         };
-        let mut call = Self { seen, method, headers };
+        let mut call = Self { seen, method, headers, past: None };
         call.seen.verb = match Target::parse(&call.seen.path) {
             Some(_) if call.method == Method::GET && call.flag("watch") => RequestKind::Watch,
             Some(target) if call.method == Method::GET && target.name.is_none() => RequestKind::List,
@@ -81,17 +85,17 @@ impl Call {
     }
 
     /// Returns a query parameter, empty if absent.
-    pub(super) fn param(&self, name: &str) -> &str {
+    pub(crate) fn param(&self, name: &str) -> &str {
         self.seen.query.get(name).map_or("", String::as_str)
     }
 
     /// Returns true if a parameter is set to true.
-    pub(super) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         matches!(self.param(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
     }
 
     /// Returns a number; `None` if absent.
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let text = self.param(name);
         if text.is_empty() {
             return Ok(None);
@@ -101,20 +105,6 @@ impl Call {
 
     pub(super) fn content_type(&self) -> &str {
         text(&self.headers, header::CONTENT_TYPE)
-    }
-
-    /// Returns the RBAC verb of this request.
-    pub(super) fn right(&self, target: Target<'_>) -> &'static str {
-        match (&self.method, target.name.is_some()) {
-            (&Method::GET, _) if self.flag("watch") => "watch",
-            (&Method::GET, true) => "get",
-            (&Method::GET, false) => "list",
-            (&Method::POST, _) => "create",
-            (&Method::PUT, _) => "update",
-            (&Method::PATCH, _) => "patch",
-            (&Method::DELETE, false) => "deletecollection",
-            _ => "delete",
-        }
     }
 
     /// Returns the form that `Accept` requests.
@@ -136,13 +126,10 @@ fn text(headers: &HeaderMap, name: header::HeaderName) -> &str {
 /// A request for a served type, with its context.
 pub(super) struct Ask<'a> {
     pub(super) shared: &'a Arc<Shared>,
-    /// Flag that makes the connection end with RST instead of FIN.
-    pub(super) resets: &'a Arc<AtomicBool>,
     pub(super) call: &'a Call,
     pub(super) target: Target<'a>,
     pub(super) id: TypeId,
     pub(super) info: Arc<TypeInfo>,
-    pub(super) faults: &'a [ServerFault],
 }
 
 impl Ask<'_> {

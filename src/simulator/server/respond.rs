@@ -1,36 +1,24 @@
 //! Answers of requests.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::sync::Arc;
 
 use axum::{
     Json,
     body::{Body, to_bytes},
-    extract::Request,
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::{
     super::{
         ApiError,
-        faults::{RequestKind, ServerFault},
-        rights::Attempt,
         shared::now,
         store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, WriteContext},
         types::{TypeInfo, is_builtin_group},
     },
-    Shared,
-    body::cut,
-    discovery,
+    Shared, discovery,
     list::{self, shaped},
     request::{Ask, Call, Shape},
     watch,
@@ -46,68 +34,19 @@ use crate::{
 /// Largest accepted body: etcd's limit for a request.
 const MAX_BODY: usize = 3 << 20;
 
-/// Answers one request. An error closes the connection without an answer; `resets` makes it end with RST instead of FIN.
-pub(super) async fn respond(
-    shared: Arc<Shared>,
-    resets: Arc<AtomicBool>,
-    request: Request<Incoming>,
-) -> io::Result<Response> {
-    let (head, body) = request.into_parts();
-    let call = match Call::of(head) {
-        Ok(call) => call,
-        Err(error) => return Ok(refusal(error)),
-    };
-    shared.saw(call.seen.clone());
-    let verb = call.seen.verb;
-    let faults = shared.faults.decide(&call.seen.path, verb);
-    let mut limit = None;
-    for fault in &faults {
-        match fault {
-            ServerFault::Close => return Err(io::Error::other("a fault closes the connection")),
-            ServerFault::Reset => {
-                resets.store(true, Ordering::Relaxed);
-                return Err(io::Error::other("a fault resets the connection"));
-            }
-            ServerFault::Stall => std::future::pending::<()>().await,
-            ServerFault::Delay(delay) => tokio::time::sleep(*delay).await,
-            ServerFault::Status { code, retry_after } => {
-                let error = ApiError { retry_after: *retry_after, ..ApiError::new(*code, "a fault on demand") };
-                return Ok(refusal(error));
-            }
-            ServerFault::CutAfterBytes(bytes) => limit = Some((*bytes, None)),
-            ServerFault::ResetAfterBytes(bytes) => limit = Some((*bytes, Some(Arc::clone(&resets)))),
-            ServerFault::Table if verb == RequestKind::List => {
-                return Ok(Json(watch::table(&json!({"resourceVersion": "1"}))).into_response());
-            }
-            ServerFault::WrongList if verb == RequestKind::List => {
-                let (kind, version) = ("BananaList", "fruit.example/v1");
-                let metadata = json!({"resourceVersion": "1"});
-                let list = json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": []});
-                return Ok(Json(list).into_response());
-            }
-            _ => {}
-        }
-    }
-    let answer = answer(&shared, &resets, &call, Body::new(body), &faults).await;
-    let response = answer.unwrap_or_else(refusal);
-    Ok(match limit {
-        Some((bytes, resets)) => response.map(|body| cut(body, bytes, resets)),
-        None => response,
-    })
+/// Answers one request.
+pub(super) async fn respond(shared: &Arc<Shared>, call: &Call, body: Body) -> Response {
+    answer(shared, call, body).await.unwrap_or_else(refusal)
 }
 
-async fn answer(
-    shared: &Arc<Shared>,
-    resets: &Arc<AtomicBool>,
-    call: &Call,
-    body: Body,
-    faults: &[ServerFault],
-) -> Result<Response, ApiError> {
+async fn answer(shared: &Arc<Shared>, call: &Call, body: Body) -> Result<Response, ApiError> {
+    if let Some(answer) = shared.front.as_ref().and_then(|front| Arc::clone(front).answer(call)) {
+        return Ok((HEADERS, answer?).into_response());
+    }
     let Some(target) = Target::parse(&call.seen.path) else { return other(shared, call) };
     if target.group == "authorization.k8s.io" && call.method == Method::POST {
-        return review(shared, target, &read_body(body).await?);
+        return review(target, &read_body(body).await?);
     }
-    check_rights(shared, call, target)?;
     let (id, info) = {
         let store = shared.store.lock();
         let found = store.find(target.group, target.version, target.plural);
@@ -118,7 +57,7 @@ async fn answer(
     if !is_status || target.namespace.is_some() && !info.resource.namespaced {
         return Err(ApiError::no_such_path());
     }
-    let ask = Ask { shared, resets, call, target, id, info, faults };
+    let ask = Ask { shared, call, target, id, info };
     if call.method == Method::GET {
         return match target.name {
             _ if call.flag("watch") => Ok((HEADERS, watch::watch(ask).await?).into_response()),
@@ -164,42 +103,15 @@ fn method_not_allowed() -> ApiError {
     ApiError::method_not_allowed("it has no meaning here")
 }
 
-/// Checks the rights. As on a real server, this precedes the check that the type exists.
-fn check_rights(shared: &Shared, call: &Call, target: Target<'_>) -> Result<(), ApiError> {
-    let Target { group, plural, .. } = target;
-    let (verb, namespace) = (call.right(target), target.namespace.unwrap_or_default());
-    if shared.faults.allows(Attempt { verb, group, plural, namespace }) {
-        return Ok(());
-    }
-    let resource = target.subresource.map_or_else(|| plural.to_owned(), |sub| format!("{plural}/{sub}"));
-    let of_group = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
-    let name = target.name.map(|name| format!(" {name:?}")).unwrap_or_default();
-    let place = match namespace {
-        "" => "at the cluster scope".to_owned(),
-        namespace => format!("in the namespace \"{namespace}\""),
-    };
-    let message = format!(
-        "{of_group}{name} is forbidden: User \"simulator\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}"
-    );
-    Err(ApiError::new(403, message).of(group, plural, target.name))
-}
-
-/// Answers access reviews about the caller's own rights.
-fn review(shared: &Shared, target: Target<'_>, body: &Bytes) -> Result<Response, ApiError> {
+/// Answers access reviews about the caller's own rights: everything is allowed.
+fn review(target: Target<'_>, body: &Bytes) -> Result<Response, ApiError> {
     let mut review = parse(body)?;
     let status = match target.plural {
-        "selfsubjectaccessreviews" | "subjectaccessreviews" => {
-            let asked = &review["spec"]["resourceAttributes"];
-            let text = |field: &str| asked[field].as_str().unwrap_or_default();
-            let (verb, group, plural) = (text("verb"), text("group"), text("resource"));
-            let attempt = Attempt { verb, group, plural, namespace: text("namespace") };
-            json!({"allowed": asked.is_null() || shared.faults.allows(attempt)})
-        }
-        // rules can only grant, so they cannot express refusals
+        "selfsubjectaccessreviews" | "subjectaccessreviews" => json!({"allowed": true}),
         "selfsubjectrulesreviews" => json!({
             "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            "incomplete": shared.faults.is_restricted(),
+            "incomplete": false,
         }),
         _ => return Err(ApiError::no_such_path()),
     };

@@ -5,29 +5,27 @@
 
 use std::{
     collections::VecDeque,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    convert::Infallible,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use axum::body::Body;
 use futures_util::stream;
 use serde_json::{Value, json};
-use tokio::{sync::watch as signal, time::Instant};
+use tokio::{
+    sync::watch as signal,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     super::{
-        ApiError, StreamingSupport,
-        faults::{Next, StreamFault, StreamPlan},
+        ApiError, SimulatorOptions, StreamingSupport,
         selector::RequestSelector,
         store::{HistoryKind, HistoryStep, ListQuery, Stored, TypeId},
         types::TypeInfo,
     },
     Shared,
-    body::broken_off,
     list::{parse_version, shaped, wait_for_version},
     request::{Ask, Call, Shape},
 };
@@ -38,7 +36,6 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 struct Watch {
     shared: Arc<Shared>,
-    resets: Arc<AtomicBool>,
     id: TypeId,
     info: Arc<TypeInfo>,
     namespace: Option<String>,
@@ -51,36 +48,52 @@ struct Watch {
     marker: bool,
     /// An ERROR event to send before any other event.
     error: Option<ApiError>,
-    bookmarks: bool,
-    next_bookmark: Instant,
-    deadline: Instant,
-    plan: StreamPlan,
-    end: Option<End>,
+    timer: WatchTimer,
+    /// Set when the stream ends.
+    ended: bool,
     changes: signal::Receiver<u64>,
 }
 
-/// End of a watch after all due events are sent.
-#[derive(Clone, Copy)]
-enum End {
-    Clean,
-    Broken { reset: bool },
-    Stalled,
+/// Bookmarks and end of a watch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WatchTimer {
+    /// Set if the client wants bookmarks.
+    pub(crate) bookmarks: bool,
+    interval: Duration,
+    next_bookmark: Instant,
+    deadline: Instant,
+}
+
+impl WatchTimer {
+    /// Reads the parameters of a watch.
+    pub(crate) fn new(call: &Call, options: &SimulatorOptions) -> Result<Self, ApiError> {
+        let lifetime = call.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let (now, interval) = (Instant::now(), options.bookmark_interval);
+        let deadline = now + lifetime.unwrap_or(options.watch_timeout);
+        let bookmarks = call.flag("allowWatchBookmarks");
+        Ok(Self { bookmarks, interval, next_bookmark: now + interval, deadline })
+    }
+
+    /// Waits for the next bookmark, or for the end of the watch; returns true at the end.
+    pub(crate) async fn due(&mut self) -> bool {
+        let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
+        sleep_until(wake).await;
+        self.next_bookmark = wake + self.interval;
+        wake == self.deadline
+    }
 }
 
 /// Opens a watch. As on the real server, a version that cannot be served is reported in an ERROR event.
 pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     let mut selector = ask.selector()?;
-    let Ask { shared, resets, call, target, id, info, faults } = ask;
+    let Ask { shared, call, target, id, info } = ask;
     if let Some(name) = target.name {
         selector = selector.and_name(name);
     }
     let streaming = streaming(shared, call)?;
-    let bookmarks = call.flag("allowWatchBookmarks");
-    let lifetime = call.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let now = Instant::now();
+    let timer = WatchTimer::new(call, &shared.options)?;
     shared.watches.fetch_add(1, Ordering::Relaxed);
     let mut watch = Watch {
-        resets: Arc::clone(resets),
         id,
         info,
         namespace: target.namespace.map(str::to_owned),
@@ -90,15 +103,12 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
         queue: VecDeque::new(),
         marker: false,
         error: None,
-        bookmarks,
-        next_bookmark: now + shared.options.bookmark_interval,
-        deadline: now + lifetime.unwrap_or(shared.options.watch_timeout),
-        plan: StreamPlan::of(faults),
-        end: None,
+        timer,
+        ended: false,
         changes: shared.store.changes(),
         shared: Arc::clone(shared),
     };
-    if let Err(error) = watch.start(call.param("resourceVersion"), streaming).await {
+    if let Err(error) = watch.start(call, streaming).await {
         if error.code == 400 {
             return Err(error);
         }
@@ -106,7 +116,7 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     }
     let chunks = stream::unfold(watch, async |mut watch| {
         let chunk = watch.next().await?;
-        Some((chunk, watch))
+        Some((Ok::<_, Infallible>(chunk), watch))
     });
     Ok(Body::from_stream(chunks))
 }
@@ -139,11 +149,10 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    async fn start(&mut self, version: &str, streaming: Option<bool>) -> Result<(), ApiError> {
-        let asked = parse_version(version)?;
+    async fn start(&mut self, call: &Call, streaming: Option<bool>) -> Result<(), ApiError> {
+        let asked = parse_version(call.param("resourceVersion"))?;
         if streaming == Some(true)
             && let Some(asked) = asked
-            && self.plan.lag == 0
         {
             wait_for_version(&self.shared, asked).await?;
         }
@@ -155,89 +164,49 @@ impl Watch {
             }
             _ => {}
         }
-        let lag = if asked.is_some() { self.plan.lag } else { 0 };
-        self.cursor = store.version().saturating_sub(lag);
+        self.cursor = call.past.unwrap_or_else(|| store.version());
         if streaming != Some(false) {
-            let query = ListQuery {
-                namespace: self.namespace.clone(),
-                selector: self.selector.clone(),
-                exact: (lag > 0).then_some(self.cursor),
-                ..ListQuery::default()
-            };
+            let (namespace, selector) = (self.namespace.clone(), self.selector.clone());
+            let query = ListQuery { namespace, selector, exact: call.past, ..ListQuery::default() };
             let page = store.list(self.id, &query)?;
-            let items = if self.plan.empty { Vec::new() } else { page.items };
-            self.queue = items.into_iter().map(|object| (HistoryKind::Added, object)).collect();
-            self.marker = streaming == Some(true) && self.bookmarks;
+            self.queue = page.items.into_iter().map(|object| (HistoryKind::Added, object)).collect();
+            self.marker = streaming == Some(true) && self.timer.bookmarks;
         }
         Ok(())
     }
 
     /// Returns the next chunk; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<io::Result<Vec<u8>>> {
-        loop {
-            match self.end {
-                Some(End::Clean) => return None,
-                Some(End::Broken { reset }) => {
-                    return Some(Err(broken_off(reset.then_some(&*self.resets)).await));
-                }
-                Some(End::Stalled) => std::future::pending().await,
-                None => {}
-            }
-            let mut chunk = Vec::new();
-            if let Some(error) = self.error.take() {
-                push_frame("ERROR", &error.status(), &mut chunk);
-                self.end = Some(End::Clean);
-            } else if let Some(what) = self.plan.due() {
-                self.strike(what, &mut chunk);
-            } else {
-                self.fill(&mut chunk);
-            }
-            if chunk.is_empty() && self.end.is_none() && self.queue.is_empty() && !self.refill() {
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        let mut chunk = Vec::new();
+        if let Some(error) = self.error.take() {
+            push_frame("ERROR", &error.status(), &mut chunk);
+            self.ended = true;
+            return Some(chunk);
+        }
+        while !self.ended {
+            self.fill(&mut chunk);
+            if chunk.is_empty() && !self.refill() {
                 self.wait(&mut chunk).await;
             }
             if !chunk.is_empty() {
-                return Some(Ok(chunk));
+                return Some(chunk);
             }
         }
+        None
     }
 
     /// Moves queued events into the chunk, then the marker if it is due.
     fn fill(&mut self, chunk: &mut Vec<u8>) {
-        if self.plan.is_active() {
-            if let Some((kind, object)) = self.queue.pop_front() {
-                self.send_with_faults(kind, object, chunk);
+        for _ in 0..CHUNK_EVENTS {
+            if chunk.len() >= CHUNK_BYTES {
                 return;
             }
-        } else {
-            for _ in 0..CHUNK_EVENTS {
-                if chunk.len() >= CHUNK_BYTES {
-                    return;
-                }
-                let Some((kind, object)) = self.queue.pop_front() else { break };
-                push_event(self.shape, kind, &object, chunk);
-            }
+            let Some((kind, object)) = self.queue.pop_front() else { break };
+            push_event(self.shape, kind, &object, chunk);
         }
         if self.marker && self.queue.is_empty() {
             self.marker = false;
-            if !self.plan.no_marker {
-                self.push_bookmark(&json!({"k8s.io/initial-events-end": "true"}), chunk);
-            }
-        }
-    }
-
-    fn send_with_faults(&mut self, kind: HistoryKind, object: Arc<Stored>, chunk: &mut Vec<u8>) {
-        match self.plan.next_event() {
-            Next::Skip => {}
-            Next::Send => push_event(self.shape, kind, &object, chunk),
-            Next::Do(StreamFault::Truncate) => {
-                push_event(self.shape, kind, &object, chunk);
-                chunk.truncate(chunk.len() / 2);
-                self.end = Some(End::Clean);
-            }
-            Next::Do(what) => {
-                self.queue.push_front((kind, object));
-                self.strike(what, chunk);
-            }
+            self.push_bookmark(&json!({"k8s.io/initial-events-end": "true"}), chunk);
         }
     }
 
@@ -250,16 +219,16 @@ impl Watch {
         let removed = store.is_removed(self.id);
         drop(store);
         let Ok(cursor) = read else {
-            self.end = Some(End::Clean); // the history is gone: disconnect the slow reader (A-8)
+            self.ended = true; // the history is gone: disconnect the slow reader (A-8)
             return true;
         };
         self.cursor = cursor;
         let events: Vec<_> = changes.iter().filter_map(|change| self.judge(change)).collect();
         self.queue.extend(events);
         if removed && changes.is_empty() {
-            self.end = Some(End::Clean);
+            self.ended = true;
         }
-        self.end.is_some() || !changes.is_empty()
+        self.ended || !changes.is_empty()
     }
 
     /// Converts a change to an event of this watch: an object is added or deleted when it starts or stops matching the selector.
@@ -287,63 +256,20 @@ impl Watch {
 
     /// Waits for a change, the next bookmark or the end of the watch.
     async fn wait(&mut self, chunk: &mut Vec<u8>) {
-        let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
         tokio::select! {
-            changed = self.changes.changed() => if changed.is_err() { self.end = Some(End::Clean) },
-            () = tokio::time::sleep_until(wake) => {
-                if wake == self.deadline {
-                    self.end = Some(End::Clean);
-                }
-                if self.bookmarks {
-                    self.next_bookmark = wake + self.shared.options.bookmark_interval;
-                    // the real server sends no bookmark before its version reaches the cursor
-                    if self.cursor <= self.shared.store.version() {
-                        self.push_bookmark(&Value::Null, chunk);
-                    }
+            changed = self.changes.changed() => self.ended = changed.is_err(),
+            ended = self.timer.due() => {
+                self.ended = ended;
+                // the real server sends no bookmark before its version reaches the cursor
+                if self.timer.bookmarks && self.cursor <= self.shared.store.version() {
+                    self.push_bookmark(&Value::Null, chunk);
                 }
             }
-        }
-    }
-
-    fn strike(&mut self, what: StreamFault, chunk: &mut Vec<u8>) {
-        let version = self.cursor.to_string();
-        match what {
-            StreamFault::End | StreamFault::Truncate => self.end = Some(End::Clean),
-            StreamFault::Cut => self.end = Some(End::Broken { reset: false }),
-            StreamFault::Reset => self.end = Some(End::Broken { reset: true }),
-            StreamFault::Stall => self.end = Some(End::Stalled),
-            StreamFault::Error(code) => {
-                let error = match code {
-                    410 => ApiError::too_old(self.cursor, self.cursor + 1),
-                    code => ApiError::new(code, "a fault on demand"),
-                };
-                push_frame("ERROR", &error.status(), chunk);
-                self.end = Some(End::Clean);
-            }
-            StreamFault::Malformed => {
-                chunk.extend_from_slice(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{:}}}\n");
-            }
-            StreamFault::Unclosed => {
-                chunk.extend_from_slice(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\n");
-            }
-            StreamFault::WrongKind => {
-                let metadata = json!({"name": "stray", "namespace": "default", "resourceVersion": version});
-                let stray = json!({"kind": "Banana", "apiVersion": "fruit.example/v1", "metadata": metadata});
-                push_frame("MODIFIED", &stray, chunk);
-            }
-            StreamFault::Table => push_frame("MODIFIED", &table(&json!({"resourceVersion": version})), chunk),
-            StreamFault::LongFrame(bytes) => self.push_bookmark(&json!({"padding": "x".repeat(bytes)}), chunk),
-            StreamFault::Gap(_) => {}
         }
     }
 
     fn push_bookmark(&self, annotations: &Value, chunk: &mut Vec<u8>) {
-        let mut metadata = json!({"resourceVersion": self.cursor.to_string(), "creationTimestamp": null});
-        if !annotations.is_null() {
-            metadata["annotations"] = annotations.clone();
-        }
-        let (kind, version) = self.shape.type_of(&self.info);
-        push_frame("BOOKMARK", &json!({"kind": kind, "apiVersion": version, "metadata": metadata}), chunk);
+        push_bookmark(self.shape.type_of(&self.info), self.cursor, annotations, chunk);
     }
 }
 
@@ -353,11 +279,20 @@ fn push_event(shape: Shape, kind: HistoryKind, object: &Stored, chunk: &mut Vec<
     chunk.extend_from_slice(b"}\n");
 }
 
-fn push_frame(kind: &str, object: &Value, chunk: &mut Vec<u8>) {
-    chunk.extend_from_slice(format!("{}\n", json!({"type": kind, "object": object})).as_bytes());
+/// Appends a bookmark.
+pub(crate) fn push_bookmark(
+    (kind, api_version): (&str, String),
+    version: u64,
+    annotations: &Value,
+    chunk: &mut Vec<u8>,
+) {
+    let mut metadata = json!({"resourceVersion": version.to_string(), "creationTimestamp": null});
+    if !annotations.is_null() {
+        metadata["annotations"] = annotations.clone();
+    }
+    push_frame("BOOKMARK", &json!({"kind": kind, "apiVersion": api_version, "metadata": metadata}), chunk);
 }
 
-/// Returns an empty answer in kubectl's table form.
-pub(super) fn table(metadata: &Value) -> Value {
-    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": []})
+pub(super) fn push_frame(kind: &str, object: &Value, chunk: &mut Vec<u8>) {
+    chunk.extend_from_slice(format!("{}\n", json!({"type": kind, "object": object})).as_bytes());
 }

@@ -154,7 +154,7 @@ fn pages_come_from_one_snapshot() {
 }
 
 #[test]
-fn expired_token_is_410_with_new_token() {
+fn expired_token_is_410() {
     let mut fixture = fixture("pods");
     for name in ["a", "b", "c"] {
         fixture.create(name, &json!({}));
@@ -164,10 +164,6 @@ fn expired_token_is_410_with_new_token() {
     fixture.store.compact(fixture.store.version());
     let error = fixture.page(1, first.next).unwrap_err();
     assert_eq!((error.code, error.reason), (410, "Expired"));
-    let fresh = Continue::parse(&error.continue_token.unwrap()).unwrap();
-    let rest = fixture.page(10, Some(fresh)).unwrap();
-    assert_eq!(names(&rest), ["b", "bb", "c"]);
-    assert_eq!(rest.version, fixture.store.version());
     for token in ["", "zz", "616", "ééé"] {
         assert_eq!(Continue::parse(token).unwrap_err().code, 400, "{token}");
     }

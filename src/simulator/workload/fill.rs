@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::LazyLock};
 
 use super::{
     super::{random::Random, store::RawObject, template::ObjectTemplate},
-    POD, RUNNING, WEBSITE,
+    POD, RUNNING, WEBSITE, with_plain_values,
 };
 use crate::object::ObjectKey;
 
@@ -62,14 +62,15 @@ impl Fill {
 
 /// Compiles a template of one JSON object without its opening brace, because the type comes first.
 fn halves(text: &str) -> Halves {
+    let text = with_plain_values(text);
     let (before, after) = text.split_once("${VERSION}").expect("a template has a version");
-    [before.trim_start_matches('{'), after].map(|half| ObjectTemplate::compile(half, value))
+    let field = |hole: &str| (String::new(), Some(value(hole)));
+    [before.trim_start_matches('{'), after].map(|half| ObjectTemplate::compile(half, field))
 }
 
-/// Returns the content of a hole: shared text, or a value of the object.
-fn value(hole: &str) -> (String, Option<Value>) {
-    let shared = |text: &str| (text.to_owned(), None);
-    let value: Value = match hole {
+/// Returns the content of a hole.
+fn value(hole: &str) -> Value {
+    match hole {
         "NAME" => |fill| fill.name.as_str().into(),
         "NS" => |fill| fill.namespace.as_str().into(),
         "UID" => |fill| fill.uid.as_str().into(),
@@ -92,21 +93,8 @@ fn value(hole: &str) -> (String, Option<Value>) {
         "STATUS" => |fill| fill.status.as_str().into(),
         "DIGEST" => |fill| digest(fill.number).into(),
         "TEAM" => |fill| format!("team-{}", fill.app.len() % 7).into(),
-        "NOTE" => |fill| format!(r#"revision of {}, \"quoted\" once"#, fill.app).into(),
-        "E2" => |fill| {
-            let Fill { app, namespace, .. } = fill;
-            format!("postgres://{app}@postgres.{namespace}.svc.cluster.local:5432/{app}").into()
-        },
-        "E3" => |fill| format!("redis://redis.{}.svc.cluster.local:6379/0", fill.namespace).into(),
-        "MEM" => return shared("512Mi"),
-        "CPU" => return shared("250m"),
-        "TAG" => return shared("x7k2p"),
-        "E1" => return shared("info"),
-        "E4" => return shared("checkout-v2,fast-search,dark-mode"),
-        "ARG" => return shared("--verbosity=2"),
         hole => panic!("no value for ${{{hole}}}"),
-    };
-    (String::new(), Some(value))
+    }
 }
 
 pub(super) fn address(first: u8, number: usize) -> String {
