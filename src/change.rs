@@ -1,11 +1,12 @@
 //! Changes of a cache. The indexer makes them, the journal keeps them, handlers receive them.
 
-use strum::EnumDiscriminants;
+use strum::{EnumDiscriminants, EnumString, IntoStaticStr};
 
 use crate::object::{Object, ResourceVersion};
 
 /// Source of a change: the attribute `cause` of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 #[non_exhaustive]
 pub enum Cause {
     /// First list of this resource.

@@ -1,8 +1,6 @@
-//! Command line, with one file for each subcommand.
+//! Command line, with one file for each subcommand; the smallest ones are here.
 
 mod bench;
-mod completion;
-mod config_show;
 mod demo;
 mod rbac;
 mod manifests;
@@ -34,7 +32,8 @@ use crate::{
     config::{Config, ConfigErrors, Kube, Loaded},
     engine::{EngineError, reload::ConfigFiles},
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 /// Exit code of a failure at run time.
 const FAILED: u8 = 1;
@@ -76,6 +75,14 @@ Examples:
 Exit codes: 0 success or a requested stop, 1 failed at run time, 2 bad usage or bad configuration.
 Events and other output go to stdout, messages and logs to stderr. NO_COLOR turns colours off.";
 
+const COMPLETION_EXAMPLES: &str = "\
+Examples:
+
+  source <(deltabus completion bash)                              this shell only
+  deltabus completion bash > /etc/bash_completion.d/deltabus      every bash
+  deltabus completion zsh > \"${fpath[1]}/_deltabus\"               every zsh
+  deltabus completion fish > ~/.config/fish/completions/deltabus.fish";
+
 /// Version, commit, features and target of this program.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = if build_info::FEATURES.is_empty() { "none".to_owned() } else { build_info::FEATURES.join(", ") };
@@ -110,7 +117,13 @@ pub(crate) enum Command {
     Handlers(handlers::HandlersArgs),
     Status(status::StatusArgs),
     Bench(Box<bench::BenchArgs>),
-    Completion(completion::CompletionArgs),
+    /// Prints a script that lets a shell complete commands and options.
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completion {
+        /// Shell that the script is for.
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
     /// Shows the effective configuration.
     Config {
         #[command(subcommand)]
@@ -126,7 +139,11 @@ pub(crate) enum Command {
 /// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    Show(config_show::ConfigShowArgs),
+    /// Prints the merged configuration as TOML, with defaults filled in.
+    ///
+    /// Each entry shows the values that it inherits from `[defaults]`. The output is an equivalent configuration, except that
+    /// the locations of secrets are replaced by `***`.
+    Show(FileArgs),
 }
 
 /// Bad usage that is found only after the command line was parsed: exit code 2.
@@ -239,40 +256,47 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     report::failure(&format!("{error:#}"));
-    if let Some(hint) = hint(&error) {
-        report::note(hint);
+    if let Some(EngineError::Listen { error, .. }) = error.downcast_ref()
+        && error.kind() == io::ErrorKind::AddrInUse
+    {
+        report::note(
+            "another program already uses this address, perhaps another deltabus: stop it or choose another address; \
+             port 0 takes any free port",
+        );
     }
     ExitCode::from(if error.is::<BadUsage>() { BAD_USAGE } else { FAILED })
 }
 
-/// Returns advice for an error whose text gives none.
-fn hint(error: &anyhow::Error) -> Option<&'static str> {
-    match error.downcast_ref::<EngineError>()? {
-        EngineError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => Some(
-            "another program already uses this address, perhaps another deltabus: stop it or choose another address; \
-             port 0 takes any free port",
-        ),
-        _ => None,
-    }
+/// Runs a command that only sends requests.
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::demo(&args),
-        Command::Validate(args) => validate::validate(&args),
+        Command::Validate(args) => block_on(validate::validate(&args)),
         Command::Test(args) => test::test(&args),
-        Command::Resources(args) => resources::resources(&args),
-        Command::Rbac(args) => rbac::rbac(&args),
-        Command::Manifests(args) => manifests::manifests(&args),
-        Command::Get(args) => get::get(&args),
+        Command::Resources(args) => block_on(resources::resources(&args)),
+        Command::Rbac(args) => block_on(rbac::rbac(&args)),
+        Command::Manifests(args) => block_on(manifests::manifests(&args)),
+        Command::Get(args) => block_on(get::get(&args)),
         Command::Tail(args) => tail::tail(&args),
-        Command::Verify(args) => verify::verify(&args),
-        Command::Handlers(args) => handlers::handlers(&args),
-        Command::Status(args) => status::status(&args),
+        Command::Verify(args) => block_on(verify::verify(&args)),
+        Command::Handlers(args) => block_on(handlers::handlers(&args)),
+        Command::Status(args) => block_on(status::status(&args)),
         Command::Bench(args) => bench::bench(&args),
-        Command::Completion(args) => Ok(completion::print(&args)?),
-        Command::Config { command: ConfigCommand::Show(args) } => config_show::show(&args),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "deltabus", &mut script);
+            Ok(io::stdout().write_all(&script)?)
+        }
+        Command::Config { command: ConfigCommand::Show(files) } => {
+            let Loaded { config, warnings, .. } = files.load()?;
+            report::warnings(&warnings);
+            Ok(io::stdout().write_all(config.show().as_bytes())?)
+        }
         Command::Schema => {
             // Unlike its value, the schema itself has its keywords in the usual order.
             Ok(writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&crate::config::schema::schema())?)?)
@@ -282,8 +306,6 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -257,19 +257,11 @@ fn write_json(out: &mut Vec<u8>, object: &Object) {
 }
 
 fn cause(change: &Change) -> &'static str {
-    let cause = match change {
+    match change {
         Change::Synced { .. } => Cause::Initial,
         _ => change.cause().unwrap_or(Cause::Watch), // changes without a cause reach no reader
-    };
-    match cause {
-        Cause::Initial => "initial",
-        Cause::Watch => "watch",
-        Cause::Relist => "relist",
-        Cause::Resync { .. } => "resync",
-        Cause::Downtime => "downtime",
-        Cause::Reload => "reload",
-        Cause::Replay => "replay",
     }
+    .into()
 }
 
 fn slash(unit: &UnitInfo) -> &'static str {

@@ -20,7 +20,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser},
 };
 use http::Uri;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{report::note, run::StopSignals};
 
@@ -43,7 +43,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         value_name = "SHAPE",
-        value_parser = values(&SHAPES.map(|(name, help, _)| (name, help))),
+        value_parser = values(&SHAPES),
         value_delimiter = ',',
         default_value = "pods",
         conflicts_with = "server"
@@ -89,7 +89,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Options of the engine that this process runs. A measuring process sets them when it starts its engine process.
-    #[arg(long, hide = true, value_parser = engine_options)]
+    #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<EngineOptions>(text))]
     engine: Option<EngineOptions>,
 }
 
@@ -102,13 +102,13 @@ Examples:
   deltabus bench --server http://127.0.0.1:8001 --resource deployments.apps --for 5m";
 
 /// Values of `--shape`.
-const SHAPES: [(&str, &str, &[Shape]); 6] = [
-    ("pods", "Pods of 9 KB that share most values", &[Shape::Pods]),
-    ("diverse", "Pods of 9 KB with distinct values", &[Shape::Diverse]),
-    ("custom", "Custom resources of 2 KB with sorted keys", &[Shape::Custom]),
-    ("configmaps", "Config maps of 200 KB", &[Shape::Configmaps]),
-    ("events", "Events of 1 KB", &[Shape::Events]),
-    ("all", "All of them", &Shape::ALL),
+const SHAPES: [(&str, &str); 6] = [
+    ("pods", "Pods of 9 KB that share most values"),
+    ("diverse", "Pods of 9 KB with distinct values"),
+    ("custom", "Custom resources of 2 KB with sorted keys"),
+    ("configmaps", "Config maps of 200 KB"),
+    ("events", "Events of 1 KB"),
+    ("all", "All of them"),
 ];
 
 /// Values of `--compression`.
@@ -118,10 +118,6 @@ const COMPRESSIONS: [(&str, &str); 3] =
 /// Returns a parser of these values, each with its help text.
 fn values(of: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     of.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect::<Vec<_>>().into()
-}
-
-fn engine_options(text: &str) -> serde_json::Result<EngineOptions> {
-    serde_json::from_str(text)
 }
 
 /// Parses the URL of a server.
@@ -138,23 +134,10 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 impl BenchArgs {
-    /// Returns the requested shapes, each once, in the order of [`SHAPES`].
+    /// Returns the requested shapes, each once.
     fn shapes(&self) -> Vec<Shape> {
-        let is_asked = |name: &str| self.shape.iter().any(|asked| asked == name);
-        let asked = SHAPES.iter().filter(|(name, ..)| is_asked(name));
-        let mut shapes: Vec<Shape> = asked.flat_map(|(.., shapes)| *shapes).copied().collect();
-        shapes.sort_unstable();
-        shapes.dedup();
-        shapes
-    }
-
-    /// Returns the options that change the figures, for the JSON document.
-    fn options(&self) -> Value {
-        let Self { server, compression, keep_all, index, state, flow, seed, .. } = self;
-        json!({
-            "server": server, "compression": compression, "keepAll": keep_all, "index": index, "state": state.is_some(),
-            "flow": flow, "seed": seed,
-        })
+        let is_asked = |shape: &Shape| self.shape.iter().any(|asked| asked == "all" || asked == shape.as_ref());
+        Shape::ALL.into_iter().filter(is_asked).collect()
     }
 }
 
@@ -170,8 +153,7 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         // Fails now, not after minutes of measuring.
         fs::write(plot, "").with_context(|| format!("failed to write {}", plot.display()))?;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let measured = runtime.block_on(async {
+    let measured = super::block_on(async {
         let mut told = StopSignals::new()?;
         tokio::select! {
             measured = measuring::measure(args) => measured,
@@ -183,7 +165,12 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     let machine = machine();
     let mut stdout = io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{:#}", report::document(&measured, &machine, &args.options()))?;
+        let BenchArgs { server, compression, keep_all, index, state, flow, seed, .. } = args;
+        let options = json!({
+            "server": server, "compression": compression, "keepAll": keep_all, "index": index, "state": state.is_some(),
+            "flow": flow, "seed": seed,
+        });
+        writeln!(stdout, "{:#}", report::document(&measured, &machine, &options))?;
     } else {
         writeln!(stdout, "{}\n\n{}", report::heading(&measured, &machine), report::table(&measured).trim_end())?;
     }

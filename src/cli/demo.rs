@@ -88,15 +88,12 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
     let engine = Engine::builder().config(config).cluster(access);
-    let kubeconfig = match kubeconfig(&simulator) {
-        Ok(kubeconfig) => Some(kubeconfig),
-        Err(error) => {
-            // An image may have no temporary directory.
-            let advice = "set TMPDIR to a writable directory";
-            report::note(&format!("cannot write a kubeconfig for this cluster: {error}; {advice}"));
-            None
-        }
+    // An image may have no temporary directory.
+    let unwritten = |error: io::Error| {
+        let advice = "set TMPDIR to a writable directory";
+        report::note(&format!("cannot write a kubeconfig for this cluster: {error}; {advice}"));
     };
+    let kubeconfig = kubeconfig(&simulator).map_err(unwritten).ok();
     let kubeconfig = kubeconfig.as_ref().map(NamedTempFile::path);
     let outcome = if on_terminal {
         run_with_table(engine, kubeconfig, news)
@@ -106,7 +103,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
                 report::note(&place);
             }
         };
-        run::block_on(|| engine, say).map(drop)
+        run::block_on(engine, say).map(drop)
     };
     drop(living);
     simulator.stop();
@@ -138,19 +135,13 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
     let started = Instant::now();
     let recent = table::Recent::default();
     let shown = recent.clone();
-    let registry = run::block_on(
-        move || {
-            let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
-            engine.on_change("screen", options, move |notification| lines.deliver(notification))
-        },
-        |engine| {
-            let addresses = engine.addresses();
-            let mut footer = places(addresses.first(), kubeconfig);
-            footer.push("ctrl-c stops".to_owned());
-            let surroundings = table::Surroundings { recent: shown, news, footer };
-            actix_rt::spawn(table::draw(Arc::clone(engine.registry()), surroundings));
-        },
-    )?;
+    let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
+    let engine = engine.on_change("screen", options, move |notification| lines.deliver(notification));
+    let registry = run::block_on(engine, |engine| {
+        let mut footer = places(engine.addresses().first(), kubeconfig);
+        footer.push("ctrl-c stops".to_owned());
+        actix_rt::spawn(table::draw(Arc::clone(engine.registry()), shown, news, footer));
+    })?;
     let views = registry.views();
     let events: u64 = views.iter().map(table::events).sum();
     let (types, seconds) = (views.len(), started.elapsed().as_secs());

@@ -64,11 +64,9 @@ impl EngineArgs {
         self.engine.is_some()
     }
 
-    /// Loads the configuration and runs `ask` with a client of the engine, on a new runtime. Blocks.
-    pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(EngineClient) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let config = self.load()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { ask(self.client(config.as_ref())?).await })
+    /// Loads the configuration and creates a client of the engine. See [`Self::client`].
+    pub(crate) fn connect(&self) -> anyhow::Result<EngineClient> {
+        self.client(self.load()?.as_ref())
     }
 
     /// Creates a client of the engine on the current tokio runtime; sends nothing. Reads files: blocks.
@@ -202,22 +200,16 @@ impl EngineClient {
         while let Some(Ok(piece)) = opened.body.next().await {
             body.extend_from_slice(&piece);
         }
-        let answer = Answer { code: opened.code, warnings: Vec::new(), body: body.into() };
-        self.answered(answer).err().unwrap_or_else(|| anyhow::anyhow!("unexpected answer from {}", self.url))
+        self.refusal(opened.code, &body)
     }
 
-    /// Returns true if an engine listens, false if the connection is refused; fails for any other reason.
-    pub(crate) async fn is_there(&self) -> anyhow::Result<bool> {
+    /// Returns an error with advice if no engine listens, which means that the connection is refused. Fails for any other reason.
+    pub(crate) async fn absent(&self) -> anyhow::Result<Option<anyhow::Error>> {
         match self.client.get("/livez", "*/*", ANSWER_TIMEOUT).await {
-            Ok(_) => Ok(true),
-            Err(Failure::Refused) => Ok(false),
+            Ok(_) => Ok(None),
+            Err(failure @ Failure::Refused) => Ok(Some(self.unreachable(&failure))),
             Err(failure) => Err(self.unreachable(&failure)),
         }
-    }
-
-    /// Returns the error for an address where no engine listens, with advice.
-    pub(crate) fn absent(&self) -> anyhow::Error {
-        self.unreachable(&Failure::Refused)
     }
 
     /// Sends a POST request without a body; an error response fails with the engine's message.
@@ -227,13 +219,16 @@ impl EngineClient {
     }
 
     fn answered(&self, answer: Answer) -> anyhow::Result<Answer> {
-        match answer.code {
-            200 => Ok(answer),
-            401 => {
-                bail!("the engine at {} requires a token: pass it with --token-file FILE or {TOKEN_VARIABLE}", self.url)
-            }
-            code => bail!("{}", message(code, &answer.body)),
-        }
+        if answer.code == 200 { Ok(answer) } else { Err(self.refusal(answer.code, &answer.body)) }
+    }
+
+    /// Returns the error for an error response.
+    fn refusal(&self, code: u16, body: &[u8]) -> anyhow::Error {
+        let url = &self.url;
+        anyhow::Error::msg(match code {
+            401 => format!("the engine at {url} requires a token: pass it with --token-file FILE or {TOKEN_VARIABLE}"),
+            _ => message(code, body),
+        })
     }
 
     /// Sends a GET request and parses the JSON response.

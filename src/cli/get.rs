@@ -147,21 +147,20 @@ fn parse_index(text: &str) -> Result<(String, String), String> {
 type Target = (ResourceType, Vec<String>);
 
 /// Prints the objects that the arguments name.
-pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
+pub(crate) async fn get(args: &GetArgs) -> anyhow::Result<()> {
     if args.watch {
         let place = if args.all_namespaces { String::new() } else { format!(" -n {}", args.namespace) };
         let types = args.resource.replace(',', " ");
         return Err(BadUsage::of(format!("get cannot watch; use `deltabus tail {types}{place}`")).into());
     }
-    args.engine.ask(async |engine| {
-        let named = args.types_and_names()?;
-        // If no engine listens, this request fails with a clearer message than discovery.
-        engine.get("/livez", "*/*").await?;
-        let catalog = discovery::discover(&engine.access.client()?).await?;
-        let target = |(resource, names): (String, _)| Ok((resolve(&engine.url, &catalog, &resource)?, names));
-        let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<Target>>>()?;
-        print(args, &engine, &targets).await
-    })
+    let engine = args.engine.connect()?;
+    let named = args.types_and_names()?;
+    // If no engine listens, this request fails with a clearer message than discovery.
+    engine.get("/livez", "*/*").await?;
+    let catalog = discovery::discover(&engine.access.client()?).await?;
+    let target = |(resource, names): (String, _)| Ok((resolve(&engine.url, &catalog, &resource)?, names));
+    let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<Target>>>()?;
+    print(args, &engine, &targets).await
 }
 
 impl GetArgs {
@@ -208,18 +207,15 @@ fn resolve(url: &str, catalog: &Catalog, text: &str) -> anyhow::Result<ResourceT
     if pattern.is_wildcard() {
         bail!("unexpected resource type {text:?}, expected one type, such as pods");
     }
-    match catalog.find_readable(&pattern) {
-        Ok(served) => Ok(served.resource.clone()),
-        Err(suggestions) => bail!("{}", unknown(url, text, &pattern, &suggestions, catalog)),
-    }
-}
-
-fn unknown(url: &str, text: &str, pattern: &Pattern, suggestions: &[String], catalog: &Catalog) -> String {
+    let suggestions = match catalog.find_readable(&pattern) {
+        Ok(served) => return Ok(served.resource.clone()),
+        Err(suggestions) => suggestions,
+    };
     let fact = format!("the engine at {url} does not watch {text:?}");
     // The name of a built-in type is not a misspelling, so no similar type is suggested for it.
-    let built_in = Assumed::of(&BTreeMap::new(), &[]).catalog.find_readable(pattern).is_ok();
+    let built_in = Assumed::of(&BTreeMap::new(), &[]).catalog.find_readable(&pattern).is_ok();
     if !built_in && !suggestions.is_empty() {
-        return format!("{fact}; did you mean {}?", suggestions.join(" or "));
+        bail!("{fact}; did you mean {}?", suggestions.join(" or "));
     }
     let mut known: Vec<_> = catalog.types().iter().map(|served| served.resource.qualified_name()).collect();
     known.sort();
@@ -228,15 +224,14 @@ fn unknown(url: &str, text: &str, pattern: &Pattern, suggestions: &[String], cat
         1..=12 => known.join(", "),
         count => format!("{count} other types, see {url}/v1/resources"),
     };
-    format!(
+    bail!(
         "{fact}; it watches {watched}. To watch more, add the type to `match` of a [resources] entry in its configuration"
     )
 }
 
 /// Prints the objects of the targets. Missing objects are reported after the others are printed.
 async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> anyhow::Result<()> {
-    let is_one_object = matches!(targets, [(_, names)] if names.len() == 1);
-    let mut printer = ListPrinter::new(args, targets.len() > 1, is_one_object);
+    let mut printer = ListPrinter::new(args, targets);
     let mut missing = Vec::new();
     for (resource, names) in targets {
         printer.begin(resource);
@@ -248,8 +243,8 @@ async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> any
             let include = if args.sort_by.is_some() { "?includeObject=Object" } else { "" };
             let path = format!("{}/{encoded}{include}", resource.path(Some(&args.namespace)));
             match read(args, engine, &path, OBJECT_NAMES).await {
-                Ok(page) if args.output.is_table() => printer.page(page),
-                Ok(object) => printer.page(json!({"items": [object]})),
+                Ok(page) if args.output.is_table() => printer.page(resource, page),
+                Ok(object) => printer.page(resource, json!({"items": [object]})),
                 Err(error) => missing.push(error),
             }
         }
@@ -267,11 +262,11 @@ async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> any
     Err(last)
 }
 
-async fn list(
+async fn list<'a>(
     args: &GetArgs,
     engine: &EngineClient,
-    resource: &ResourceType,
-    printer: &mut ListPrinter<'_>,
+    resource: &'a ResourceType,
+    printer: &mut ListPrinter<'a>,
 ) -> anyhow::Result<()> {
     let namespace = (!args.all_namespaces).then_some(&*args.namespace).filter(|namespace| !namespace.is_empty());
     let mut token: Option<String> = None;
@@ -279,7 +274,7 @@ async fn list(
         let path = format!("{}?{}", resource.path(namespace), args.query(token.as_deref()));
         let page = read(args, engine, &path, LIST_NAMES).await?;
         token = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
-        printer.page(page);
+        printer.page(resource, page);
         if token.is_none() {
             return Ok(());
         }

@@ -5,8 +5,12 @@ use std::io::{self, Write as _};
 use clap::{Args, Subcommand};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use strum::IntoStaticStr;
 
-use super::{engine_client::EngineArgs, report};
+use super::{
+    engine_client::EngineArgs,
+    report::{self, TableOutput},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,15 +27,16 @@ Examples:
 pub(crate) struct HandlersArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Output format.
+    /// Output format. JSON is the engine's response.
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: TableOutput,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
 /// Action on a handler.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Subcommand, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 enum Action {
     /// Stops deliveries to a handler until it is resumed or the engine restarts. New events are queued.
     Pause(ActionArgs),
@@ -50,38 +55,22 @@ struct ActionArgs {
     engine: EngineArgs,
 }
 
-/// Output format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    /// One line for each handler.
-    #[default]
-    Table,
-    /// The engine's JSON response.
-    Json,
-}
-
 /// Prints the handlers, or performs the action.
-pub(crate) fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
-    let (verb, target) = match &args.action {
-        None => return show(args),
-        Some(Action::Pause(target)) => ("pause", target),
-        Some(Action::Resume(target)) => ("resume", target),
-        Some(Action::Replay(target)) => ("replay", target),
+pub(crate) async fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
+    let Some(action) = &args.action else {
+        let answer: Value = args.engine.connect()?.get_json("/v1/handlers").await?;
+        match args.output {
+            TableOutput::Json => writeln!(io::stdout(), "{answer:#}")?,
+            TableOutput::Table => io::stdout().write_all(table(&answer).as_bytes())?,
+        }
+        return Ok(());
     };
+    let (Action::Pause(target) | Action::Resume(target) | Action::Replay(target)) = action;
+    let verb: &str = action.into();
     let path = format!("/v1/handlers/{}/{verb}", utf8_percent_encode(&target.name, NON_ALPHANUMERIC));
-    let answer = target.engine.ask(async |engine| engine.post(&path).await)?;
+    let answer = target.engine.connect()?.post(&path).await?;
     let answer: Value = serde_json::from_slice(&answer.body)?;
     report::note(&said(verb, &answer));
-    Ok(())
-}
-
-fn show(args: &HandlersArgs) -> anyhow::Result<()> {
-    let answer: Value = args.engine.ask(async |engine| engine.get_json("/v1/handlers").await)?;
-    let mut out = io::stdout().lock();
-    match args.output {
-        Output::Json => writeln!(out, "{answer:#}")?,
-        Output::Table => out.write_all(table(&answer).as_bytes())?,
-    }
     Ok(())
 }
 
@@ -116,9 +105,7 @@ const COLUMNS: [Column; 11] = [
     ("RETRIED", |row| text(&row["retried"])),
     ("DROPPED", |row| text(&row["dropped"])),
     ("POSITION", |row| text(&row["position"])),
-    ("LAG", |row| {
-        row["oldestUndeliveredAgeSeconds"].as_f64().map_or_else(|| "-".to_owned(), |age| format!("{age:.1}s"))
-    }),
+    ("LAG", |row| seconds(&row["oldestUndeliveredAgeSeconds"])),
     ("LAST ERROR", last_error),
 ];
 
@@ -130,6 +117,10 @@ pub(super) fn last_error(row: &Value) -> String {
 pub(super) fn state(row: &Value) -> String {
     let limited = if row["rateLimited"] == true { " (rate limited)" } else { "" };
     format!("{}{limited}", text(&row["state"]))
+}
+
+pub(super) fn seconds(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}s"))
 }
 
 /// Returns a value as a word, `-` for null.

@@ -5,11 +5,6 @@ mod values;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use crate::{
-    config::{Config, ResourceConfig},
-    discovery::{self, Catalog},
-    object::ResourceType,
-};
 use clap::{Args, ValueEnum};
 
 use super::{
@@ -78,24 +73,24 @@ enum Output {
 /// Parses a name that is valid for any Kubernetes object: a label of RFC 1123.
 fn label(text: &str) -> Result<String, &'static str> {
     let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let is_label = (1..=52).contains(&text.len()) && text.chars().all(is_inner) && !text.starts_with('-');
+    let is_label = text.chars().all(is_inner) && !text.starts_with('-') && !text.ends_with('-');
     // Kubernetes appends up to eleven characters to name the revisions of a stateful set.
-    if is_label && !text.ends_with('-') {
-        Ok(text.to_owned())
-    } else {
-        Err("expected up to 52 lower-case letters, digits and `-`, such as \"deltabus\"")
-    }
+    let name = Some(text).filter(|text| is_label && (1..=52).contains(&text.len())).map(str::to_owned);
+    name.ok_or("expected up to 52 lower-case letters, digits and `-`, such as \"deltabus\"")
 }
 
 /// Prints the objects or the Helm values.
-pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
+pub(crate) async fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let (loaded, files) = args.config.load_for_elsewhere()?;
     report::warnings(&loaded.warnings);
     run::refuse_programs(&loaded, args.allow_exec)?;
     let server = ServerArgs::of(&loaded.config.kube, "")?;
-    let catalog = server.catalog()?;
-    let grants = Grants::of(&loaded.config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &[] });
-    let objects = server.count(&types(&loaded.config, &catalog));
+    let (catalog, selection) = server.select(&loaded.config).await?;
+    let extent = Extent { wildcard: args.wildcard, namespaces: &[] };
+    let grants = Grants::of(&loaded.config, &catalog, &selection, &extent);
+    let entries = &loaded.config.resources;
+    let types = selection.owned.iter().map(|owned| (&owned.resource, entries.get(&owned.entry)));
+    let objects = server.count(&types.collect::<Vec<_>>()).await;
     let values = Values::of(&loaded, files, &server, objects, grants.rules(), args)?;
     let mut remarks = grants.remarks;
     remarks.extend(values.remarks(&args.name, &args.namespace, &loaded.config));
@@ -118,10 +113,4 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the types that a configuration watches, each with the entry that names its namespaces.
-fn types<'a>(config: &'a Config, catalog: &Catalog) -> Vec<(ResourceType, Option<&'a ResourceConfig>)> {
-    let owned = discovery::select(catalog, &config.wanted()).owned.into_iter();
-    owned.map(|owned| (owned.resource, config.resources.get(&owned.entry))).collect()
 }

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     config::{Config, Loaded, Rediscover, ResourceConfig, TypePattern},
-    discovery::{self, Catalog, Pattern, Resolution, Selection, Unmatched, WantedEntry},
+    discovery::{self, Catalog, Pattern, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
 use clap::Args;
@@ -55,12 +55,10 @@ impl FromStr for ServiceAccount {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('/') {
-            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
-            }
-            _ => Err("expected NAMESPACE/NAME"),
-        }
+        let is_valid = |part: &str| !part.is_empty() && !part.contains('/');
+        let parts = text.split_once('/').filter(|(namespace, name)| is_valid(namespace) && is_valid(name));
+        let (namespace, name) = parts.ok_or("expected NAMESPACE/NAME")?;
+        Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 }
 
@@ -90,24 +88,30 @@ pub(super) struct Grants {
 }
 
 /// Prints the roles.
-pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
+pub(crate) async fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
-    let catalog = ServerArgs::of(&config.kube, "")?.catalog()?;
-    let grants = Grants::of(&config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &args.namespaces });
+    let (catalog, selection) = ServerArgs::of(&config.kube, "")?.select(&config).await?;
+    let extent = Extent { wildcard: args.wildcard, namespaces: &args.namespaces };
+    let grants = Grants::of(&config, &catalog, &selection, &extent);
     let yaml = grants.to_yaml(&args.name, args.service_account.as_ref());
-    io::stdout().lock().write_all(yaml.as_bytes())?;
-    Ok(())
+    Ok(io::stdout().lock().write_all(yaml.as_bytes())?)
 }
 
 impl Grants {
     /// Returns the rights that a configuration needs on a server.
-    pub(super) fn of(config: &Config, catalog: &Catalog, extent: &Extent<'_>) -> Self {
-        let wanted = config.wanted();
-        let selection = discovery::select(catalog, &wanted);
-        let mut grants = Self::default();
-        if extent.wildcard {
-            grants.wildcards(config, extent);
+    pub(super) fn of(config: &Config, catalog: &Catalog, selection: &Selection, extent: &Extent<'_>) -> Self {
+        let mut grants = Self { knows_the_cluster: config.state.dir.is_some(), ..Self::default() };
+        // A Role cannot grant the cluster-scoped types of a group.
+        for entry in config.resources.values().filter(|_| extent.wildcard) {
+            for pattern in &entry.patterns {
+                let group = match pattern.pattern() {
+                    Pattern::All => "*",
+                    Pattern::Group(group) => group,
+                    Pattern::Type { .. } => continue,
+                };
+                grants.add_in(extent.places(entry, true), group, "*");
+            }
         }
         for owned in &selection.owned {
             if let Some(entry) = config.resources.get(&owned.entry) {
@@ -115,10 +119,15 @@ impl Grants {
                 grants.add_in(extent.places(entry, *namespaced), group, plural);
             }
         }
-        grants.of_the_engine(config, &wanted, &selection);
-        grants.knows_the_cluster = config.state.dir.is_some();
+        // The engine itself watches CRDs, to notice added and removed types, and namespaces, for their labels.
+        if config.kube.rediscover == Rediscover::CrdWatch && discovery::depends_on_crds(&config.wanted(), selection) {
+            grants.add(None, "apiextensions.k8s.io", "customresourcedefinitions");
+        }
+        if config.resources.values().any(|entry| !entry.namespace_selector.is_empty()) {
+            grants.add(None, "", "namespaces");
+        }
         grants.merge();
-        grants.remark(config, catalog, &selection, extent);
+        grants.remark(config, catalog, selection, extent);
         grants
     }
 
@@ -134,30 +143,6 @@ impl Grants {
         }
         for place in places {
             self.add(place, group, plural);
-        }
-    }
-
-    /// Grants whole groups. A Role cannot grant their cluster-scoped types.
-    fn wildcards(&mut self, config: &Config, extent: &Extent<'_>) {
-        for entry in config.resources.values() {
-            for pattern in &entry.patterns {
-                let group = match pattern.pattern() {
-                    Pattern::All => "*",
-                    Pattern::Group(group) => group,
-                    Pattern::Type { .. } => continue,
-                };
-                self.add_in(extent.places(entry, true), group, "*");
-            }
-        }
-    }
-
-    /// Grants what the engine itself watches: CRDs, to notice added and removed types; namespaces, for their labels.
-    fn of_the_engine(&mut self, config: &Config, wanted: &[WantedEntry], selection: &Selection) {
-        if config.kube.rediscover == Rediscover::CrdWatch && discovery::depends_on_crds(wanted, selection) {
-            self.add(None, "apiextensions.k8s.io", "customresourcedefinitions");
-        }
-        if config.resources.values().any(|entry| !entry.namespace_selector.is_empty()) {
-            self.add(None, "", "namespaces");
         }
     }
 

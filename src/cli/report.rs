@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 
 use crate::config::{ConfigErrors, Finding};
 use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -13,6 +14,26 @@ const PLACE: Style = Style::new().bold();
 pub(crate) const HEADER: Style = Style::new().bold();
 const KEY: Style = AnsiColor::Cyan.on_default();
 const EXCERPT: Style = Style::new().dimmed();
+
+/// Format of an output that is a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableOutput {
+    /// Aligned columns.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+/// Format of an output that is text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextOutput {
+    /// Text for people.
+    #[default]
+    Text,
+    /// JSON.
+    Json,
+}
 
 /// Prints every error and warning of a configuration, and their numbers.
 pub(crate) fn errors(errors: &ConfigErrors) {

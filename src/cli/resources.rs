@@ -4,15 +4,16 @@ use std::io::{self, Write as _};
 
 use crate::{
     config::{Config, Loaded},
-    discovery::{self, Catalog, Conflict, Resolution, Selection, ServedType, Unmatched, identity},
+    discovery::{Catalog, Conflict, Resolution, Selection, ServedType, Unmatched, identity},
     object::ResourceType,
 };
 use anstyle::{AnsiColor, Style};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::{
-    ConfigArgs, report,
+    ConfigArgs,
+    report::{self, TableOutput},
     server::{Rights, ServerArgs},
 };
 
@@ -33,84 +34,64 @@ pub(crate) struct ResourcesArgs {
     all: bool,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Output,
+    output: TableOutput,
 }
 
-/// Output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Aligned columns.
-    Table,
-    /// One JSON document.
-    Json,
-}
-
-/// Line of the table: a type and the entry that watches it.
+/// Line of the table: a type, and the entry and pattern that watch it.
 struct Row<'a> {
-    resource: &'a ResourceType,
-    served: Option<&'a ServedType>,
+    served: &'a ServedType,
     owner: Option<(&'a str, usize)>,
     rights: Rights,
 }
 
 /// Prints the types.
-pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
+pub(crate) async fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
     let server = ServerArgs::of(&config.kube, "")?;
-    let catalog = server.catalog()?;
-    let wanted = config.wanted();
-    let selection = discovery::select(&catalog, &wanted);
-    let mut rows = rows(&catalog, &selection, args.all);
-    let is_watchable = |row: &Row<'_>| row.served.is_none_or(ServedType::is_watchable);
-    let asked: Vec<_> = rows.iter().filter(|row| is_watchable(row)).map(|row| row.asked(&config)).collect();
-    let rights = server.rights(&asked)?;
-    for (row, rights) in rows.iter_mut().filter(|row| is_watchable(row)).zip(rights) {
+    let (catalog, selection) = server.select(&config).await?;
+    let mut rows = rows(&catalog, &selection);
+    let others = rows.iter().filter(|row| row.owner.is_none()).count();
+    rows.retain(|row| args.all || row.owner.is_some());
+    let watchable: Vec<_> = rows.iter_mut().filter(|row| row.served.is_watchable()).collect();
+    let entry = |row: &Row<'_>| row.owner.and_then(|(entry, _)| config.resources.get(entry));
+    let asked: Vec<_> = watchable.iter().map(|row| (&row.served.resource, entry(row))).collect();
+    for (row, rights) in watchable.into_iter().zip(server.rights(&asked).await) {
         row.rights = rights;
     }
     match args.output {
-        Output::Table => {
+        TableOutput::Table => {
             print_table(&config, &rows)?;
-            tell(&config, &catalog, &selection, args.all);
+            tell(&config, &catalog, &selection);
+            if !args.all && others > 0 {
+                let others = report::counted(others, "type");
+                report::note(&format!("no entry matches {others} of the server; --all shows them"));
+            }
         }
-        Output::Json => writeln!(io::stdout(), "{:#}", document(&config, &catalog, &selection, &rows))?,
+        TableOutput::Json => writeln!(io::stdout(), "{:#}", document(&config, &catalog, &selection, &rows))?,
     }
     Ok(())
 }
 
 /// Returns the types in the order of the catalog, each with the entries that own it.
-fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Row<'a>> {
+fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     for served in catalog.types() {
+        let row = |owner| Row { served, owner, rights: Rights::default() };
         let owners = selection.owned.iter().filter(|owned| owned.resource == served.resource);
-        let before = rows.len();
-        rows.extend(owners.map(|owned| Row {
-            resource: &served.resource,
-            served: Some(served),
-            owner: Some((&*owned.entry, owned.pattern)),
-            rights: Rights::default(),
-        }));
+        rows.extend(owners.map(|owned| row(Some((&*owned.entry, owned.pattern)))));
         // another version of an owned type is not listed again
-        let is_owned_otherwise =
-            selection.owned.iter().any(|owned| identity(&owned.resource) == identity(&served.resource));
-        if all && rows.len() == before && served.preferred && !is_owned_otherwise {
-            let resource = &served.resource;
-            rows.push(Row { resource, served: Some(served), owner: None, rights: Rights::default() });
+        let is_owned = selection.owned.iter().any(|owned| identity(&owned.resource) == identity(&served.resource));
+        if served.preferred && !is_owned {
+            rows.push(row(None));
         }
     }
     rows
 }
 
-impl<'a> Row<'a> {
-    fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b crate::config::ResourceConfig>) {
-        (self.resource, self.owner.and_then(|(entry, _)| config.resources.get(entry)))
-    }
-
+impl Row<'_> {
     fn access(&self) -> String {
-        match self.served.filter(|served| !served.is_watchable()) {
-            Some(served) => format!("only {}", served.verbs.join(", ")),
-            None => self.rights.cell(),
-        }
+        if self.served.is_watchable() { self.rights.cell() } else { format!("only {}", self.served.verbs.join(", ")) }
     }
 
     fn style(&self) -> Style {
@@ -123,12 +104,12 @@ impl<'a> Row<'a> {
     }
 
     fn json(&self, config: &Config) -> Value {
-        let ResourceType { group, version, kind, plural, namespaced } = self.resource;
+        let ResourceType { group, version, kind, plural, namespaced } = &self.served.resource;
         let rights = &self.rights;
-        let access = match self.served {
-            Some(served) if !served.is_watchable() => "unwatchable",
-            _ if !rights.refused.is_empty() => "refused",
-            _ if rights.unknown.is_some() => "unknown",
+        let access = match rights {
+            _ if !self.served.is_watchable() => "unwatchable",
+            Rights { refused, .. } if !refused.is_empty() => "refused",
+            Rights { unknown: Some(_), .. } => "unknown",
             _ => "allowed",
         };
         json!({
@@ -151,7 +132,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
         vec![["NAME", "GROUP", "VERSION", "KIND", "SCOPE", "ENTRY", "PATTERN", "ACCESS"].map(str::to_owned)];
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     cells.extend(rows.iter().map(|row| {
-        let ResourceType { group, version, kind, plural, namespaced } = row.resource;
+        let ResourceType { group, version, kind, plural, namespaced } = &row.served.resource;
         let scope = if *namespaced { "Namespaced" } else { "Cluster" };
         let (entry, position) = row.owner.unwrap_or_default();
         let pattern = config.pattern(entry, position);
@@ -161,7 +142,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
 }
 
 /// Prints notes on stderr about anything that the table does not show.
-fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
+fn tell(config: &Config, catalog: &Catalog, selection: &Selection) {
     for Unmatched { entry, pattern: position, resolution } in &selection.unmatched {
         let state = match resolution {
             Resolution::Missing { .. } | Resolution::Empty { .. } => "matches nothing now",
@@ -179,10 +160,6 @@ fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
     }
     for unavailable in catalog.unavailable() {
         report::note(&format!("the types of {unavailable} are unknown: {}", unavailable.error));
-    }
-    let others = rows(catalog, selection, true).iter().filter(|row| row.owner.is_none()).count();
-    if !all && others > 0 {
-        report::note(&format!("no entry matches {} of the server; --all shows them", report::counted(others, "type")));
     }
 }
 

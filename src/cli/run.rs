@@ -9,9 +9,7 @@ use std::{
 use crate::{
     config::{Config, ConfigErrors, EventType, Finding, HandlerConfig, Initial, Loaded, SinkConfig},
     delivery::status::{HandlerState, HandlerView},
-    engine::{
-        Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
-    },
+    engine::{Applied, Engine, EngineBuilder, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles},
     handler::exec::kill_all,
     mutex::lock,
     registry::Registry,
@@ -71,7 +69,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, kube, engine.handle()));
     };
-    let ran = block_on(|| Engine::builder().config(config).allow_exec(args.allow_exec), started);
+    let ran = block_on(Engine::builder().config(config).allow_exec(args.allow_exec), started);
     if let Some(telemetry) = telemetry {
         telemetry.stop(LAST_SPANS);
     }
@@ -90,14 +88,11 @@ fn raise_file_limit() {
 }
 
 /// Starts an engine inside a new actix system and runs it until a signal stops it. Returns its registry.
-pub(crate) fn block_on(
-    builder: impl FnOnce() -> EngineBuilder,
-    started: impl FnOnce(&RunningEngine),
-) -> anyhow::Result<Arc<Registry>> {
+pub(crate) fn block_on(builder: EngineBuilder, started: impl FnOnce(&RunningEngine)) -> anyhow::Result<Arc<Registry>> {
     raise_file_limit();
     System::new().block_on(async {
         let told = StopSignals::new()?; // before others can see that the engine runs
-        let engine = builder().start().await?;
+        let engine = builder.start().await?;
         started(&engine);
         let registry = Arc::clone(engine.registry());
         let outcome = until_told_to_stop(engine, told).await;
@@ -125,11 +120,9 @@ async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
             let loaded = (asked || files.has_changed()).then(|| files.load());
             (files, loaded)
         });
-        let loaded = match looked.await {
-            Ok((kept, loaded)) => {
-                files = kept;
-                loaded
-            }
+        let loaded;
+        (files, loaded) = match looked.await {
+            Ok(looked) => looked,
             Err(error) => return tracing::error!(%error, "changed configuration files are no longer applied"),
         };
         pause = if files.is_settling() { LOOK_AGAIN } else { LOOK_AT_FILES };
@@ -173,17 +166,24 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
     }
 }
 
-/// Reason to stop an engine.
-enum Cause {
-    Asked,
-    Failed(EngineError),
-    NobodyReads,
-}
-
 /// Waits for a reason to stop, stops the engine and logs undelivered events.
 async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> anyhow::Result<()> {
-    let cause = cause_to_stop(&engine, &mut told).await;
-    if !matches!(cause, Cause::NobodyReads) {
+    let (mut failure, mut is_read) = (None, true);
+    loop {
+        tokio::select! {
+            () = told.recv() => break,
+            error = engine.failed() => {
+                failure = Some(error);
+                break;
+            }
+            () = sleep(LOOK_AT_HANDLERS) => {}
+        }
+        if nobody_reads(&engine.handlers()) {
+            is_read = false;
+            break;
+        }
+    }
+    if is_read {
         tracing::info!("stopping: accepted events are delivered first; a second signal stops at once");
     }
     let again = async {
@@ -200,27 +200,13 @@ async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> any
             anyhow::bail!("stopped by a second signal before all events were delivered");
         }
     };
-    match cause {
-        Cause::Failed(failure) => Err(failure.into()),
-        Cause::NobodyReads => Ok(()),
-        Cause::Asked => {
-            tell_undelivered(&report, is_kept);
-            Ok(())
-        }
+    if let Some(failure) = failure {
+        return Err(failure.into());
     }
-}
-
-async fn cause_to_stop(engine: &RunningEngine, told: &mut StopSignals) -> Cause {
-    loop {
-        tokio::select! {
-            () = told.recv() => return Cause::Asked,
-            failure = engine.failed() => return Cause::Failed(failure),
-            () = sleep(LOOK_AT_HANDLERS) => {}
-        }
-        if nobody_reads(&engine.handlers()) {
-            return Cause::NobodyReads;
-        }
+    if is_read {
+        tell_undelivered(&report, is_kept);
     }
+    Ok(())
 }
 
 /// Signals that stop the process. Signals after the call of `new` are not lost.

@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    config::{Kube, ResourceConfig},
-    discovery::{self, Catalog, DiscoveryError, TypeAccess},
+    config::{Config, Kube, ResourceConfig},
+    discovery::{self, Catalog, DiscoveryError, Selection, TypeAccess},
     list_watch::kube::{Client, ClusterAccess},
     object::ResourceType,
 };
 use anyhow::Context as _;
 
-use tokio::runtime::Runtime;
+/// A type, and the entry that names its namespaces.
+pub(crate) type Watched<'a> = (&'a ResourceType, Option<&'a ResourceConfig>);
 
 /// API server of a configuration.
 pub(crate) struct ServerArgs {
-    access: ClusterAccess,
-    runtime: Runtime,
+    pub(crate) access: ClusterAccess,
+    pub(crate) client: Client,
     /// Advice that follows an error, or an empty text.
     hint: &'static str,
 }
@@ -25,77 +26,36 @@ impl ServerArgs {
     pub(crate) fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
         let access =
             ClusterAccess::load(&kube.access()).with_context(|| format!("cannot reach the API server{hint}"))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { access, runtime, hint })
-    }
-
-    /// Returns the name of the cluster in the kubeconfig.
-    pub(crate) fn cluster_name(&self) -> Option<&str> {
-        self.access.cluster_name()
-    }
-
-    /// Returns the port of the server.
-    pub(crate) fn port(&self) -> Option<u16> {
-        self.access.server_url().parse::<http::Uri>().ok()?.port_u16()
-    }
-
-    /// Runs a request on the runtime; fails if no client can be created. Blocks.
-    fn ask<T>(&self, ask: impl AsyncFnOnce(Client) -> T) -> anyhow::Result<T> {
-        self.runtime.block_on(async { Ok(ask(self.access.client()?).await) })
+        let client = access.client();
+        let client = client.with_context(|| format!("cannot reach the API server {}{hint}", access.server_url()))?;
+        Ok(Self { access, client, hint })
     }
 
     /// Counts the objects of types, in the namespaces that their entries name. Types that cannot be listed count as 0.
-    /// Blocks.
-    pub(crate) fn count(&self, types: &[(ResourceType, Option<&ResourceConfig>)]) -> u64 {
-        let scopes = types
-            .iter()
-            .flat_map(|(resource, entry)| scopes(resource, *entry).into_iter().map(|scope| (resource.clone(), scope)));
-        let scopes: Vec<_> = scopes.collect();
-        let counts = self.ask(async |client| discovery::count_each(&client, &scopes).await);
-        counts.into_iter().flatten().flatten().sum()
+    pub(crate) async fn count(&self, types: &[Watched<'_>]) -> u64 {
+        discovery::count_each(&self.client, &in_scopes(types)).await.into_iter().flatten().sum()
     }
 
-    /// Discovers the served types. Blocks.
-    pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
-        let catalog = self.ask(async |client| discovery::discover(&client).await);
-        let catalog = catalog.and_then(|catalog| Ok(catalog?));
-        catalog.with_context(|| format!("cannot reach the API server {}{}", self.access.server_url(), self.hint))
-    }
-
-    /// Lists the names of the namespaces; returns `None` if this user may not list them. Blocks.
-    pub(crate) fn namespaces(&self) -> anyhow::Result<Option<Vec<String>>> {
-        Ok(self.ask(async |client| discovery::namespaces(&client).await)??)
-    }
-
-    /// Returns the server's reason if a type does not support the `fields` of an entry. A list that fails for another reason
-    /// counts as supported. Blocks.
-    pub(crate) fn refuses_fields(
-        &self,
-        resource: &ResourceType,
-        entry: &ResourceConfig,
-    ) -> anyhow::Result<Option<String>> {
-        let names = entry.namespaces.names().unwrap_or_default();
-        let namespace = names.first().copied();
-        self.ask(async |client| discovery::refused_fields(&client, resource, namespace, &entry.fields).await)
+    /// Discovers the served types, and selects those of a configuration.
+    pub(crate) async fn select(&self, config: &Config) -> anyhow::Result<(Catalog, Selection)> {
+        let unreachable = || format!("cannot reach the API server {}{}", self.access.server_url(), self.hint);
+        let catalog = discovery::discover(&self.client).await.with_context(unreachable)?;
+        let selection = discovery::select(&catalog, &config.wanted());
+        Ok((catalog, selection))
     }
 
     /// Returns this user's rights on each type, in the namespaces that its entry names. For a type without an entry, asks
-    /// about all namespaces. Blocks.
-    pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&ResourceConfig>)]) -> anyhow::Result<Vec<Rights>> {
-        let mut asked = Vec::new();
-        let mut of_type = Vec::new();
-        for (index, (resource, entry)) in types.iter().enumerate() {
-            for scope in scopes(resource, *entry) {
-                asked.push(((*resource).clone(), scope));
-                of_type.push(index);
+    /// about all namespaces.
+    pub(crate) async fn rights(&self, types: &[Watched<'_>]) -> Vec<Rights> {
+        let mut answers = discovery::allowed_each(&self.client, &in_scopes(types)).await.into_iter();
+        let rights = |&(resource, entry): &Watched<'_>| {
+            let mut rights = Rights::default();
+            for (namespace, answer) in scopes(resource, entry).into_iter().zip(&mut answers) {
+                rights.add(namespace.as_deref(), answer);
             }
-        }
-        let answers = self.ask(async |client| discovery::allowed_each(&client, &asked).await)?;
-        let mut rights = vec![Rights::default(); types.len()];
-        for (((_, namespace), answer), index) in asked.into_iter().zip(answers).zip(of_type) {
-            rights[index].add(namespace.as_deref(), answer);
-        }
-        Ok(rights)
+            rights
+        };
+        types.iter().map(rights).collect()
     }
 }
 
@@ -103,6 +63,15 @@ impl ServerArgs {
 fn scopes(resource: &ResourceType, entry: Option<&ResourceConfig>) -> Vec<Option<String>> {
     let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
     names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect())
+}
+
+/// Returns each type with each namespace in which it is listed.
+fn in_scopes(types: &[Watched<'_>]) -> Vec<(ResourceType, Option<String>)> {
+    let mut all = Vec::new();
+    for &(resource, entry) in types {
+        all.extend(scopes(resource, entry).into_iter().map(|namespace| (resource.clone(), namespace)));
+    }
+    all
 }
 
 /// Rights of a user on a type.

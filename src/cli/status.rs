@@ -7,15 +7,15 @@ use std::{
 
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     engine_client::EngineArgs,
-    handlers::{last_error, state, text},
-    report::{self, HEADER},
+    handlers::{last_error, seconds, state, text},
+    report::{self, HEADER, TableOutput},
 };
 
 /// Lag at which a unit or handler counts as late.
@@ -49,45 +49,38 @@ Exit codes: 0 all is well; 1 something is late or failing, or there is no engine
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
-    /// Output format.
+    /// Output format. A table shows problems first; JSON has the content of `/v1/resources` and `/v1/handlers`.
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: TableOutput,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-/// Output format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// One screen, with problems first.
-    #[default]
-    Table,
-    /// One JSON document, with the content of `/v1/resources` and `/v1/handlers`.
-    Json,
-}
-
 /// Prints the status; fails if something is late or failing.
-pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    let status = args.engine.ask(async |engine| {
-        let resources = engine.get_json("/v1/resources").await?;
-        let handlers = engine.get_json("/v1/handlers").await?;
-        let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
-        let metrics = engine.get("/metrics", "text/plain").await?;
-        Ok(Status {
-            url: engine.url.clone(),
-            process: Process::of(&String::from_utf8_lossy(&metrics.body), Timestamp::now()),
-            undiscovered: String::from_utf8_lossy(&readiness.body)
-                .lines()
-                .find_map(|line| line.strip_prefix("[-]discovery failed: "))
-                .map(str::to_owned),
-            resources,
-            handlers,
-        })
-    })?;
-    let problems = status.problems();
+pub(crate) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    let engine = args.engine.connect()?;
+    let mut resources: Value = engine.get_json("/v1/resources").await?;
+    let mut handlers: Value = engine.get_json("/v1/handlers").await?;
+    let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
+    let metrics = engine.get("/metrics", "text/plain").await?;
+    let (version, uptime, resident_bytes) = figures(&String::from_utf8_lossy(&metrics.body), Timestamp::now());
+    let mut status = json!({
+        "engine": engine.url,
+        "version": version,
+        "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
+        "residentBytes": resident_bytes,
+        "server": resources["server"].take(),
+        "healthy": true,
+        "problems": [],
+        "resources": resources["resources"].take(),
+        "handlers": handlers["handlers"].take(),
+        "journal": handlers["journal"].take(),
+    });
+    let problems = problems(&status, &String::from_utf8_lossy(&readiness.body));
+    (status["healthy"], status["problems"]) = (problems.is_empty().into(), json!(problems));
     match args.output {
-        Output::Table => status.print(&problems)?,
-        Output::Json => writeln!(io::stdout(), "{:#}", status.document(&problems))?,
+        TableOutput::Table => print(&status, &problems)?,
+        TableOutput::Json => writeln!(io::stdout(), "{status:#}")?,
     }
     if !problems.is_empty() {
         bail!("late or failing: {}", problems.iter().map(Problem::to_string).collect::<Vec<_>>().join(", "));
@@ -95,40 +88,20 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Responses of an engine.
-struct Status {
-    url: String,
-    process: Process,
-    /// Reason why the types of the API server are unknown.
-    undiscovered: Option<String>,
-    resources: Value,
-    handlers: Value,
-}
-
-/// Figures of the engine's process; `None` if the engine does not report them.
-#[derive(Debug, Default, PartialEq)]
-struct Process {
-    version: Option<String>,
-    uptime: Option<Duration>,
-    resident_bytes: Option<f64>,
-}
-
-impl Process {
-    /// Reads the figures from the metrics.
-    fn of(metrics: &str, now: Timestamp) -> Self {
-        let value = |name: &str| -> Option<f64> {
-            let mut samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            samples.next()?.trim().parse().ok()
-        };
-        let build = metrics.lines().find_map(|line| line.strip_prefix("deltabus_build_info{"));
-        let version = build.and_then(|labels| labels.split_once("version=\"")?.1.split_once('"'));
-        let uptime = value("process_start_time_seconds").map(|started| now.as_duration().as_secs_f64() - started);
-        Self {
-            version: version.map(|(version, _)| version.to_owned()),
-            uptime: uptime.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
-            resident_bytes: value("process_resident_memory_bytes"),
-        }
-    }
+/// Reads version, uptime and resident bytes of the engine's process from its metrics; `None` if they are not reported.
+fn figures(metrics: &str, now: Timestamp) -> (Option<String>, Option<Duration>, Option<f64>) {
+    let value = |name: &str| -> Option<f64> {
+        let mut samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        samples.next()?.trim().parse().ok()
+    };
+    let build = metrics.lines().find_map(|line| line.strip_prefix("deltabus_build_info{"));
+    let version = build.and_then(|labels| labels.split_once("version=\"")?.1.split_once('"'));
+    let uptime = value("process_start_time_seconds").map(|started| now.as_duration().as_secs_f64() - started);
+    (
+        version.map(|(version, _)| version.to_owned()),
+        uptime.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
+        value("process_resident_memory_bytes"),
+    )
 }
 
 /// Part of the engine that is late or fails.
@@ -141,88 +114,65 @@ struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.name.as_str() {
-            "" => f.write_str(self.kind),
-            name => write!(f, "{} {name}", self.kind),
-        }
+        f.write_str(format!("{} {}", self.kind, self.name).trim_end())
     }
 }
 
-impl Status {
-    fn units(&self) -> &[Value] {
-        self.resources["resources"].as_array().map_or(&[], Vec::as_slice)
-    }
+fn rows(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
+}
 
-    fn handlers(&self) -> &[Value] {
-        self.handlers["handlers"].as_array().map_or(&[], Vec::as_slice)
+/// Returns what is late or fails; `readiness` is the answer of `/readyz?verbose`.
+fn problems(status: &Value, readiness: &str) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |kind, name, why| problems.push(Problem { kind, name, why });
+    let units = rows(&status["resources"]);
+    if let Some(why) = readiness.lines().find_map(|line| line.strip_prefix("[-]discovery failed: ")) {
+        let error = units.iter().find_map(|row| row["lastError"].as_str());
+        let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+        add("discovery", String::new(), format!("{why}{error}"));
     }
+    let journal = &status["journal"];
+    if journal["writable"] == false {
+        add("state", String::new(), format!("cannot be written: {}", text(&journal["lastError"])));
+    }
+    for (row, why) in units.iter().filter_map(|row| Some((row, late_unit(row)?))) {
+        add("resource", format!("{} ({})", text(&row["name"]), place(row)), why);
+    }
+    for (row, why) in rows(&status["handlers"]).iter().filter_map(|row| Some((row, late_handler(row)?))) {
+        add("handler", text(&row["name"]), why);
+    }
+    problems
+}
 
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let mut add = |kind, name, why| problems.push(Problem { kind, name, why });
-        if let Some(why) = &self.undiscovered {
-            let error = self.units().iter().find_map(|row| row["lastError"].as_str());
-            let error = error.map(|error| format!(": {error}")).unwrap_or_default();
-            add("discovery", String::new(), format!("{why}{error}"));
-        }
-        let journal = &self.handlers["journal"];
-        if journal["writable"] == false {
-            add("state", String::new(), format!("cannot be written: {}", text(&journal["lastError"])));
-        }
-        for (row, why) in self.units().iter().filter_map(|row| Some((row, late_unit(row)?))) {
-            add("resource", format!("{} ({})", text(&row["name"]), place(row)), why);
-        }
-        for (row, why) in self.handlers().iter().filter_map(|row| Some((row, late_handler(row)?))) {
-            add("handler", text(&row["name"]), why);
-        }
-        problems
+fn print(status: &Value, problems: &[Problem]) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{HEADER}{}{HEADER:#}", title(status))?;
+    writeln!(out, "{}", summary(status))?;
+    for problem in problems.iter().filter(|problem| problem.name.is_empty()) {
+        writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", problem.why)?;
     }
+    drop(out);
+    print_table(UNITS, rows(&status["resources"]), late_unit)?;
+    print_table(HANDLERS, rows(&status["handlers"]), late_handler)
+}
 
-    fn print(&self, problems: &[Problem]) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
-        writeln!(out, "{HEADER}{}{HEADER:#}", self.title())?;
-        writeln!(out, "{}", self.summary())?;
-        for problem in problems.iter().filter(|problem| problem.name.is_empty()) {
-            writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", problem.why)?;
-        }
-        drop(out);
-        print_table(UNITS, self.units(), late_unit)?;
-        print_table(HANDLERS, self.handlers(), late_handler)
-    }
+fn title(status: &Value) -> String {
+    let version = status["version"].as_str().map_or_else(String::new, |version| format!(" {version}"));
+    let uptime =
+        duration(&status["uptimeSeconds"]).map_or_else(String::new, |uptime| format!(", up {}", rough(uptime)));
+    let memory = status["residentBytes"].as_f64();
+    let memory = memory.map_or_else(String::new, |bytes| format!(", {:.0} MiB", bytes / f64::from(1 << 20)));
+    format!("deltabus{version} at {}{uptime}{memory}", text(&status["engine"]))
+}
 
-    fn title(&self) -> String {
-        let Process { version, uptime, resident_bytes } = &self.process;
-        let version = version.as_ref().map_or_else(String::new, |version| format!(" {version}"));
-        let up = uptime.map_or_else(String::new, |uptime| format!(", up {}", rough(uptime)));
-        let memory =
-            resident_bytes.map_or_else(String::new, |bytes| format!(", {:.0} MiB", bytes / f64::from(1 << 20)));
-        format!("deltabus{version} at {}{up}{memory}", self.url)
-    }
-
-    fn summary(&self) -> String {
-        let count = |is: fn(&Value) -> bool| self.units().iter().filter(|row| is(row)).count();
-        let (synced, waiting) = (count(|row| row["synced"] == true), count(|row| row["state"] == "waiting"));
-        let objects: u64 = self.units().iter().filter_map(|row| row["objects"].as_u64()).sum();
-        let waits = if waiting > 0 { format!(", {waiting} not served") } else { String::new() };
-        let server = text(&self.resources["server"]);
-        format!("{synced} of {} synced{waits}, {objects} objects of {server}", self.units().len())
-    }
-
-    fn document(&self, problems: &[Problem]) -> Value {
-        let Process { version, uptime, resident_bytes } = &self.process;
-        json!({
-            "engine": self.url,
-            "version": version,
-            "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
-            "residentBytes": resident_bytes,
-            "server": self.resources["server"],
-            "healthy": problems.is_empty(),
-            "problems": problems,
-            "resources": self.resources["resources"],
-            "handlers": self.handlers["handlers"],
-            "journal": self.handlers["journal"],
-        })
-    }
+fn summary(status: &Value) -> String {
+    let units = rows(&status["resources"]);
+    let count = |is: fn(&Value) -> bool| units.iter().filter(|row| is(row)).count();
+    let (synced, waiting) = (count(|row| row["synced"] == true), count(|row| row["state"] == "waiting"));
+    let objects: u64 = units.iter().filter_map(|row| row["objects"].as_u64()).sum();
+    let waits = if waiting > 0 { format!(", {waiting} not served") } else { String::new() };
+    format!("{synced} of {} synced{waits}, {objects} objects of {}", units.len(), text(&status["server"]))
 }
 
 /// Returns the type of a unit, with its namespace if it has one.
@@ -261,12 +211,11 @@ fn late_handler(row: &Value) -> Option<String> {
 
 /// Returns a lag in words if it is too long.
 fn late(lag: &Value) -> Option<String> {
-    let lag = Duration::try_from_secs_f64(lag.as_f64()?).ok()?;
-    (lag >= LATE).then(|| rough(lag))
+    duration(lag).filter(|lag| *lag >= LATE).map(rough)
 }
 
-fn seconds(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}s"))
+fn duration(seconds: &Value) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds.as_f64()?).ok()
 }
 
 /// Formats a duration with its two largest units.
@@ -375,14 +324,9 @@ mod tests {
     fn process_figures_come_from_metrics() {
         let metrics = "# TYPE deltabus_build info\ndeltabus_build_info{version=\"1.2.3\",commit=\"c\"} 1\n\
              process_start_time_seconds 1700000000.5\nprocess_resident_memory_bytes 1.5e+08\n";
-        let process = Process::of(metrics, "2023-11-14T22:14:30.5Z".parse().unwrap());
-        let expected = Process {
-            version: Some("1.2.3".to_owned()),
-            uptime: Some(Duration::from_secs(70)),
-            resident_bytes: Some(150e6),
-        };
-        assert_eq!(process, expected);
-        assert_eq!(Process::of("", Timestamp::now()), Process::default());
+        let figures_then = figures(metrics, "2023-11-14T22:14:30.5Z".parse().unwrap());
+        assert_eq!(figures_then, (Some("1.2.3".to_owned()), Some(Duration::from_secs(70)), Some(150e6)));
+        assert_eq!(figures("", Timestamp::now()), (None, None, None));
     }
 
     #[test]

@@ -59,26 +59,16 @@ impl Write for Recent {
     }
 }
 
-/// Content of the screen other than the types.
-pub(crate) struct Surroundings {
-    /// Newest events.
-    pub(crate) recent: Recent,
-    /// News of the cluster.
-    pub(crate) news: News,
-    /// Lines below the table. The most important line is last, because a low screen shows only that one.
-    pub(crate) footer: Vec<String>,
-}
-
-/// Draws frames until the screen is cleared.
-pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
+/// Draws frames until the screen is cleared: the newest events, the news of the cluster, and the lines of the footer.
+pub(crate) async fn draw(registry: Arc<Registry>, recent: Recent, news: News, footer: Vec<String>) {
     let drawing = terminal::drawing();
     let (mut history, mut size) = (History::default(), terminal::size());
     let started = Instant::now();
-    let mut synced = None;
+    let mut frame = Frame { footer, colours: colours(), ..Frame::default() };
     let mut next = started;
     loop {
-        if synced.is_none() && registry.unready().is_empty() {
-            synced = Some(started.elapsed());
+        if frame.synced.is_none() && registry.unready().is_empty() {
+            frame.synced = Some(started.elapsed());
             next = Instant::now();
         }
         if Instant::now() >= next {
@@ -89,16 +79,10 @@ pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
                 wipe();
                 size = now;
             }
-            let frame = Frame {
-                synced,
-                news: surroundings.news.latest(),
-                events: surroundings.recent.newest(),
-                footer: &surroundings.footer,
-                colours: colours(),
-            };
+            (frame.news, frame.events) = (news.latest(), recent.newest());
             drawing.set_message(frame.text(&history.rows(), size));
         }
-        let pause = if synced.is_none() { LOOK } else { next.saturating_duration_since(Instant::now()) };
+        let pause = if frame.synced.is_none() { LOOK } else { next.saturating_duration_since(Instant::now()) };
         sleep(pause).await;
     }
 }
@@ -165,17 +149,19 @@ impl Row<'_> {
 }
 
 /// Content of a frame other than the types.
-struct Frame<'a> {
+#[derive(Default)]
+struct Frame {
     /// Time until everything was synced.
     synced: Option<Duration>,
     /// News; like `events`, the newest line is last.
     news: Vec<String>,
     events: Vec<String>,
-    footer: &'a [String],
+    /// Lines below the table. The most important line is last, because a low screen shows only that one.
+    footer: Vec<String>,
     colours: bool,
 }
 
-impl Frame<'_> {
+impl Frame {
     /// Renders the frame within this number of columns and lines.
     fn text(&self, rows: &[Row<'_>], (columns, lines): (usize, usize)) -> String {
         let style = |style: Style| if self.colours { style } else { Style::new() };
@@ -191,11 +177,8 @@ impl Frame<'_> {
         let events = self.events.len().min(EVENTS_MAX).min(room.saturating_sub(wanted + 1));
         let room = room.saturating_sub(if events > 0 { events + 1 } else { 0 });
         for (at, news) in self.news.iter().rev().take(news).enumerate() {
-            let newest = style(AnsiColor::Cyan.on_default());
-            frame.push(paint(
-                if at == 0 { newest } else { dim },
-                &format!("{} {news}", if at == 0 { '>' } else { ' ' }),
-            ));
+            let (style, sign) = if at == 0 { (style(AnsiColor::Cyan.on_default()), '>') } else { (dim, ' ') };
+            frame.push(paint(style, &format!("{sign} {news}")));
         }
         frame.push(String::new());
         frame.push(paint(bold, &cells(columns, ["RESOURCE", "STATE", "OBJECTS", "KIB", "EVENTS", "PER S"])));
@@ -204,7 +187,7 @@ impl Frame<'_> {
             frame.push(paint(style(colour_of(row.view.state)), &row_text(columns, row)));
         }
         if shown < rows.len() {
-            frame.push(paint(dim, &rest(&rows[shown..])));
+            frame.push(paint(dim, &format!("and {} more types", rows.len() - shown)));
         }
         if events > 0 {
             frame.push(String::new());
@@ -233,15 +216,6 @@ fn row_text(columns: usize, row: &Row<'_>) -> String {
     let [objects, kib, events] =
         [row.view.objects, row.view.bytes / 1024, events(row.view)].map(|number| number.to_string());
     cells(columns, [&row.name(), row.view.state.as_ref(), &objects, &kib, &events, &format!("{:.1}", row.rate)])
-}
-
-/// Summarizes the rows for which there is no room.
-fn rest(rows: &[Row<'_>]) -> String {
-    let waiting = rows.iter().filter(|row| row.is_waiting()).count();
-    let objects: u64 = rows.iter().map(|row| row.view.objects).sum();
-    let rate: f64 = rows.iter().map(|row| row.rate).sum();
-    let wait = if waiting == 0 { String::new() } else { format!("; {waiting} wait for their type") };
-    format!("and {} more types, {objects} objects, {rate:.1} events/s{wait}", rows.len() - waiting)
 }
 
 /// Aligns a row; the first column gets the spare width of a wide terminal.
@@ -273,10 +247,10 @@ mod tests {
         view
     }
 
-    fn frame(footer: &[String], colours: bool) -> Frame<'_> {
+    fn frame(footer: &[String], colours: bool) -> Frame {
         let news = ["first", "second", "third", "fourth"].map(str::to_owned).to_vec();
         let events = vec!["12:00:00 ~ shop-1/pod/web-0-abc  v4711".to_owned(); 9];
-        Frame { synced: Some(Duration::from_millis(210)), news, events, footer, colours }
+        Frame { synced: Some(Duration::from_millis(210)), news, events, footer: footer.to_vec(), colours }
     }
 
     fn history(types: usize) -> History {

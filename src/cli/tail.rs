@@ -14,10 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    config::Config,
-    discovery::{self, Catalog, Pattern},
-};
+use crate::discovery::{self, Catalog, Pattern};
 use actix::System;
 use clap::Args;
 use tokio::{runtime, time::sleep};
@@ -114,18 +111,15 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     System::new().block_on(async {
         let mut told = StopSignals::new()?; // before others can see that it runs
         let can_watch = !args.engine.is_named() && (config.is_some() || args.kube.is_given());
-        let engine = args.engine.client(config.as_ref());
-        match engine {
+        let address = config.as_ref().and_then(|config| config.http.listen);
+        match args.engine.client(config.as_ref()) {
             Ok(engine) => {
-                let followed = tokio::select! {
-                    followed = follow(&engine, args, &mut sink) => followed?,
-                    () = told.recv() => true,
+                let absent = tokio::select! {
+                    absent = follow(&engine, args, &mut sink) => absent?,
+                    () = told.recv() => None,
                 };
-                if followed {
-                    return Ok(());
-                }
+                let Some(error) = absent else { return Ok(()) };
                 if !can_watch {
-                    let error = engine.absent();
                     return Err(if args.engine.is_named() && config.is_some() {
                         anyhow::anyhow!("{error}; or omit --engine: -c FILE alone watches without a running engine")
                     } else if args.engine.is_named() {
@@ -137,9 +131,8 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
                     });
                 }
             }
-            // An engine inside needs no HTTP server.
-            Err(error) if !can_watch || listens(config.as_ref()) => return Err(error),
-            Err(_) => {}
+            Err(_) if can_watch && address.is_none_or(|address| address.port() == 0) => {} // no HTTP server is needed
+            Err(error) => return Err(error),
         }
         let config = inside::configuration(config, &args.kube, &args.types)?;
         inside::follow(config, &args.types, &args.query(&[]), &mut sink, &mut told).await
@@ -161,10 +154,10 @@ fn end_in_any_case() -> io::Result<()> {
     thread::Builder::new().name("stop".to_owned()).spawn(wait).map(drop)
 }
 
-/// Shows the stream of a running engine; returns false if none runs.
-async fn follow(engine: &EngineClient, args: &TailArgs, sink: &mut Sink) -> anyhow::Result<bool> {
-    if !engine.is_there().await? {
-        return Ok(false);
+/// Shows the stream of a running engine. Returns an error with advice if none runs.
+async fn follow(engine: &EngineClient, args: &TailArgs, sink: &mut Sink) -> anyhow::Result<Option<anyhow::Error>> {
+    if let Some(absent) = engine.absent().await? {
+        return Ok(Some(absent));
     }
     let needs_catalog = !args.types.is_empty() || args.when.is_some() || sink.explainer.is_some();
     let catalog = if needs_catalog { discovery::discover(&engine.access.client()?).await? } else { Catalog::default() };
@@ -173,10 +166,10 @@ async fn follow(engine: &EngineClient, args: &TailArgs, sink: &mut Sink) -> anyh
         fields::warn(engine, &catalog, &types, when).await;
     }
     if let Some(explainer) = &mut sink.explainer {
-        explainer.set_catalog(catalog);
+        explainer.catalog = catalog;
     }
     let path = format!("/v1/events?{}", args.query(&types));
-    remote::follow(engine, &path, sink).await.map(|()| true)
+    remote::follow(engine, &path, sink).await.map(|()| None)
 }
 
 impl TailArgs {
@@ -194,11 +187,6 @@ impl TailArgs {
         }
         query.finish()
     }
-}
-
-/// Returns true if an engine with this configuration listens at a known address.
-fn listens(config: Option<&Config>) -> bool {
-    config.and_then(|config| config.http.listen).is_some_and(|address| address.port() != 0)
 }
 
 /// Returns a type as the engine spells it. Any other text may be the name of an entry, which the engine knows.

@@ -5,7 +5,7 @@ mod print;
 
 use std::{
     collections::BTreeMap,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     path::PathBuf,
 };
 
@@ -18,7 +18,10 @@ use crate::{
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{BadUsage, FileArgs, report};
+use super::{
+    BadUsage, FileArgs,
+    report::{self, TextOutput},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,19 +65,9 @@ pub(crate) struct TestArgs {
     /// Objects after the change.
     #[arg(long, value_name = "FILE")]
     new: Option<PathBuf>,
-    /// Output format.
+    /// Output format. JSON is one object for each test, or for each object and handler.
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
-}
-
-/// Output format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    /// Text for people.
-    #[default]
-    Text,
-    /// One JSON object for each test, or for each object and handler.
-    Json,
+    output: TextOutput,
 }
 
 /// Objects of one test, before and after the change.
@@ -96,11 +89,11 @@ fn try_files(args: &TestArgs, dry_run: &DryRun) -> anyhow::Result<()> {
     let read = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), file::read).map_err(BadUsage::of);
     let tried = run(dry_run, [read(&args.old)?, read(&args.new)?]).map_err(BadUsage::of)?;
     tell_guesses([&tried]);
-    let text = match args.output {
-        Output::Text => print::objects(&tried, io::stdout().is_terminal()),
-        Output::Json => print::objects_json(&tried),
-    };
-    Ok(write(&text)?)
+    let mut out = anstream::stdout().lock();
+    Ok(match args.output {
+        TextOutput::Text => print::objects(&mut out, &tried, io::stdout().is_terminal()),
+        TextOutput::Json => print::objects_json(&mut out, &tried),
+    }?)
 }
 
 fn try_tests(args: &TestArgs, loaded: &Loaded, dry_run: &DryRun) -> anyhow::Result<()> {
@@ -117,13 +110,13 @@ fn try_tests(args: &TestArgs, loaded: &Loaded, dry_run: &DryRun) -> anyhow::Resu
     if !errors.is_empty() {
         return Err(ConfigErrors::new(errors, Vec::new()).into());
     }
-    let failed = tried.iter().filter(|(test, report)| !print::is_met(test, report)).count();
+    let failed = tried.iter().filter(|(test, report)| !print::unmet(test, report).is_empty()).count();
     tell_guesses(tried.iter().map(|(_, report)| report));
-    let text = match args.output {
-        Output::Text => print::tests(&tried),
-        Output::Json => print::tests_json(&tried),
-    };
-    write(&text)?;
+    let mut out = anstream::stdout().lock();
+    match args.output {
+        TextOutput::Text => print::tests(&mut out, &tried, failed),
+        TextOutput::Json => print::tests_json(&mut out, &tried),
+    }?;
     if failed > 0 {
         anyhow::bail!("{failed} of {} failed", report::counted(tried.len(), "test"));
     }
@@ -177,10 +170,4 @@ fn tell_guesses<'a>(reports: impl IntoIterator<Item = &'a DryReport>) {
             printable(&name)
         ));
     }
-}
-
-fn write(text: &str) -> io::Result<()> {
-    let mut stdout = anstream::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
 }

@@ -6,15 +6,17 @@ use std::{
 };
 
 use crate::{
-    config::{self, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
-    discovery::{self, Catalog, Conflict, Owned, Resolution, Selection, Unmatched},
+    config::{self, ConfigErrors, Finding, Loaded, OnMissing, TypePattern, ValueOrigin},
+    discovery::{self, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::{
-    ConfigArgs, Reported, report, run,
+    ConfigArgs, Reported,
+    report::{self, TextOutput},
+    run,
     server::{Rights, ServerArgs},
 };
 
@@ -44,24 +46,15 @@ pub(crate) struct ValidateArgs {
     /// Accepts handlers of type `exec`, for a configuration of `deltabus run --allow-exec`.
     #[arg(long)]
     pub(crate) allow_exec: bool,
-    /// Output format.
+    /// Output format. Text has findings on stderr, one per line, and the types of each `match` on stdout. JSON is one document
+    /// on stdout: `valid`, the numbers of `errors`, `warnings` and `notes`, and `findings` with `level`, `key`, `file`,
+    /// `line`, `column`, `variable`, `message` and `excerpt`, which may be `null`.
     #[arg(short, long, value_enum, default_value_t)]
-    pub(crate) output: ValidateOutput,
-}
-
-/// Output format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ValidateOutput {
-    /// Findings on stderr, one per line; the types of each `match` on stdout.
-    #[default]
-    Text,
-    /// One JSON document on stdout: `valid`, the numbers of `errors`, `warnings` and `notes`, and `findings` with `level`,
-    /// `key`, `file`, `line`, `column`, `variable`, `message` and `excerpt`, which may be `null`.
-    Json,
+    pub(crate) output: TextOutput,
 }
 
 /// Checks a configuration.
-pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
+pub(crate) async fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     let mut verdict = Verdict::default();
     let (mut valid, mut asked) = (String::new(), Ok(()));
     let loaded =
@@ -71,12 +64,14 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
             verdict.errors = found_here(args, &loaded);
             verdict.warnings.clone_from(&loaded.warnings);
             if verdict.errors.is_empty() && !args.offline {
-                asked = ask_the_server(&loaded, &mut verdict);
+                asked = ask_the_server(&loaded, &mut verdict).await;
             }
-            if asked.is_ok() && args.output == ValidateOutput::Text {
+            if asked.is_ok() && args.output == TextOutput::Text {
                 verdict.print_types(&loaded)?;
             }
-            valid = counts(&loaded);
+            let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
+            let resources = report::counted(loaded.config.resources.len(), "resource");
+            valid = format!("{resources}, {}", report::counted(handlers, "handler"));
         }
         Err(ConfigErrors { errors, more, warnings }) => {
             (verdict.errors, verdict.more, verdict.warnings) = (errors, more, warnings);
@@ -88,8 +83,8 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     }
     let is_valid = verdict.errors.is_empty();
     match args.output {
-        ValidateOutput::Json => verdict.print_json(asked.is_ok())?,
-        ValidateOutput::Text => verdict.tell(asked.is_ok().then_some(&valid)),
+        TextOutput::Json => verdict.print_json(asked.is_ok())?,
+        TextOutput::Text => verdict.tell(asked.is_ok().then_some(&valid)),
     }
     asked?;
     if is_valid { Ok(()) } else { Err(Reported.into()) }
@@ -118,12 +113,6 @@ fn state_problem(dir: &Path) -> Option<String> {
     })
 }
 
-fn counts(loaded: &Loaded) -> String {
-    let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
-    let resources = report::counted(loaded.config.resources.len(), "resource");
-    format!("{resources}, {}", report::counted(handlers, "handler"))
-}
-
 /// Returns the missing files of `[[tests]]`.
 fn missing_files(loaded: &Loaded) -> Vec<Finding> {
     let mut missing = Vec::new();
@@ -138,18 +127,22 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
     missing
 }
 
-fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
+async fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
     let server = ServerArgs::of(&loaded.config.kube, " (use --offline to skip the checks that need it)")?;
-    verdict.judge(loaded, &server.catalog()?);
-    let types: Vec<_> =
-        verdict.claims.iter().map(|claim| (&claim.owned.resource, entry(loaded, &claim.owned.entry))).collect();
-    let rights = server.rights(&types)?;
-    for (claim, rights) in verdict.claims.iter_mut().zip(rights) {
-        claim.rights = rights;
+    let (_, selection) = server.select(&loaded.config).await?;
+    let entries = &loaded.config.resources;
+    let types: Vec<_> = selection.owned.iter().map(|owned| (&owned.resource, entries.get(&owned.entry))).collect();
+    verdict.claims = selection.owned.iter().cloned().zip(server.rights(&types).await).collect();
+    for Unmatched { entry, pattern, resolution } in &selection.unmatched {
+        verdict.unmatched(loaded, entry, *pattern, resolution);
     }
+    verdict.overlaps(loaded, &selection);
+    verdict.excludes(loaded, &selection);
+    verdict.namespaces_of_nothing(loaded);
+    verdict.left_to_others(loaded, &selection);
     verdict.refusals(loaded);
-    verdict.unsupported_fields(loaded, &server)?;
-    verdict.absent_namespaces(loaded, &server);
+    verdict.unsupported_fields(loaded, &server).await;
+    verdict.absent_namespaces(loaded, &server).await;
     Ok(())
 }
 
@@ -161,23 +154,8 @@ struct Verdict {
     more: usize,
     warnings: Vec<Finding>,
     notes: Vec<Finding>,
-    claims: Vec<Claim>,
-}
-
-/// Type that an entry watches.
-struct Claim {
-    owned: Owned,
-    rights: Rights,
-}
-
-impl Claim {
-    fn is_of(&self, entry: &str, pattern: usize) -> bool {
-        self.owned.entry == entry && self.owned.pattern == pattern
-    }
-}
-
-fn entry<'a>(loaded: &'a Loaded, name: &str) -> Option<&'a ResourceConfig> {
-    loaded.config.resources.get(name)
+    /// Each type that an entry watches.
+    claims: Vec<(Owned, Rights)>,
 }
 
 fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Finding {
@@ -185,23 +163,9 @@ fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Fin
 }
 
 impl Verdict {
-    /// Compares every pattern with the types that are served.
-    fn judge(&mut self, loaded: &Loaded, catalog: &Catalog) {
-        let selection = discovery::select(catalog, &loaded.config.wanted());
-        let claim = |owned: &Owned| Claim { owned: owned.clone(), rights: Rights::default() };
-        self.claims = selection.owned.iter().map(claim).collect();
-        for Unmatched { entry, pattern, resolution } in &selection.unmatched {
-            self.unmatched(loaded, entry, *pattern, resolution);
-        }
-        self.overlaps(loaded, &selection);
-        self.excludes(loaded, &selection);
-        self.namespaces_of_nothing(loaded);
-        self.left_to_others(loaded, &selection);
-    }
-
     fn unmatched(&mut self, loaded: &Loaded, name: &str, pattern: usize, resolution: &Resolution) {
         let (text, why) = (loaded.config.pattern(name, pattern), resolution.why_not());
-        let on_missing = entry(loaded, name).map(|entry| entry.options.on_missing);
+        let on_missing = loaded.config.resources.get(name).map(|entry| entry.options.on_missing);
         let (findings, message) = match (resolution, on_missing) {
             (Resolution::Missing { .. }, Some(OnMissing::Wait)) | (Resolution::Empty { .. }, _) => {
                 (&mut self.notes, format!("the engine will wait for \"{text}\": {why}"))
@@ -223,12 +187,10 @@ impl Verdict {
             let message = format!("\"{pattern}\" and \"{other}\" both select {resource}: remove one of them");
             self.warnings.push(finding(loaded, &second.entry, second.pattern, message));
         }
-        for (at, Conflict { first, second, .. }) in selection.conflicts.iter().enumerate() {
-            let is_same = |other: &&Conflict| other.first == *first && other.second == *second;
-            if selection.conflicts[..at].iter().any(|other| is_same(&other)) {
-                continue;
-            }
-            let types: Vec<_> = selection.conflicts.iter().filter(is_same).map(|other| &other.resource).collect();
+        let is_same = |one: &Conflict, other: &Conflict| (&one.first, &one.second) == (&other.first, &other.second);
+        for same in groups(&selection.conflicts, is_same) {
+            let Conflict { first, second, .. } = same[0];
+            let types: Vec<_> = same.iter().map(|conflict| &conflict.resource).collect();
             let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
             let message = format!(
                 "\"{pattern}\" selects {}, like \"{other}\" in [resources.{}]: a type belongs to one entry, or to several \
@@ -242,7 +204,7 @@ impl Verdict {
 
     fn excludes(&mut self, loaded: &Loaded, selection: &Selection) {
         for place in &selection.unused_excludes {
-            let text = entry(loaded, &place.entry).and_then(|entry| entry.exclude.get(place.pattern));
+            let text = loaded.config.resources.get(&place.entry).and_then(|entry| entry.exclude.get(place.pattern));
             let message = format!(
                 "\"{}\" excludes nothing: `match` selects no such type now",
                 text.map_or("", TypePattern::as_str)
@@ -255,8 +217,7 @@ impl Verdict {
     /// Reports `namespaces` of entries with types that have none.
     fn namespaces_of_nothing(&mut self, loaded: &Loaded) {
         for (name, resource) in &loaded.config.resources {
-            let types = self.claims.iter().filter(|claim| claim.owned.entry == *name);
-            let types = types.map(|claim| &claim.owned.resource);
+            let types = self.claims.iter().filter(|(owned, _)| owned.entry == *name).map(|(owned, _)| &owned.resource);
             let (within, without): (Vec<_>, Vec<_>) = types.partition(|resource| resource.namespaced);
             if without.is_empty() {
                 continue;
@@ -278,14 +239,14 @@ impl Verdict {
 
     /// Reports patterns of namespaces that match no existing namespace. The server does not report this: a missing namespace
     /// has no objects.
-    fn absent_namespaces(&mut self, loaded: &Loaded, server: &ServerArgs) {
+    async fn absent_namespaces(&mut self, loaded: &Loaded, server: &ServerArgs) {
         let mut narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all()).peekable();
         let Some(&(first, _)) = narrowed.peek() else { return };
-        let there = match server.namespaces() {
+        let there = match discovery::namespaces(&server.client).await {
             Ok(Some(there)) => there,
             Ok(None) => return,
             Err(error) => {
-                let message = format!("cannot check which namespaces exist: {error:#}");
+                let message = format!("cannot check which namespaces exist: {error}");
                 self.notes.push(loaded.finding(&["resources", first, "namespaces"], message));
                 return;
             }
@@ -312,7 +273,7 @@ impl Verdict {
         for (name, entry) in &loaded.config.resources {
             for (position, pattern) in entry.patterns.iter().enumerate() {
                 let is_here = |entry: &str, pattern: usize| (entry, pattern) == (name, position);
-                let has_types = self.claims.iter().any(|claim| claim.is_of(name, position));
+                let has_types = self.claims.iter().any(|(owned, _)| is_here(&owned.entry, owned.pattern));
                 let told = selection.unmatched.iter().any(|unmatched| is_here(&unmatched.entry, unmatched.pattern))
                     || selection.conflicts.iter().any(|c| is_here(&c.second.entry, c.second.pattern));
                 if pattern.pattern().is_wildcard() && !has_types && !told {
@@ -326,20 +287,18 @@ impl Verdict {
 
     /// Reports missing rights, once for each pattern and set of missing rights.
     fn refusals(&mut self, loaded: &Loaded) {
-        let is_same = |one: &Claim, other: &Claim| {
-            let [one_rights, other_rights] =
-                [one, other].map(|claim| (claim.rights.verbs(), claim.rights.namespaces()));
-            one.is_of(&other.owned.entry, other.owned.pattern) && one_rights == other_rights
+        let is_same = |(one, one_rights): &(Owned, Rights), (other, other_rights): &(Owned, Rights)| {
+            let [one_refused, other_refused] = [one_rights, other_rights].map(|it| (it.verbs(), it.namespaces()));
+            (&one.entry, one.pattern, one_refused) == (&other.entry, other.pattern, other_refused)
         };
-        for (at, claim) in self.claims.iter().enumerate().filter(|(_, claim)| !claim.rights.refused.is_empty()) {
-            if self.claims[..at].iter().any(|earlier| is_same(earlier, claim)) {
-                continue;
+        for same in groups(&self.claims, is_same) {
+            let (owned, rights) = same[0];
+            if !rights.refused.is_empty() {
+                let message = refusal(&same.iter().map(|(owned, _)| &owned.resource).collect::<Vec<_>>(), rights);
+                self.warnings.push(finding(loaded, &owned.entry, owned.pattern, message));
             }
-            let same = self.claims.iter().filter(|other| is_same(other, claim));
-            let message = refusal(&same.map(|other| &other.owned.resource).collect::<Vec<_>>(), &claim.rights);
-            self.warnings.push(finding(loaded, &claim.owned.entry, claim.owned.pattern, message));
         }
-        let unknown = self.claims.iter().find_map(|claim| Some((&claim.owned, claim.rights.unknown.as_ref()?)));
+        let unknown = self.claims.iter().find_map(|(owned, rights)| Some((owned, rights.unknown.as_ref()?)));
         if let Some((owned, why)) = unknown {
             let message = format!("cannot check the rights to list and watch types: {why}");
             self.notes.push(finding(loaded, &owned.entry, owned.pattern, message));
@@ -347,17 +306,19 @@ impl Verdict {
     }
 
     /// Reports the selectors that types of an entry do not support.
-    fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) -> anyhow::Result<()> {
+    async fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) {
         for (name, entry) in &loaded.config.resources {
             // Every type supports these two, and a wildcard may select hundreds of types.
             let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
             if keys.map(str::trim).all(|key| matches!(key, "" | "metadata.name" | "metadata.namespace")) {
                 continue;
             }
+            let namespace = entry.namespaces.names().and_then(|names| names.first().copied());
             let mut refusing: Vec<&ResourceType> = Vec::new();
             let mut said = String::new();
-            for Claim { owned, .. } in self.claims.iter().filter(|claim| claim.owned.entry == *name) {
-                if let Some(problem) = server.refuses_fields(&owned.resource, entry)? {
+            for (owned, _) in self.claims.iter().filter(|(owned, _)| owned.entry == *name) {
+                let refused = discovery::refused_fields(&server.client, &owned.resource, namespace, &entry.fields);
+                if let Some(problem) = refused.await {
                     refusing.push(&owned.resource);
                     said = problem;
                 }
@@ -367,7 +328,6 @@ impl Verdict {
                 self.errors.push(loaded.finding(&["resources", name, "fields"], message));
             }
         }
-        Ok(())
     }
 
     /// Prints all findings to stderr, and their numbers; `valid` summarizes a valid configuration.
@@ -405,10 +365,11 @@ impl Verdict {
         let mut rows = vec![["ENTRY", "MATCH", "TYPE", "API VERSION", "KIND", "ACCESS", "AT"].map(str::to_owned)];
         for (name, entry) in &loaded.config.resources {
             for (position, pattern) in entry.patterns.iter().enumerate() {
-                let claims: Vec<&Claim> = self.claims.iter().filter(|claim| claim.is_of(name, position)).collect();
+                let is_of = |(owned, _): &&(Owned, Rights)| (&owned.entry, owned.pattern) == (name, position);
+                let claims: Vec<_> = self.claims.iter().filter(is_of).collect();
                 let [resource, version, kind, access] = match claims[..] {
                     [] => continue,
-                    [Claim { owned: Owned { resource, .. }, rights }] if !pattern.pattern().is_wildcard() => {
+                    [(Owned { resource, .. }, rights)] if !pattern.pattern().is_wildcard() => {
                         [resource.qualified_name(), resource.api_version(), resource.kind.clone(), rights.cell()]
                     }
                     _ => {
@@ -425,6 +386,18 @@ impl Verdict {
         }
         io::stdout().lock().write_all(report::table(&rows).as_bytes())
     }
+}
+
+/// Groups equal items, in the order of the first item of each group.
+fn groups<T>(items: &[T], is_same: impl Fn(&T, &T) -> bool) -> Vec<Vec<&T>> {
+    let mut groups: Vec<Vec<&T>> = Vec::new();
+    for item in items {
+        match groups.iter_mut().find(|group| is_same(group[0], item)) {
+            Some(group) => group.push(item),
+            None => groups.push(vec![item]),
+        }
+    }
+    groups
 }
 
 fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
@@ -448,8 +421,8 @@ fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
 }
 
 /// Summarizes the rights on the types of a wildcard: `list, watch`, or `no watch: 2 types`.
-fn access_of_many(types: &[&Claim]) -> String {
-    let mut cells: Vec<_> = types.iter().map(|claim| claim.rights.cell()).collect();
+fn access_of_many(types: &[&(Owned, Rights)]) -> String {
+    let mut cells: Vec<_> = types.iter().map(|(_, rights)| rights.cell()).collect();
     cells.sort();
     let groups: Vec<_> = cells.chunk_by(|a, b| a == b).collect();
     if let [group] = groups[..] {

@@ -14,7 +14,7 @@ use crate::{
     text::parse_duration,
 };
 use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ use self::{
 use super::{
     KubeArgs,
     engine_client::{EngineArgs, is_loopback},
-    report,
+    report::{self, TableOutput},
 };
 
 /// Units that are verified at the same time.
@@ -67,17 +67,7 @@ pub(crate) struct VerifyArgs {
     wait: Duration,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
-}
-
-/// Output format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// One line for each type, and one for each difference.
-    #[default]
-    Table,
-    /// One JSON document.
-    Json,
+    output: TableOutput,
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -85,67 +75,63 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Verifies all types, prints the verdicts, and fails unless all are equal.
-pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
+pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
     let is_named = config.is_some() || args.kube.is_given();
     let mut kube = config.as_ref().map(|config| config.kube.clone()).unwrap_or_default();
     args.kube.apply(&mut kube);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (url, server, verdicts) = runtime.block_on(async {
-        let engine = args.engine.client(config.as_ref())?;
-        let url = engine.url.clone();
-        let Resources { server, resources: units } = engine.get_json("/v1/resources").await?;
-        let is_open_here = |server: &&str| server.starts_with("http://") && is_loopback(server) && is_loopback(&url);
-        let access = match server.as_deref().filter(is_open_here).filter(|_| !is_named) {
-            Some(server) => ClusterAccess::without_credentials(server, "engine"),
-            None => ClusterAccess::load(&kube.access()),
-        };
-        let access = access.context("cannot reach the API server")?;
-        let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
-        let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());
-        for unit in &waiting {
-            report::note(&format!("[resources.{}] waits for {}: not verified", unit.name, unit.resource().plural));
-        }
-        let verdicts = stream::iter(watched).map(async |unit| {
-            let verdict = unit.verify(&parties).await;
-            (unit, verdict)
-        });
-        anyhow::Ok((url, access.server_url(), verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await))
-    })?;
+    let engine = args.engine.client(config.as_ref())?;
+    let url = engine.url.clone();
+    let Resources { server, resources: units } = engine.get_json("/v1/resources").await?;
+    let is_open_here = |server: &&str| server.starts_with("http://") && is_loopback(server) && is_loopback(&url);
+    let access = match server.as_deref().filter(is_open_here).filter(|_| !is_named) {
+        Some(server) => ClusterAccess::without_credentials(server, "engine"),
+        None => ClusterAccess::load(&kube.access()),
+    };
+    let access = access.context("cannot reach the API server")?;
+    let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
+    let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());
+    for unit in &waiting {
+        report::note(&format!("[resources.{}] waits for {}: not verified", unit.name, unit.resource().plural));
+    }
+    let verdicts = stream::iter(watched).map(async |unit| {
+        let verdict = unit.verify(&parties).await;
+        (unit, verdict)
+    });
+    let verdicts = verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await;
     match args.output {
-        Output::Table => print_table(&verdicts)?,
-        Output::Json => writeln!(io::stdout(), "{:#}", document(&url, &server, &verdicts))?,
+        TableOutput::Table => print_table(&verdicts)?,
+        TableOutput::Json => writeln!(io::stdout(), "{:#}", document(&url, &access.server_url(), &verdicts))?,
     }
     conclude(&verdicts)
 }
 
+/// Returns a verdict in one word.
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Ok((_, outcome)) if outcome.different == 0 => "equal",
+        Ok(_) => "different",
+        Err(_) => "unproven",
+    }
+}
+
 /// Summarizes all verdicts.
 fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
-    if verdicts.is_empty() {
-        bail!("nothing was verified: the engine watches no type yet");
-    }
     // By name: a type in several namespaces counts once.
-    let (mut all, mut different, mut unproven) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let mut objects = 0;
-    for (unit, verdict) in verdicts {
-        let name = unit.resource().qualified_name();
-        match verdict {
-            Ok((_, outcome)) => {
-                objects += outcome.objects;
-                different.extend((outcome.different > 0).then(|| name.clone()));
-            }
-            Err(_) => drop(unproven.insert(name.clone())),
-        }
-        all.insert(name);
+    let types = |is_meant: fn(&'static str) -> bool| {
+        let meant = verdicts.iter().filter(|(_, verdict)| is_meant(word(verdict)));
+        let names: BTreeSet<_> = meant.map(|(unit, _)| unit.resource().qualified_name()).collect();
+        (!names.is_empty()).then(|| report::counted(names.len(), "type"))
+    };
+    let Some(all) = types(|_| true) else { bail!("nothing was verified: the engine watches no type yet") };
+    if let Some(different) = types(|word| word == "different") {
+        bail!("the cache differs from the server in {different}");
     }
-    let types = |names: &BTreeSet<String>| report::counted(names.len(), "type");
-    if !different.is_empty() {
-        bail!("the cache differs from the server in {}", types(&different));
+    if let Some(unproven) = types(|word| word == "unproven") {
+        bail!("could not verify {unproven}");
     }
-    if !unproven.is_empty() {
-        bail!("could not verify {}", types(&unproven));
-    }
-    report::note(&format!("the cache equals the server: {}, {objects} objects", types(&all)));
+    let objects: usize = verdicts.iter().flat_map(|(_, verdict)| verdict).map(|(_, outcome)| outcome.objects).sum();
+    report::note(&format!("the cache equals the server: {all}, {objects} objects"));
     Ok(())
 }
 
@@ -182,8 +168,8 @@ fn sentence(different: &Different) -> String {
         Some(state) => format!("version {} of uid {}", state.resource_version, state.uid),
         None => "nothing".to_owned(),
     };
-    let word: &str = different.kind.into();
-    format!("{word}: the cache has {}, the server has {}", state(&different.cache), state(&different.server))
+    let Different { kind, cache, server, .. } = different;
+    format!("{kind}: the cache has {}, the server has {}", state(cache), state(server))
 }
 
 fn document(engine: &str, server: &str, verdicts: &[(Unit, Verdict)]) -> Value {
@@ -194,30 +180,21 @@ fn document(engine: &str, server: &str, verdicts: &[(Unit, Verdict)]) -> Value {
             "apiVersion": unit.resource().api_version(),
             "namespace": unit.namespace,
             "unit": unit.id,
+            "verdict": word(verdict),
         });
         match verdict {
             Ok((version, outcome)) => {
-                document["verdict"] = if outcome.different == 0 { "equal" } else { "different" }.into();
                 document["resourceVersion"] = version.as_str().into();
                 document["objects"] = outcome.objects.into();
                 document["different"] = outcome.different.into();
                 document["differences"] = json!(outcome.named);
             }
-            Err(why) => {
-                document["verdict"] = "unproven".into();
-                document["reason"] = format!("{why:#}").into();
-            }
+            Err(why) => document["reason"] = format!("{why:#}").into(),
         }
         document
     };
+    let has = |wanted: &&str| verdicts.iter().any(|(_, verdict)| word(verdict) == *wanted);
+    let verdict = ["different", "unproven", "equal"].into_iter().find(has).unwrap_or("unproven");
     let units: Vec<Value> = verdicts.iter().map(unit).collect();
-    let has = |verdict: &str| units.iter().any(|unit| unit["verdict"] == verdict);
-    let verdict = if has("different") {
-        "different"
-    } else if has("unproven") || units.is_empty() {
-        "unproven"
-    } else {
-        "equal"
-    };
     json!({"engine": engine, "server": server, "verdict": verdict, "units": units})
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, OnceLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use opentelemetry::{
@@ -22,7 +22,10 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     trace::{SdkTracer, SdkTracerProvider, SpanData},
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
 
 use super::{SpanUnit, TraceContext};
 use crate::{failures::Failures, mutex::lock};
@@ -61,7 +64,8 @@ pub(super) fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, S
     let exporter = Arc::new(exporter.build().map_err(|error| error.to_string())?);
     drop(entered);
     let endpoint = endpoint.to_owned();
-    let logged = Logged { exporter, runtime: Arc::clone(&runtime), endpoint, failures: Mutex::default(), epoch: now() };
+    let logged =
+        Logged { exporter, runtime: Arc::clone(&runtime), endpoint, failures: Mutex::default(), epoch: Instant::now() };
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let cluster = cluster.map(|cluster| KeyValue::new("k8s.cluster.name", cluster.to_owned()));
     let from_environment = Resource::builder().build();
@@ -280,11 +284,6 @@ impl From<TraceContext> for SpanContext {
         let (trace_id, span_id) = (TraceId::from_bytes(trace_id), SpanId::from_bytes(span_id));
         Self::new(trace_id, span_id, flags, true, TraceState::NONE)
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the shell's clock")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::{
     env,
     io::{self, BufRead as _, Write as _},
+    path::PathBuf,
     process::{self, Stdio},
     thread,
     time::Duration,
@@ -13,18 +14,21 @@ use crate::{
     bench::{
         Probe, ProbeError,
         orders::{EngineAnswer, EngineOptions, EngineOrder},
+        report::grouped,
     },
     config::{Log, LogLevel},
 };
 use anyhow::{Context as _, bail};
+use indicatif::ProgressBar;
 use serde::{Serialize, de::DeserializeOwned};
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::mpsc,
 };
 
-use super::measuring::Progress;
+use super::BenchArgs;
 use crate::cli::terminal;
 
 /// Capacity of the queue of orders.
@@ -33,25 +37,43 @@ const ORDERS: usize = 16;
 const READ: Duration = Duration::from_secs(1);
 
 /// Child process with an engine. Dropping this kills the process; it also ends when this process ends.
-pub(super) struct EngineProcess<'a> {
+pub(super) struct EngineProcess {
     answers: Lines<BufReader<ChildStdout>>,
     orders: ChildStdin,
     child: Child,
-    progress: &'a Progress,
+    progress: ProgressBar,
+    /// State directory, which is removed after the child has ended.
+    _state: Option<TempDir>,
 }
 
-impl<'a> EngineProcess<'a> {
-    /// Starts an engine. Ctrl-c on the terminal reaches only this process.
-    pub(super) fn start(options: &EngineOptions, progress: &'a Progress) -> anyhow::Result<Self> {
+impl EngineProcess {
+    /// Starts an engine that watches a type of a server. Ctrl-c on the terminal reaches only this process.
+    pub(super) fn start(
+        args: &BenchArgs,
+        server: String,
+        resource: String,
+        indexes: Vec<String>,
+        progress: &ProgressBar,
+    ) -> anyhow::Result<Self> {
+        let state_in = |place: PathBuf| {
+            let made = tempfile::Builder::new().prefix("deltabus-bench-").tempdir_in(&place);
+            made.with_context(|| format!("failed to create a directory in {} (--state)", place.display()))
+        };
+        let place = args.state.clone().map(|place| place.unwrap_or_else(env::temp_dir));
+        let dir = place.map(state_in).transpose()?;
+        let (compression, keep_all) = (args.compression.clone(), args.keep_all);
+        let state = dir.as_ref().map(|dir| dir.path().join("state"));
+        let options = EngineOptions { server, resource, compression, keep_all, indexes, state };
         let program = env::current_exe().context("failed to find this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["bench", "--engine", &serde_json::to_string(options)?]);
+        command.args(["bench", "--engine", &serde_json::to_string(&options)?]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).process_group(0);
         let mut child = command.spawn().context("failed to start the engine process")?;
         let (Some(answers), Some(orders)) = (child.stdout.take(), child.stdin.take()) else {
             bail!("the engine process has no pipes");
         };
-        Ok(Self { answers: BufReader::new(answers).lines(), orders, child, progress })
+        let (answers, progress) = (BufReader::new(answers).lines(), progress.clone());
+        Ok(Self { answers, orders, child, progress, _state: dir })
     }
 
     /// Sends an order and waits for its first result.
@@ -63,14 +85,19 @@ impl<'a> EngineProcess<'a> {
 
     /// Waits for the next result, and shows the progress until then.
     pub(super) async fn result<T: DeserializeOwned>(&mut self, phase: &str) -> anyhow::Result<T> {
-        self.progress.say(phase);
+        self.progress.set_message(phase.to_owned());
         loop {
             let Some(line) = self.answers.next_line().await? else {
                 bail!("the engine process has ended: {}", self.child.wait().await?);
             };
             let answer = serde_json::from_str::<EngineAnswer>(&line);
             match answer.with_context(|| format!("unexpected answer of the engine process: {line:?}"))? {
-                EngineAnswer::Progress { done, wrong } => self.progress.count(phase, done, wrong.as_deref()),
+                EngineAnswer::Progress { done, wrong } => {
+                    // Items that all arrive at the end are not counted before that.
+                    let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
+                    let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));
+                    self.progress.set_message(format!("{phase}{count}{wrong}"));
+                }
                 EngineAnswer::Failed(error) => bail!(error),
                 EngineAnswer::Done(result) => return Ok(serde_json::from_value(result)?),
             }

@@ -1,20 +1,19 @@
 //! Sequence of the measurements.
 
-use std::{env, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use crate::{
     bench::{
         Generator, ReplayServer, Shape,
         figures::{Latency, Run, per_second},
         measure::monotonic,
-        orders::{EngineOptions, EngineOrder, EventsCost},
-        report::{Measured, grouped},
+        orders::{EngineOrder, EventsCost},
+        report::Measured,
     },
     list_watch::kube::{ClusterAccess, raw::RawClient},
 };
 use anyhow::{Context as _, bail};
-use indicatif::{ProgressBar, ProgressStyle};
-use tempfile::TempDir;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::{BenchArgs, engine_process::EngineProcess};
 use crate::cli::terminal::{SCREEN, colours};
@@ -29,12 +28,17 @@ const FLOOD_BEGINS: Duration = Duration::from_millis(200);
 
 /// Runs the requested measurements.
 pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
-    let progress = Progress::new();
+    let progress = progress();
+    let begin = |what: &str, run: u32| {
+        let prefix = if args.runs > 1 { format!("{what}, run {run} of {}", args.runs) } else { what.to_owned() };
+        progress.set_prefix(prefix);
+        progress.set_message("starting");
+    };
     let mut measured = Vec::new();
     if let Some(server) = &args.server {
         let mut runs = Vec::new();
         for run in 1..=args.runs {
-            progress.begin(&args.resource, run, args.runs);
+            begin(&args.resource, run);
             runs.push(watch_as_it_is(args, server, &progress).await?);
         }
         return Ok(vec![Measured { name: args.resource.clone(), title: format!("of {server}"), runs }]);
@@ -42,7 +46,7 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
     for shape in args.shapes() {
         let mut of = Measured { name: shape.to_string(), title: shape.title().to_owned(), runs: Vec::new() };
         for run in 1..=args.runs {
-            progress.begin(shape.as_ref(), run, args.runs);
+            begin(shape.as_ref(), run);
             of.runs.push(replay(args, shape, &progress).await.with_context(|| format!("failed to measure {shape}"))?);
         }
         measured.push(of);
@@ -51,16 +55,14 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
 }
 
 /// Runs one measurement against our own server.
-async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::Result<Run> {
+async fn replay(args: &BenchArgs, shape: Shape, progress: &ProgressBar) -> anyhow::Result<Run> {
     let (objects, changes) = (shape.scaled(args.pods), shape.scaled(args.events));
     let server = ReplayServer::start(Generator::new(shape, objects, args.seed))?;
     let generator = server.generator();
     let flow_began = monotonic();
     server.flow(args.flow);
     let indexes = if args.index { shape.indexes().map(str::to_owned).to_vec() } else { Vec::new() };
-    let state = state_dir(args.state.as_ref())?;
-    let resource = shape.resource().qualified_name();
-    let mut engine = EngineProcess::start(&options(args, server.url(), resource, indexes, state.as_ref()), progress)?;
+    let mut engine = EngineProcess::start(args, server.url(), shape.resource().qualified_name(), indexes, progress)?;
 
     let synced = engine.result("sync").await?;
     let meanwhile = server.hold();
@@ -95,11 +97,9 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
 }
 
 /// Runs one measurement against an existing server.
-async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> anyhow::Result<Run> {
+async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &ProgressBar) -> anyhow::Result<Run> {
     check_reach(server).await?;
-    let state = state_dir(args.state.as_ref())?;
-    let options = options(args, server.to_owned(), args.resource.clone(), Vec::new(), state.as_ref());
-    let mut engine = EngineProcess::start(&options, progress)?;
+    let mut engine = EngineProcess::start(args, server.to_owned(), args.resource.clone(), Vec::new(), progress)?;
     let synced = engine.result("sync").await?;
     let follow = EngineOrder::Follow(u64::try_from(args.within.as_millis())?);
     let events = engine.ask(&follow, "live events").await?;
@@ -119,66 +119,13 @@ async fn check_reach(server: &str) -> anyhow::Result<()> {
     }
 }
 
-fn options(
-    args: &BenchArgs,
-    server: String,
-    resource: String,
-    indexes: Vec<String>,
-    state: Option<&TempDir>,
-) -> EngineOptions {
-    EngineOptions {
-        server,
-        resource,
-        compression: args.compression.clone(),
-        keep_all: args.keep_all,
-        indexes,
-        state: state.map(|dir| dir.path().join("state")),
-    }
-}
-
-/// Creates a directory, in DIR or in the system's temporary directory; dropping it removes the directory.
-fn state_dir(asked: Option<&Option<PathBuf>>) -> anyhow::Result<Option<TempDir>> {
-    let Some(place) = asked else { return Ok(None) };
-    let place = place.clone().unwrap_or_else(env::temp_dir);
-    let made = tempfile::Builder::new().prefix("deltabus-bench-").tempdir_in(&place);
-    made.map(Some).with_context(|| format!("failed to create a directory in {} (--state)", place.display()))
-}
-
-/// Progress line on the terminal.
-pub(super) struct Progress {
-    bar: ProgressBar,
-}
-
-impl Progress {
-    fn new() -> Self {
-        let spinner = if colours() { "{spinner:.cyan}" } else { "{spinner}" };
-        let template = format!("{spinner} {{elapsed}} {{prefix}}: {{wide_msg}}");
-        let style = ProgressStyle::with_template(&template).expect("the template is right");
-        let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style));
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Self { bar }
-    }
-
-    fn begin(&self, what: &str, run: u32, runs: u32) {
-        let prefix = if runs > 1 { format!("{what}, run {run} of {runs}") } else { what.to_owned() };
-        self.bar.set_prefix(prefix);
-        self.say("starting");
-    }
-
-    pub(super) fn say(&self, phase: &str) {
-        self.bar.set_message(phase.to_owned());
-    }
-
-    /// Shows the progress of a phase. Items that all arrive at the end are not counted before that.
-    pub(super) fn count(&self, phase: &str, done: u64, wrong: Option<&str>) {
-        let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
-        let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));
-        self.bar.set_message(format!("{phase}{count}{wrong}"));
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
+/// Adds a progress line on the terminal, which is erased when its last clone is dropped.
+fn progress() -> ProgressBar {
+    let spinner = if colours() { "{spinner:.cyan}" } else { "{spinner}" };
+    let template = format!("{spinner} {{elapsed}} {{prefix}}: {{wide_msg}}");
+    let style = ProgressStyle::with_template(&template).expect("the template is right");
+    let line = ProgressBar::new_spinner().with_style(style).with_finish(ProgressFinish::AndClear);
+    let line = SCREEN.add(line);
+    line.enable_steady_tick(Duration::from_millis(200));
+    line
 }

@@ -57,20 +57,17 @@ impl Template {
 
     /// Fills the template with an object, or with a List.
     pub(super) fn fill(&self, value: &Value) -> String {
-        let mut out = String::new();
-        fill(&self.0, value, &mut out);
-        out
+        fill(&self.0, value)
     }
 }
 
-fn fill(parts: &[Part], value: &Value, out: &mut String) {
-    for part in parts {
-        match part {
-            Part::Text(text) => out.push_str(text),
-            Part::Path(path) => out.push_str(&path.find(value).into_iter().map(text).collect::<Vec<_>>().join(" ")),
-            Part::Range(path, body) => path.find(value).into_iter().for_each(|value| fill(body, value, out)),
-        }
-    }
+fn fill(parts: &[Part], value: &Value) -> String {
+    let filled = |part: &Part| match part {
+        Part::Text(text) => text.clone(),
+        Part::Path(path) => path.find(value).into_iter().map(text).collect::<Vec<_>>().join(" "),
+        Part::Range(path, body) => path.find(value).into_iter().map(|value| fill(body, value)).collect(),
+    };
+    parts.iter().map(filled).collect()
 }
 
 /// Returns text unchanged, and any other value as JSON.

@@ -6,7 +6,7 @@ use crate::object::ResourceType;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::{GetArgs, Output, json_path::JsonPath, sort::sort_by};
+use super::{GetArgs, Output, Target, json_path::JsonPath, sort::sort_by};
 use crate::cli::{
     report::{self, HEADER},
     yaml,
@@ -18,41 +18,31 @@ const GAP: &str = "   ";
 /// Collects the objects of one or several types, page by page, and prints them.
 pub(super) struct ListPrinter<'a> {
     args: &'a GetArgs,
-    /// Set when tables name the type of each object.
-    several_types: bool,
-    /// Set when a document is the object itself, not a List.
-    is_one_object: bool,
-    resource: Option<&'a ResourceType>,
-    tables: Vec<TablePrinter>,
+    targets: &'a [Target],
+    tables: Vec<TablePrinter<'a>>,
     /// Objects, in formats without tables.
     items: Vec<(&'a ResourceType, Value)>,
 }
 
 impl<'a> ListPrinter<'a> {
-    pub(super) fn new(args: &'a GetArgs, several_types: bool, is_one_object: bool) -> Self {
-        Self { args, several_types, is_one_object, resource: None, tables: Vec::new(), items: Vec::new() }
+    pub(super) fn new(args: &'a GetArgs, targets: &'a [Target]) -> Self {
+        Self { args, targets, tables: Vec::new(), items: Vec::new() }
     }
 
-    /// Sets the type of the following pages.
+    /// Prepares for the pages of a type.
     pub(super) fn begin(&mut self, resource: &'a ResourceType) {
-        self.resource = Some(resource);
         if self.args.output.is_table() {
-            self.tables.push(TablePrinter {
-                is_wide: matches!(self.args.output, Output::Wide),
-                with_namespace: self.args.all_namespaces && resource.namespaced,
-                with_labels: self.args.show_labels,
-                with_objects: self.args.sort_by.is_some(),
-                prefix: if self.several_types { kind(resource) + "/" } else { String::new() },
-                ..TablePrinter::default()
-            });
+            let prefix = if self.targets.len() > 1 { kind(resource) + "/" } else { String::new() };
+            let (header, rows) = (Vec::new(), Vec::new());
+            self.tables.push(TablePrinter { args: self.args, resource, prefix, header, rows });
         }
     }
 
     /// Adds a page: a Table, or a List of objects.
-    pub(super) fn page(&mut self, mut page: Value) {
+    pub(super) fn page(&mut self, resource: &'a ResourceType, mut page: Value) {
         if let Some(table) = self.tables.last_mut() {
             table.add(page);
-        } else if let (Some(resource), Value::Array(items)) = (self.resource, page["items"].take()) {
+        } else if let Value::Array(items) = page["items"].take() {
             self.items.extend(items.into_iter().map(|item| (resource, item)));
         }
     }
@@ -102,7 +92,7 @@ impl<'a> ListPrinter<'a> {
     /// Returns the object, or a List of all objects; `None` if the one object is missing.
     fn document(&mut self) -> Option<Value> {
         let mut objects = self.items.drain(..).map(|(_, object)| object);
-        if self.is_one_object {
+        if matches!(self.targets, [(_, names)] if names.len() == 1) {
             return objects.next();
         }
         let items: Vec<_> = objects.collect();
@@ -150,44 +140,42 @@ impl Columns {
     }
 }
 
-/// Layout of the rows of Tables of one type.
-#[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent options of the command line")]
-struct TablePrinter {
-    is_wide: bool,
-    with_namespace: bool,
-    with_labels: bool,
-    /// Set when rows keep their objects, to be sorted.
-    with_objects: bool,
+/// Rows of Tables of one type.
+struct TablePrinter<'a> {
+    args: &'a GetArgs,
+    resource: &'a ResourceType,
     /// Text before each name: `pod/`, where types are mixed.
     prefix: String,
     header: Vec<String>,
-    /// Cells of each row, and its object if it is kept.
+    /// Cells of each row, and its object if the rows will be sorted.
     rows: Vec<(Vec<String>, Value)>,
 }
 
-impl TablePrinter {
+impl TablePrinter<'_> {
     /// Adds the rows of a Table.
     fn add(&mut self, mut table: Value) {
         let columns = table["columnDefinitions"].take();
         let columns = columns.as_array().map(Vec::as_slice).unwrap_or_default();
-        let is_shown = |column: &Value| self.is_wide || column["priority"].as_i64().unwrap_or_default() == 0;
+        let GetArgs { output, all_namespaces, show_labels, sort_by, .. } = self.args;
+        let is_wide = matches!(output, Output::Wide);
+        let with_namespace = *all_namespaces && self.resource.namespaced;
+        let is_shown = |column: &Value| is_wide || column["priority"].as_i64().unwrap_or_default() == 0;
         let names = columns.iter().filter(|column| is_shown(column)).map(|column| cell(&column["name"]).to_uppercase());
-        let namespace = self.with_namespace.then(|| "NAMESPACE".to_owned());
-        let label_header = self.with_labels.then(|| "LABELS".to_owned());
+        let namespace = with_namespace.then(|| "NAMESPACE".to_owned());
+        let label_header = show_labels.then(|| "LABELS".to_owned());
         self.header = namespace.into_iter().chain(names).chain(label_header).collect();
         for row in table["rows"].as_array_mut().into_iter().flatten() {
             let object = row["object"].take();
             let metadata = &object["metadata"];
-            let namespace = self.with_namespace.then(|| cell(&metadata["namespace"]));
-            let label_cell = self.with_labels.then(|| labels(&metadata["labels"]));
+            let namespace = with_namespace.then(|| cell(&metadata["namespace"]));
+            let label_cell = show_labels.then(|| labels(&metadata["labels"]));
             let cells = row["cells"].as_array().into_iter().flatten().zip(columns);
             let cells = cells.filter(|(_, column)| is_shown(column)).map(|(value, column)| {
                 let prefix = if column["format"] == "name" { &*self.prefix } else { "" };
                 format!("{prefix}{}", cell(value))
             });
             let cells = namespace.into_iter().chain(cells).chain(label_cell).collect();
-            self.rows.push((cells, if self.with_objects { object } else { Value::Null }));
+            self.rows.push((cells, if sort_by.is_some() { object } else { Value::Null }));
         }
     }
 
@@ -230,9 +218,11 @@ fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
     use serde_json::json;
 
     use super::*;
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn tables_hide_wide_columns_by_default() {
@@ -247,14 +237,19 @@ mod tests {
                 ],
             })
         };
-        let print = |is_wide, with_namespace| {
-            let mut table = TablePrinter { is_wide, with_namespace, ..TablePrinter::default() };
+        let [group, version, kind, plural] = ["", "v1", "Pod", "pods"].map(str::to_owned);
+        let resource = ResourceType { group, version, kind, plural, namespaced: true };
+        let print = |options: &str| {
+            let line = ["deltabus", "get", "pods"].into_iter().chain(options.split_whitespace());
+            let Command::Get(args) = Cli::try_parse_from(line).unwrap().command else { panic!("another command") };
+            let (prefix, header, rows) = (String::new(), Vec::new(), Vec::new());
+            let mut table = TablePrinter { args: &args, resource: &resource, prefix, header, rows };
             table.add(page("web\x1b[31m"));
             anstream::adapter::strip_str(&table.text(true)).to_string()
         };
-        assert_eq!(print(false, false), "NAME      READY\nweb[31m   3\nx\n");
+        assert_eq!(print(""), "NAME      READY\nweb[31m   3\nx\n");
         assert_eq!(
-            print(true, true),
+            print("-o wide -A"),
             "NAMESPACE   NAME      READY   NODE\na           web[31m   3       n1\nlong-one    x                 two...\n"
         );
     }

@@ -1,7 +1,5 @@
 //! Order of objects for `--sort-by`.
 
-use std::cmp::Ordering;
-
 use serde_json::Value;
 
 use super::json_path::{JsonPath, text};
@@ -9,18 +7,17 @@ use super::json_path::{JsonPath, text};
 /// Sorts items by the first value at the path in their objects, like kubectl. Missing values come first. Quantities and
 /// numbers are compared by amount, and text by letters, with runs of digits as numbers.
 pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
-    let key = |item: &T| path.find(object(item)).first().map(|value| (*value).clone());
+    let key = |item: &T| {
+        let value = *path.find(object(item)).first()?;
+        Some((amount(value), natural(&text(value)), text(value)))
+    };
     let mut keyed: Vec<_> = items.drain(..).map(|item| (key(&item), item)).collect();
-    keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
+    keyed.sort_by(|(a, _), (b, _)| match (a, b) {
+        (Some((Some(a), ..)), Some((Some(b), ..))) => a.total_cmp(b),
+        (Some((_, a, text_a)), Some((_, b, text_b))) => (a, text_a).cmp(&(b, text_b)),
+        _ => a.is_some().cmp(&b.is_some()),
+    });
     items.extend(keyed.into_iter().map(|(_, item)| item));
-}
-
-fn compare(a: Option<&Value>, b: Option<&Value>) -> Ordering {
-    let (Some(a), Some(b)) = (a, b) else { return a.is_some().cmp(&b.is_some()) };
-    match (amount(a), amount(b)) {
-        (Some(a), Some(b)) => a.total_cmp(&b),
-        _ => natural(&text(a), &text(b)),
-    }
 }
 
 /// Parses a number or a quantity: `2`, `"250m"`, `"1.5Gi"`.
@@ -36,24 +33,18 @@ fn amount(value: &Value) -> Option<f64> {
     }
 }
 
-/// Compares texts; runs of digits are compared as numbers, so that `web-2` comes before `web-10`.
-fn natural(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (a, b);
-    while let (Some(x), Some(y)) = (left.chars().next(), right.chars().next()) {
-        let (order, lengths) = if x.is_ascii_digit() && y.is_ascii_digit() {
-            let digits = |text: &str| text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-            let lengths = (digits(left), digits(right));
-            let numbers = (left[..lengths.0].trim_start_matches('0'), right[..lengths.1].trim_start_matches('0'));
-            (numbers.0.len().cmp(&numbers.1.len()).then_with(|| numbers.0.cmp(numbers.1)), lengths)
-        } else {
-            (x.cmp(&y), (x.len_utf8(), y.len_utf8()))
-        };
-        if order.is_ne() {
-            return order;
+/// Returns a key that orders texts by letters; a run of digits is one number, so that `web-2` comes before `web-10`.
+fn natural(text: &str) -> Vec<(char, usize, String)> {
+    let letters: Vec<char> = text.chars().collect();
+    let runs = letters.chunk_by(|a, b| a.is_ascii_digit() && b.is_ascii_digit());
+    let part = |run: &[char]| match run[0] {
+        first if first.is_ascii_digit() => {
+            let number: String = run.iter().skip_while(|digit| **digit == '0').collect();
+            ('0', number.len(), number)
         }
-        (left, right) = (&left[lengths.0..], &right[lengths.1..]);
-    }
-    left.len().cmp(&right.len()).then_with(|| a.cmp(b))
+        letter => (letter, 0, String::new()),
+    };
+    runs.map(part).collect()
 }
 
 #[cfg(test)]

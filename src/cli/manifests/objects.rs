@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::values::Values;
+use super::values::{SecretFiles, Storage, Values};
 use crate::cli::rbac::{self, ServiceAccount};
 
 /// Alerts in the format of Prometheus.
@@ -33,15 +33,23 @@ pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value
     objects.extend(installation.roles());
     let data: Map<_, _> = values.config.iter().map(|file| (file.name.clone(), json!(file.text))).collect();
     objects.push(installation.object("v1", "ConfigMap", json!({ "data": data })));
-    objects.extend(installation.volume_claim());
-    objects.push(installation.service());
+    if let Some(Storage { size, .. }) = &values.storage {
+        let spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } });
+        objects.push(installation.specified("v1", "PersistentVolumeClaim", spec));
+    }
+    let port = |(name, port): (&str, u16)| json!({ "name": name, "port": port, "targetPort": name });
+    let ports: Vec<_> = installation.ports().into_iter().map(port).collect();
+    objects.push(installation.specified("v1", "Service", json!({ "selector": installation.labels, "ports": ports })));
     objects.push(installation.network_policy());
-    objects.push(installation.object(
-        "policy/v1",
-        "PodDisruptionBudget",
-        json!({ "spec": { "maxUnavailable": 1, "selector": installation.selector() } }),
-    ));
-    objects.push(installation.stateful_set());
+    let budget = json!({ "maxUnavailable": 1, "selector": installation.selector() });
+    objects.push(installation.specified("policy/v1", "PodDisruptionBudget", budget));
+    let stateful_set = json!({
+        "replicas": 1,
+        "serviceName": name,
+        "selector": installation.selector(),
+        "template": { "metadata": { "labels": installation.labels }, "spec": installation.pod() },
+    });
+    objects.push(installation.specified("apps/v1", "StatefulSet", stateful_set));
     if values.monitoring {
         objects.extend(installation.monitoring());
     }
@@ -66,6 +74,10 @@ impl Installation<'_> {
         object
     }
 
+    fn specified(&self, api_version: &str, kind: &str, spec: Value) -> Value {
+        self.object(api_version, kind, json!({ "spec": spec }))
+    }
+
     fn selector(&self) -> Value {
         json!({ "matchLabels": self.labels })
     }
@@ -77,26 +89,11 @@ impl Installation<'_> {
         rbac::roles(&self.values.rules, &metadata, Some(&account))
     }
 
-    fn volume_claim(&self) -> Option<Value> {
-        let storage = self.values.storage.as_ref()?;
-        let spec = json!({
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": storage.size } },
-        });
-        Some(self.object("v1", "PersistentVolumeClaim", json!({ "spec": spec })))
-    }
-
     /// Returns the ports that other pods can reach, by name.
     fn ports(&self) -> Vec<(&'static str, u16)> {
         let ports = self.values.ports;
         let http = ports.http.map(|port| ("http", port));
         [("metrics", ports.probe)].into_iter().chain(http).collect()
-    }
-
-    fn service(&self) -> Value {
-        let port = |(name, port): (&str, u16)| json!({ "name": name, "port": port, "targetPort": name });
-        let ports: Vec<_> = self.ports().into_iter().map(port).collect();
-        self.object("v1", "Service", json!({ "spec": { "selector": self.labels, "ports": ports } }))
     }
 
     fn network_policy(&self) -> Value {
@@ -110,20 +107,11 @@ impl Installation<'_> {
             "ingress": [{ "ports": ingress }],
             "egress": [{ "ports": egress }],
         });
-        self.object("networking.k8s.io/v1", "NetworkPolicy", json!({ "spec": spec }))
-    }
-
-    fn stateful_set(&self) -> Value {
-        let spec = json!({
-            "replicas": 1,
-            "serviceName": self.name,
-            "selector": self.selector(),
-            "template": { "metadata": { "labels": self.labels }, "spec": self.pod() },
-        });
-        self.object("apps/v1", "StatefulSet", json!({ "spec": spec }))
+        self.specified("networking.k8s.io/v1", "NetworkPolicy", spec)
     }
 
     fn pod(&self) -> Value {
+        let (volumes, mounts) = self.volumes();
         json!({
             "serviceAccountName": self.name,
             "automountServiceAccountToken": true,
@@ -136,12 +124,12 @@ impl Installation<'_> {
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": { "type": "RuntimeDefault" },
             },
-            "containers": [self.container()],
-            "volumes": self.volumes(),
+            "containers": [self.container(&mounts)],
+            "volumes": volumes,
         })
     }
 
-    fn container(&self) -> Value {
+    fn container(&self, mounts: &[Value]) -> Value {
         let Values { image, allow_exec, secrets, resources, .. } = self.values;
         let mut args = vec!["run", "-c", CONFIG_DIR];
         if *allow_exec {
@@ -166,7 +154,7 @@ impl Installation<'_> {
                 "capabilities": { "drop": ["ALL"] },
                 "readOnlyRootFilesystem": true,
             },
-            "volumeMounts": self.mounts(),
+            "volumeMounts": mounts,
         });
         if !secrets.env.is_empty() {
             container["env"] = secrets.env.iter().map(variable).collect(); // an empty list changes at each apply
@@ -174,55 +162,38 @@ impl Installation<'_> {
         container
     }
 
-    fn mounts(&self) -> Vec<Value> {
+    /// Returns the volumes and their mounts.
+    fn volumes(&self) -> (Vec<Value>, Vec<Value>) {
         let mounted = |name: &str, path: &Path| json!({ "name": name, "mountPath": path, "readOnly": true });
-        let mut mounts = vec![mounted("config", Path::new(CONFIG_DIR))];
-        mounts.extend(self.values.secrets.files.iter().map(|files| mounted(&volume(&files.secret), &files.path)));
-        // Each directory keeps its place on the volume when others are added or removed.
-        let written = |path: &Path| {
-            let sub_path = path.strip_prefix("/").unwrap_or(path);
-            json!({ "name": "data", "mountPath": path, "subPath": sub_path })
-        };
-        let paths = self.values.storage.iter().flat_map(|storage| &storage.paths);
-        mounts.extend(paths.map(|path| written(path)));
-        mounts
-    }
-
-    fn volumes(&self) -> Vec<Value> {
         let mut volumes = vec![json!({ "name": "config", "configMap": { "name": self.name } })];
-        volumes.extend(self.values.secrets.files.iter().map(|files| {
+        let mut mounts = vec![mounted("config", Path::new(CONFIG_DIR))];
+        for SecretFiles { secret, path, .. } in &self.values.secrets.files {
+            let name = format!("secret-{secret}");
+            mounts.push(mounted(&name, path));
             // Only the group of the pod can read it.
-            let secret = json!({ "secretName": files.secret, "defaultMode": 0o440 });
-            json!({ "name": volume(&files.secret), "secret": secret })
-        }));
-        if self.values.storage.is_some() {
-            volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": self.name } }));
+            volumes.push(json!({ "name": name, "secret": { "secretName": secret, "defaultMode": 0o440 } }));
         }
-        volumes
+        if let Some(storage) = &self.values.storage {
+            volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": self.name } }));
+            // Each directory keeps its place on the volume when others are added or removed.
+            mounts.extend(storage.paths.iter().map(|path| {
+                let sub_path = path.strip_prefix("/").unwrap_or(path);
+                json!({ "name": "data", "mountPath": path, "subPath": sub_path })
+            }));
+        }
+        (volumes, mounts)
     }
 
     fn monitoring(&self) -> [Value; 3] {
         const API: &str = "monitoring.coreos.com/v1";
         let endpoints = json!([{ "port": "metrics", "path": "/metrics" }]);
+        let monitor = json!({ "selector": self.selector(), "endpoints": endpoints });
         let data: Map<_, _> = DASHBOARDS.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
         let mut dashboards = self.object("v1", "ConfigMap", json!({ "data": data }));
         dashboards["metadata"]["name"] = json!(format!("{}-dashboards", self.name));
         // Grafana finds dashboards by this label.
         dashboards["metadata"]["labels"]["grafana_dashboard"] = json!("1");
         let rules: Value = serde_saphyr::from_str(ALERTS).expect("a test reads this file");
-        [
-            self.object(
-                API,
-                "ServiceMonitor",
-                json!({ "spec": { "selector": self.selector(), "endpoints": endpoints } }),
-            ),
-            self.object(API, "PrometheusRule", json!({ "spec": rules })),
-            dashboards,
-        ]
+        [self.specified(API, "ServiceMonitor", monitor), self.specified(API, "PrometheusRule", rules), dashboards]
     }
-}
-
-/// Returns the name of the volume of a Secret.
-fn volume(secret: &str) -> String {
-    format!("secret-{secret}")
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -119,23 +119,27 @@ impl Values {
         let mut errors = Vec::new();
         let directories = directories(loaded, &external, &mut errors);
         let files_of_secrets = secret_files(&external, &directories)?;
-        let probe = probe(loaded, &mut errors);
+        let probe = config.http.probe_listen.unwrap_or(PROBE_LISTEN);
+        if probe.ip().is_loopback() {
+            let message =
+                format!("the kubelet cannot reach a loopback address: expected \"{PROBE_LISTEN}\", or omit the key");
+            errors.push(loaded.finding(&["http", "probe_listen"], message));
+        }
         if !errors.is_empty() {
             return Err(ConfigErrors::new(errors, Vec::new()).into());
         }
         let http = config.http.listen.filter(|address| !address.ip().is_loopback()).map(|address| address.port());
         let mut egress_ports = external.ports;
         egress_ports.extend(API_SERVER_PORTS);
-        egress_ports.extend(server.port());
+        egress_ports.extend(server.access.server_url().parse::<http::Uri>().ok().and_then(|url| url.port_u16()));
         Ok(Self {
             image: args.image.clone(),
-            config: config_map(config, files, server.cluster_name())?,
+            config: config_map(config, files, server.access.cluster_name())?,
             allow_exec: args.allow_exec,
             rules,
             secrets: Secrets { env: external.variables.into_iter().collect(), files: files_of_secrets },
-            storage: (!directories.is_empty())
-                .then(|| Storage { size: gibibytes(written_bytes(config)), paths: directories }),
-            ports: Ports { probe, http },
+            storage: (!directories.is_empty()).then(|| Storage { size: volume_size(config), paths: directories }),
+            ports: Ports { probe: probe.port(), http },
             egress_ports,
             termination_grace_period_seconds: (config.shutdown_timeout + GRACE).as_secs(),
             resources: resources(config, objects),
@@ -226,56 +230,41 @@ fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) 
 
 /// Returns the Secrets with the files; the files of one directory are keys of one Secret.
 fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<Vec<SecretFiles>> {
-    let mut keys: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
+    let mut secrets: Vec<SecretFiles> = Vec::new();
     for file in external.files.iter().filter(|file| !file.starts_with(SERVICE_ACCOUNT)) {
         let wrong = |expected: &str| BadUsage::of(format!("cannot mount a Secret at {}: {expected}", file.display()));
         let own = file.parent().filter(|parent| parent.is_absolute() && parent.components().count() > 2);
-        let directory = own.ok_or_else(|| wrong("expected a separate directory, such as /run/secrets/NAME/KEY"))?;
+        let path = own.ok_or_else(|| wrong("expected a separate directory, such as /run/secrets/NAME/KEY"))?;
         let name = file.file_name().and_then(|name| name.to_str()).filter(|name| *name == key(name));
-        let name = name.ok_or_else(|| wrong("expected a name of letters, digits, `-`, `_` and `.`"))?;
-        let others = keys.keys().copied().filter(|other| *other != directory);
-        if let Some(other) = others.clone().find(|other| directory.starts_with(other) || other.starts_with(directory)) {
-            return Err(wrong(&format!(
-                "a Secret is already mounted at {}, and one cannot contain the other",
-                other.display()
-            ))
-            .into());
+        let name = name.ok_or_else(|| wrong("expected a name of letters, digits, `-`, `_` and `.`"))?.to_owned();
+        if let Some(known) = secrets.iter_mut().find(|known| known.path == path) {
+            known.keys.push(name);
+            continue;
         }
-        if let Some(written) = directories.iter().find(|written| written.starts_with(directory)) {
+        let mut others = secrets.iter().map(|other| &other.path);
+        if let Some(other) = others.find(|other| path.starts_with(other) || other.starts_with(path)) {
+            let other = other.display();
+            let expected = format!("a Secret is already mounted at {other}, and one cannot contain the other");
+            return Err(wrong(&expected).into());
+        }
+        if let Some(written) = directories.iter().find(|written| written.starts_with(path)) {
             return Err(wrong(&format!("the engine writes to {}, which must be elsewhere", written.display())).into());
         }
-        keys.entry(directory).or_default().push(name.to_owned());
+        let short = object_name(path.file_name().and_then(|name| name.to_str()).unwrap_or_default());
+        let is_taken = secrets.iter().any(|other| other.secret == short);
+        let secret = if is_taken { object_name(&path.to_string_lossy()) } else { short };
+        secrets.push(SecretFiles { secret, path: path.to_owned(), keys: vec![name] });
     }
-    let mut names = BTreeMap::new();
-    let files = keys.into_iter().map(|(path, keys)| {
-        let secret = object_name(path.file_name().and_then(|name| name.to_str()).unwrap_or_default());
-        let full = || object_name(&path.to_string_lossy());
-        let is_taken = names.insert(secret.clone(), path).is_some();
-        SecretFiles { secret: if is_taken { full() } else { secret }, path: path.to_owned(), keys }
-    });
-    Ok(files.collect())
+    Ok(secrets)
 }
 
 /// Returns a text as a valid name of an object.
 fn object_name(text: &str) -> String {
-    let name: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    name.trim_matches('-').to_owned()
+    key(text).to_ascii_lowercase().replace(['.', '_'], "-").trim_matches('-').to_owned()
 }
 
-/// Returns the port of probes, which kubelets must be able to reach.
-fn probe(loaded: &Loaded, errors: &mut Vec<Finding>) -> u16 {
-    let address = loaded.config.http.probe_listen;
-    if address.is_some_and(|address| address.ip().is_loopback()) {
-        let message =
-            format!("the kubelet cannot reach a loopback address: expected \"{PROBE_LISTEN}\", or omit the key");
-        errors.push(loaded.finding(&["http", "probe_listen"], message));
-    }
-    address.unwrap_or(PROBE_LISTEN).port()
-}
-
-/// Returns the maximum number of bytes on the volume.
-fn written_bytes(config: &Config) -> u64 {
+/// Returns the size of the volume in GiB: the maximum number of bytes on it, with ten percent to spare.
+fn volume_size(config: &Config) -> String {
     let state = config.state.dir.as_ref().map_or(0, |_| config.state.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
         SinkConfig::File(file) => match &file.rotate {
@@ -284,11 +273,7 @@ fn written_bytes(config: &Config) -> u64 {
         },
         _ => 0,
     });
-    files.fold(state, u64::saturating_add)
-}
-
-/// Returns a size in GiB, with ten percent to spare.
-fn gibibytes(bytes: u64) -> String {
+    let bytes = files.fold(state, u64::saturating_add);
     format!("{}Gi", (bytes + bytes / 10).div_ceil(1 << 30))
 }
 

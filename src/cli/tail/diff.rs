@@ -31,15 +31,9 @@ fn line(difference: &Difference<'_>, colour: bool) -> String {
         let style = if colour { Style::new().fg_color(Some(colour_of.into())) } else { Style::new() };
         format!("{style}{text}{style:#}")
     };
-    let old = difference.old.map(|old| coloured(AnsiColor::Red, shown(old)));
-    let new = difference.new.map(|new| coloured(AnsiColor::Green, shown(new)));
-    let path = printable(&difference.path);
-    match (old, new) {
-        (Some(old), Some(new)) => format!("{path}  {old} → {new}"),
-        (Some(old), None) => format!("{path}  {old} → (gone)"),
-        (None, Some(new)) => format!("{path}  (none) → {new}"),
-        (None, None) => path,
-    }
+    let old = difference.old.map_or_else(|| "(none)".to_owned(), |old| coloured(AnsiColor::Red, shown(old)));
+    let new = difference.new.map_or_else(|| "(gone)".to_owned(), |new| coloured(AnsiColor::Green, shown(new)));
+    format!("{}  {old} → {new}", printable(&difference.path))
 }
 
 /// Returns text unchanged and other values as JSON, on one line and shortened.

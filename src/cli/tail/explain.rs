@@ -19,7 +19,8 @@ use super::show::with_changed_by;
 /// Explainer of events by the handlers of a configuration.
 pub(super) struct Explainer {
     config: Config,
-    catalog: Catalog,
+    /// Types of the server, which decide the entry of a type.
+    pub(super) catalog: Catalog,
     /// Created with the first event, which names the cluster.
     dry_run: Option<DryRun>,
 }
@@ -27,11 +28,6 @@ pub(super) struct Explainer {
 impl Explainer {
     pub(super) fn new(config: Config) -> Self {
         Self { config, catalog: Catalog::default(), dry_run: None }
-    }
-
-    /// Sets the types of the server, which decide the entry of a type.
-    pub(super) fn set_catalog(&mut self, catalog: Catalog) {
-        self.catalog = catalog;
     }
 
     /// Appends a line for each handler, or nothing if the message is not an event.
@@ -83,7 +79,7 @@ fn change(kind: ChangeKind, event: &Value) -> Option<Change> {
         let objects = data["objects"].as_u64().unwrap_or_default();
         return Some(Change::Synced { objects, resource_version: text(data, "resourceversion").into() });
     }
-    let cause = cause(text(event, "cause"));
+    let cause = text(event, "cause").parse().unwrap_or(Cause::Watch);
     let object = state("object")?;
     let object = with_changed_by(data, |who| match who {
         Some(who) => object.with_changed_by(&who),
@@ -96,18 +92,6 @@ fn change(kind: ChangeKind, event: &Value) -> Option<Change> {
         _ if cause == (Cause::Resync { round: 0 }) => Change::Unchanged { object, cause },
         _ => Change::Updated { old: state("old").unwrap_or_else(|| object.clone()), object, cause },
     })
-}
-
-fn cause(word: &str) -> Cause {
-    match word {
-        "initial" => Cause::Initial,
-        "relist" => Cause::Relist,
-        "resync" => Cause::Resync { round: 0 },
-        "downtime" => Cause::Downtime,
-        "reload" => Cause::Reload,
-        "replay" => Cause::Replay,
-        _ => Cause::Watch,
-    }
 }
 
 fn resource(event: &Value) -> ResourceType {

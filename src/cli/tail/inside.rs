@@ -24,11 +24,8 @@ const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coord
 /// Returns the configuration of an engine that watches some types, or all. Of a given configuration, it keeps only the
 /// watched resources and the access to the cluster.
 pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[String]) -> anyhow::Result<Config> {
-    let mut config = match given {
-        Some(config) => config,
-        None if types.is_empty() => Config::from_toml_str(&format!("[resources.all]\n{EVERYTHING}\n"))?,
-        None => Config::from_toml_str(&format!("[resources.all]\nmatch = {types:?}\n"))?,
-    };
+    let selection = if types.is_empty() { EVERYTHING.to_owned() } else { format!("match = {types:?}") };
+    let mut config = given.map_or_else(|| Config::from_toml_str(&format!("[resources.all]\n{selection}\n")), Ok)?;
     config.handlers.clear();
     config.state.dir = None; // it belongs to another engine
     (config.http.listen, config.http.probe_listen) = (None, None);
@@ -67,7 +64,7 @@ async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mu
         sleep(LOOK).await;
     }
     if let Some(explainer) = &mut sink.explainer {
-        explainer.set_catalog((*engine.registry().catalog()).clone());
+        explainer.catalog = (*engine.registry().catalog()).clone();
     }
     for name in types {
         query.filter.resources.push(resolve(engine, name).map_err(BadUsage)?);

@@ -26,16 +26,25 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
     let mut place: Option<String> = None;
     let mut attempt = 0;
     loop {
-        match open(engine, path, place.as_deref()).await? {
-            Ok(opened) => {
+        let mut headers = vec![("accept", "text/event-stream")];
+        headers.extend(place.as_deref().map(|place| ("last-event-id", place)));
+        let refused = match engine.open(path, &headers).await {
+            Ok(opened) if opened.code == 200 => {
                 if attempt > 0 {
                     report::note("reconnected");
                 }
                 attempt = 0;
                 read(opened, &mut place, sink).await?;
+                None
             }
-            Err(error) if place.is_none() && attempt == 0 => return Err(error),
-            Err(_) => {}
+            Ok(opened) => Some((opened.code, engine.refused(opened).await)),
+            Err(error) => Some((0, error)),
+        };
+        match refused {
+            Some((400, error)) => return Err(BadUsage(error).into()),
+            Some((401..=428 | 430..=499, error)) => return Err(error),
+            Some((_, error)) if place.is_none() && attempt == 0 => return Err(error),
+            _ => {} // another attempt may succeed
         }
         if attempt == 0 {
             report::note(&format!("the stream from {} ended, reconnecting", engine.url));
@@ -45,31 +54,14 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
     }
 }
 
-/// Opens the stream. The outer error is final; after the inner error another attempt may succeed.
-async fn open(engine: &EngineClient, path: &str, place: Option<&str>) -> anyhow::Result<Result<Opened, anyhow::Error>> {
-    let mut headers = vec![("accept", "text/event-stream")];
-    headers.extend(place.map(|place| ("last-event-id", place)));
-    let opened = match engine.open(path, &headers).await {
-        Ok(opened) if opened.code != 200 => opened,
-        ended => return Ok(ended),
-    };
-    let code = opened.code;
-    let error = engine.refused(opened).await;
-    match code {
-        400 => Err(BadUsage(error).into()),
-        401..=428 | 430..=499 => Err(error),
-        _ => Ok(Err(error)),
-    }
-}
-
 /// Prints one stream to its end.
 async fn read(mut opened: Opened, place: &mut Option<String>, sink: &mut Sink) -> anyhow::Result<()> {
     let mut reader = Reader::default();
     loop {
         let Ok(Some(Ok(piece))) = timeout(SILENCE, opened.body.next()).await else { return Ok(()) };
         let messages = reader.push(&piece);
-        if let Some(id) = reader.last_id() {
-            *place = Some(id.to_owned());
+        if reader.last_id.is_some() {
+            place.clone_from(&reader.last_id);
         }
         sink.take(&messages)?;
     }

@@ -59,15 +59,13 @@ impl Printer {
                 }
             }
             Some(kind) => line_of(&event, kind).write(out, self.colour, &self.zone),
-            None => self.print_gap(out, &event),
+            // events are missing
+            None => {
+                let style = Style::new().fg_color(self.colour.then(|| AnsiColor::Magenta.into()));
+                let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
+                out.extend_from_slice(format!("{style}! {message}{style:#}\n").as_bytes());
+            }
         }
-    }
-
-    /// Prints a notice where events are missing.
-    fn print_gap(&self, out: &mut Vec<u8>, event: &Value) {
-        let style = if self.colour { Style::new().fg_color(Some(AnsiColor::Magenta.into())) } else { Style::new() };
-        let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
-        out.extend_from_slice(format!("{style}! {message}{style:#}\n").as_bytes());
     }
 }
 

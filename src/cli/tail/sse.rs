@@ -1,7 +1,7 @@
 //! Parser for the server-sent events of an engine: takes pieces, returns events.
 
 /// One event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Value of `event:`.
     pub(super) word: String,
@@ -14,17 +14,13 @@ pub(super) struct Message {
 pub(super) struct Reader {
     rest: Vec<u8>,
     id: Option<String>,
-    message: Message,
-    has_data: bool,
-    last_id: Option<String>,
+    word: String,
+    data: Option<String>,
+    /// Position at which to resume: the last `id:` whose event, or comment, is complete.
+    pub(super) last_id: Option<String>,
 }
 
 impl Reader {
-    /// Returns the position at which to resume: the last `id:` whose event, or comment, is complete.
-    pub(super) fn last_id(&self) -> Option<&str> {
-        self.last_id.as_deref()
-    }
-
     /// Takes a piece and returns the events that it completes.
     pub(super) fn push(&mut self, piece: &[u8]) -> Vec<Message> {
         self.rest.extend_from_slice(piece);
@@ -41,24 +37,19 @@ impl Reader {
 
     fn line(&mut self, line: &str) -> Option<Message> {
         if line.is_empty() {
-            if let Some(id) = self.id.take() {
-                self.last_id = Some(id);
-            }
-            let message = std::mem::take(&mut self.message);
-            return std::mem::take(&mut self.has_data).then_some(message);
+            self.last_id = self.id.take().or_else(|| self.last_id.take());
+            let word = std::mem::take(&mut self.word);
+            return self.data.take().map(|data| Message { word, data });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "id" => self.id = Some(value.to_owned()),
-            "event" => value.clone_into(&mut self.message.word),
-            "data" => {
-                if self.has_data {
-                    self.message.data.push('\n');
-                }
-                self.message.data.push_str(value);
-                self.has_data = true;
-            }
+            "event" => value.clone_into(&mut self.word),
+            "data" => match &mut self.data {
+                Some(data) => data.extend(["\n", value]),
+                None => self.data = Some(value.to_owned()),
+            },
             _ => {} // a comment, or a field of a newer engine
         }
         None
@@ -80,7 +71,7 @@ mod tests {
         for size in 1..STREAM.len() {
             let mut reader = Reader::default();
             let pieces: Vec<_> = STREAM.as_bytes().chunks(size).flat_map(|piece| reader.push(piece)).collect();
-            assert_eq!((pieces, reader.last_id()), (whole.clone(), Some("j.2")), "in pieces of {size}");
+            assert_eq!((pieces, reader.last_id.as_deref()), (whole.clone(), Some("j.2")), "in pieces of {size}");
         }
     }
 
@@ -88,8 +79,8 @@ mod tests {
     fn position_advances_when_its_event_is_complete() {
         let mut reader = Reader::default();
         assert_eq!(reader.push(b"id: j.7\nevent: added\ndata: {}\n"), []);
-        assert_eq!(reader.last_id(), None);
+        assert_eq!(reader.last_id, None);
         assert_eq!(reader.push(b"\n").len(), 1);
-        assert_eq!(reader.last_id(), Some("j.7"));
+        assert_eq!(reader.last_id.as_deref(), Some("j.7"));
     }
 }

@@ -1,6 +1,6 @@
 //! Output of `deltabus test`.
 
-use std::fmt::Write as _;
+use std::io::{self, Write};
 
 use crate::{
     config::TestCase,
@@ -23,92 +23,77 @@ fn sent(report: &DryReport, handler: &str) -> usize {
 }
 
 /// Returns the handlers whose number of events differs from the expected one: name, expected number, actual number.
-fn unmet<'a>(test: &'a TestCase, report: &DryReport) -> Vec<(&'a str, usize, usize)> {
+pub(super) fn unmet<'a>(test: &'a TestCase, report: &DryReport) -> Vec<(&'a str, usize, usize)> {
     let expected = test.expect.iter().map(|(name, expected)| (name.as_str(), *expected as usize, sent(report, name)));
     expected.filter(|(_, expected, got)| expected != got).collect()
 }
 
-/// Returns true if a test passes.
-pub(super) fn is_met(test: &TestCase, report: &DryReport) -> bool {
-    unmet(test, report).is_empty()
-}
-
-/// Formats a line for each test, with the reasons below a failed one.
-pub(super) fn tests(tried: &[(&TestCase, DryReport)]) -> String {
-    let mut out = String::new();
-    let mut failed = 0;
+/// Prints a line for each test, with the reasons below a failed one.
+pub(super) fn tests(out: &mut impl Write, tried: &[(&TestCase, DryReport)], failed: usize) -> io::Result<()> {
     for (test, report) in tried {
         let unmet = unmet(test, report);
-        if unmet.is_empty() {
-            put(&mut out, format_args!("{OK}ok{OK:#}      {}\n", printable(&test.name)));
-            continue;
-        }
-        failed += 1;
-        put(&mut out, format_args!("{FAILED}FAILED{FAILED:#}  {}\n", printable(&test.name)));
+        let outcome = if unmet.is_empty() { format!("{OK}ok{OK:#}    ") } else { format!("{FAILED}FAILED{FAILED:#}") };
+        writeln!(out, "{outcome}  {}", printable(&test.name))?;
         for (handler, expected, got) in unmet {
-            let expected = counted(expected, "event");
-            put(&mut out, format_args!("        {NAME}{handler}{NAME:#}: expected {expected}, got {got}\n"));
+            writeln!(out, "        {NAME}{handler}{NAME:#}: expected {}, got {got}", counted(expected, "event"))?;
             for object in &report.objects {
                 for why in object.handlers.get(handler).into_iter().flat_map(reasons) {
-                    put(&mut out, format_args!("          {}: {why}\n", printable(&object.object)));
+                    writeln!(out, "          {}: {why}", printable(&object.object))?;
                 }
             }
         }
     }
-    put(&mut out, format_args!("{}: {} ok, {failed} failed\n", counted(tried.len(), "test"), tried.len() - failed));
-    out
+    writeln!(out, "{}: {} ok, {failed} failed", counted(tried.len(), "test"), tried.len() - failed)
 }
 
-/// Formats a JSON object for each test, one per line.
-pub(super) fn tests_json(tried: &[(&TestCase, DryReport)]) -> String {
-    let line = |(test, report): &(&TestCase, DryReport)| {
+/// Prints a JSON object for each test, one per line.
+pub(super) fn tests_json(out: &mut impl Write, tried: &[(&TestCase, DryReport)]) -> io::Result<()> {
+    tried.iter().try_for_each(|(test, report)| {
         let handler = |(name, expected): (&String, &u32)| {
             let outcomes = report.objects.iter().filter_map(|object| object.handlers.get(name));
             let why: Vec<_> = outcomes.flat_map(|outcome| &outcome.not_sent).collect();
             (name.clone(), json!({ "expected": expected, "sent": sent(report, name), "notSent": why }))
         };
         let handlers: serde_json::Map<String, Value> = test.expect.iter().map(handler).collect();
-        format!("{}\n", json!({ "test": test.name, "ok": is_met(test, report), "handlers": handlers }))
-    };
-    tried.iter().map(line).collect()
+        writeln!(out, "{}", json!({ "test": test.name, "ok": unmet(test, report).is_empty(), "handlers": handlers }))
+    })
 }
 
-/// Formats the outcome for each object. For a terminal, control characters of events are made visible too, because
-/// they could control it.
-pub(super) fn objects(report: &DryReport, for_terminal: bool) -> String {
-    let mut out = String::new();
+/// Prints the outcome for each object. For a terminal, control characters of events, except tabs, are made visible too,
+/// because they could control it.
+pub(super) fn objects(out: &mut impl Write, report: &DryReport, for_terminal: bool) -> io::Result<()> {
     for object in &report.objects {
         let changes: Vec<_> = object.changes.iter().map(|kind| kind.as_str()).collect();
         let changes = if changes.is_empty() { String::new() } else { format!("  {}", changes.join(", ")) };
-        put(&mut out, format_args!("{NAME}{}{NAME:#}{changes}\n", printable(&object.object)));
+        writeln!(out, "{NAME}{}{NAME:#}{changes}", printable(&object.object))?;
         let width = object.handlers.keys().map(String::len).max().unwrap_or(0);
         for (handler, outcome) in &object.handlers {
             for (position, said) in reasons(outcome).into_iter().enumerate() {
                 let name = if position == 0 { handler } else { "" };
-                put(&mut out, format_args!("  {name:<width$}  {said}\n"));
+                writeln!(out, "  {name:<width$}  {said}")?;
             }
             for line in outcome.sent.iter().flat_map(|event| event.lines()) {
-                let line = if for_terminal { shown(line) } else { line.to_owned() };
-                put(&mut out, format_args!("    {EVENT}{line}{EVENT:#}\n"));
+                let visible = || line.split('\t').map(printable).collect::<Vec<_>>().join("\t");
+                let line = if for_terminal { visible() } else { line.to_owned() };
+                writeln!(out, "    {EVENT}{line}{EVENT:#}")?;
             }
         }
     }
-    out
+    Ok(())
 }
 
-/// Formats a JSON object for each object and handler, one per line.
-pub(super) fn objects_json(report: &DryReport) -> String {
-    let mut out = String::new();
+/// Prints a JSON object for each object and handler, one per line.
+pub(super) fn objects_json(out: &mut impl Write, report: &DryReport) -> io::Result<()> {
     for object in &report.objects {
         for (handler, outcome) in &object.handlers {
             let event = |line: &String| serde_json::from_str::<Value>(line).unwrap_or_else(|_| line.as_str().into());
             let sent: Vec<_> = outcome.sent.iter().map(event).collect();
             let line =
                 json!({ "object": object.object, "handler": handler, "sent": sent, "notSent": outcome.not_sent });
-            put(&mut out, format_args!("{line}\n"));
+            writeln!(out, "{line}")?;
         }
     }
-    out
+    Ok(())
 }
 
 /// Describes the events that are sent to a handler, and the reasons for not sending others.
@@ -119,15 +104,6 @@ fn reasons(outcome: &DryOutcome) -> Vec<String> {
         several => Some(format!("{OK}sent{OK:#}, {several} events")),
     };
     sent.into_iter().chain(outcome.not_sent.iter().map(|why| format!("not sent: {}", printable(why)))).collect()
-}
-
-/// Makes control characters of an event visible, except tabs.
-fn shown(line: &str) -> String {
-    line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
-}
-
-fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("a string takes all");
 }
 
 #[cfg(test)]
@@ -147,11 +123,15 @@ mod tests {
         let handlers = BTreeMap::from([("out".to_owned(), outcome)]);
         let object = ObjectReport { object: "Pod n/\u{1b}]0;x\u{7}".to_owned(), changes: Vec::new(), handlers };
         let report = DryReport { objects: vec![object], guessed: Vec::new() };
-        let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
-        let said = plain(&objects(&report, true));
+        let printed = |for_terminal: bool| {
+            let mut out = Vec::new();
+            objects(&mut out, &report, for_terminal).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let said = anstream::adapter::strip_str(&printed(true)).to_string();
         let expected = "Pod n/\\u{1b}]0;x\\u{7}\n  out  sent\n       not sent: `resources` does not include \"pods\"\n       \
                         not sent: no \\u{9b}2J\n    a\tb \\u{1b}[2J\n";
         assert_eq!(said, expected);
-        assert!(objects(&report, false).contains("    \u{1b}[2ma\tb \u{1b}[2J"), "a file gets the event as it is");
+        assert!(printed(false).contains("    \u{1b}[2ma\tb \u{1b}[2J"), "a file gets the event as it is");
     }
 }

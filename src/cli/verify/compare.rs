@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use strum::IntoStaticStr;
 
 /// Maximum number of differences that are listed; further ones are only counted.
 const NAMED_MAX: usize = 1000;
@@ -16,23 +15,11 @@ pub(super) struct State {
     pub(super) resource_version: Box<str>,
 }
 
-/// Kind of a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase")]
-pub(super) enum Difference {
-    /// Only the server has the object.
-    Missing,
-    /// Only the cache has the object.
-    Extra,
-    /// The cache has another state than the server.
-    Stale,
-}
-
 /// Object that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Different {
-    pub(super) kind: Difference,
+    /// `missing` in the cache, `extra` in the cache, or `stale`: the cache has another state than the server.
+    pub(super) kind: &'static str,
     pub(super) key: Box<str>,
     pub(super) cache: Option<State>,
     pub(super) server: Option<State>,
@@ -57,12 +44,12 @@ pub(super) fn compare(cached: Vec<(Box<str>, State)>, served: Vec<(Box<str>, Sta
     for (key, server) in served {
         let cache = cached.remove(&key);
         if cache.as_ref() != Some(&server) {
-            let kind = if cache.is_some() { Difference::Stale } else { Difference::Missing };
+            let kind = if cache.is_some() { "stale" } else { "missing" };
             named.push(Different { kind, key, cache, server: Some(server) });
         }
     }
     objects += cached.len();
-    let extra = |(key, state)| Different { kind: Difference::Extra, key, cache: Some(state), server: None };
+    let extra = |(key, state)| Different { kind: "extra", key, cache: Some(state), server: None };
     named.extend(cached.into_iter().map(extra));
     named.sort_by(|a, b| a.key.cmp(&b.key));
     let different = named.len();
@@ -88,9 +75,7 @@ mod tests {
         let outcome = compare(side(cache), side(server));
         assert_eq!((outcome.objects, outcome.different), (6, 4));
         let named: Vec<_> = outcome.named.iter().map(|different| (&*different.key, different.kind)).collect();
-        let expected =
-            [("b", Difference::Stale), ("c", Difference::Stale), ("d", Difference::Extra), ("f", Difference::Missing)];
-        assert_eq!(named, expected);
+        assert_eq!(named, [("b", "stale"), ("c", "stale"), ("d", "extra"), ("f", "missing")]);
         assert_eq!(outcome.named[0].cache, Some(state("2", "11")));
         assert_eq!(outcome.named[0].server, Some(state("2", "20")));
     }

@@ -87,18 +87,9 @@ pub(super) struct Parties {
 /// Page of metadata.
 #[derive(Deserialize)]
 struct Page {
-    metadata: ListMeta,
+    metadata: Metadata,
     /// `null` if there are none.
     items: Option<Vec<Item>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListMeta {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default, rename = "continue")]
-    next: String,
 }
 
 #[derive(Deserialize)]
@@ -106,6 +97,7 @@ struct Item {
     metadata: Metadata,
 }
 
+/// Metadata of an object, or of a page.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
@@ -114,6 +106,8 @@ struct Metadata {
     uid: String,
     resource_version: String,
     annotations: BTreeMap<String, String>,
+    #[serde(rename = "continue")]
+    next: String,
 }
 
 /// Status 410: the version of a list was compacted.
@@ -222,28 +216,24 @@ impl Unit {
     /// Compares both lists at the current version of the cache.
     async fn compare(&self, parties: &Parties) -> Verdict {
         let namespaces = Namespaces::parse(&self.namespaces).context("invalid namespaces of the engine")?;
-        let (version, cached) = list(async |next: &str| self.cache_page(parties, next).await, |_| true).await?;
-        let page = async |next: &str| self.server_page(parties, &version, next).await;
-        let (_, served) = list(page, |object| object.is_shown(&namespaces)).await?;
-        Ok((ResourceVersion::from(&*version), compare(cached, served)))
-    }
-
-    async fn cache_page(&self, parties: &Parties, next: &str) -> anyhow::Result<Page> {
         let unit = self.id.unwrap_or_default().to_string();
-        let path = self.path(&[("unit", &*unit), ("limit", PAGE), ("continue", next)]);
-        let answer = parties.engine.ask(&path, LIST).await?;
-        if answer.code == 404 {
-            bail!(GONE);
-        }
-        page("the engine", &path, answer)
-    }
-
-    async fn server_page(&self, parties: &Parties, version: &str, next: &str) -> anyhow::Result<Page> {
-        let at = [("resourceVersion", version), ("resourceVersionMatch", "Exact")];
-        // The token contains the version.
-        let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
-        let path = self.server_path(&[&[("limit", PAGE)], at].concat());
-        page("the API server", &path, ask_server(parties, &path, LIST).await?)
+        let cache_page = async |next: &str| {
+            let path = self.path(&[("unit", &*unit), ("limit", PAGE), ("continue", next)]);
+            match parties.engine.ask(&path, LIST).await? {
+                Answer { code: 404, .. } => bail!(GONE),
+                answer => page("the engine", &path, answer),
+            }
+        };
+        let (version, cached) = list(cache_page, |_| true).await?;
+        let server_page = async |next: &str| {
+            let at = [("resourceVersion", &*version), ("resourceVersionMatch", "Exact")];
+            // The token contains the version.
+            let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
+            let path = self.server_path(&[&[("limit", PAGE)], at].concat());
+            page("the API server", &path, ask_server(parties, &path, LIST).await?)
+        };
+        let (_, served) = list(server_page, |object| object.is_shown(&namespaces)).await?;
+        Ok((ResourceVersion::from(&*version), compare(cached, served)))
     }
 
     fn server_path(&self, query: &[(&str, &str)]) -> String {
@@ -286,7 +276,7 @@ async fn list(
     page: impl AsyncFn(&str) -> anyhow::Result<Page>,
     is_shown: impl Fn(&Metadata) -> bool,
 ) -> anyhow::Result<(String, Vec<(Box<str>, State)>)> {
-    let Page { metadata: ListMeta { resource_version, mut next }, mut items } = page("").await?;
+    let Page { metadata: Metadata { resource_version, mut next, .. }, mut items } = page("").await?;
     let mut objects = Vec::new();
     loop {
         let shown = items.unwrap_or_default().into_iter().map(|item| item.metadata).filter(&is_shown);
