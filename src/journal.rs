@@ -50,7 +50,6 @@ mod stored_model_tests;
 mod stored_tests;
 #[cfg(test)]
 mod tests;
-mod units;
 
 use std::{collections::HashMap, fmt};
 
@@ -223,15 +222,6 @@ pub enum OpenReaderError {
     /// The store could not be read or written.
     #[error("cannot read the records of the reader: {0}")]
     Store(String),
-}
-
-/// Result of a replay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// Records queued again.
-    pub queued: u64,
-    /// Records that retention had removed.
-    pub gone: u64,
 }
 
 /// Policy when the buffer of a handler is full.

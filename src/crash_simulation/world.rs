@@ -7,6 +7,7 @@ mod running;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     time::Duration,
 };
 
@@ -269,10 +270,11 @@ impl<'a> World<'a> {
     }
 
     fn open_reader(&self, journal: &mut MemoryJournal, options: ReaderOptions) -> ReaderId {
-        let until = journal.released();
-        let Some(mut judge) = journal.judge(&options) else { return journal.open_reader(options) };
-        let behind = judge.position().0 + 1;
-        self.disk.now.records.range(behind..).for_each(|(_, record)| judge.visit(&head(record)));
-        journal.open_judged(judge.up_to(until), &options)
+        let selected: Result<_, Infallible> = journal.select_missed(&options, |after, visit| {
+            self.disk.now.records.range(after.0 + 1..).for_each(|(_, record)| visit(&head(record)));
+            Ok(())
+        });
+        let Ok(()) = selected;
+        journal.open_reader(options)
     }
 }

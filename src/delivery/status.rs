@@ -216,7 +216,7 @@ impl HandlerStatus {
                 self.paused.send_replace(control == Control::Pause);
                 0
             }
-            Control::Replay => self.router.journal().replay(self.reader).queued,
+            Control::Replay => self.router.journal().replay(self.reader),
         }
     }
 

@@ -138,20 +138,13 @@ pub struct JournalHealth {
     pub failures: u64,
 }
 
-/// Reasons why no appends are taken, independent of each other. The first one present is reported.
-#[derive(Debug, Default)]
-pub(super) struct Obstacles {
-    closed: bool,
-    failed: Option<NotWritable>,
-    full: Option<NotWritable>,
-    behind: Option<NotWritable>,
-}
-
-impl Obstacles {
-    pub(super) fn first(&self) -> Option<NotWritable> {
-        let closed = self.closed.then_some(NotWritable::Closed);
-        closed.or_else(|| self.failed.clone()).or_else(|| self.full.clone()).or_else(|| self.behind.clone())
-    }
+/// Reason why no appends are taken. Several may be present; the first one is reported.
+#[derive(Clone, Copy, Debug)]
+enum Obstacle {
+    Closed,
+    Failed,
+    Full,
+    Behind,
 }
 
 /// Calls of the committer, as bits.
@@ -205,7 +198,8 @@ pub(super) struct Disk {
     /// of a compaction that failed. The step may or may not be on disk, and is written again before any other state is saved.
     pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
-    obstacles: watch::Sender<Obstacles>,
+    /// Present obstacles, in the order of [`Obstacle`].
+    obstacles: watch::Sender<[Option<NotWritable>; 4]>,
     pub(super) bell: Bell,
     /// Figures that are counted here; [`Disk::health`] adds the others.
     pub(super) figures: Mutex<JournalHealth>,
@@ -247,14 +241,26 @@ impl Disk {
     }
 
     pub(super) fn not_writable(&self) -> Option<NotWritable> {
-        self.obstacles.borrow().first()
+        self.obstacles.borrow().iter().flatten().next().cloned()
     }
 
     pub(super) async fn writable(&self) {
         let mut obstacles = self.obstacles.subscribe();
-        if obstacles.wait_for(|obstacles| obstacles.first().is_none()).await.is_err() {
+        if obstacles.wait_for(|obstacles| obstacles.iter().all(Option::is_none)).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    fn has(&self, obstacle: Obstacle) -> bool {
+        self.obstacles.borrow()[obstacle as usize].is_some()
+    }
+
+    /// Sets or removes an obstacle. Returns true if it was not present before, or is no longer present.
+    fn set(&self, obstacle: Obstacle, why: Option<NotWritable>) -> bool {
+        self.obstacles.send_if_modified(|obstacles| {
+            let before = std::mem::replace(&mut obstacles[obstacle as usize], why);
+            before.is_some() != obstacles[obstacle as usize].is_some()
+        })
     }
 
     pub(super) fn sync(&self) -> Result<(), StoreError> {
@@ -268,21 +274,16 @@ impl Disk {
     }
 
     pub(super) fn close(&self) {
-        self.obstacles.send_modify(|obstacles| obstacles.closed = true);
+        self.set(Obstacle::Closed, Some(NotWritable::Closed));
     }
 
     /// Notes that the store has failed, and calls for a repair.
     pub(super) fn fail(&self, what: &impl fmt::Display) -> NotWritable {
-        if self.obstacles.borrow().closed {
+        if self.has(Obstacle::Closed) {
             return NotWritable::Closed;
         }
         let why = NotWritable::Failed(what.to_string());
-        let mut is_new = false;
-        self.obstacles.send_modify(|obstacles| {
-            is_new = obstacles.failed.is_none();
-            obstacles.failed = Some(why.clone());
-        });
-        if is_new {
+        if self.set(Obstacle::Failed, Some(why.clone())) {
             lock(&self.figures).failures += 1;
             error!(dir = %self.store.dir().display(), error = %what, "the state cannot be written; stopped reading");
         }
@@ -306,33 +307,24 @@ impl Disk {
 
     /// Notes that the store works again.
     pub(super) fn heal(&self) {
-        self.obstacles.send_modify(|obstacles| obstacles.failed = None);
+        self.set(Obstacle::Failed, None);
         info!(dir = %self.store.dir().display(), "the state can be written again");
     }
 
     /// Notes that the state is full, or has room again.
     pub(super) fn set_full(&self, full: Option<NotWritable>) {
-        self.obstacles.send_if_modified(|obstacles| {
-            let (is_news, is_full) = (obstacles.full.is_some() != full.is_some(), full.is_some());
-            match &full {
-                Some(why) if is_news => error!(error = %why, "the state is full"),
-                None if is_news => info!("the state has room again"),
-                _ => {}
-            }
-            obstacles.full = full;
-            is_news || is_full
-        });
+        match (self.set(Obstacle::Full, full.clone()), full) {
+            (true, Some(why)) => error!(error = %why, "the state is full"),
+            (true, None) => info!("the state has room again"),
+            (false, _) => {}
+        }
     }
 
     /// Notes the size of the bodies that are not durable. Once above the limit, no appends are taken until half of the limit
     /// is reached.
     pub(super) fn set_unsynced(&self, bytes: usize) {
         let max = self.options.unsynced_max_bytes;
-        self.obstacles.send_if_modified(|obstacles| {
-            let was_behind = obstacles.behind.is_some();
-            let is_behind = bytes > if was_behind { max / 2 } else { max };
-            obstacles.behind = is_behind.then_some(NotWritable::Behind { bytes });
-            was_behind != is_behind
-        });
+        let is_behind = bytes > if self.has(Obstacle::Behind) { max / 2 } else { max };
+        self.set(Obstacle::Behind, is_behind.then_some(NotWritable::Behind { bytes }));
     }
 }

@@ -66,14 +66,12 @@ impl Inner {
     pub(super) fn sync(&self, disk: &Disk) -> Result<(), StoreError> {
         let to_sync = self.core().to_sync();
         disk.sync()?;
-        if let Some(to) = to_sync {
-            let mut core = self.core();
-            let woken = core.synced(to);
-            let unsynced = core.unsynced_bytes;
-            drop(core);
-            disk.set_unsynced(unsynced);
-            self.wake(&woken);
-        }
+        let mut core = self.core();
+        let woken = to_sync.map(|to| core.synced(to)).unwrap_or_default();
+        let unsynced = core.unsynced_bytes;
+        drop(core);
+        disk.set_unsynced(unsynced);
+        self.wake(&woken);
         Ok(())
     }
 

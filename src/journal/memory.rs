@@ -10,7 +10,7 @@
 //! written.
 
 mod readers;
-mod units;
+pub(super) mod units;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -19,11 +19,11 @@ use std::{
 
 use educe::Educe;
 
+use self::units::Units;
 use super::{
     Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
-    units::Units,
 };
 use crate::change::{Change, Reached};
 

@@ -16,14 +16,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub use self::stored::{Held, ToLoad};
 pub(super) use self::stored::{needs, waits_from};
 use self::{
-    backlog::{Arrival, Backlog, Tally},
+    backlog::{Backlog, Tally},
     interest::Sight,
     queue::{Queue, WaitingRecord},
     stored::Stored,
 };
 use super::{
     Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitId, UnitTerms, WhenFull,
-    filter::RecordFilter, store::StoredReader, units::Units,
+    filter::RecordFilter, memory::units::Units, store::StoredReader,
 };
 use crate::change::{Cause, Change};
 
@@ -112,18 +112,20 @@ impl JournalReader {
         let many_wait = self.backlog.is_some() || self.overflowed || self.queue.waiting.len() >= MANY;
         let judged = wanted && many_wait && self.stored.is_none();
         let wanted = wanted && (!judged || self.passes(record));
-        let packed = many_wait.then(|| record.packed());
-        let record = packed.as_ref().unwrap_or(record);
+        if !wanted && self.backlog.is_none() && !self.matters(record) {
+            return;
+        }
+        let record = if many_wait { record.packed() } else { record.clone() };
+        let new = WaitingRecord { record, terms, wanted, judged };
         if let Some(backlog) = &mut self.backlog {
             let mark = self.marks.get(&terms.resource).copied();
-            backlog.push(Arrival { record, terms, wanted, mark }, &self.bounds, &mut self.tally);
+            backlog.push(&new, mark, &self.bounds, &mut self.tally);
         } else if let Some(stored) = &mut self.stored
-            && wanted
-            && !self.queue.has_room(record.body_bytes(), &self.bounds)
+            && !self.queue.has_room(new.record.body_bytes(), &self.bounds)
         {
-            stored.push(record);
-        } else if wanted || self.matters(record) {
-            self.queue.push(WaitingRecord { record: record.clone(), terms, wanted, judged });
+            stored.push(&new.record);
+        } else {
+            self.queue.push(new);
             if self.drops() {
                 self.settle();
             }
@@ -140,7 +142,7 @@ impl JournalReader {
     fn settle(&mut self) {
         if let Some(stored) = &mut self.stored {
             while self.queue.is_over(&self.bounds) {
-                stored.put_back(&self.queue.pop_last().expect("too much waits"));
+                stored.push(&self.queue.pop_last().expect("too much waits").record);
             }
         } else if self.backlog.is_none() && self.queue.is_over(&self.bounds) {
             if !self.drops() {
@@ -172,10 +174,10 @@ impl JournalReader {
     /// Moves all records from the queue to a backlog.
     fn coalesce(&mut self) {
         let mut backlog = Backlog::default();
-        for WaitingRecord { record, terms, wanted, judged } in std::mem::take(&mut self.queue).waiting {
-            let wanted = wanted && (judged || self.passes(&record));
-            let mark = self.marks.get(&terms.resource).copied();
-            backlog.push(Arrival { record: &record, terms, wanted, mark }, &self.bounds, &mut self.tally);
+        for mut waiting in std::mem::take(&mut self.queue).waiting {
+            waiting.wanted = waiting.wanted && (waiting.judged || self.passes(&waiting.record));
+            let mark = self.marks.get(&waiting.terms.resource).copied();
+            backlog.push(&waiting, mark, &self.bounds, &mut self.tally);
         }
         self.backlog = Some(backlog);
     }

@@ -15,7 +15,6 @@ mod record;
 mod retain;
 mod seal;
 mod state;
-mod sync;
 mod tail;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -26,24 +25,25 @@ mod wire;
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
 };
 
 use roaring::RoaringTreemap;
 
 pub(super) use self::compact::{CompactionStep, Compactor};
-use self::{error::Fault, files::Files, open::Lock, recent::Recent, seal::Sealer};
+use self::{error::Fault, files::Files, recent::Recent, seal::Sealer};
 pub use self::{
     error::StoreError,
     parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit},
     record::Head,
 };
 use super::UnitId;
-use crate::object::packer::Packer;
+use crate::{mutex::lock, object::packer::Packer};
 
 /// Directory of fjall within the state directory.
 const DB: &str = "db";
@@ -59,7 +59,8 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    lock: Mutex<Option<Lock>>,
+    /// Locked file, until the store is closed.
+    lock: Mutex<Option<File>>,
     files: RwLock<State>,
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
     /// Latest states that the appends of each unit wrote.
@@ -97,6 +98,12 @@ impl Store {
     /// Returns the packer of a unit's bodies.
     pub fn packer(&self, unit: UnitId) -> Arc<Packer> {
         self.inner.packer(unit)
+    }
+
+    /// Makes everything durable that was written before the call. Appends continue meanwhile. After an error, only
+    /// [`Store::reopen`] helps.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.with("sync", |inner, _| inner.sync())
     }
 
     /// Frees the disk space of removed data earlier than fjall would. May take long.
@@ -139,5 +146,41 @@ impl Inner {
         }
         let mut packers = self.packers.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(packers.entry(unit).or_insert_with(|| Arc::new(Packer::of_store())))
+    }
+
+    /// Syncs fjall's journal file directly, because a sync through fjall would block all appends. When a commit returns, its
+    /// batch is in that file and passed to the system. When fjall switches to a new file, it syncs the old one itself.
+    fn sync(&self) -> Result<(), Fault> {
+        if self.sync_failed.load(SeqCst) {
+            return Err(Fault::Failed);
+        }
+        let mut journal = lock(&self.journal);
+        // Read before the sync, which may not cover anything that is written later.
+        let last = self.last.load(SeqCst);
+        let noted = self.sealer.note();
+        let synced = loop {
+            let Some(path) = tail::active_journal(&self.dir.join(DB))? else { break Ok(()) };
+            if journal.as_ref().is_none_or(|(held, _)| *held != path) {
+                match File::options().append(true).open(&path) {
+                    Ok(file) => *journal = Some((path, file)),
+                    // fjall has replaced the file since its name was read
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => break Err(error),
+                }
+            }
+            let (_, file) = journal.as_ref().expect("it was just opened");
+            break file.sync_data();
+        };
+        match synced {
+            Ok(()) => {
+                self.synced.fetch_max(last, SeqCst);
+                self.sealer.synced(noted, last);
+                Ok(())
+            }
+            Err(error) => {
+                self.sync_failed.store(true, SeqCst);
+                Err(error.into())
+            }
+        }
     }
 }

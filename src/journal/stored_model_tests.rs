@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     sync::Mutex,
     time::Duration,
 };
@@ -16,6 +17,7 @@ use roaring::RoaringTreemap;
 
 use super::{
     compaction::testing::{Entry, Merger, Step},
+    filter::Unjudged,
     memory::MemoryJournal,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
@@ -475,10 +477,9 @@ impl Run {
         let until = self.journal.released();
         let mut held = self.journal[id].hold(places, until).unwrap();
         assert!(self.journal[id].to_load().places.is_empty(), "nothing is read while a step is under way");
-        if let Some(mut unjudged) = held.to_judge.take() {
-            unjudged.records.extend(held.unjudged.iter().map(|place| content.records[place].0.clone()));
-            unjudged.records.sort_by_key(|record| record.sequence);
-            let judged = unjudged.judge();
+        if let Some((filter, places)) = held.to_judge.take() {
+            let records = places.iter().map(|place| content.records[place].0.clone()).collect();
+            let judged = Unjudged { filter, records }.judge();
             self.journal[id].judged(&judged);
             held.places.retain(|place| !judged.refuses(Sequence(*place)));
             held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();
@@ -673,9 +674,9 @@ impl Run {
 
     fn replay(&mut self, number: usize) {
         let reader = &mut self.readers[number];
-        let replayed = self.journal.replay(reader.id.unwrap());
+        let replayed = self.journal[reader.id.unwrap()].replay();
         let given_up = std::mem::take(&mut reader.given_up);
-        assert_eq!(replayed.queued, given_up.len() as u64);
+        assert_eq!(replayed, given_up.len() as u64);
         if given_up.is_empty() {
             return;
         }
@@ -724,12 +725,13 @@ impl Run {
             };
             let saved = content.readers.get(&name).map(|(_, saved)| saved.clone()).unwrap_or_default();
             let options = options(number, true);
-            let until = self.journal.released();
-            let mut judge = self.journal.judge(&options).expect("it is known");
-            for (record, only) in content.records.range(judge.position().0 + 1..).map(|(_, record)| record) {
-                judge.visit(&head(record, only.as_deref()));
-            }
-            let id = self.journal.open_judged(judge.up_to(until), &options);
+            let selected: Result<_, Infallible> = self.journal.select_missed(&options, |after, visit| {
+                let missed = content.records.range(after.0 + 1..).map(|(_, record)| record);
+                missed.for_each(|(record, only)| visit(&head(record, only.as_deref())));
+                Ok(())
+            });
+            let Ok(()) = selected;
+            let id = self.journal.open_reader(options);
             let reader = &mut self.readers[number];
             let survives = |sequence: &u64| content.records.contains_key(sequence);
             reader.id = Some(id);

@@ -10,6 +10,7 @@ use crate::{
     journal::{
         Held, ReaderId, Sequence,
         disk::Disk,
+        filter::Unjudged,
         inner::Inner,
         reader::JournalReader,
         store::{Compactor, StoreError},
@@ -91,10 +92,8 @@ impl Pass {
 
 /// Judges records before they are coalesced. Refused records no longer wait.
 fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
-    let Some(mut unjudged) = held.to_judge.take() else { return Ok(()) };
-    unjudged.records.extend(disk.store.load(&held.unjudged)?);
-    unjudged.records.sort_unstable_by_key(|record| record.sequence);
-    let judged = unjudged.judge();
+    let Some((filter, places)) = held.to_judge.take() else { return Ok(()) };
+    let judged = Unjudged { filter, records: disk.store.load(&places)? }.judge();
     inner.with(reader, |reader| reader.judged(&judged));
     held.places.retain(|place| !judged.refuses(Sequence(*place)));
     held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();

@@ -111,7 +111,7 @@ impl Work<'_> {
         if !is_full {
             self.room.shrink.every = SHRINK_EVERY.0;
         }
-        self.inner.core().forget_entries_before(if is_full { needed } else { old });
+        self.inner.core().forget_given_up(if is_full { needed } else { old }, true);
         self.calls |= calls::SAVE; // the watermark advances readers even if no record is for them
         self.room.retain_at = now() + if is_nearly { RETAIN_EVERY.1 } else { RETAIN_EVERY.0 };
         self.room.removing = (keep_from > first).then_some(keep_from);
@@ -125,6 +125,9 @@ impl Work<'_> {
             return Ok(None);
         }
         let core = self.inner.core();
+        if !core.dormant.is_empty() {
+            return Ok(None); // the engine is still opening or forgetting the readers of the last run
+        }
         let (in_log, merged) = core.loads();
         let (slowest, spilled) = (core.slowest().unwrap_or_default(), core.first_spilled());
         drop(core);
@@ -167,12 +170,6 @@ impl Work<'_> {
             let records = self.disk.store.load_for(&name, named)?;
             self.inner.with(reader, |reader| reader.drop_spilled(&places, &records, place));
         }
-        let dormant = self.inner.core().drop_dormant(place);
-        for (events, state) in &dormant {
-            warn!(handler = state.name, events, "the state is full; dropped events of a handler that is not running");
-        }
-        let states: Vec<_> = dormant.into_iter().map(|(_, state)| state).collect();
-        self.disk.store.put_readers(&states)?;
         self.save()
     }
 

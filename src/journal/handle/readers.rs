@@ -9,9 +9,8 @@ use crate::{
     journal::{
         Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStats, Record, Sequence,
         UnitId,
-        disk::Disk,
         reader::JournalReader,
-        store::{Head, LogPage, PageSize, StoreError},
+        store::{LogPage, PageSize, StoreError},
     },
     mutex::lock,
 };
@@ -21,12 +20,21 @@ impl Journal {
     ///
     /// With a store, a reader whose name is known from the last run resumes at the position of that run. It gets the records
     /// that it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the units
-    /// that it had joined. It sees units that it no longer wants until it [leaves](Journal::cross) them. May block on the disk.
+    /// that it had joined. It sees units that it no longer wants until it [leaves](Journal::cross) them. Blocks on the disk, and
+    /// meanwhile keeps other calls waiting: open the readers of the last run before anything is appended.
     pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
         let reader = match self.inner.disk().filter(|_| options.name.is_some()) {
             None => self.inner.core().open_reader(options),
             Some(disk) => {
-                let reader = self.open_stored(disk, options)?;
+                let mut core = self.inner.core();
+                if let Some(name) = options.name.as_deref().filter(|name| core.is_open(name)) {
+                    return Err(OpenReaderError::Taken(name.to_owned()));
+                }
+                // Nothing is appended between the selection and the opening, because the lock is held.
+                let selected = core.select_missed(&options, |after, visit| disk.store.heads(after, visit));
+                selected.map_err(|error| OpenReaderError::Store(error.to_string()))?;
+                let reader = core.open_reader(options);
+                drop(core);
                 // If the store did not know the name after a crash, the reader would start at the end of the log.
                 disk.note(self.inner.save(disk));
                 reader
@@ -34,30 +42,6 @@ impl Journal {
         };
         lock(&self.inner.wakers).insert(reader, Arc::default());
         Ok(reader)
-    }
-
-    fn open_stored(&self, disk: &Disk, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
-        let mut core = self.inner.core();
-        if let Some(name) = options.name.as_deref().filter(|name| core.is_open(name)) {
-            return Err(OpenReaderError::Taken(name.to_owned()));
-        }
-        let Some(mut judge) = core.judge(&options) else { return Ok(core.open_reader(options)) };
-        drop(core);
-        loop {
-            let (behind, until) = (judge.position(), self.inner.core().released());
-            let mut visit = |head: &Head<'_>| {
-                if head.sequence <= until.0 {
-                    judge.visit(head);
-                }
-            };
-            let visited = disk.store.heads(behind, &mut visit);
-            visited.map_err(|error| OpenReaderError::Store(error.to_string()))?;
-            judge = judge.up_to(until);
-            let mut core = self.inner.core();
-            if core.released() == until {
-                return Ok(core.open_judged(judge, &options));
-            } // else it has more records to judge
-        }
     }
 
     /// Closes a reader, and forgets its name and the records that wait for it. Do not call it at the end of the process: the

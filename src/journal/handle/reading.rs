@@ -7,7 +7,7 @@ use tracing::{error, warn};
 
 use super::Journal;
 use crate::{
-    journal::{ReaderId, Record, Replayed, Sequence, disk::calls, reader::JournalReader},
+    journal::{ReaderId, Record, Sequence, disk::calls, reader::JournalReader},
     mutex::lock,
 };
 
@@ -33,14 +33,12 @@ impl Journal {
 
     /// Reads once. Returns `Continue` if the filter refused all records that were read; there may be more.
     fn read_judged(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
-        let read = self.inner.with(reader, |reader| {
+        let (unjudged, mut batch) = self.inner.with(reader, |reader| {
             let max_events = if reader.has_filter() { max_events.min(JUDGED_MAX) } else { max_events };
             let batch = reader.read(max_events, max_bytes);
-            Some((reader.to_judge(&batch), batch))
+            (reader.to_judge(&batch), batch)
         });
-        let Some((Some(unjudged), mut batch)) = read else {
-            return ControlFlow::Break(read.map(|(_, batch)| batch).unwrap_or_default());
-        };
+        let Some(unjudged) = unjudged else { return ControlFlow::Break(batch) };
         let judged = unjudged.judge();
         self.inner.with(reader, |reader| reader.judged(&judged));
         if !judged.refused.is_empty() {
@@ -53,24 +51,18 @@ impl Journal {
     /// Does the same as [`Journal::read`] without blocking the thread. If the future is dropped early, no record is in flight.
     pub async fn fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         loop {
-            match self.try_fetch(reader, max_events, max_bytes).await {
-                ControlFlow::Break(batch) => return batch,
-                ControlFlow::Continue(()) => tokio::task::yield_now().await,
+            if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).places.is_empty() {
+                let journal = self.clone();
+                if tokio::task::spawn_blocking(move || journal.load(reader)).await.is_err() {
+                    error!("reading the journal panicked; retrying");
+                    self.inner.wake(&[reader]);
+                }
             }
-        }
-    }
-
-    /// Makes one attempt of [`Journal::fetch`]. Returns `Continue` if the reader's filter refused all records that were read;
-    /// there may be more.
-    pub async fn try_fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
-        if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).places.is_empty() {
-            let journal = self.clone();
-            if tokio::task::spawn_blocking(move || journal.load(reader)).await.is_err() {
-                error!("reading the journal panicked; retrying");
-                self.nudge(reader);
+            if let ControlFlow::Break(batch) = self.read_judged(reader, max_events, max_bytes) {
+                return batch;
             }
+            tokio::task::yield_now().await;
         }
-        self.read_judged(reader, max_events, max_bytes)
     }
 
     /// Loads the next records of a reader from the store into memory.
@@ -117,11 +109,11 @@ impl Journal {
     }
 
     /// Queues all given-up records of a reader again, if they are still kept. They are read before the records that already
-    /// wait. Records that are in flight or were [rewound](Journal::rewind) come before them.
-    pub fn replay(&self, reader: ReaderId) -> Replayed {
-        let replayed = self.inner.core().replay(reader);
+    /// wait. Records that are in flight or were [rewound](Journal::rewind) come before them. Returns their number.
+    pub fn replay(&self, reader: ReaderId) -> u64 {
+        let replayed = self.inner.with(reader, JournalReader::replay);
         self.call_for_save();
-        self.nudge(reader);
+        self.inner.wake(&[reader]);
         replayed
     }
 
@@ -154,10 +146,5 @@ impl Journal {
             Some(waker) => waker.notified().await,
             None => std::future::pending().await,
         }
-    }
-
-    /// Wakes [`Journal::readable`] of one reader.
-    pub fn nudge(&self, reader: ReaderId) {
-        self.inner.wake(&[reader]);
     }
 }

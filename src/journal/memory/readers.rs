@@ -4,10 +4,9 @@ use roaring::RoaringTreemap;
 
 use super::MemoryJournal;
 use crate::journal::{
-    Interest, ReaderId, ReaderOptions, ReaderStats, Record, Replayed, Sequence, ToLoad,
+    Interest, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, ToLoad,
     reader::{JournalReader, needs, waits_from},
-    recovery::Judge,
-    store::StoredReader,
+    store::{Head, StoredReader},
 };
 
 impl MemoryJournal {
@@ -16,39 +15,43 @@ impl MemoryJournal {
         self.readers.get_mut(&reader)
     }
 
-    /// Opens a reader at the end of the log. A reader of the last run is opened by [`Self::open_judged`].
+    /// Selects the records for a reader of the last run, up to the released watermark. Call it before the reader is opened.
+    /// `visit_heads` visits the heads of all records after a position. Has no effect if the last run had no such reader.
+    pub(crate) fn select_missed<E>(
+        &mut self,
+        options: &ReaderOptions,
+        visit_heads: impl FnOnce(Sequence, &mut dyn FnMut(&Head<'_>)) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let known = options.name.as_deref().and_then(|name| self.dormant.get_mut(name));
+        let (Some(known), until) = (known, self.mark) else { return Ok(()) };
+        let mut state = known.clone();
+        visit_heads(state.position, &mut |head| {
+            if head.sequence <= until {
+                state.select(head, options.interest.changes, &self.units);
+            }
+        })?;
+        state.position = Sequence(until);
+        *known = state;
+        Ok(())
+    }
+
+    /// Opens a reader: where the last run ended, if that run had a reader of this name, otherwise at the released watermark.
     pub(crate) fn open_reader(&mut self, options: ReaderOptions) -> ReaderId {
         let ReaderOptions { bounds, interest, name } = options;
         let reader = match name.filter(|_| self.is_stored()) {
             Some(name) => {
-                let state = StoredReader { name, position: self.released(), ..StoredReader::default() };
-                JournalReader::stored(bounds, state, &self.units)
+                let known = self.dormant.remove(name.as_str());
+                let new = || StoredReader { name, position: self.released(), ..StoredReader::default() };
+                JournalReader::stored(bounds, known.unwrap_or_else(new), &self.units)
             }
             None => JournalReader::new(bounds),
         };
-        self.add_reader(reader, &interest)
-    }
-
-    fn add_reader(&mut self, reader: JournalReader, interest: &Interest) -> ReaderId {
         let id = ReaderId(self.next_reader);
         self.next_reader += 1;
         self.readers.insert(id, reader);
-        self.set_interest(id, interest);
+        self.forget_given_up(Sequence(self.kept_from), false);
+        self.set_interest(id, &interest);
         id
-    }
-
-    /// Returns the judge of a reader that resumes from the last run. Returns `None` if that run had no reader of this name.
-    pub(crate) fn judge(&self, options: &ReaderOptions) -> Option<Judge> {
-        let state = self.dormant.get(options.name.as_deref()?)?;
-        Some(Judge { state: state.clone(), changes: options.interest.changes, units: self.units.clone() })
-    }
-
-    /// Opens the reader of a judge that has judged all records up to the released watermark.
-    pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> ReaderId {
-        let state = judge.state;
-        self.dormant.remove(state.name.as_str());
-        let reader = JournalReader::stored(options.bounds, state, &self.units);
-        self.add_reader(reader, &options.interest)
     }
 
     pub(crate) fn set_interest(&mut self, reader: ReaderId, interest: &Interest) {
@@ -80,11 +83,6 @@ impl MemoryJournal {
 
     pub(crate) fn stats(&self, reader: ReaderId) -> ReaderStats {
         self.readers.get(&reader).map(|reader| reader.stats(self.released())).unwrap_or_default()
-    }
-
-    pub(crate) fn replay(&mut self, reader: ReaderId) -> Replayed {
-        let kept_from = Sequence(self.kept_from);
-        self.readers.get_mut(&reader).map(|reader| reader.replay(kept_from)).unwrap_or_default()
     }
 
     /// Returns the position up to which every reader has handled all records.
@@ -154,8 +152,7 @@ impl MemoryJournal {
     /// Returns the name of the reader that waits for the oldest record; `None` if no named reader waits.
     pub(crate) fn slowest(&self) -> Option<String> {
         let open = self.readers.values().filter_map(|reader| Some((reader.first()?.0, reader.name()?)));
-        let dormant = self.dormant.iter().map(|(name, state)| (waits_from(state), &**name));
-        let slow = open.chain(dormant).filter(|(first, _)| *first <= self.mark);
+        let slow = open.filter(|(first, _)| *first <= self.mark);
         slow.min_by_key(|(first, _)| *first).map(|(_, name)| name.to_owned())
     }
 
@@ -166,19 +163,17 @@ impl MemoryJournal {
     /// Notes that records before `first` are no longer kept.
     pub(crate) fn set_kept_from(&mut self, first: Sequence) {
         self.kept_from = self.kept_from.max(first.0);
-        self.readers.values_mut().for_each(|reader| reader.forget_before(first));
+        self.forget_given_up(first, false);
     }
 
-    /// Makes readers forget given-up records before a position, if the records have coalesced entries.
-    pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
-        self.readers.values_mut().for_each(|reader| reader.forget_entries_before(position));
+    /// Makes readers forget given-up records before a position: those with coalesced entries, or those in the log.
+    pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
+        self.readers.values_mut().for_each(|reader| reader.forget_given_up(before, coalesced));
     }
 
     /// Returns the oldest record that waits only in the store.
     pub(crate) fn first_spilled(&self) -> Option<Sequence> {
-        let open = self.readers.values().filter_map(|reader| reader.spilled().next());
-        let dormant = self.dormant.values().map(waits_from).filter(|first| *first <= self.mark);
-        open.chain(dormant).min().map(Sequence)
+        self.readers.values().filter_map(|reader| reader.spilled().next()).min().map(Sequence)
     }
 
     /// Returns the named readers that need a record before `position`. The list of each reader has the records before
@@ -191,18 +186,5 @@ impl MemoryJournal {
             Some((*id, name, reader.spilled().take_while(|at| *at < position.0).collect()))
         });
         slow.collect()
-    }
-
-    /// Drops the records that wait before `position` for readers of the last run that were not opened again. Returns the
-    /// number of dropped records and the new state for each such reader.
-    pub(crate) fn drop_dormant(&mut self, position: Sequence) -> Vec<(u64, StoredReader)> {
-        let slow = self.dormant.values_mut().filter(|state| waits_from(state) < position.0);
-        let dropped = slow.map(|state| {
-            let dropped = state.pending.remove_range(..position.0);
-            state.compacted &= &state.pending | &state.given_up;
-            state.position = state.position.max(Sequence(position.0 - 1));
-            (dropped, state.clone())
-        });
-        dropped.collect()
     }
 }

@@ -1,7 +1,29 @@
 //! Units of the core: their terms, epochs, resyncs, and synced types.
 
+use std::collections::HashMap;
+
 use super::{Batch, MemoryJournal, Turn};
-use crate::journal::{Fenced, ReaderId, Sequence, UnitId, UnitTerms, units::JournalUnit};
+use crate::journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms};
+
+pub(crate) type Units = HashMap<UnitId, JournalUnit>;
+
+/// One unit as the journal and its readers know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalUnit {
+    pub(crate) id: UnitId,
+    pub(crate) terms: UnitTerms,
+    /// Set when the unit appends no more records, and no reader sees it.
+    pub(crate) retired: bool,
+    epoch: u64,
+}
+
+impl JournalUnit {
+    fn new(id: UnitId) -> Self {
+        // Before its terms are set, a unit shares its type with no other unit.
+        let terms = UnitTerms { resource: TypeNumber(u32::MAX - id.0), late: false, cached: true };
+        Self { id, terms, retired: false, epoch: 0 }
+    }
+}
 
 impl MemoryJournal {
     pub(super) fn unit(&mut self, id: UnitId) -> &mut JournalUnit {

@@ -1,7 +1,7 @@
 //! Handling of records that were read: acknowledge, give up, replay, rewind, abandon.
 
-use super::{JournalReader, queue::WaitingRecord, stored::forget_removed};
-use crate::journal::{Replayed, Sequence};
+use super::{JournalReader, queue::WaitingRecord};
+use crate::journal::Sequence;
 
 /// Maximum number of given-up records in memory.
 const GIVEN_UP_MAX: usize = 1_000;
@@ -55,25 +55,22 @@ impl JournalReader {
         }
     }
 
-    /// Queues again all given-up records that are at or after `kept_from` or have a coalesced entry.
-    pub(crate) fn replay(&mut self, kept_from: Sequence) -> Replayed {
+    /// Queues all given-up records again. Returns their number.
+    pub(crate) fn replay(&mut self) -> u64 {
         if self.abandoned {
-            return Replayed::default();
+            return 0;
         }
-        let (mut queued, mut gone) = (self.given_up.len() as u64, 0);
+        let mut queued = self.given_up.len() as u64;
         self.again.extend(std::mem::take(&mut self.given_up).into_values());
         self.again.make_contiguous().sort_by_key(WaitingRecord::sequence);
         if let Some(stored) = &mut self.stored {
-            let mut given_up = std::mem::take(&mut stored.given_up);
-            gone = forget_removed(&mut given_up, &stored.compacted, kept_from);
-            queued = given_up.len();
             // Records in memory come later, so they move behind the replayed ones.
-            std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| stored.put_back(waiting));
-            stored.replay(&given_up);
+            std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| stored.push(&waiting.record));
+            queued = stored.replay();
             self.touch();
         }
         self.tally.stats.wanted += queued;
-        Replayed { queued, gone }
+        queued
     }
 
     /// Hands out all records in flight again.
@@ -90,7 +87,7 @@ impl JournalReader {
         }
         if let Some(stored) = &mut self.stored {
             let read = self.in_flight.drain(..).chain(self.again.drain(..));
-            read.chain(std::mem::take(&mut self.queue).waiting).for_each(|waiting| stored.put_back(&waiting));
+            read.chain(std::mem::take(&mut self.queue).waiting).for_each(|waiting| stored.push(&waiting.record));
             stored.frozen = Some(mark);
             return self.touch();
         }

@@ -1,6 +1,6 @@
 //! Coalesced records of a reader that has fallen behind (D-11).
 //!
-//! A [`Backlog`] keeps one lane per resource type, namespace and name, shared by all units of the type. A lane is a chain of
+//! A [`Backlog`] keeps one lane per resource type, namespace and name, shared by all units of the type. A lane is a list of
 //! records, oldest first:
 //!
 //! | waiting, not read | next | result |
@@ -23,15 +23,18 @@
 //! together with the unread Added of its object. Unwanted records are processed too: they show which objects are deleted, and
 //! which bodies the cache holds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{BuildHasher as _, RandomState},
+};
 
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::{HashMap, hash_map};
 
 use super::queue::WaitingRecord;
 use crate::{
     change::Change,
-    journal::{Bounds, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitTerms, filter::FilterFailures},
-    object::{KeyRef, Object, ObjectKey},
+    journal::{Bounds, Losses, ReaderStats, Record, Sequence, UnitTerms, filter::FilterFailures},
+    object::{KeyRef, Object},
 };
 
 /// Maximum number of named losses between two calls of [`Journal::take_losses`](crate::journal::Journal::take_losses); further
@@ -67,47 +70,15 @@ impl Tally {
     }
 }
 
-/// A judged record that is added. An unwanted one only updates the waiting records of its object.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival<'a> {
-    pub(super) record: &'a Record,
-    /// Terms of its unit.
-    pub(super) terms: UnitTerms,
-    pub(super) wanted: bool,
-    /// Position up to which Added records of the lane belong to the reader's initial state.
-    pub(super) mark: Option<Sequence>,
-}
-
-/// Key of a lane.
-#[derive(Debug, Hash, PartialEq, Eq)]
-struct LaneKey {
-    resource: TypeNumber,
-    key: ObjectKey,
-}
-
-/// Borrowed form of a [`LaneKey`], with the same hash.
-#[derive(Clone, Copy, Debug, Hash)]
-struct LaneRef<'a> {
-    resource: TypeNumber,
-    key: KeyRef<'a>,
-}
-
-impl Equivalent<LaneKey> for LaneRef<'_> {
-    fn equivalent(&self, other: &LaneKey) -> bool {
-        self.resource == other.resource && self.key == other.key.as_ref()
-    }
-}
-
-fn lane_of(record: &Record, resource: TypeNumber) -> Option<LaneRef<'_>> {
-    record.object().map(|object| LaneRef { resource, key: object.key() })
-}
+/// Hash of resource type, namespace and name of an object. It is wide enough that collisions need not be handled.
+type Lane = [u64; 2];
 
 #[derive(Debug)]
 struct Entry {
     record: Record,
     terms: UnitTerms,
-    /// Previous entry of the lane, if it still waits.
-    previous: Option<Sequence>,
+    /// Lane of its object, if it has one.
+    lane: Option<Lane>,
     /// Set when the object is deleted: the cache no longer holds its body.
     dead: bool,
     /// Set for an update that changed the uid. No other record shows that uid, so the deletion does not replace the update.
@@ -125,10 +96,6 @@ impl Entry {
     /// Returns true if no cache holds its object.
     fn is_loose(&self) -> bool {
         self.dead || (!self.terms.cached && self.record.object().is_some())
-    }
-
-    fn lane(&self) -> Option<LaneRef<'_>> {
-        lane_of(&self.record, self.terms.resource)
     }
 
     fn uid(&self) -> &str {
@@ -152,8 +119,9 @@ enum Merge {
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     entries: BTreeMap<Sequence, Entry>,
-    /// Last entry of each lane.
-    tails: HashMap<LaneKey, Sequence>,
+    /// Entries of each lane, oldest first.
+    lanes: HashMap<Lane, Vec<Sequence>>,
+    hashers: [RandomState; 2],
     loose: BTreeSet<Sequence>,
     with_old: BTreeSet<Sequence>,
     extra_bytes: usize,
@@ -178,44 +146,48 @@ impl Backlog {
         self.entries.values().map(|entry| &entry.record)
     }
 
-    pub(super) fn push(&mut self, arrival: Arrival<'_>, bounds: &Bounds, tally: &mut Tally) {
-        self.add(arrival, tally);
+    /// Adds a judged record. An unwanted one only updates the waiting records of its object. Added records up to `mark` belong
+    /// to the reader's initial state.
+    pub(super) fn push(&mut self, new: &WaitingRecord, mark: Option<Sequence>, bounds: &Bounds, tally: &mut Tally) {
+        self.add(new, mark, tally);
         self.enforce(bounds, tally);
     }
 
-    fn add(&mut self, arrival: Arrival<'_>, tally: &mut Tally) {
-        let Arrival { record, terms, wanted, .. } = arrival;
-        let arrives = |previous, recreated| Entry { record: record.clone(), terms, previous, dead: false, recreated };
-        let Some(lane) = lane_of(record, terms.resource) else {
+    fn add(&mut self, new: &WaitingRecord, mark: Option<Sequence>, tally: &mut Tally) {
+        let WaitingRecord { record, terms, wanted, .. } = new;
+        let (terms, wanted) = (*terms, *wanted);
+        let arrives = |lane, recreated| Entry { record: record.clone(), terms, lane, dead: false, recreated };
+        let Some(object) = record.object() else {
             if wanted {
                 self.insert(arrives(None, false));
             }
             return;
         };
-        let tail = self.tails.get(&lane).copied();
-        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, arrival));
-        match (merge, tail) {
-            (Merge::Append, _) if wanted => self.insert(arrives(tail, recreates(record))),
-            (Merge::Append, _) => {}
-            (Merge::Nothing, _) => tally.stats.coalesced += u64::from(wanted),
-            (Merge::Refresh(change), tail) => {
-                tally.stats.coalesced += u64::from(wanted);
-                self.refresh(tail.expect("merged with it"), change, terms);
-            }
-            (Merge::Replace(change), tail) => {
-                tally.stats.coalesced += u64::from(wanted);
-                self.replace(tail.expect("merged with it"), change, arrival);
-            }
+        let lane = self.lane(terms, object);
+        let tail = self.lanes.get(&lane).and_then(|entries| entries.last()).copied();
+        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, object, new, mark));
+        let is_coalesced = wanted && !matches!(merge, Merge::Append);
+        tally.stats.coalesced += u64::from(is_coalesced);
+        match merge {
+            Merge::Append if wanted => self.insert(arrives(Some(lane), recreates(record))),
+            Merge::Append | Merge::Nothing => {}
+            Merge::Refresh(change) => self.refresh(tail.expect("merged with it"), change, terms),
+            Merge::Replace(change) => self.replace(tail.expect("merged with it"), change, new),
         }
         if record.is_gone() {
-            self.bury(lane, record, wanted, tally);
+            self.bury(lane, object.uid(), wanted, tally);
         }
     }
 
+    fn lane(&self, terms: UnitTerms, object: &Object) -> Lane {
+        let KeyRef { namespace, name } = object.key();
+        self.hashers.each_ref().map(|hasher| hasher.hash_one((terms.resource, namespace, name)))
+    }
+
     /// Decides how a record changes the last entry of its lane.
-    fn merge(&self, tail: Sequence, Arrival { record, wanted, mark, .. }: Arrival<'_>) -> Merge {
-        let entry = &self.entries[&tail];
-        let Some(object) = record.object() else { return Merge::Append };
+    fn merge(&self, tail: Sequence, object: &Object, new: &WaitingRecord, mark: Option<Sequence>) -> Merge {
+        let WaitingRecord { record, wanted, .. } = new;
+        let (entry, wanted) = (&self.entries[&tail], *wanted);
         let before = if let Change::Updated { old, .. } = &record.change { old } else { object };
         if entry.dead || entry.uid() != before.uid() {
             return Merge::Append;
@@ -251,8 +223,8 @@ impl Backlog {
     }
 
     /// Puts a coalesced record at the position of the new one.
-    fn replace(&mut self, tail: Sequence, mut change: Change, Arrival { record, terms, .. }: Arrival<'_>) {
-        let Entry { previous, recreated, .. } = self.entries[&tail];
+    fn replace(&mut self, tail: Sequence, mut change: Change, WaitingRecord { record, terms, .. }: &WaitingRecord) {
+        let Entry { lane, recreated, .. } = self.entries[&tail];
         let before = self.take(tail);
         let old_lost = before.old_lost && matches!(change, Change::Updated { .. });
         if old_lost {
@@ -260,7 +232,7 @@ impl Backlog {
         }
         let recreated = matches!(change, Change::Updated { .. }) && (recreated || recreates(record));
         let record = Record { change, old_lost, ..record.clone() };
-        self.insert(Entry { record, terms, previous, dead: false, recreated });
+        self.insert(Entry { record, terms: *terms, lane, dead: false, recreated });
     }
 
     /// Replaces the content of an entry, which keeps its position.
@@ -286,37 +258,32 @@ impl Backlog {
         }
     }
 
-    /// Returns the entries of a lane, newest first.
-    fn chain(&self, lane: LaneRef<'_>) -> impl Iterator<Item = (Sequence, &Entry)> {
-        let find = |at: Sequence| self.entries.get(&at).map(|entry| (at, entry));
-        let tail = self.tails.get(&lane).copied().and_then(find);
-        std::iter::successors(tail, move |(_, entry)| entry.previous.and_then(find))
-    }
-
     /// Marks the entries of a deleted object as dead, and coalesces a deletion, a re-add and this deletion into one.
-    fn bury(&mut self, lane: LaneRef<'_>, record: &Record, wanted: bool, tally: &mut Tally) {
-        let uid = record.object().map_or("", |object| object.uid());
-        let of_this_life = self.chain(lane).take_while(|(_, entry)| entry.uid() == uid && !entry.dead);
-        for sequence in of_this_life.map(|(sequence, _)| sequence).collect::<Vec<_>>() {
+    fn bury(&mut self, lane: Lane, uid: &str, wanted: bool, tally: &mut Tally) {
+        let is_alive = |sequence: &Sequence| {
+            let entry = &self.entries[sequence];
+            entry.uid() == uid && !entry.dead
+        };
+        let waiting = self.lanes.get(&lane).into_iter().flat_map(|waiting| waiting.iter().rev().copied());
+        for sequence in waiting.take_while(is_alive).collect::<Vec<_>>() {
             self.update(sequence, |entry| entry.dead = true);
         }
         while wanted && self.fold(lane, uid, tally) {}
     }
 
     /// Coalesces the last three entries of a lane into the last one, if they are a deletion, an Added and a deletion of one uid.
-    fn fold(&mut self, lane: LaneRef<'_>, uid: &str, tally: &mut Tally) -> bool {
-        let chain: Vec<_> = self.chain(lane).take(3).collect();
-        let [(last, end), (middle, added), (first, gone)] = chain[..] else { return false };
+    fn fold(&mut self, lane: Lane, uid: &str, tally: &mut Tally) -> bool {
+        let waiting = self.lanes.get(&lane).map(Vec::as_slice).unwrap_or_default();
+        let &[.., first, middle, last] = waiting else { return false };
+        let [gone, added, end] = [first, middle, last].map(|sequence| &self.entries[&sequence]);
         let is_deleted = |entry: &Entry| matches!(entry.record.change, Change::Deleted { .. });
-        let folds = chain.iter().all(|(_, entry)| entry.uid() == uid)
+        let folds = [gone, added, end].iter().all(|entry| entry.uid() == uid)
             && gone.record.is_gone()
             && matches!(added.record.change, Change::Added { .. })
             && end.record.is_gone()
             && (is_deleted(end) || !is_deleted(gone));
         if folds {
-            let previous = gone.previous;
             drop((self.take(middle), self.take(first)));
-            self.entries.get_mut(&last).expect("it is the tail").previous = previous;
             tally.stats.coalesced += 2;
         }
         folds
@@ -341,12 +308,15 @@ impl Backlog {
     fn drop_oldest_loose(&mut self, tally: &mut Tally) -> bool {
         let Some(oldest) = self.loose.first().copied() else { return false };
         let entry = &self.entries[&oldest];
-        let chain: Vec<_> = self.chain(entry.lane().expect("only objects are loose")).collect();
+        let lane = &self.lanes[&entry.lane.expect("only objects are loose")];
         // From the oldest entry up to and including the first deletion.
-        let of_this_life = chain.iter().rev().skip_while(|(sequence, _)| *sequence != oldest);
         let mut doomed = Vec::new();
-        for (sequence, other) in of_this_life.take_while(|(_, other)| other.uid() == entry.uid()) {
-            doomed.push(*sequence);
+        for sequence in lane.iter().copied().skip_while(|sequence| *sequence != oldest) {
+            let other = &self.entries[&sequence];
+            if other.uid() != entry.uid() {
+                break;
+            }
+            doomed.push(sequence);
             if other.record.is_gone() || !other.dead {
                 break;
             }
@@ -360,13 +330,8 @@ impl Backlog {
 
     fn insert(&mut self, entry: Entry) {
         let sequence = entry.record.sequence;
-        if let Some(lane) = entry.lane() {
-            match self.tails.get_mut(&lane) {
-                Some(tail) => *tail = sequence,
-                None => {
-                    self.tails.insert(LaneKey { resource: lane.resource, key: lane.key.to_owned() }, sequence);
-                }
-            }
+        if let Some(lane) = entry.lane {
+            self.lanes.entry(lane).or_default().push(sequence);
         }
         if entry.is_loose() {
             self.loose.insert(sequence);
@@ -384,12 +349,14 @@ impl Backlog {
         self.extra_bytes -= entry.extra_bytes();
         self.loose.remove(&sequence);
         self.with_old.remove(&sequence);
-        if let Some(lane) = entry.lane()
-            && self.tails.get(&lane) == Some(&sequence)
+        if let Some(lane) = entry.lane
+            && let hash_map::Entry::Occupied(mut waiting) = self.lanes.entry(lane)
         {
-            match entry.previous.filter(|previous| self.entries.contains_key(previous)) {
-                Some(previous) => *self.tails.get_mut(&lane).expect("just seen") = previous,
-                None => drop(self.tails.remove(&lane)),
+            if let Ok(at) = waiting.get().binary_search(&sequence) {
+                waiting.get_mut().remove(at);
+            }
+            if waiting.get().is_empty() {
+                waiting.remove();
             }
         }
         entry.record
@@ -427,17 +394,15 @@ impl Backlog {
         }
         let mut alive = HashMap::<_, usize>::new();
         for entry in self.entries.values().filter(|entry| !entry.dead) {
-            *alive.entry(entry.lane().map(|lane| (lane.resource, lane.key))).or_default() += 1;
+            *alive.entry(entry.lane).or_default() += 1;
         }
         alive.remove(&None);
         assert!(alive.values().all(|count| *count <= 2), "what waits of one living object is bounded");
-        for (key, tail) in &self.tails {
-            assert!(self.entries[tail].lane().expect("an object").equivalent(key));
-            assert!(
-                self.entries
-                    .range((std::ops::Bound::Excluded(*tail), std::ops::Bound::Unbounded))
-                    .all(|(_, e)| { e.lane().is_none_or(|lane| !lane.equivalent(key)) })
-            );
+        for (lane, waiting) in &self.lanes {
+            let of_lane = self.entries.iter().filter(|(_, entry)| entry.lane == Some(*lane)).map(|(at, _)| *at);
+            assert!(!waiting.is_empty() && of_lane.eq(waiting.iter().copied()));
         }
+        let with_lane = self.entries.values().filter(|entry| entry.lane.is_some()).count();
+        assert_eq!(self.lanes.values().map(Vec::len).sum::<usize>(), with_lane);
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     change::{Cause, Change},
     journal::{
         ChangeKind, ChangeSet, Interest, Record, Sequence, TypeNumber, UnitId,
-        units::{JournalUnit, Units},
+        memory::units::{JournalUnit, Units},
     },
 };
 

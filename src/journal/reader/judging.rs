@@ -29,20 +29,10 @@ impl JournalReader {
     /// Applies judgements. Refused records no longer wait, and are not in flight.
     pub(crate) fn judged(&mut self, judged: &Judged) {
         self.tally.failures.add(&judged.failures);
-        let mut marked = 0;
+        // A wanted record that is not in flight is judged again when it is read.
         for position in &judged.wanted {
             if let Some(at) = self.find(*position) {
                 self.in_flight[at].judged = true;
-                marked += 1;
-            }
-        }
-        if marked < judged.wanted.len() {
-            for waiting in self.again.iter_mut().chain(&mut self.queue.waiting) {
-                waiting.judged |= judged.wanted.binary_search(&waiting.sequence()).is_ok();
-            }
-            if let Some(stored) = &mut self.stored {
-                let wanted = judged.wanted.iter().map(|position| position.0);
-                stored.passed.extend(wanted.filter(|position| stored.spilled.contains(*position)));
             }
         }
         let mut refused = self.take_in_flight(&judged.refused).len();
@@ -53,7 +43,7 @@ impl JournalReader {
             self.queue.retain(is_kept);
             refused += before - self.again.len() - self.queue.waiting.len();
             if let Some(stored) = &mut self.stored {
-                refused += judged.refused.iter().filter(|position| stored.remove(position.0)).count();
+                refused += judged.refused.iter().filter(|position| stored.spilled.remove(position.0)).count();
             }
         }
         self.tally.stats.filtered += refused as u64;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use roaring::RoaringTreemap;
 
 use super::{JournalReader, queue::WaitingRecord};
-use crate::journal::{Record, Sequence, UnitId, UnitTerms, filter::Unjudged, store::StoredReader};
+use crate::journal::{Record, Sequence, UnitId, UnitTerms, filter::RecordFilter, store::StoredReader};
 
 /// Initial and maximum number of records per load.
 const CHUNK: (usize, usize) = (8, 1024);
@@ -22,8 +22,6 @@ pub(super) struct Stored {
     pub(super) name: Box<str>,
     /// Positions of the waiting records that are only in the store.
     pub(super) spilled: RoaringTreemap,
-    /// Spilled positions whose records passed the filter before.
-    pub(super) passed: RoaringTreemap,
     /// Number of records to load next. It starts small, because their sizes are known only after the load.
     chunk: usize,
     /// Lower bound for the time of the oldest spilled record; 0 if not known.
@@ -57,7 +55,6 @@ impl Stored {
             shown: state.pending.max().unwrap_or_default(),
             name: state.name.into(),
             spilled: state.pending,
-            passed: RoaringTreemap::new(),
             chunk: 0,
             since_micros: 0,
             held: false,
@@ -78,29 +75,16 @@ impl Stored {
         self.spilled.insert(record.sequence.0);
     }
 
-    /// Keeps only the position of a record that was in memory.
-    pub(super) fn put_back(&mut self, waiting: &WaitingRecord) {
-        if waiting.judged {
-            self.passed.insert(waiting.sequence().0);
-        }
-        self.push(&waiting.record);
-    }
-
-    /// Queues given-up records again. They passed the filter before, and may precede all other records.
-    pub(super) fn replay(&mut self, positions: &RoaringTreemap) {
-        self.passed |= positions;
-        self.spilled |= positions;
+    /// Queues given-up records again, which may precede all other records. Returns their number.
+    pub(super) fn replay(&mut self) -> u64 {
+        let given_up = std::mem::take(&mut self.given_up);
+        self.spilled |= &given_up;
         self.since_micros = 0;
+        given_up.len()
     }
 
     pub(super) fn since_micros(&self) -> Option<i64> {
         (self.since_micros != 0 && !self.spilled.is_empty()).then_some(self.since_micros)
-    }
-
-    /// Removes a spilled position. Returns true if it was there.
-    pub(super) fn remove(&mut self, position: u64) -> bool {
-        self.passed.remove(position);
-        self.spilled.remove(position)
     }
 }
 
@@ -115,10 +99,8 @@ pub struct ToLoad {
 /// Records of the next step of a compaction.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// Records in memory to judge before anything is coalesced.
-    pub to_judge: Option<Unjudged>,
-    /// Positions of records to judge that are only in the store.
-    pub unjudged: Vec<u64>,
+    /// The reader's filter, and the positions of the records to judge before anything is coalesced.
+    pub to_judge: Option<(RecordFilter, Vec<u64>)>,
     /// Positions of the records, in order.
     pub places: Vec<u64>,
     /// Positions of all records that wait only in the store.
@@ -165,7 +147,7 @@ impl JournalReader {
                 break; // a replay has added earlier positions
             }
             let Some(record) = records.next_if(|record| record.sequence == Sequence(*position)) else {
-                stored.remove(*position);
+                stored.spilled.remove(*position);
                 self.tally.miss();
                 continue;
             };
@@ -174,9 +156,8 @@ impl JournalReader {
             if terms.is_some() && !self.queue.has_room(record.body_bytes(), &self.bounds) {
                 break;
             }
-            // Coalesced records were judged before.
-            let judged = stored.passed.contains(*position) || stored.compacted.contains(*position);
-            stored.remove(*position);
+            let judged = stored.compacted.contains(*position); // before it was coalesced
+            stored.spilled.remove(*position);
             stored.since_micros = record.time_micros;
             match terms {
                 Some(terms) => self.queue.push(WaitingRecord { record, terms, wanted: true, judged }),
@@ -263,20 +244,13 @@ impl JournalReader {
         stored.needs.min(self.first_in_log().unwrap_or(mark.0 + 1)).max(stored.floor)
     }
 
-    /// Forgets given-up records before a position, because the log no longer has them. Records with coalesced entries are kept.
-    pub(crate) fn forget_before(&mut self, first: Sequence) {
-        if let Some(stored) = &mut self.stored {
-            stored.changed |= forget_removed(&mut stored.given_up, &stored.compacted, first) > 0;
-        }
-    }
-
-    /// Forgets given-up records before a position, if the records have coalesced entries.
-    pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
-        if let Some(stored) = &mut self.stored {
-            let mut old = &stored.given_up & &stored.compacted;
-            old.remove_range(position.0..);
-            stored.changed |= !old.is_empty();
-            stored.given_up -= old;
+    /// Forgets given-up records before a position: those with coalesced entries, or those in the log.
+    pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
+        if let Some(Stored { given_up, compacted, changed, .. }) = &mut self.stored {
+            let mut forgotten = if coalesced { &*given_up & &*compacted } else { &*given_up - &*compacted };
+            forgotten.remove_range(before.0..);
+            *changed |= !forgotten.is_empty();
+            *given_up -= forgotten;
         }
     }
 
@@ -289,7 +263,7 @@ impl JournalReader {
     /// record before `upto`.
     pub(crate) fn drop_spilled(&mut self, positions: &[u64], named: &[Record], upto: Sequence) {
         let Some(stored) = &mut self.stored else { return };
-        for at in positions.iter().filter(|at| stored.remove(**at)) {
+        for at in positions.iter().filter(|at| stored.spilled.remove(**at)) {
             match named.iter().find(|record| record.sequence.0 == *at) {
                 Some(record) => self.tally.lose(record),
                 None => self.tally.miss(),
@@ -317,19 +291,13 @@ impl JournalReader {
     pub(crate) fn hold(&mut self, max: usize, until: Sequence) -> Option<Held> {
         let places = self.pending() - &self.stored.as_ref()?.compacted;
         let places: Vec<_> = places.iter().take_while(|position| *position <= until.0).take(max).collect();
-        let to_judge = self.filter.clone().map(|filter| {
-            let is_due = |at: &&WaitingRecord| !at.judged && places.binary_search(&at.sequence().0).is_ok();
-            Unjudged { filter, records: self.in_memory().filter(is_due).map(|at| at.record.clone()).collect() }
-        });
+        let judged: RoaringTreemap = self.in_memory().filter(|at| at.judged).map(|at| at.sequence().0).collect();
         let stored = self.stored.as_mut().filter(|_| !places.is_empty())?;
         stored.held = true;
         stored.epoch += 1;
-        let mut unjudged = Vec::new();
-        if to_judge.is_some() {
-            let is_unjudged = |at: &&u64| stored.spilled.contains(**at) && !stored.passed.contains(**at);
-            unjudged = places.iter().filter(is_unjudged).copied().collect();
-        }
-        Some(Held { to_judge, unjudged, places, may_merge: stored.spilled.clone(), shown: stored.shown })
+        let is_unjudged = |at: &&u64| !judged.contains(**at);
+        let to_judge = self.filter.clone().map(|filter| (filter, places.iter().filter(is_unjudged).copied().collect()));
+        Some(Held { to_judge, places, may_merge: stored.spilled.clone(), shown: stored.shown })
     }
 
     /// Ends a step that changed nothing.
@@ -357,7 +325,6 @@ impl JournalReader {
         let Some(stored) = &mut self.stored else { return };
         let before = stored.spilled.len();
         stored.spilled -= superseded;
-        stored.passed &= &stored.spilled;
         self.tally.stats.coalesced += before - stored.spilled.len();
         stored.held = false;
         stored.compacted.clone_from(&state.compacted);
@@ -373,12 +340,4 @@ pub(crate) fn needs(state: &StoredReader) -> u64 {
 /// Returns the first position that a reader with this state has not handled.
 pub(crate) fn waits_from(state: &StoredReader) -> u64 {
     state.pending.min().unwrap_or(state.position.0 + 1)
-}
-
-/// Forgets given-up records before `first`, the start of the log, except those with coalesced entries. Returns their number.
-pub(super) fn forget_removed(given_up: &mut RoaringTreemap, compacted: &RoaringTreemap, first: Sequence) -> u64 {
-    let mut gone = &*given_up - compacted;
-    gone.remove_range(first.0..);
-    *given_up -= &gone;
-    gone.len()
 }

@@ -1,6 +1,9 @@
 //! Encoding of bodies, locations of states, and keys.
 
-use super::wire::{Uid, Wire, put_number, put_text, put_uid};
+use super::{
+    record::{Head, Old, StoredBody},
+    wire::{Uid, Wire, put_number, put_text, put_uid},
+};
 use crate::{
     journal::UnitId,
     object::{
@@ -122,7 +125,7 @@ pub(super) fn old_key(sequence: u64) -> [u8; 9] {
     key
 }
 
-/// Part of a coalesced record: the body of its object, or of its previous object.
+/// Part of a record: the body of its object, or of its previous object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Object = 1,
@@ -132,6 +135,24 @@ pub(super) enum Part {
 /// Returns the key of a coalesced record's body. It is longer than the other keys of the sequence, and sorted after them.
 pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec<u8> {
     [&sequence.to_be_bytes()[..], &[part as u8], reader.as_bytes()].concat()
+}
+
+/// Returns the key of the body that a record refers to; `None` if it has none. A coalesced record has its own bodies, under the
+/// name of its `reader`.
+pub(super) fn body_key(head: &Head<'_>, part: Part, reader: Option<&str>) -> Option<Vec<u8>> {
+    let coalesced = reader.map(|reader| compacted_body_key(reader, head.sequence, part));
+    match part {
+        Part::Object => match head.body {
+            StoredBody::None => None,
+            StoredBody::Own => coalesced.or_else(|| Some(sequence_key(head.sequence).to_vec())),
+            StoredBody::At(at) => Some(sequence_key(at).to_vec()),
+        },
+        Part::Old => match head.old {
+            Old::None => None,
+            Old::Own => coalesced.or_else(|| Some(old_key(head.sequence).to_vec())),
+            Old::Superseded => Some(sequence_key(head.supersedes?).to_vec()),
+        },
+    }
 }
 
 /// Returns the key of a coalesced record's head.

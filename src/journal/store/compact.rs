@@ -14,7 +14,7 @@ use roaring::RoaringTreemap;
 
 use super::{
     Fault, Files, Inner, Store, StoreError, StoredReader,
-    body::{Part, compacted_body_key, compacted_key, old_key, sequence_key, split_compacted_key},
+    body::{Part, body_key, compacted_body_key, compacted_key, sequence_key, split_compacted_key},
     read::{Finder, head_of},
     record::{Head, Old, StoredBody},
     state,
@@ -71,7 +71,6 @@ impl Compactor {
 /// Data that one step writes.
 #[derive(Debug)]
 pub(crate) struct CompactionStep {
-    reader: Box<str>,
     entries: Vec<Entry>,
     /// Positions that wait as coalesced entries after the step, and not as records of the log.
     pub(crate) written: RoaringTreemap,
@@ -130,7 +129,7 @@ impl Store {
             let mut written: RoaringTreemap = places.iter().copied().collect();
             written -= &plan.superseded;
             written.extend(plan.drafts.keys());
-            Ok(CompactionStep { reader: compactor.reader.clone(), entries, written, superseded: plan.superseded })
+            Ok(CompactionStep { entries, written, superseded: plan.superseded })
         })
     }
 }
@@ -180,7 +179,7 @@ impl Sources<'_> {
         let (_, of_old) = old.head(files)?;
         let is_update = of_shape.kind == ChangeKind::Updated;
         let has_old = is_update && of_old.old != Old::None;
-        let old = if has_old { self.old(&old, &of_old)? } else { None };
+        let old = if has_old { self.body(&old, &of_old, Part::Old)? } else { None };
         let head = Head {
             sequence: place,
             time_micros: of_place.time_micros,
@@ -196,27 +195,14 @@ impl Sources<'_> {
         let mut value = Vec::with_capacity(128);
         put_number(&mut value, last - place);
         value.extend(head.encode());
-        Ok(Entry { place, head: value, object: self.object(&object, &of_object)?, old })
+        Ok(Entry { place, head: value, object: self.body(&object, &of_object, Part::Object)?, old })
     }
 
-    fn object(&self, source: &Source, head: &Head<'_>) -> Result<Option<UserValue>, Fault> {
-        let bodies = &self.files.bodies;
-        Ok(match head.body {
-            StoredBody::None => None,
-            _ if source.is_entry => bodies.get(compacted_body_key(self.reader, source.place, Part::Object))?,
-            StoredBody::Own => bodies.get(sequence_key(source.place))?,
-            StoredBody::At(at) => bodies.get(sequence_key(at))?,
-        })
-    }
-
-    fn old(&self, source: &Source, head: &Head<'_>) -> Result<Option<UserValue>, Fault> {
-        let bodies = &self.files.bodies;
-        Ok(match (head.old, head.supersedes) {
-            (Old::Own, _) if source.is_entry => bodies.get(compacted_body_key(self.reader, source.place, Part::Old))?,
-            (Old::Own, _) => bodies.get(old_key(source.place))?,
-            (Old::Superseded, Some(at)) => bodies.get(sequence_key(at))?,
-            _ => None,
-        })
+    fn body(&self, source: &Source, head: &Head<'_>, part: Part) -> Result<Option<UserValue>, Fault> {
+        match body_key(head, part, source.is_entry.then_some(self.reader)) {
+            Some(key) => Ok(self.files.bodies.get(key)?),
+            None => Ok(None),
+        }
     }
 }
 
@@ -224,7 +210,7 @@ impl Store {
     /// Writes a step and the state of its reader, atomically. Writing the same step again changes nothing.
     pub(crate) fn put_compacted(&self, step: &CompactionStep, state: &StoredReader) -> Result<(), StoreError> {
         self.with("write coalesced records", |inner, files| {
-            let reader = &*step.reader;
+            let reader = &*state.name;
             let mut known = known_of(inner, reader);
             let mut batch = OwnedWriteBatch::with_capacity(files.db.clone(), step.entries.len() * 3 + 1);
             for place in &known & &step.superseded {

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File, Permissions, TryLockError},
-    io::{self, Read as _, Seek as _, Write as _},
+    io::{self, Seek as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     path::Path,
     sync::{
@@ -21,7 +21,7 @@ use super::{
     read,
     retain::FIRST_KEY,
     seal::{self, Facts, Sealer, replace},
-    state, sync,
+    state,
 };
 use crate::{
     journal::{Sequence, UnitId},
@@ -100,7 +100,7 @@ impl Store {
 
 fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
     make_private(dir)?;
-    let taken = Lock::take(dir)?;
+    let taken = lock_dir(dir)?;
     let earlier = seal::read(dir)?;
     if earlier.is_some() {
         seal::check_files(dir)?;
@@ -133,30 +133,22 @@ fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
     Ok((Store { inner: Arc::new(inner) }, recovered))
 }
 
-/// Lock on a state directory, until it is dropped. The system releases it when the process ends for any reason.
-#[derive(Debug)]
-pub(super) struct Lock {
-    _file: File,
-}
-
-impl Lock {
-    /// Takes the lock. If another process has it, the error contains its id.
-    pub(super) fn take(dir: &Path) -> Result<Self, Fault> {
-        let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut owner = String::new();
-                let read = file.read_to_string(&mut owner);
-                return Err(Fault::Locked(read.ok().and_then(|_| owner.trim().parse().ok())));
-            }
-            Err(TryLockError::Error(error)) => return Err(error.into()),
+/// Locks a state directory until the returned file is closed, also by the end of the process. If another process has the lock,
+/// the error contains its id.
+fn lock_dir(dir: &Path) -> Result<File, Fault> {
+    let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let owner = io::read_to_string(&file).ok();
+            return Err(Fault::Locked(owner.and_then(|owner| owner.trim().parse().ok())));
         }
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Self { _file: file })
+        Err(TryLockError::Error(error)) => return Err(error.into()),
     }
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(file)
 }
 
 fn seal_or_warn(sealer: &Sealer, dir: &Path) {
@@ -290,7 +282,7 @@ fn open_again(inner: &Inner) -> Result<Files, Fault> {
 
 /// Syncs everything, and then marks the end as clean.
 fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
-    sync::sync(inner)?;
+    inner.sync()?;
     let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied()).unwrap_or_default();
     let mut batch = files.db.batch();
     batch.insert(&files.meta, RUN_KEY, [run | CLEAN]);

@@ -6,7 +6,7 @@ use fjall::{Keyspace, KvPair, UserValue};
 
 use super::{
     Fault, Files, Inner, LogPage, PageSize, Store, StoreError,
-    body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
+    body::{Part, Pointer, body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
     compact::decode_entry,
     record::{Head, Old, StoredBody},
 };
@@ -158,11 +158,11 @@ impl Store {
             for sequence in &merged {
                 let Some(value) = files.compacted.get(compacted_key(reader, *sequence))? else { continue };
                 let (_, head) = decode_entry(files, *sequence, &value)?;
-                let of =
-                    |part: Part| body(inner, files, head.unit, head.key, &compacted_body_key(reader, *sequence, part));
-                let object = if head.body == StoredBody::None { None } else { of(Part::Object)? };
-                let old = if head.old == Old::None { None } else { of(Part::Old)? };
-                records.extend(head.record(object, old));
+                let of = |part| match body_key(&head, part, Some(reader)) {
+                    Some(key) => body(inner, files, head.unit, head.key, &key),
+                    None => Ok(None),
+                };
+                records.extend(head.record(of(Part::Object)?, of(Part::Old)?));
             }
             if !merged.is_empty() {
                 records.sort_unstable_by_key(|record| record.sequence);

@@ -138,16 +138,7 @@ impl Sealer {
         Self(Mutex::new(Known { written: durable.readers.clone(), removals: 0, durable, sealed }))
     }
 
-    /// Prepares for writing positions of readers. If a reader moves back, it is removed from the seal, which must not demand
-    /// more than the store will have.
-    pub(super) fn prepare(&self, dir: &Path, readers: &[StoredReader]) -> io::Result<()> {
-        let is_back = |reader: &&StoredReader| {
-            lock(&self.0).written.get(&reader.name).is_some_and(|position| reader.position.0 < *position)
-        };
-        readers.iter().filter(is_back).try_for_each(|reader| self.remove(dir, &reader.name))
-    }
-
-    /// Notes written positions.
+    /// Notes written positions. The position of a reader only grows.
     pub(super) fn wrote(&self, readers: &[StoredReader]) {
         let mut known = lock(&self.0);
         known.written.extend(readers.iter().map(|reader| (reader.name.clone(), reader.position.0)));
@@ -260,15 +251,6 @@ mod tests {
         sealer.wrote(&[reader("a", 7)]);
         sealer.synced(noted, 9);
         assert_eq!(content(), facts(9, &[("a", 5)]));
-    }
-
-    #[test]
-    fn rewound_reader_leaves_the_seal() {
-        let dir = tempdir().unwrap();
-        let sealer = Sealer::new(facts(9, &[("a", 5), ("b", 6)]), None);
-        sealer.seal(dir.path()).unwrap();
-        sealer.prepare(dir.path(), &[reader("a", 5), reader("b", 2)]).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), Some(facts(9, &[("a", 5)])));
     }
 
     #[test]

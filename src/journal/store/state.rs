@@ -109,7 +109,6 @@ impl Store {
     /// Adds or replaces readers, atomically. Removes their coalesced entries that are not in [`StoredReader::compacted`].
     pub fn put_readers(&self, readers: &[StoredReader]) -> Result<(), StoreError> {
         self.with("save the readers", |inner, files| {
-            inner.sealer.prepare(&inner.dir, readers)?;
             let mut batch = files.db.batch();
             for reader in readers {
                 batch.insert(&files.readers, reader.name.as_bytes(), encode_reader(reader));
