@@ -149,7 +149,7 @@ fn only_diff_format_names_changed_by() {
             }
         }
         let mut line = Vec::new();
-        encoder().telling_who_changed().encode(&mut line, &event);
+        encoder().encode(&mut line, &event);
         let line: Value = serde_json::from_slice(&line).unwrap();
         let told = line["data"].get("changed_by");
         assert_eq!(told, Some(&changed_by).filter(|_| kind != "synced"), "{kind}");
