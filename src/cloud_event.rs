@@ -20,7 +20,7 @@ use crate::{
     object::Object,
 };
 
-pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
+pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, header_value};
 pub use error::FormatError;
 pub use format::{DataFormat, Formatter, MessageBody};
 
