@@ -20,7 +20,7 @@ use crate::{
     object::Object,
 };
 
-pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
+pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, header_value};
 pub use error::FormatError;
 pub use format::{DataFormat, Formatter, MessageBody};
 
@@ -58,7 +58,6 @@ pub struct Encoder {
     journal: Box<[u8]>,
     /// Source and journal, not escaped.
     plain: (Box<str>, Box<str>),
-    tells_who_changed: bool,
 }
 
 impl Encoder {
@@ -72,13 +71,7 @@ impl Encoder {
         escape(&mut place, journal);
         place.extend_from_slice(br#"","sequence":""#);
         let plain = (format!("/clusters/{cluster}").into(), journal.into());
-        Self { source: source.into(), journal: place.into(), plain, tells_who_changed: false }
-    }
-
-    /// Adds `changed_by` next to the object, if it is known who changed it.
-    #[must_use]
-    pub fn telling_who_changed(self) -> Self {
-        Self { tells_who_changed: true, ..self }
+        Self { source: source.into(), journal: place.into(), plain }
     }
 
     /// Returns the name of the cluster.
@@ -86,12 +79,13 @@ impl Encoder {
         self.plain.0.strip_prefix("/clusters/").unwrap_or_default()
     }
 
-    /// Appends the event to `out`, as one line without a line break at the end.
+    /// Appends the event to `out`, as one line without a line break at the end. It has `changed_by` next to the object, if
+    /// it is known who changed it.
     pub fn encode(&self, out: &mut Vec<u8>, event: &Event) {
         self.write_attributes(out, event, DATA_CONTENT_TYPE);
         out.extend_from_slice(br#","data":{"#);
         write_data(out, &event.record, Form::Whole);
-        if let Some(object) = event.record.object().filter(|_| self.tells_who_changed) {
+        if let Some(object) = event.record.object() {
             write_changed_by(out, object);
         }
         out.extend_from_slice(b"}}");

@@ -2,7 +2,6 @@
 //!
 //! [`delivery`](crate::delivery) calls them. The files of this folder are the built-in sinks.
 
-pub mod blackhole;
 pub mod client_tls;
 pub mod exec;
 pub mod file;
@@ -96,9 +95,7 @@ impl From<FormatError> for HandlerError {
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::NoSmaller(_) => Self::TooLarge(error.to_string()),
-            FormatError::Undecodable(_) | FormatError::Template(_) | FormatError::NoJson(_) => {
-                Self::Rejected(error.to_string())
-            }
+            _ => Self::Rejected(error.to_string()),
         }
     }
 }

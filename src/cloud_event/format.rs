@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use strum::IntoStaticStr;
 
 use super::{
-    ContentMode, DATA_CONTENT_TYPE, Encoder, Form, data_len,
+    ContentMode, DATA_CONTENT_TYPE, Encoder, Form,
     error::{FormatError, decoded},
     template::Template,
     write_changed_by, write_data, write_json,
@@ -143,15 +143,15 @@ impl Formatter {
             out.extend_from_slice(text.as_bytes());
             return Ok(if is_json { DATA_CONTENT_TYPE } else { TEXT });
         }
-        let len = self.len_about(event, form);
+        // The data is rarely larger than the object and its previous state.
+        let objects = [event.record.object(), event.record.old()].into_iter().flatten();
+        out.reserve(ATTRIBUTES_LEN + objects.map(Object::json_bytes).sum::<usize>());
         match mode {
             ContentMode::Structured => {
-                out.reserve(len + ATTRIBUTES_LEN);
                 self.write_structured(out, event, form)?;
                 Ok("application/cloudevents+json")
             }
             ContentMode::Binary => {
-                out.reserve(len);
                 let data = self.data(event, form)?;
                 data.write(out, event);
                 Ok(data.content_type())
@@ -177,15 +177,6 @@ impl Formatter {
         bytes.push(b']');
         let content_type = if self.is_template() { DATA_CONTENT_TYPE } else { "application/cloudevents-batch+json" };
         Ok(MessageBody { content_type, bytes })
-    }
-
-    /// Returns the approximate size of an event's data in bytes. It is not too low for the formats `object` and `ref`.
-    fn len_about(&self, event: &Event, form: Form) -> usize {
-        match self.format {
-            DataFormat::Ref => data_len(event, Form::Reference),
-            DataFormat::Object => data_len(event, form.max(Form::WithoutOld)),
-            _ => data_len(event, form),
-        }
     }
 
     fn write_structured(&self, out: &mut Vec<u8>, event: &Event, form: Form) -> Result<(), FormatError> {

@@ -38,7 +38,7 @@ pub const VARIABLES: [&str; 10] =
 const NAME: &str = "template";
 
 /// A compiled template. Unknown names are errors, nothing is escaped, and `tojson` writes JSON.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Template {
     environment: Environment<'static>,
     text: Box<str>,
@@ -116,18 +116,6 @@ impl Template {
     fn fill(&self, variables: BTreeMap<&'static str, Value>) -> Result<String, TemplateError> {
         let rendered = self.environment.get_template(NAME).and_then(|template| template.render(variables));
         rendered.map_err(|error| described(&error, &self.text))
-    }
-}
-
-impl fmt::Debug for Template {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Template").field(&self.text).finish()
-    }
-}
-
-impl PartialEq for Template {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
     }
 }
 

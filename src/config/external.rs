@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use super::{Config, HandlerConfig, SinkConfig};
 use crate::{
-    handler::{nats::address::ServerAddress, webhook::read_url},
+    handler::{
+        nats::address::{PORT_DEFAULT, server_address},
+        webhook::read_url,
+    },
     secret::PlainOrSecret,
 };
 
@@ -77,8 +80,8 @@ impl External {
             }
             SinkConfig::Webhook(webhook) => drop(self.ports.insert(port(&webhook.url))),
             SinkConfig::Nats(nats) => {
-                let addresses = nats.servers.iter().filter_map(|server| server.parse::<ServerAddress>().ok());
-                self.ports.extend(addresses.map(|address| address.port()));
+                let addresses = nats.servers.iter().filter_map(|server| server_address(server));
+                self.ports.extend(addresses.map(|address| address.port_u16().unwrap_or(PORT_DEFAULT)));
             }
             SinkConfig::Kafka(kafka) => {
                 let ports = kafka.brokers.iter().filter_map(|broker| broker.rsplit_once(':')?.1.parse::<u16>().ok());

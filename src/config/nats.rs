@@ -14,7 +14,8 @@ use crate::{
     handler::{
         client_tls::ClientTls,
         nats::{
-            self, ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, address::ServerAddress, subject::SubjectTemplate,
+            self, ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, address::server_address,
+            subject::SubjectTemplate,
         },
     },
     text::required,
@@ -103,7 +104,7 @@ impl NatsSink {
             Some(NatsAuth::None | NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) | None => return Vec::new(),
         };
         let is_open = |server: &String| {
-            server.parse::<ServerAddress>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
+            server_address(server).is_some_and(|address| !address.host().is_some_and(super::webhook::is_loopback))
         };
         let requires_tls = self.tls.is_some() || nats::ask_for_tls(&self.servers);
         if requires_tls || !self.servers.iter().any(is_open) {
@@ -122,11 +123,11 @@ impl NatsSink {
                 problems.push(problem(&["servers"], message));
                 continue;
             }
-            let wrong = match server.parse::<ServerAddress>() {
-                Err(_) => "is not a valid address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
-                Ok(address) if !matches!(address.scheme(), "nats" | "tls") => "expected nats:// or tls://",
-                Ok(address) if address.host().is_empty() => "has no host",
-                Ok(_) => continue,
+            let wrong = match server_address(server) {
+                None => "is not a valid address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
+                Some(address) if !matches!(address.scheme_str(), Some("nats" | "tls")) => "expected nats:// or tls://",
+                Some(address) if address.host().is_none_or(str::is_empty) => "has no host",
+                Some(_) => continue,
             };
             problems.push(problem(&["servers"], format!("{server:?} {wrong}")));
         }

@@ -77,17 +77,12 @@ pub enum GiveUp {
 /// Maximum number of attempts at one event that end in a panic (S-9).
 const PANICS_MAX: u32 = 3;
 
-/// Maximum delay that a sink can ask for.
-pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
-
 /// Next step of a batch. Ranges are relative to the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptStep {
-    /// Deliver these events in this form, then call [`Attempts::finished`].
+    /// Deliver these events in this form, but not before [`Attempts::not_before`]. Then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
-    /// Wait until this time, then call [`Attempts::waited`].
-    Wait(Duration),
-    /// Send these events to the dead letter, or count and name them as dropped. Then call [`Attempts::given_up`].
+    /// Send these events to the dead letter, or count and name them as dropped. Then call [`Attempts::advance`].
     GiveUp(Range<usize>, GiveUp),
     /// All events are delivered or given up.
     Done,
@@ -110,6 +105,7 @@ pub struct Attempts {
     range: Range<usize>,
     form: Form,
     next: AttemptStep,
+    not_before: Duration,
     failures: u32,
     panics: u32,
     failing_since: Option<Duration>,
@@ -118,9 +114,10 @@ pub struct Attempts {
 impl Attempts {
     /// Makes the state of a batch of `len` events, which can be sent in all forms down to `smallest`.
     pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
-        let (range, form, next) = (0..0, Form::Whole, AttemptStep::Done);
+        let (range, form, next, not_before) = (0..0, Form::Whole, AttemptStep::Done, Duration::ZERO);
+        let (failures, panics, failing_since) = (0, 0, None);
         let mut attempts =
-            Self { policy, len, smallest, range, form, next, failures: 0, panics: 0, failing_since: None };
+            Self { policy, len, smallest, range, form, next, not_before, failures, panics, failing_since };
         attempts.advance();
         attempts
     }
@@ -130,13 +127,17 @@ impl Attempts {
         &self.next
     }
 
+    /// Returns the earliest time of the next attempt, after the delay of a retry.
+    pub fn not_before(&self) -> Duration {
+        self.not_before
+    }
+
     /// Records the result of an attempt; `now` is any monotonic time, `random` is in [0, 1).
     pub fn finished(&mut self, outcome: AttemptOutcome, now: Duration, random: f64) {
         match outcome {
             AttemptOutcome::Delivered => self.advance(),
-            AttemptOutcome::Failed(HandlerError::Failed(error)) => self.failed(error, Duration::ZERO, now, random),
-            AttemptOutcome::Failed(HandlerError::Busy { reason, retry_after }) => {
-                self.failed(reason, retry_after.min(RETRY_AFTER_MAX), now, random);
+            AttemptOutcome::Failed(HandlerError::Failed(error) | HandlerError::Busy { reason: error, .. }) => {
+                self.failed(error, now, random);
             }
             AttemptOutcome::Failed(HandlerError::Closed(error)) => self.next = AttemptStep::Closed(error),
             AttemptOutcome::Failed(HandlerError::Rejected(_) | HandlerError::TooLarge(_))
@@ -159,31 +160,26 @@ impl Attempts {
                 if self.panics >= PANICS_MAX {
                     self.give_up(GiveUp::Poison(panic));
                 } else {
-                    self.next = AttemptStep::Wait(now + self.policy.delay(self.panics, random));
+                    self.retry(now + self.policy.delay(self.panics, random));
                 }
             }
         }
     }
 
-    /// Records that the delay is over.
-    pub fn waited(&mut self) {
-        self.attempt();
-    }
-
-    /// Records that the dead letter has the events, or that they are counted as dropped.
-    pub fn given_up(&mut self) {
-        self.advance();
-    }
-
-    /// Records a temporary failure. The next attempt starts after at least `at_least`.
-    fn failed(&mut self, error: String, at_least: Duration, now: Duration, random: f64) {
+    /// Records a temporary failure.
+    fn failed(&mut self, error: String, now: Duration, random: f64) {
         self.failures += 1;
         let since = *self.failing_since.get_or_insert(now);
         if now.saturating_sub(since) >= self.policy.give_up_after {
             self.give_up(GiveUp::Expired(error));
         } else {
-            self.next = AttemptStep::Wait(now + self.policy.delay(self.failures, random).max(at_least));
+            self.retry(now + self.policy.delay(self.failures, random));
         }
+    }
+
+    fn retry(&mut self, not_before: Duration) {
+        self.not_before = not_before;
+        self.attempt();
     }
 
     fn give_up(&mut self, reason: GiveUp) {
@@ -194,8 +190,8 @@ impl Attempts {
         self.next = AttemptStep::Attempt(self.range.clone(), self.form);
     }
 
-    /// Continues after the events of the current attempt.
-    fn advance(&mut self) {
+    /// Continues after the current events: the sink or the dead letter has them, or they are counted as dropped.
+    pub fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);
         if self.range.is_empty() {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    attempts::{AttemptOutcome, AttemptStep, Attempts, GiveUp, RETRY_AFTER_MAX, RetryPolicy},
+    attempts::{AttemptOutcome, AttemptStep, Attempts, GiveUp, RetryPolicy},
     pace::{Pace, Rate},
     schedule::{DeliveryId, Room, Schedule, ScheduleOptions, ScheduledEvent},
 };
@@ -23,6 +23,9 @@ use crate::{
     notification::{Event, Notification},
     object::Object,
 };
+
+/// Maximum delay that a sink can ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// Options of a handler's core.
 #[derive(Clone, Copy, Debug)]
@@ -224,8 +227,7 @@ impl HandlerCore {
         delivery.attempts.finished(outcome, now, random);
         let retry_in = match delivery.attempts.step() {
             _ if delivery.failed == 0 => return None,
-            AttemptStep::Wait(until) => Some(until.saturating_sub(now)),
-            AttemptStep::Attempt(..) => Some(Duration::ZERO),
+            AttemptStep::Attempt(..) => Some(delivery.attempts.not_before().max(self.pace.next()).saturating_sub(now)),
             AttemptStep::GiveUp(..) | AttemptStep::Done => None,
             AttemptStep::Closed(_) => return None, // the end of the handler is logged elsewhere
         };
@@ -235,7 +237,7 @@ impl HandlerCore {
     /// Records that the dead letter has the given-up events, or that they are counted as dropped.
     pub fn gave_up(&mut self, id: DeliveryId) {
         if let Some(delivery) = self.deliveries.get_mut(&id) {
-            delivery.attempts.given_up();
+            delivery.attempts.advance();
             delivery.begun = None;
         }
     }
@@ -286,8 +288,9 @@ impl HandlerCore {
             HandlerOrder::Run => None,
         };
         let waits = deliveries().filter_map(|delivery| match delivery.attempts.step() {
-            AttemptStep::Wait(until) => Some(*until),
-            AttemptStep::Attempt(..) if delivery.begun.is_none() && !self.is_paused => Some(self.pace.next()),
+            AttemptStep::Attempt(..) if delivery.begun.is_none() && !self.is_paused => {
+                Some(self.pace.next().max(delivery.attempts.not_before()))
+            }
             _ => None,
         });
         let linger = self.schedule.due().filter(|_| !self.is_paused && self.has_turn());
@@ -331,11 +334,10 @@ impl HandlerCore {
 
     /// Returns a delivery that has a step to take now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
-        let may_attempt = self.is_closing() || (!self.is_paused && self.pace.next() <= now);
+        let may_attempt = !self.is_paused && self.pace.next() <= now;
         let is_due = |delivery: &Delivery| match delivery.attempts.step() {
             _ if delivery.begun.is_some() => false,
-            AttemptStep::Attempt(..) => may_attempt,
-            AttemptStep::Wait(until) => *until <= now || self.is_closing(),
+            AttemptStep::Attempt(..) => self.is_closing() || (may_attempt && delivery.attempts.not_before() <= now),
             AttemptStep::GiveUp(..) | AttemptStep::Done | AttemptStep::Closed(_) => true,
         };
         self.deliveries.iter().find(|(_, delivery)| is_due(delivery)).map(|(id, _)| *id)
@@ -359,10 +361,6 @@ impl HandlerCore {
                 self.pace.begin(now);
                 delivery.begun = Some(now);
                 Some(HandlerAction::Send(id, delivery.events.slice(range), form))
-            }
-            AttemptStep::Wait(_) => {
-                delivery.attempts.waited();
-                None
             }
             AttemptStep::GiveUp(range, reason) => {
                 delivery.begun = Some(now);

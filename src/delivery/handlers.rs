@@ -110,7 +110,8 @@ pub(super) struct HandlerRequests {
     replace_by: Duration,
     order: HandlerOrder,
     removed: Option<Remove>,
-    standing: Standing,
+    /// Set if the handler has ended because its sink is closed for good.
+    ended_by_sink: bool,
 }
 
 impl HandlerRequests {
@@ -118,16 +119,6 @@ impl HandlerRequests {
     pub(super) fn order(&self, parts: &Arc<HandlerParts>) -> HandlerOrder {
         if Arc::ptr_eq(parts, &self.parts) { self.order } else { HandlerOrder::Close(self.replace_by) }
     }
-}
-
-/// State of the task that keeps a handler's actor running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Kept,
-    /// Closed on request.
-    Closed,
-    /// Ended, because its sink is closed for good.
-    Ended,
 }
 
 /// Events that another handler gave up, and the answer when they are delivered.
@@ -138,6 +129,7 @@ pub(super) struct HandlerMember {
     name: String,
     pub(super) reader: ReaderId,
     pub(super) requests: watch::Sender<HandlerRequests>,
+    /// Closed when the handler has ended.
     letters: mpsc::Sender<DeadLetter>,
     /// Fault of the actor, for tests.
     pub(super) fault: SharedFault,
@@ -148,8 +140,12 @@ impl HandlerMember {
         Arc::clone(&self.requests.borrow().parts)
     }
 
-    fn standing(&self) -> Standing {
-        self.requests.borrow().standing
+    fn has_ended(&self) -> bool {
+        self.letters.is_closed()
+    }
+
+    fn ended_by_sink(&self) -> bool {
+        self.requests.borrow().ended_by_sink
     }
 
     fn removed(&self) -> Option<Remove> {
@@ -160,12 +156,6 @@ impl HandlerMember {
     pub(super) async fn take(&self, events: Notification) -> bool {
         let (answer, answered) = oneshot::channel();
         self.letters.send((events, answer)).await.is_ok() && answered.await.is_ok()
-    }
-
-    /// Waits until the handler has ended.
-    async fn ended(&self) {
-        let mut requests = self.requests.subscribe();
-        drop(requests.wait_for(|requests| requests.standing != Standing::Kept).await);
     }
 }
 
@@ -243,7 +233,7 @@ impl Handlers {
         };
         let replace_by = self.now() + self.supervision.hung_after;
         match before {
-            Some(member) if member.standing() == Standing::Kept => {
+            Some(member) if !member.has_ended() => {
                 let moves = self.router.reroute(member.reader, route, bounds);
                 let parts = parts(member.reader);
                 member.requests.send_modify(|requests| (requests.parts, requests.replace_by) = (parts, replace_by));
@@ -253,9 +243,9 @@ impl Handlers {
             None => {}
         }
         let (reader, moves) = self.router.open(&name, route, bounds)?;
-        let (order, removed, standing) = (HandlerOrder::Run, None, Standing::Kept);
-        let requests =
-            watch::Sender::new(HandlerRequests { parts: parts(reader), replace_by, order, removed, standing });
+        let (parts, order) = (parts(reader), HandlerOrder::Run);
+        let requests = HandlerRequests { parts, replace_by, order, removed: None, ended_by_sink: false };
+        let requests = watch::Sender::new(requests);
         let (letters, received) = mpsc::channel(LETTERS_MAX);
         let member = Arc::new(HandlerMember { name, reader, requests, letters, fault: SharedFault::default() });
         lock(&self.members).push(Arc::clone(&member));
@@ -283,7 +273,7 @@ impl Handlers {
                 Remove::Discard => HandlerOrder::Close(self.now() + hung_after),
             };
         });
-        if member.standing() != Standing::Kept {
+        if member.has_ended() {
             self.forget(&member, how);
         }
     }
@@ -350,8 +340,8 @@ impl Handlers {
             }
             self.router.journal().rewind(member.reader);
         };
-        let standing = if ended_by_sink.is_some() { Standing::Ended } else { Standing::Closed };
-        member.requests.send_modify(|requests| requests.standing = standing);
+        member.requests.send_modify(|requests| requests.ended_by_sink = ended_by_sink.is_some());
+        letters.close(); // before `removed` is read, so that either this task or `remove` forgets the handler
         if let Some(reason) = ended_by_sink {
             self.report_end(&member, &reason);
         }
@@ -406,7 +396,7 @@ impl Handlers {
     /// Returns true if all handlers are `stdout` and their readers have ended, as in `deltabus run … | head`.
     fn is_unread(&self) -> bool {
         let is_pipe = |member: &HandlerMember| member.parts().status.lock().view.kind == "stdout";
-        let is_unread = |member: &Arc<HandlerMember>| member.standing() == Standing::Ended && is_pipe(member);
+        let is_unread = |member: &Arc<HandlerMember>| member.ended_by_sink() && is_pipe(member);
         let members = lock(&self.members);
         !members.is_empty() && members.iter().all(is_unread)
     }
@@ -420,7 +410,7 @@ impl Handlers {
 
     fn report_losses_of(&self, member: &HandlerMember) {
         let handler = &member.name;
-        let why = if member.standing() == Standing::Ended { "the handler has ended" } else { "the buffer is full" };
+        let why = if member.ended_by_sink() { "the handler has ended" } else { "the buffer is full" };
         let losses = self.router.journal().take_losses(member.reader);
         for event in &losses.named {
             warn!(handler, %event, why, "dropped an event");
@@ -457,13 +447,13 @@ impl Handlers {
                         HandlerOrder::Run | HandlerOrder::Drain { .. } => HandlerOrder::Drain { until, close_by },
                     };
                 });
-                member.ended()
+                member.letters.closed()
             });
             drop(timeout_at(deadline, join_all(ended)).await);
         }
         // All tasks have ended by then, unless their arbiter has stopped.
         let latest = deadline.max(Instant::now()) + ANSWER_GRACE + CLOSE_GRACE * 2;
-        drop(timeout_at(latest, join_all(all.iter().map(|member| member.ended()))).await);
+        drop(timeout_at(latest, join_all(all.iter().map(|member| member.letters.closed()))).await);
         self.report_losses();
         let left = all.iter().filter(|member| member.removed() != Some(Remove::Discard));
         left.filter_map(|member| self.leftover(member)).collect()

@@ -9,10 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use schemars::JsonSchema;
@@ -86,29 +83,17 @@ pub struct Room {
     pub bytes: usize,
 }
 
-/// Key that is never in two batches at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    All,
-    Object(u64),
-    /// Arrival number of the only event with this key.
-    Alone(u64),
-}
+/// Maximum number of events that wait in addition to a whole batch. While some objects wait for a retry, the waiting events
+/// of other objects are delivered. Waiting events can no longer be coalesced.
+const WAITING_MAX: usize = 1_000;
 
 #[derive(Debug)]
 struct Waiting<T> {
     arrival: u64,
     since: Duration,
+    /// Unfinished events that precede the end of a type's initial state, with [`DeliveryOrder::PerObject`].
+    ahead: usize,
     item: ScheduledEvent<T>,
-}
-
-/// Waiting events of one key, in order of arrival.
-#[derive(Debug)]
-struct Queue<T> {
-    waiting: VecDeque<Waiting<T>>,
-    bytes: usize,
-    /// Set while a batch with this key is in delivery, or the key waits for other events to finish.
-    held: bool,
 }
 
 /// Event of a batch in delivery.
@@ -117,7 +102,7 @@ struct Sent {
     arrival: u64,
     sequence: Sequence,
     resource: u64,
-    key: Key,
+    object: Option<u64>,
     bytes: usize,
 }
 
@@ -127,22 +112,30 @@ struct Load {
     bytes: usize,
 }
 
+impl Load {
+    fn add(&mut self, bytes: usize) {
+        self.events += 1;
+        self.bytes += bytes;
+    }
+}
+
 /// State of a handler's batches, see the [module](self). All times are of one monotonic clock.
 ///
-/// **Invariants:** every event is in one batch. Events of one key are sent in order of arrival, and no two batches in
-/// delivery share a key. `ready` has the first event of every key that is not held.
+/// **Invariants:** every event is in one batch. With [`DeliveryOrder::PerObject`], events of one object are sent in order
+/// of arrival, and no two batches in delivery share an object.
 #[derive(Debug)]
 pub struct Schedule<T> {
     options: ScheduleOptions,
-    queues: HashMap<Key, Queue<T>>,
-    ready: BTreeMap<u64, Key>,
-    /// Waiting events of keys that are not held.
+    /// Waiting events in order of arrival.
+    waiting: Vec<Waiting<T>>,
+    /// Those of them that a batch may take, and the arrival time of the first one.
     free: Load,
+    free_since: Option<Duration>,
+    /// Waiting events, and those in delivery.
     held: Load,
     in_delivery: HashMap<DeliveryId, Vec<Sent>>,
-    /// Arrivals of the unfinished events by type, with [`DeliveryOrder::PerObject`]. The end of a type's initial state waits
-    /// until it is the first of them.
-    unfinished: HashMap<u64, BTreeSet<u64>>,
+    /// Objects in delivery, with [`DeliveryOrder::PerObject`].
+    busy: HashSet<u64>,
     arrivals: u64,
     last_id: u64,
 }
@@ -156,12 +149,12 @@ impl<T> Schedule<T> {
             if options.distinct && options.order == DeliveryOrder::Total { 1 } else { options.batch_events };
         Self {
             options: ScheduleOptions { order, concurrency, batch_events: batch_events.max(1), ..options },
-            queues: HashMap::new(),
-            ready: BTreeMap::new(),
+            waiting: Vec::new(),
             free: Load::default(),
+            free_since: None,
             held: Load::default(),
             in_delivery: HashMap::new(),
-            unfinished: HashMap::new(),
+            busy: HashSet::new(),
             arrivals: 0,
             last_id: 0,
         }
@@ -181,58 +174,35 @@ impl<T> Schedule<T> {
         }
         let events = batch_events.saturating_sub(self.free.events);
         let events = events.min(window_events.max(1).saturating_sub(self.held.events));
+        let events = events.min(batch_events.saturating_add(WAITING_MAX).saturating_sub(self.waiting.len()));
         let bytes = batch_bytes.saturating_sub(self.free.bytes).min(window_bytes.saturating_sub(self.held.bytes));
         (events > 0 && (bytes > 0 || self.is_empty())).then_some(Room { events, bytes })
     }
 
     /// Adds the next event of the reader.
     pub fn push(&mut self, item: ScheduledEvent<T>, now: Duration) {
-        let arrival = self.arrivals;
+        let is_end = item.object.is_none() && self.options.order == DeliveryOrder::PerObject;
+        let ahead = if is_end { self.unfinished(item.resource) } else { 0 };
+        self.held.add(item.bytes);
+        self.waiting.push(Waiting { arrival: self.arrivals, since: now, ahead, item });
         self.arrivals += 1;
-        let key = match (self.options.order, item.object) {
-            (DeliveryOrder::Total, _) => Key::All,
-            (DeliveryOrder::PerObject, Some(object)) => Key::Object(object),
-            (DeliveryOrder::PerObject, None) | (DeliveryOrder::None, _) => Key::Alone(arrival),
-        };
-        let waits = self.options.order == DeliveryOrder::PerObject && {
-            let unfinished = self.unfinished.entry(item.resource).or_default();
-            unfinished.insert(arrival);
-            item.object.is_none() && unfinished.len() > 1
-        };
-        let bytes = item.bytes;
-        self.held.events += 1;
-        self.held.bytes += bytes;
-        let empty = || Queue { waiting: VecDeque::new(), bytes: 0, held: waits };
-        let queue = self.queues.entry(key).or_insert_with(empty);
-        if !queue.held {
-            self.free.events += 1;
-            self.free.bytes += bytes;
-            if queue.waiting.is_empty() {
-                self.ready.insert(arrival, key);
-            }
-        }
-        queue.bytes += bytes;
-        queue.waiting.push_back(Waiting { arrival, since: now, item });
+        self.count_free(self.waiting.len() - 1);
     }
 
     /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush` it does not
     /// wait to become full.
     pub fn next(&mut self, now: Duration, flush: bool) -> Option<(DeliveryId, Vec<T>)> {
-        if self.in_delivery.len() >= self.options.concurrency {
-            return None;
-        }
-        if !flush && self.due()? > now {
+        let due = self.due()?;
+        if !flush && due > now {
             return None;
         }
         let (sent, batch) = self.take();
-        if batch.is_empty() {
-            return None;
-        }
-        for key in sent.iter().map(|sent| sent.key) {
-            self.hold(key);
+        if self.options.order == DeliveryOrder::PerObject {
+            self.busy.extend(sent.iter().filter_map(|sent| sent.object));
         }
         let id = self.new_id();
         self.in_delivery.insert(id, sent);
+        self.recount_free();
         Some((id, batch))
     }
 
@@ -244,14 +214,9 @@ impl<T> Schedule<T> {
 
     /// Returns the time of the next batch if nothing else happens; `None` if another event or outcome is needed first.
     pub fn due(&self) -> Option<Duration> {
-        let first = self.ready.first_key_value()?;
-        if self.in_delivery.len() >= self.options.concurrency {
-            return None;
-        }
+        let since = self.free_since.filter(|_| self.in_delivery.len() < self.options.concurrency)?;
         let is_full = self.free.events >= self.options.batch_events || self.free.bytes >= self.options.batch_bytes;
-        let linger = if is_full { Duration::ZERO } else { self.options.linger };
-        let queue = &self.queues[first.1];
-        Some(queue.waiting.front().map_or(Duration::ZERO, |first| first.since) + linger)
+        Some(if is_full { since } else { since + self.options.linger })
     }
 
     /// Ends a batch. Returns the positions of its events, in order; they can be acknowledged.
@@ -260,75 +225,70 @@ impl<T> Schedule<T> {
         for sent in &done {
             self.held.events -= 1;
             self.held.bytes -= sent.bytes;
-            self.let_go(sent.key);
-            let Some(unfinished) = self.unfinished.get_mut(&sent.resource) else { continue };
-            unfinished.remove(&sent.arrival);
-            match unfinished.first().copied() {
-                Some(first) => self.let_go(Key::Alone(first)),
-                None => drop(self.unfinished.remove(&sent.resource)),
-            }
+            sent.object.map(|object| self.busy.remove(&object));
         }
+        for end in self.waiting.iter_mut().filter(|waiting| waiting.ahead > 0) {
+            let is_ahead = |sent: &&Sent| sent.resource == end.item.resource && sent.arrival < end.arrival;
+            end.ahead -= done.iter().filter(is_ahead).count();
+        }
+        self.recount_free();
         done.iter().map(|sent| sent.sequence).collect()
     }
 
-    /// Removes a batch from the ready events.
+    /// Returns the number of events of a type that wait or are in delivery.
+    fn unfinished(&self, resource: u64) -> usize {
+        let waiting = self.waiting.iter().map(|waiting| waiting.item.resource);
+        let sent = self.in_delivery.values().flatten().map(|sent| sent.resource);
+        waiting.chain(sent).filter(|other| *other == resource).count()
+    }
+
+    fn recount_free(&mut self) {
+        (self.free, self.free_since) = (Load::default(), None);
+        self.count_free(0);
+    }
+
+    /// Counts the free events from this index of the waiting events.
+    fn count_free(&mut self, from: usize) {
+        for waiting in self.waiting[from..].iter().filter(|waiting| waiting.is_free(&self.busy)) {
+            self.free.add(waiting.item.bytes);
+            self.free_since.get_or_insert(waiting.since);
+        }
+    }
+
+    /// Removes a batch from the free events.
     fn take(&mut self) -> (Vec<Sent>, Vec<T>) {
         let ScheduleOptions { batch_events, batch_bytes, distinct, order, .. } = self.options;
-        let (mut sent, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
+        let (mut batch, mut is_full) = (Load::default(), false);
         // Objects that must not get another event in this batch.
         let mut closed = HashSet::new();
-        while let Some((arrival, key)) = self.ready.first_key_value().map(|(arrival, key)| (*arrival, *key)) {
-            let queue = self.queues.get_mut(&key).expect("a ready key has events");
-            let next = &queue.waiting.front().expect("a ready key has events").item;
-            if batch.len() == batch_events || (bytes + next.bytes > batch_bytes && !batch.is_empty()) {
-                break;
+        let is_taken = |next: &mut Waiting<T>| {
+            if is_full || !next.is_free(&self.busy) {
+                return false;
             }
-            let is_closed = next.object.is_some_and(|object| closed.contains(&object));
-            if is_closed && order == DeliveryOrder::None {
-                break;
+            let ScheduledEvent { object, bytes, gone, .. } = next.item;
+            let is_closed = object.is_some_and(|object| closed.contains(&object));
+            // Events of other objects may overtake only with `PerObject`.
+            is_full = batch.events == batch_events
+                || (batch.bytes + bytes > batch_bytes && batch.events > 0)
+                || (is_closed && order != DeliveryOrder::PerObject);
+            if is_full || is_closed {
+                return false;
             }
-            self.ready.remove(&arrival);
-            if is_closed {
-                continue; // its key is in the batch, and is ready again when the batch ends
-            }
-            let Waiting { item, .. } = queue.waiting.pop_front().expect("just seen");
-            bytes += item.bytes;
-            queue.bytes -= item.bytes;
-            self.free.events -= 1;
-            self.free.bytes -= item.bytes;
-            closed.extend(item.object.filter(|_| distinct || (item.gone && order != DeliveryOrder::None)));
-            let ScheduledEvent { sequence, resource, bytes, content, .. } = item;
-            sent.push(Sent { arrival, sequence, resource, key, bytes });
-            batch.push(content);
-            if let Some(next) = queue.waiting.front() {
-                self.ready.insert(next.arrival, key);
-            }
-        }
-        (sent, batch)
-    }
-
-    /// Holds the waiting events of a key, if they are not yet held.
-    fn hold(&mut self, key: Key) {
-        let queue = self.queues.get_mut(&key).expect("a key in delivery is known");
-        if !std::mem::replace(&mut queue.held, true) {
-            self.free.events -= queue.waiting.len();
-            self.free.bytes -= queue.bytes;
-            if let Some(first) = queue.waiting.front() {
-                self.ready.remove(&first.arrival);
-            }
-        }
-    }
-
-    /// Releases the waiting events of a key.
-    fn let_go(&mut self, key: Key) {
-        let Some(queue) = self.queues.get_mut(&key).filter(|queue| queue.held) else { return };
-        queue.held = false;
-        let Some(first) = queue.waiting.front() else {
-            self.queues.remove(&key);
-            return;
+            batch.add(bytes);
+            closed.extend(object.filter(|_| distinct || (gone && order != DeliveryOrder::None)));
+            true
         };
-        self.free.events += queue.waiting.len();
-        self.free.bytes += queue.bytes;
-        self.ready.insert(first.arrival, key);
+        let sent = |Waiting { arrival, item, .. }: Waiting<T>| {
+            let ScheduledEvent { sequence, resource, object, bytes, content, .. } = item;
+            (Sent { arrival, sequence, resource, object, bytes }, content)
+        };
+        self.waiting.extract_if(.., is_taken).map(sent).unzip()
+    }
+}
+
+impl<T> Waiting<T> {
+    /// Returns true if no event in delivery and no earlier one must be finished first.
+    fn is_free(&self, busy: &HashSet<u64>) -> bool {
+        self.ahead == 0 && self.item.object.is_none_or(|object| !busy.contains(&object))
     }
 }

@@ -147,7 +147,6 @@ pub struct HandlerView {
     /// Position up to which all events are delivered or given up.
     pub position: u64,
     /// Seconds since the oldest waiting event was journaled; `null` if none waits.
-    #[serde(rename = "oldestUndeliveredAgeSeconds")]
     pub oldest_undelivered_age_seconds: Option<f64>,
     /// Deliveries in progress, including those that wait for a retry.
     pub in_flight: u64,
@@ -160,12 +159,10 @@ pub struct HandlerView {
     /// Events given up because they were too large in every form.
     pub too_large: u64,
     /// Seconds since the start of the oldest running attempt; `null` between attempts.
-    #[serde(rename = "inFlightSeconds")]
     pub in_flight_seconds: Option<f64>,
     /// Last error; `null` if there was none.
     pub last_error: Option<String>,
     /// Seconds since the last error.
-    #[serde(rename = "lastErrorAgeSeconds")]
     pub last_error_age_seconds: Option<f64>,
     /// Histograms of the handler.
     #[serde(skip)]

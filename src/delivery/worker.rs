@@ -93,16 +93,13 @@ struct Threads {
 /// Handle of a thread.
 #[derive(Clone)]
 struct Thread {
-    jobs: Jobs,
+    send: SendJob,
     /// Set if it was abandoned; this flag lives as long as the thread.
     left_behind: Arc<AtomicBool>,
 }
 
-#[derive(Clone)]
-enum Jobs {
-    Blocking(crossbeam_channel::Sender<Job>),
-    Async(mpsc::Sender<Job>),
-}
+/// Function that queues a job of a thread, without waiting. The error is true if the thread has ended.
+type SendJob = Arc<dyn Fn(Job) -> Result<(), bool> + Send + Sync>;
 
 enum Job {
     Deliver(Notification, Form, oneshot::Sender<AttemptOutcome>),
@@ -188,7 +185,7 @@ impl Shared {
     /// Queues a job on the current thread, which is started if there is none. Fails if the thread cannot take it.
     fn submit(&self, job: Job) -> Result<Thread, AttemptOutcome> {
         let thread = self.thread().map_err(|error| failed(format!("failed to start the handler's thread: {error}")))?;
-        thread.jobs.try_send(job).map_err(|is_gone| {
+        (thread.send)(job).map_err(|is_gone| {
             if is_gone {
                 lock(&self.threads).current.take_if(|current| current.is(&thread));
             }
@@ -228,38 +225,28 @@ impl Shared {
         let left_behind = Arc::new(AtomicBool::new(false));
         let mark = Arc::clone(&left_behind);
         let builder = thread::Builder::new().name(format!("handler-{}", self.name));
-        let jobs = match self.open.clone() {
+        let send: SendJob = match self.open.clone() {
             Open::Blocking(open) => {
                 let (jobs, queue) = bounded(JOBS_MAX);
                 let blocking = Blocking { open, handler: None, left_behind: mark, fault: self.fault.clone() };
                 builder.spawn(move || blocking.work(&queue))?;
-                Jobs::Blocking(jobs)
+                Arc::new(move |job| jobs.try_send(job).map_err(|error| error.is_disconnected()))
             }
             Open::Async { open, concurrency, timeout } => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let (jobs, queue) = mpsc::channel(concurrency.max(1) + 1);
                 let waiting = Waiting { open, handler: Arc::default(), timeout, left_behind: mark };
                 builder.spawn(move || runtime.block_on(waiting.work(queue)))?;
-                Jobs::Async(jobs)
+                Arc::new(move |job| jobs.try_send(job).map_err(|error| matches!(error, TrySendError::Closed(_))))
             }
         };
-        Ok(Thread { jobs, left_behind })
+        Ok(Thread { send, left_behind })
     }
 }
 
 impl Thread {
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.left_behind, &other.left_behind)
-    }
-}
-
-impl Jobs {
-    /// Sends a job. The error is true if the thread has ended.
-    fn try_send(&self, job: Job) -> Result<(), bool> {
-        match self {
-            Self::Blocking(jobs) => jobs.try_send(job).map_err(|error| error.is_disconnected()),
-            Self::Async(jobs) => jobs.try_send(job).map_err(|error| matches!(error, TrySendError::Closed(_))),
-        }
     }
 }
 

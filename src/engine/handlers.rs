@@ -27,7 +27,7 @@ use crate::{
         table::Route,
         worker::{Open, OpenAsync, Worker},
     },
-    handler::{AsyncHandler, Handler, HandlerError, blackhole::Blackhole, file::FileHandler, stdout::Stdout},
+    handler::{AsyncHandler, Handler, HandlerError, file::FileHandler, stdout::Stdout},
     journal::{Bounds, ChangeSet, EventName, Journal, Move, UnitId},
     notification::Notification,
     object::FieldPath,
@@ -35,9 +35,6 @@ use crate::{
     rules::{Rules, RulesOptions},
 };
 
-/// Number of events that a handler holds in addition to the batches in delivery. While some objects wait for a retry,
-/// it delivers the held events of other objects. Held events can no longer be coalesced.
-const WINDOW_EVENTS: usize = 1_000;
 /// Maximum bytes of bodies that a handler holds, or twice the largest batch if that is more.
 const WINDOW_BYTES: usize = 16 << 20;
 
@@ -113,14 +110,14 @@ impl Delivery {
             hung_after: config.supervision.hung_after,
         };
         // Every step that can fail precedes the first actor.
-        let steps = delivery.prepare(config)?;
-        let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
+        let enabled = config.handlers.iter().filter(|(_, handler)| handler.enabled);
+        let mut taken: BTreeSet<_> = enabled.map(|(name, _)| name.clone()).collect();
         let own = |handler: OwnHandler| {
             let is_taken = !taken.insert(handler.name.clone());
             delivery.own(handler, is_taken)
         };
         let own: Vec<_> = own_handlers.into_iter().map(own).collect::<Result<_, _>>()?;
-        delivery.carry_out(steps)?;
+        delivery.apply(config)?;
         for options in own {
             delivery.put(options)?;
         }
@@ -134,8 +131,14 @@ impl Delivery {
     /// # Errors
     /// Fails, without any change, if a new sink cannot be created.
     pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        let steps = self.prepare(config)?;
-        let moves = self.carry_out(steps)?;
+        let mut moves = Vec::new();
+        for Step { name, plan, route, sink } in self.prepare(config)? {
+            moves.extend(match sink {
+                Some(sink) => self.put(self.planned(&name, &plan, route, sink))?,
+                None => self.handlers.reroute(&name, route, bounds(&plan.options)),
+            });
+            self.plans.insert(name, plan);
+        }
         let is_gone = |name: &String, _: &mut _| !config.handlers.get(name).is_some_and(|handler| handler.enabled);
         for (name, _) in self.plans.extract_if(.., is_gone) {
             tracing::info!(handler = name, "removing the handler");
@@ -200,18 +203,6 @@ impl Delivery {
         enabled.map(plan).collect()
     }
 
-    fn carry_out(&mut self, steps: Vec<Step>) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        let mut moves = Vec::new();
-        for Step { name, plan, route, sink } in steps {
-            moves.extend(match sink {
-                Some(sink) => self.put(self.planned(&name, &plan, route, sink))?,
-                None => self.handlers.reroute(&name, route, bounds(&plan.options)),
-            });
-            self.plans.insert(name, plan);
-        }
-        Ok(moves)
-    }
-
     fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Move)>, EngineError> {
         let name = options.name.clone();
         self.handlers.put(options).map_err(|error| EngineError::Handler { name, error: error.to_string() })
@@ -247,7 +238,11 @@ impl Delivery {
             OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
             OwnSink::Closure(closure) => {
                 let closure = Arc::new(Mutex::new(closure));
-                ("closure", thread(Open::Blocking(Arc::new(move || Ok(boxed(Closure(Arc::clone(&closure)))))))?)
+                let open = move || {
+                    let closure = Arc::clone(&closure);
+                    Ok(boxed(move |batch: &Notification| call(&closure, batch)))
+                };
+                ("closure", thread(Open::Blocking(Arc::new(open)))?)
             }
             OwnSink::Async(handler) => {
                 let open: OpenAsync = Arc::new(move || Ok(Arc::clone(&handler)));
@@ -262,7 +257,6 @@ impl Delivery {
     fn core(&self, options: &HandlerDefaults, batch: &Batch, concurrency: u32, sink: &Sink) -> CoreOptions {
         let (batch_events, batch_bytes, concurrency) =
             (size(batch.max_events), size(batch.max_bytes), concurrency as usize);
-        let in_delivery = batch_events.saturating_mul(concurrency);
         let schedule = ScheduleOptions {
             order: options.order,
             concurrency,
@@ -270,7 +264,7 @@ impl Delivery {
             batch_events,
             batch_bytes,
             linger: batch.timeout,
-            window_events: in_delivery.saturating_add(WINDOW_EVENTS).min(bounds(options).max_events),
+            window_events: bounds(options).max_events,
             window_bytes: batch_bytes.saturating_mul(2).max(WINDOW_BYTES),
         };
         let (retry, is_async) = (options.retry, sink.is_async());
@@ -283,7 +277,10 @@ impl Delivery {
             || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);
         let waits = |open| waits(open, plan.concurrency(), &plan.options);
         let open = match &plan.sink {
-            SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
+            SinkConfig::Blackhole => {
+                let drops_events = |_: &Notification| -> Result<(), HandlerError> { Ok(()) };
+                return Ok(Sink::InPlace(Arc::new(Mutex::new(drops_events))));
+            }
             SinkConfig::Stdout => {
                 let formatter = formatter()?;
                 Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
@@ -340,17 +337,13 @@ fn waits(open: OpenAsync, concurrency: u32, options: &HandlerDefaults) -> Open {
     Open::Async { open, concurrency: concurrency as usize, timeout: options.timeout }
 }
 
-/// Program's closure, shared by all threads that its handler ever has.
-struct Closure(Arc<Mutex<OwnClosure>>);
-
-impl Handler for Closure {
-    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
-        match self.0.try_lock() {
-            Ok(mut closure) => closure(notification),
-            // The closure panicked, and the panic was counted. The next call may still succeed.
-            Err(TryLockError::Poisoned(closure)) => closure.into_inner()(notification),
-            Err(TryLockError::WouldBlock) => Err(HandlerError::Failed("the last call has not returned yet".to_owned())),
-        }
+/// Calls a program's closure, which is shared by all threads that its handler ever has.
+fn call(closure: &Mutex<OwnClosure>, batch: &Notification) -> Result<(), HandlerError> {
+    match closure.try_lock() {
+        Ok(mut closure) => closure(batch),
+        // The closure panicked, and the panic was counted. The next call may still succeed.
+        Err(TryLockError::Poisoned(closure)) => closure.into_inner()(batch),
+        Err(TryLockError::WouldBlock) => Err(HandlerError::Failed("the last call has not returned yet".to_owned())),
     }
 }
 
@@ -374,14 +367,11 @@ pub(super) fn formatter(
     format: config::FormatSettings,
     template: Option<&str>,
 ) -> Result<Formatter, String> {
-    match (format, template) {
-        (config::FormatSettings::Template, None) => Err("missing template".to_owned()),
-        (config::FormatSettings::Template, Some(text)) => {
-            let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
-            Ok(Formatter::of_template(encoder.clone(), template))
-        }
-        (format, _) => Ok(Formatter::new(encoder.clone(), format)),
+    if format != config::FormatSettings::Template {
+        return Ok(Formatter::new(encoder.clone(), format));
     }
+    let template = Template::compile(template.ok_or("missing template")?);
+    Ok(Formatter::of_template(encoder.clone(), template.map_err(|error| format!("template: {error}"))?))
 }
 
 /// Returns the route of a handler, which decides its events. The error describes an invalid option.

@@ -20,12 +20,12 @@ mod client;
 mod deliver;
 #[cfg(feature = "kafka")]
 mod failure;
-#[cfg(any(feature = "kafka", test))]
+#[cfg(feature = "kafka")]
 pub mod message;
 mod options;
 #[cfg(feature = "kafka")]
 mod sent;
-#[cfg_attr(not(any(feature = "kafka", test)), expect(dead_code, reason = "the handler is not built"))]
+#[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "the handler is not built"))]
 pub mod template;
 
 #[cfg(feature = "kafka")]

@@ -30,8 +30,7 @@ use tokio::time::timeout;
 
 use self::{
     fresh::Fresh,
-    response::Answer,
-    signing::{Credentials, hide, message_id},
+    signing::{hide, message_id},
     target::Target,
 };
 pub use self::{
@@ -69,7 +68,8 @@ pub struct WebhookOptions {
     pub method: Method,
     /// Content mode of an event.
     pub mode: ContentMode,
-    /// Send several events in one request, as a JSON array; otherwise each event is one request.
+    /// Send several events in one request, as a JSON array; otherwise each event is one request. Not with
+    /// [`ContentMode::Binary`].
     pub batched: bool,
     /// Further headers of every request.
     pub headers: Vec<(HeaderName, PlainOrSecret)>,
@@ -92,7 +92,7 @@ type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 pub struct Webhook {
     options: WebhookOptions,
     formatter: Formatter,
-    target: Fresh<(Target, Credentials)>,
+    target: Fresh<Target>,
     client: Fresh<Client>,
 }
 
@@ -111,26 +111,15 @@ impl Webhook {
     /// Makes a handler. Blocks while it reads the files and secrets of the options.
     ///
     /// # Errors
-    /// Fails if one of them is missing or invalid, or the options contradict each other. The error is a sentence for
-    /// the user.
+    /// Fails if one of them is missing or invalid. The error is a sentence for the user.
     pub fn new(options: WebhookOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
-        if options.batched && options.mode == ContentMode::Binary {
-            return Err(
-                "batches are JSON arrays, which mode = \"binary\" does not support: expected mode = \"structured\", \
-                        or no `batch`"
-                    .to_owned(),
-            );
-        }
         let secrets = [&options.url].into_iter().chain(options.headers.iter().map(|(_, value)| value));
         let secrets = secrets.filter_map(PlainOrSecret::file);
         let secrets = secrets.chain(options.auth.as_ref().and_then(|auth| auth.secret().file())).map(ToOwned::to_owned);
         let (files, read) = (secrets.collect(), options.clone());
-        let target = Fresh::new(files, move || {
-            let credentials = read.auth.as_ref().map(Auth::credentials).transpose()?.unwrap_or_default();
-            Ok((Target::read(&read)?, credentials))
-        })?;
+        let target = Fresh::new(files, move || Target::read(&read))?;
         // A secret URL may change from http to https.
-        let needs_tls = options.url.is_secret() || target.get().0.url.scheme_str() == Some("https");
+        let needs_tls = options.url.is_secret() || target.get().url.scheme_str() == Some("https");
         let options_of_tls = options.tls.clone();
         let client = Fresh::new(if needs_tls { options_of_tls.files() } else { Vec::new() }, move || {
             let config = if needs_tls { options_of_tls.config().map_err(|(_, error)| error)? } else { tls::nobody() };
@@ -144,22 +133,20 @@ impl Webhook {
         if let Some(trace) = trace {
             message.headers.insert(TraceContext::HEADER, attribute(&trace.to_string()));
         }
-        let current = self.target.get();
-        let (target, credentials) = &*current;
-        let at = |said: String| format!("{}: {}", target.place, credentials.hide(&hide(&target.hidden, &said)));
+        let target = self.target.get();
+        let at = |said: String| format!("{}: {}", target.place, hide(&target.hidden, &said));
         let failed = |said: String| HandlerError::Failed(at(said));
-        let request = self.request(message, target, credentials);
+        let request = self.request(message, &target);
         let answer = match timeout(self.options.timeout, self.client.get().request(request)).await {
             Ok(answer) => answer.map_err(|error| failed(describe(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {:?}", self.options.timeout))),
         };
         let (parts, body) = answer.into_parts();
         let text = response::printable(&beginning(body).await, TOLD_BYTES);
-        let answer = Answer { status: parts.status, headers: &parts.headers, text: &text };
-        response::verdict(&answer, &self.options.reject, SystemTime::from(Timestamp::now()), at)
+        response::verdict(&parts, &text, &self.options.reject, SystemTime::from(Timestamp::now()), at)
     }
 
-    fn request(&self, message: Message, target: &Target, credentials: &Credentials) -> Request<Full<Bytes>> {
+    fn request(&self, message: Message, target: &Target) -> Request<Full<Bytes>> {
         let Message { content_type, headers, body, key, id } = message;
         let mut request = Request::new(Full::default());
         *request.method_mut() = self.options.method.clone();
@@ -172,7 +159,7 @@ impl Webhook {
         if let Some(name) = &self.options.idempotency_header {
             sent.insert(name, attribute(&key));
         }
-        credentials.sign(sent, &id, Timestamp::now().as_second(), &body);
+        target.credentials.sign(sent, &id, Timestamp::now().as_second(), &body);
         *request.body_mut() = body.into();
         request
     }

@@ -114,7 +114,7 @@ impl Hub {
         options: SubscribeOptions,
     ) -> Arc<Self> {
         Arc::new(Self {
-            encoder: Encoder::new(cluster, journal.id()).telling_who_changed(),
+            encoder: Encoder::new(cluster, journal.id()),
             router,
             journal,
             registry,

@@ -476,17 +476,6 @@ async fn signature_is_valid_under_each_current_secret() {
     assert!(ids[0] == ids[1] && ids[1] == ids[2], "the same events have the same id: {ids:?}");
 }
 
-#[test]
-fn binary_batches_are_refused() {
-    let url = "http://localhost/".parse().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Server::start(None, fine));
-    let both = WebhookOptions { url, batched: true, mode: ContentMode::Binary, ..options(&server) };
-    let expected = "batches are JSON arrays, which mode = \"binary\" does not support: expected mode = \"structured\", or no \
-                    `batch`";
-    assert_eq!(Webhook::new(both, encoder()).err().unwrap(), expected);
-}
-
 #[tokio::test]
 async fn secret_url_and_header_are_reloaded_and_hidden() {
     let server = Server::answering(503, &[], "s3cret-path s3cret-key").await;

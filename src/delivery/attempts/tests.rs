@@ -35,14 +35,12 @@ fn failed_batch_is_retried_until_given_up() {
     let mut delivery = Attempts::new(policy(), 3, Form::Whole);
     assert_eq!(*delivery.step(), AttemptStep::Attempt(0..3, Form::Whole));
     delivery.finished(failed(), Duration::from_secs(100), 0.0);
-    assert_eq!(*delivery.step(), AttemptStep::Wait(Duration::from_secs(101)));
-    delivery.waited();
+    assert_eq!((delivery.step(), delivery.not_before().as_secs()), (&AttemptStep::Attempt(0..3, Form::Whole), 101));
     delivery.finished(failed(), Duration::from_secs(159), 0.0);
-    assert_eq!(*delivery.step(), AttemptStep::Wait(Duration::from_secs(161)));
-    delivery.waited();
+    assert_eq!((delivery.step(), delivery.not_before().as_secs()), (&AttemptStep::Attempt(0..3, Form::Whole), 161));
     delivery.finished(failed(), Duration::from_secs(160), 0.0);
     assert_eq!(*delivery.step(), AttemptStep::GiveUp(0..3, GiveUp::Expired("down".into())));
-    delivery.given_up();
+    delivery.advance();
     assert_eq!(*delivery.step(), AttemptStep::Done);
 }
 
@@ -99,70 +97,54 @@ fn formless_handler_gets_whole_events_only() {
     assert_eq!((given_up, attempts), (vec![0], vec![(0..1, Form::Whole)]));
 }
 
-#[test]
-fn busy_delay_is_respected_up_to_limit() {
-    let wait = |retry_after| {
-        let mut delivery = Attempts::new(policy(), 1, Form::Whole);
-        let busy = HandlerError::Busy { reason: "429".into(), retry_after };
-        delivery.finished(AttemptOutcome::Failed(busy), Duration::ZERO, 0.0);
-        delivery.step().clone()
-    };
-    assert_eq!(wait(Duration::from_mins(5)), AttemptStep::Wait(Duration::from_mins(5)), "longer than `retry.max`");
-    assert_eq!(wait(Duration::from_millis(1)), AttemptStep::Wait(Duration::from_secs(1)), "no sooner than a failure");
-    assert_eq!(wait(Duration::from_hours(90)), AttemptStep::Wait(Duration::from_hours(1)));
-}
-
 /// Every result of an attempt, for one and several events, in every possible form.
 #[test]
 fn every_outcome_leads_to_its_step() {
     use Form::{Reference, Whole, WithoutOld};
     let error = || "e".to_owned();
-    let (hour, second) = (Duration::from_hours(1), Duration::from_secs(1));
+    let (second, zero) = (Duration::from_secs(1), Duration::ZERO);
     let again = AttemptOutcome::Failed(HandlerError::Failed(error()));
-    let busy = AttemptOutcome::Failed(HandlerError::Busy { reason: error(), retry_after: hour });
+    let busy = AttemptOutcome::Failed(HandlerError::Busy { reason: error(), retry_after: Duration::from_hours(1) });
     let too_large = AttemptOutcome::Failed(HandlerError::TooLarge(error()));
     let rejected = AttemptOutcome::Failed(HandlerError::Rejected(error()));
     let closed = AttemptOutcome::Failed(HandlerError::Closed(error()));
     let panicked = AttemptOutcome::Panicked(error());
     let give_up = |reason: fn(String) -> GiveUp| AttemptStep::GiveUp(0..1, reason(error()));
     for form in [Whole, WithoutOld, Reference] {
-        let smaller = |form: Form| AttemptStep::Attempt(0..1, form);
+        let one = |form: Form| AttemptStep::Attempt(0..1, form);
         let cases = [
-            (&AttemptOutcome::Delivered, AttemptStep::Done),
-            (&again, AttemptStep::Wait(second)),
-            (&busy, AttemptStep::Wait(hour)),
-            (&too_large, form.smaller().map_or_else(|| give_up(GiveUp::TooLarge), smaller)),
-            (&rejected, give_up(GiveUp::Rejected)),
-            (&closed, AttemptStep::Closed(error())),
-            (&panicked, AttemptStep::Wait(second)),
+            (&AttemptOutcome::Delivered, AttemptStep::Done, zero),
+            (&again, one(form), second),
+            (&busy, one(form), second),
+            (&too_large, form.smaller().map_or_else(|| give_up(GiveUp::TooLarge), one), zero),
+            (&rejected, give_up(GiveUp::Rejected), zero),
+            (&closed, AttemptStep::Closed(error()), zero),
+            (&panicked, one(form), second),
         ];
-        for (outcome, expected) in cases {
+        for (outcome, expected, not_before) in cases {
             let mut delivery = Attempts::new(policy(), 1, Reference);
             while *delivery.step() != AttemptStep::Attempt(0..1, form) {
                 delivery.finished(too_large.clone(), Duration::ZERO, 0.0);
             }
             delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
-            assert_eq!(*delivery.step(), expected, "one event, {form:?}, {outcome:?}");
-            if let AttemptStep::Wait(_) = expected {
-                delivery.waited();
-                assert_eq!(*delivery.step(), AttemptStep::Attempt(0..1, form), "the same attempt again");
-            }
+            let step = (delivery.step(), delivery.not_before());
+            assert_eq!(step, (&expected, not_before), "one event, {form:?}, {outcome:?}");
         }
     }
-    let half = || AttemptStep::Attempt(0..2, Whole);
+    let [all, half] = [4, 2].map(|len| AttemptStep::Attempt(0..len, Whole));
     let cases = [
-        (AttemptOutcome::Delivered, AttemptStep::Done),
-        (again, AttemptStep::Wait(second)),
-        (busy, AttemptStep::Wait(hour)),
-        (too_large, half()),
-        (rejected, half()),
-        (closed, AttemptStep::Closed(error())),
-        (panicked, half()),
+        (AttemptOutcome::Delivered, &AttemptStep::Done, zero),
+        (again, &all, second),
+        (busy, &all, second),
+        (too_large, &half, zero),
+        (rejected, &half, zero),
+        (closed, &AttemptStep::Closed(error()), zero),
+        (panicked, &half, zero),
     ];
-    for (outcome, expected) in cases {
+    for (outcome, expected, not_before) in cases {
         let mut delivery = Attempts::new(policy(), 4, Reference);
         delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
-        assert_eq!(*delivery.step(), expected, "four events, {outcome:?}");
+        assert_eq!((delivery.step(), delivery.not_before()), (expected, not_before), "four events, {outcome:?}");
     }
 }
 
@@ -185,6 +167,7 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
     loop {
         match delivery.step().clone() {
             AttemptStep::Attempt(range, form) => {
+                now = now.max(delivery.not_before());
                 assert_eq!(range.start, delivered.len() + given_up.len(), "in order, each once");
                 assert!(form <= smallest && (range.len() == 1 || form == Form::Whole));
                 if let Some((_, before)) = attempts.last().filter(|(before, _)| *before == range) {
@@ -197,14 +180,10 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
                 }
                 delivery.finished(outcome, now, 0.5);
             }
-            AttemptStep::Wait(until) => {
-                now = until;
-                delivery.waited();
-            }
             AttemptStep::GiveUp(range, reason) => {
                 assert!(range.len() == 1 || matches!(reason, GiveUp::Expired(_)), "only one event is poison");
                 given_up.extend(range);
-                delivery.given_up();
+                delivery.advance();
             }
             AttemptStep::Done | AttemptStep::Closed(_) => return (delivered, given_up, attempts),
         }

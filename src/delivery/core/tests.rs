@@ -155,7 +155,6 @@ fn paused_handler_sends_and_reads_nothing() {
     played.core.order(HandlerOrder::Run, true, played.now);
     assert_eq!((played.next(), played.core.room(), played.core.wake_at()), ("wait".into(), None, None));
     played.finish(1, failed());
-    assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(1))));
     played.now = secs(5);
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), None), "its retry waits too");
     played.core.order(HandlerOrder::Run, false, played.now);
@@ -258,6 +257,22 @@ fn busy_sink_and_rate_hold_all_deliveries() {
     let busy = HandlerError::Busy { reason: "429".into(), retry_after: secs(20) };
     played.finish(1, AttemptOutcome::Failed(busy));
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(20))));
+}
+
+#[test]
+fn busy_delay_is_respected_up_to_limit() {
+    for (retry_after, expected) in [
+        (secs(300), secs(300)),
+        (Duration::from_millis(1), secs(1)), // no sooner than after another failure
+        (Duration::from_hours(90), Duration::from_hours(1)),
+    ] {
+        let mut played = Played::new(options(1, 1), 1..2);
+        assert_eq!(played.next(), "send 1 1+1");
+        let busy = HandlerError::Busy { reason: "429".into(), retry_after };
+        let failed = played.finish(1, AttemptOutcome::Failed(busy));
+        assert_eq!(failed.unwrap().retry_in, Some(expected));
+        assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(expected)));
+    }
 }
 
 proptest! {

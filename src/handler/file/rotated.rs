@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded};
-use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, fmt::strtime, tz::TimeZone};
 
 use super::{FileCompression, Rotate};
 use crate::private_dir;
@@ -61,16 +61,16 @@ impl Rotated {
     }
 }
 
-/// Renames a full file to its rotated name.
-pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
-    let suffix = strtime::format(SUFFIX, &now.to_zoned(TimeZone::UTC)).map_err(io::Error::other)?;
-    let name = |attempt: u32| {
-        let counter = if attempt > 0 { format!(".{attempt}") } else { String::new() };
-        with_suffix(path, &format!(".{suffix}{counter}"))
-    };
-    let taken = |name: &PathBuf| name.exists() || with_suffix(name, ".zst").exists();
-    let free = (0..u32::MAX).map(name).find(|name| !taken(name)).ok_or_else(|| io::Error::other("no free name"))?;
-    fs::rename(path, free)
+/// Renames a full file to its rotated name. If the name is taken, because the clock was set back, it has a later time.
+pub(super) fn rename(path: &Path, mut now: Timestamp) -> io::Result<()> {
+    loop {
+        let suffix = strtime::format(SUFFIX, &now.to_zoned(TimeZone::UTC)).map_err(io::Error::other)?;
+        let name = with_suffix(path, &format!(".{suffix}"));
+        if !name.exists() && !with_suffix(&name, ".zst").exists() {
+            return fs::rename(path, name);
+        }
+        now += SignedDuration::from_micros(1);
+    }
 }
 
 /// Compresses rotated files, and removes the oldest beyond `keep`; 0 keeps all.
@@ -120,14 +120,10 @@ fn made_by(pattern: &str, name: &str) -> bool {
     pattern.contains('%') && strtime::parse(pattern, name).is_ok()
 }
 
-/// Returns true if text is a [`SUFFIX`], with or without a counter.
+/// Returns true if text is a [`SUFFIX`].
 fn is_rotated_suffix(text: &str) -> bool {
-    let (time, counter) = match text.split_once("Z.") {
-        Some((time, counter)) => (time, counter),
-        None => (text.strip_suffix('Z').unwrap_or(""), ""),
-    };
-    let shape = time.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
-    shape.eq(*b"00000000T000000.000000") && counter.bytes().all(|byte| byte.is_ascii_digit())
+    let shape = text.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
+    shape.eq(*b"00000000T000000.000000Z")
 }
 
 /// Replaces a file with its compressed form, with the same modification time. A crash leaves the file and a `.part`.

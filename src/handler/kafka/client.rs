@@ -13,7 +13,7 @@ use rdkafka::{
     ClientConfig, ClientContext,
     config::{FromClientConfigAndContext as _, RDKafkaLogLevel},
     error::KafkaError,
-    message::{DeliveryResult, Header, OwnedHeaders},
+    message::DeliveryResult,
     producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer},
     types::RDKafkaErrorCode,
 };
@@ -48,13 +48,13 @@ pub(super) struct Client {
 
 /// Errors of the brokers and the network. The client reports them with a small delay.
 #[derive(Clone, Debug, Default)]
-struct Trouble {
+pub(super) struct Trouble {
     /// Last error; cleared when a message is stored.
-    last: Option<Arc<str>>,
+    pub(super) last: Option<Arc<str>>,
     /// Number of errors that stopped all progress.
-    stops: u64,
+    pub(super) stops: u64,
     /// Set if a new client is needed, with the current secrets and files.
-    is_over: bool,
+    pub(super) is_over: bool,
 }
 
 impl Client {
@@ -73,18 +73,17 @@ impl Client {
         self.producer.as_ref().expect("set until the client is dropped")
     }
 
-    fn trouble(&self) -> &watch::Sender<Trouble> {
-        &self.producer().context().trouble
+    /// Returns the errors so far.
+    pub(super) fn trouble(&self) -> watch::Ref<'_, Trouble> {
+        self.producer().context().trouble.borrow()
     }
 
     /// Queues a message after all others of its partition. Returns the receiver of its answer. An error of the client
     /// also arrives there.
-    pub(super) fn send(&self, message: &Message) -> Report {
+    pub(super) fn send(&self, message: &mut Message) -> Report {
         let (answer, report) = oneshot::channel();
-        let parts = message.headers.iter();
-        let headers = OwnedHeaders::new_with_capacity(parts.len());
-        let headers = parts.fold(headers, |headers, (key, value)| headers.insert(Header { key, value: Some(value) }));
-        let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer)).headers(headers);
+        let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer));
+        record.headers = message.headers.take();
         record.key = Some(message.key.as_str());
         record.payload = message.value();
         if let Err((error, record)) = self.producer().send(record) {
@@ -111,27 +110,12 @@ impl Client {
         }
     }
 
-    /// Returns the number of errors so far that stopped all progress.
-    pub(super) fn stops(&self) -> u64 {
-        self.trouble().borrow().stops
-    }
-
     /// Waits for the next error that stops all progress; `stops` is the number of earlier ones. Returns the reason.
     pub(super) async fn stopped(&self, stops: u64) -> String {
-        match self.trouble().subscribe().wait_for(|trouble| trouble.stops != stops).await {
+        match self.producer().context().trouble.subscribe().wait_for(|trouble| trouble.stops != stops).await {
             Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
             Err(_) => "the client has ended".to_owned(),
         }
-    }
-
-    /// Returns the last error.
-    pub(super) fn last_error(&self) -> Option<Arc<str>> {
-        self.trouble().borrow().last.clone()
-    }
-
-    /// Returns true if a new client is needed.
-    pub(super) fn is_over(&self) -> bool {
-        self.trouble().borrow().is_over
     }
 
     /// Drops all messages that are not acknowledged. Brokers may still store those that were already sent.

@@ -10,7 +10,7 @@ use super::{
     KafkaOptions,
     client::Client,
     failure::{DROPPED, is_unknown_topic, meaning},
-    message::{KafkaMessageWriter, Message},
+    message::Message,
     sent::{Sent, State},
 };
 use crate::{
@@ -21,7 +21,8 @@ use crate::{
 
 /// The handler of type `kafka`. It connects with the first batch. Unreachable brokers are an ordinary failed attempt.
 pub struct KafkaHandler {
-    writer: KafkaMessageWriter,
+    pub(super) options: KafkaOptions,
+    pub(super) formatter: Formatter,
     client: Mutex<Option<Arc<Client>>>,
     sent: Sent,
 }
@@ -29,8 +30,7 @@ pub struct KafkaHandler {
 impl KafkaHandler {
     /// Makes the handler; it does not connect yet.
     pub fn new(options: KafkaOptions, formatter: impl Into<Formatter>) -> Self {
-        let writer = KafkaMessageWriter { options, formatter: formatter.into() };
-        Self { writer, client: Mutex::new(None), sent: Sent::default() }
+        Self { options, formatter: formatter.into(), client: Mutex::new(None), sent: Sent::default() }
     }
 
     /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. Otherwise unsent
@@ -38,22 +38,22 @@ impl KafkaHandler {
     async fn client(&self) -> Result<Arc<Client>, HandlerError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client
-            && !client.is_over()
+            && !client.trouble().is_over
         {
             return Ok(Arc::clone(client));
         }
         if let Some(before) = client.take() {
             before.give_up();
         }
-        Ok(Arc::clone(client.insert(Arc::new(Client::new(&self.writer.options)?))))
+        Ok(Arc::clone(client.insert(Arc::new(Client::new(&self.options)?))))
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
         let client = self.client().await?;
         client.look_again().await;
-        let stops = client.stops();
+        let stops = client.trouble().stops;
         let attempt = StoreAttempt { handler: self, client: &client, batch, form, states: Vec::new() };
-        let KafkaOptions { timeout: allowed, brokers, .. } = &self.writer.options;
+        let KafkaOptions { timeout: allowed, brokers, .. } = &self.options;
         // Ends before the timeout of the whole attempt, because this error has more details.
         let patience = allowed.mul_f64(0.9);
         let stored = timeout(patience, async {
@@ -65,7 +65,7 @@ impl KafkaHandler {
         });
         stored.await.unwrap_or_else(|_| {
             let brokers = brokers.join(", ");
-            let why = client.last_error().map(|last| format!(": {last}")).unwrap_or_default();
+            let why = client.trouble().last.as_ref().map(|last| format!(": {last}")).unwrap_or_default();
             let problem = format!("Kafka at {brokers} has not acknowledged everything within {patience:?}{why}");
             Err(HandlerError::Failed(problem))
         })
@@ -129,7 +129,7 @@ impl StoreAttempt<'_> {
         if let Some(state) = self.handler.sent.take(event, self.form) {
             return Ok(state);
         }
-        self.handler.writer.write(event, self.form, message)?;
+        self.handler.write(event, self.form, message)?;
         if let Some(trace) = self.batch.trace() {
             message.trace(trace);
         }
@@ -137,7 +137,7 @@ impl StoreAttempt<'_> {
     }
 
     fn meaning(&self, code: RDKafkaErrorCode, index: usize) -> HandlerError {
-        let KafkaOptions { topic, cluster, .. } = &self.handler.writer.options;
+        let KafkaOptions { topic, cluster, .. } = &self.handler.options;
         let topic = topic.topic(cluster, &self.batch.events()[index]);
         let meaning = meaning(code, &topic);
         if is_unknown_topic(code) {

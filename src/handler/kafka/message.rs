@@ -1,11 +1,11 @@
 //! Encoding of an event as a message, by the Kafka binding of `CloudEvents` 1.0.2.
 
-use std::mem;
+use rdkafka::message::{Header, OwnedHeaders};
 
-use super::{KafkaOptions, template::TOPIC_LEN_MAX};
+use super::{KafkaHandler, KafkaOptions, template::TOPIC_LEN_MAX};
 use crate::{
     change::Change,
-    cloud_event::{self, ContentMode, Form, Formatter},
+    cloud_event::{self, Attribute, ContentMode, Form},
     handler::HandlerError,
     notification::Event,
     trace::TraceContext,
@@ -13,24 +13,15 @@ use crate::{
 
 const CONTENT_TYPE: &str = "content-type";
 
-/// Writer of messages.
-#[derive(Clone, Debug)]
-pub struct KafkaMessageWriter {
-    /// Options of the handler.
-    pub options: KafkaOptions,
-    /// Formatter of events.
-    pub formatter: Formatter,
-}
-
 /// Message of one event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Message {
     /// Its topic.
     pub topic: String,
     /// Its key. Messages of one key are in one partition, in order.
     pub key: String,
     /// Its headers, in UTF-8.
-    pub headers: Headers,
+    pub headers: Option<OwnedHeaders>,
     body: Vec<u8>,
     is_tombstone: bool,
 }
@@ -38,7 +29,7 @@ pub struct Message {
 impl Message {
     /// Adds the header with its trace context.
     pub fn trace(&mut self, context: TraceContext) {
-        self.headers.add(TraceContext::HEADER, &context.to_string());
+        add(&mut self.headers, TraceContext::HEADER, &context.to_string());
     }
 
     /// Returns the value. `None` is a tombstone: the key is deleted.
@@ -47,40 +38,14 @@ impl Message {
     }
 }
 
-/// Headers of a message: names and values, stored in one text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Headers {
-    values: String,
-    /// Names, and the end of each value.
-    names: Vec<(&'static str, usize)>,
-}
-
-impl Headers {
-    fn clear(&mut self) {
-        self.values.clear();
-        self.names.clear();
-    }
-
-    fn add(&mut self, name: &'static str, value: &str) {
-        self.values.push_str(value);
-        self.names.push((name, self.values.len()));
-    }
-
-    /// Returns names and values.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        let mut begin = 0;
-        self.names.iter().map(move |&(name, end)| (name, &self.values[mem::replace(&mut begin, end)..end]))
-    }
-}
-
-impl KafkaMessageWriter {
+impl KafkaHandler {
     /// Writes the message of an event to `message`, replacing its content. `deleted` and `removed` become tombstones;
     /// in either mode their attributes are headers.
     ///
     /// # Errors
     /// `Rejected` if the topic would be longer than Kafka allows, or the event cannot be encoded in this format.
     /// `TooLarge` if the format has no smaller form.
-    pub fn write(&self, event: &Event, form: Form, message: &mut Message) -> Result<(), HandlerError> {
+    pub(super) fn write(&self, event: &Event, form: Form, message: &mut Message) -> Result<(), HandlerError> {
         let KafkaOptions { cluster, mode, .. } = &self.options;
         let Message { topic, key, headers, body, is_tombstone } = message;
         self.options.topic.write(topic, cluster, event);
@@ -91,10 +56,10 @@ impl KafkaMessageWriter {
         }
         self.options.key.write(key, cluster, event);
         *is_tombstone = matches!(event.record.change, Change::Deleted { .. } | Change::Removed { .. });
-        headers.clear();
+        *headers = None;
         if *is_tombstone || *mode == ContentMode::Binary {
             let encoder = self.formatter.encoder();
-            encoder.each_attribute(event, |attribute, value| headers.add(attribute.kafka_header(), value));
+            encoder.each_attribute(event, |attribute, value| add(headers, attribute.kafka_header(), value));
         }
         body.clear();
         if !*is_tombstone {
@@ -102,16 +67,22 @@ impl KafkaMessageWriter {
                 "application/cloudevents+json" => "application/cloudevents+json; charset=UTF-8",
                 other => other,
             };
-            headers.add(CONTENT_TYPE, content_type);
+            add(headers, CONTENT_TYPE, content_type);
         }
         Ok(())
     }
+}
+
+fn add(headers: &mut Option<OwnedHeaders>, key: &str, value: &str) {
+    let before = headers.take().unwrap_or_else(|| OwnedHeaders::new_with_capacity(Attribute::ALL.len() + 2));
+    *headers = Some(before.insert(Header { key, value: Some(value) }));
 }
 
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeMap, time::Duration};
 
+    use rdkafka::message::Headers as _;
     use serde_json::Value;
 
     use super::super::{
@@ -128,7 +99,7 @@ mod tests {
         journal::testing::{added, deleted, pod, synced, updated},
     };
 
-    fn writer(cluster: &str, topic: &str, mode: ContentMode) -> KafkaMessageWriter {
+    fn handler(cluster: &str, topic: &str, mode: ContentMode) -> KafkaHandler {
         let options = KafkaOptions {
             brokers: Vec::new(),
             topic: TopicTemplate::parse(topic).unwrap(),
@@ -143,21 +114,22 @@ mod tests {
             timeout: Duration::ZERO,
             total_order: false,
         };
-        KafkaMessageWriter { options, formatter: Encoder::new("prod", "9f2c").into() }
+        KafkaHandler::new(options, Encoder::new("prod", "9f2c"))
     }
 
     fn message(mode: ContentMode, change: Change, form: Form) -> Message {
-        let writer = writer("prod", "k8s.{resource}", mode);
+        let handler = handler("prod", "k8s.{resource}", mode);
         let mut message = Message::default();
         // No previous content may remain in the message.
         for change in [updated("before", "v", 8, 9), deleted("before", "v", 9), change] {
-            writer.write(&event(unit("", "pods", "Pod"), change), form, &mut message).unwrap();
+            handler.write(&event(unit("", "pods", "Pod"), change), form, &mut message).unwrap();
         }
         message
     }
 
     fn headers(message: &Message) -> BTreeMap<&str, &str> {
-        message.headers.iter().collect()
+        let headers = message.headers.iter().flat_map(OwnedHeaders::iter);
+        headers.map(|header| (header.key, str::from_utf8(header.value.unwrap()).unwrap())).collect()
     }
 
     fn value(message: &Message) -> Value {
@@ -211,9 +183,9 @@ mod tests {
 
     #[test]
     fn invalid_topic_is_given_up() {
-        let writer = writer(&"ö".repeat(60), "{cluster}", ContentMode::Binary);
+        let handler = handler(&"ö".repeat(60), "{cluster}", ContentMode::Binary);
         let event = event(unit("", "pods", "Pod"), added("web", "u", 1));
-        let made = writer.write(&event, Form::Whole, &mut Message::default());
+        let made = handler.write(&event, Form::Whole, &mut Message::default());
         assert!(matches!(made, Err(HandlerError::Rejected(text)) if text.contains("u.1 has 360 letters")));
     }
 }

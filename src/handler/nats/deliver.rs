@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::{
     ExpectLast, NatsOptions,
     link::{ANSWER_WAIT, Link, Watch},
-    message::{Message, Writer},
+    message::Message,
     stored::Memory,
     stream,
 };
@@ -38,7 +38,8 @@ const CONFLICTS_MAX: u32 = 8;
 
 /// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
 pub struct NatsHandler {
-    writer: Writer,
+    pub(super) options: NatsOptions,
+    pub(super) formatter: Formatter,
     memory: Memory,
     /// The connection. It is never replaced: unsent messages of an old connection could overtake those of a new one.
     link: OnceCell<Link>,
@@ -49,13 +50,13 @@ pub struct NatsHandler {
 impl NatsHandler {
     /// Makes the handler; it does not connect yet.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Self {
-        let writer = Writer { options, formatter: formatter.into() };
-        Self { writer, memory: Memory::default(), link: OnceCell::new(), stream: Mutex::default() }
+        let (formatter, memory) = (formatter.into(), Memory::default());
+        Self { options, formatter, memory, link: OnceCell::new(), stream: Mutex::default() }
     }
 
     /// Returns the stream, if there is one. It is checked once, and again after each failure.
     async fn stream(&self, link: &Link) -> Result<Option<Arc<Stream>>, HandlerError> {
-        let NatsOptions { jetstream, subject, .. } = &self.writer.options;
+        let NatsOptions { jetstream, subject, .. } = &self.options;
         let Some(options) = jetstream else { return Ok(None) };
         let mut known = self.stream.lock().await;
         if known.is_none() {
@@ -65,7 +66,7 @@ impl NatsHandler {
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
-        let link = self.link.get_or_try_init(|| Link::connect(&self.writer.options)).await?;
+        let link = self.link.get_or_try_init(|| Link::connect(&self.options)).await?;
         let watch = link.ready().await?;
         let sending = async {
             let stream = self.stream(link).await?;
@@ -142,7 +143,7 @@ impl SendAttempt<'_> {
     }
 
     fn message(&self, event: &Event) -> Result<Message, HandlerError> {
-        self.handler.writer.message(event, self.batch.trace(), self.form, self.max)
+        self.handler.message(event, self.batch.trace(), self.form, self.max)
     }
 
     /// Sends without a stream. `Ok` means that the server has read the messages; they may have no subscriber.
@@ -163,7 +164,7 @@ impl SendAttempt<'_> {
         watch: &Watch,
     ) -> Result<(), HandlerError> {
         let (memory, subject) = (&self.handler.memory, message.subject.clone());
-        let options = self.handler.writer.options.jetstream.as_ref();
+        let options = self.handler.options.jetstream.as_ref();
         let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
         let supposed = || memory.last(&subject).or(message.is_new.then_some(0));
         let mut expected = if is_conditional { supposed() } else { None };

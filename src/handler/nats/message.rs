@@ -8,10 +8,10 @@ use async_nats::{
 };
 use bytes::Bytes;
 
-use super::{NatsOptions, subject::SUBJECT_LEN_MAX};
+use super::{NatsHandler, NatsOptions, subject::SUBJECT_LEN_MAX};
 use crate::{
     change::Change,
-    cloud_event::{self, Attribute, ContentMode, Form, Formatter, MessageBody, header_value},
+    cloud_event::{self, Attribute, ContentMode, Form, MessageBody, header_value},
     handler::HandlerError,
     notification::Event,
     trace::TraceContext,
@@ -28,13 +28,6 @@ const EXPECTED_LEN: usize = "Nats-Expected-Last-Subject-Sequence: 18446744073709
 static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| Attribute::ALL.iter().map(|attribute| HeaderName::from_static(attribute.header())).collect());
 
-/// Writer of messages.
-#[derive(Clone, Debug)]
-pub(super) struct Writer {
-    pub(super) options: NatsOptions,
-    pub(super) formatter: Formatter,
-}
-
 /// Message of one event.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
@@ -50,7 +43,7 @@ pub(super) struct Message {
     pub(super) is_new: bool,
 }
 
-impl Writer {
+impl NatsHandler {
     /// Makes the message of an event.
     ///
     /// # Errors

@@ -46,8 +46,7 @@ impl NatsOptions {
 
 /// Returns true if one of the addresses has `tls://`, which then applies to all.
 pub(crate) fn ask_for_tls(servers: &[String]) -> bool {
-    let mut schemes = servers.iter().filter_map(|server| server.split_once("://"));
-    schemes.any(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
+    servers.iter().filter_map(|server| server.split_once("://")).any(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
 }
 
 /// Credentials. Secrets are read for each connection.

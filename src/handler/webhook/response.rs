@@ -5,28 +5,21 @@ use std::time::{Duration, SystemTime};
 use http::{
     HeaderMap, StatusCode, Uri,
     header::{LOCATION, RETRY_AFTER},
+    response::Parts,
 };
 
 use crate::handler::HandlerError;
 
-/// The read part of an answer.
-#[derive(Clone, Debug)]
-pub(super) struct Answer<'a> {
-    pub(super) status: StatusCode,
-    pub(super) headers: &'a HeaderMap,
-    /// Beginning of the body, without control characters. It may contain secrets.
-    pub(super) text: &'a str,
-}
-
-/// Returns the result of a delivery. Only statuses in `reject` reject an event; `now` is used for a date in the answer.
-/// `at` adds the receiver to the text of an error, and hides secrets.
+/// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain
+/// secrets. Only statuses in `reject` reject an event; `now` is used for a date in the answer. `at` adds the receiver to
+/// the text of an error, and hides secrets.
 pub(super) fn verdict(
-    answer: &Answer<'_>,
+    Parts { status, headers, .. }: &Parts,
+    text: &str,
     reject: &[StatusCode],
     now: SystemTime,
     at: impl Fn(String) -> String,
 ) -> Result<(), HandlerError> {
-    let Answer { status, headers, text } = answer;
     if status.is_success() {
         return Ok(());
     }
@@ -89,11 +82,16 @@ fn is_invisible(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn judge(status: u16, headers: &[(&'static str, &str)], text: &str) -> Result<(), HandlerError> {
-        let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+    fn answer(status: u16, headers: &[(&str, &str)]) -> Parts {
+        let answer = http::Response::builder().status(status);
+        let answer = headers.iter().fold(answer, |answer, (name, value)| answer.header(*name, *value));
+        answer.body(()).unwrap().into_parts().0
+    }
+
+    fn judge(status: u16, headers: &[(&str, &str)], text: &str) -> Result<(), HandlerError> {
         let now = httpdate::parse_http_date("Sat, 21 Nov 2026 06:40:03 GMT").unwrap();
-        let code = |status: u16| StatusCode::from_u16(status).unwrap();
-        verdict(&Answer { status: code(status), headers: &headers, text }, &[400, 413, 422].map(code), now, |text| text)
+        let reject = [400, 413, 422].map(|status| StatusCode::from_u16(status).unwrap());
+        verdict(&answer(status, headers), text, &reject, now, |text| text)
     }
 
     #[test]
@@ -131,9 +129,7 @@ mod tests {
     #[test]
     fn other_statuses_are_retried_by_default() {
         for status in [400, 413, 422] {
-            let status = StatusCode::from_u16(status).unwrap();
-            let answer = Answer { status, headers: &HeaderMap::new(), text: "" };
-            let verdict = verdict(&answer, &[], SystemTime::UNIX_EPOCH, |text| text);
+            let verdict = verdict(&answer(status, &[]), "", &[], SystemTime::UNIX_EPOCH, |text| text);
             assert!(matches!(verdict, Err(HandlerError::Failed(_))), "{status}");
         }
     }

@@ -78,7 +78,8 @@ fn key(secret: &str) -> Result<Hmac<Sha256>, String> {
 pub(super) struct Credentials {
     authorization: Option<HeaderValue>,
     keys: Vec<Hmac<Sha256>>,
-    hidden: Vec<String>,
+    /// Texts that errors must not contain.
+    pub(super) hidden: Vec<String>,
 }
 
 impl Credentials {
@@ -115,11 +116,6 @@ impl Credentials {
             let value = HeaderValue::try_from(value).expect("hexadecimal, decimal and base64 fit headers");
             headers.insert(HeaderName::from_static(name), value);
         }
-    }
-
-    /// Replaces every secret in a text of the receiver with `***`.
-    pub(super) fn hide(&self, text: &str) -> String {
-        hide(&self.hidden, text)
     }
 }
 
@@ -189,10 +185,10 @@ mod tests {
     #[test]
     fn credentials_are_hidden_in_response_text() {
         let bearer = with_secret("t0ken", Auth::Bearer).unwrap();
-        assert_eq!(bearer.hide("Bearer t0ken is wrong"), "Bearer *** is wrong");
+        assert_eq!(hide(&bearer.hidden, "Bearer t0ken is wrong"), "Bearer *** is wrong");
         let basic = |password| Auth::Basic { username: "me".to_owned(), password };
         let basic = with_secret("pa55", basic).unwrap();
-        assert_eq!(basic.hide("bWU6cGE1NQ== is me:pa55"), "*** is me:***");
+        assert_eq!(hide(&basic.hidden, "bWU6cGE1NQ== is me:pa55"), "*** is me:***");
         assert_eq!(basic.authorization.unwrap(), "Basic bWU6cGE1NQ==");
     }
 

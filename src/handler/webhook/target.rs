@@ -1,18 +1,22 @@
-//! Target of requests: the URL and the configured headers. Both may be secret.
+//! Target of requests: the URL, the configured headers and the credentials. All may be secret.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::WebhookOptions;
+use super::{
+    WebhookOptions,
+    signing::{Auth, Credentials},
+};
 use crate::secret::{ExposeSecret, PlainOrSecret};
 
 /// Minimum length of a part of a secret URL that is hidden by itself. Shorter parts are hidden only within the whole
 /// path.
 const HIDDEN_PART_MIN: usize = 8;
 
-/// Values of the options `url` and `headers`, including secrets. Never print them.
+/// Values of the options `url`, `headers` and `auth`, including secrets. Never print them.
 pub(super) struct Target {
     pub(super) url: Uri,
     pub(super) headers: HeaderMap,
+    pub(super) credentials: Credentials,
     /// Method, scheme and host for errors; for a secret URL, `***` replaces scheme and host.
     pub(super) place: String,
     /// Texts that errors must not contain.
@@ -21,6 +25,7 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn read(options: &WebhookOptions) -> Result<Self, String> {
+        let credentials = options.auth.as_ref().map(Auth::credentials).transpose()?.unwrap_or_default();
         let url = read_url(&options.url)?;
         let mut hidden = Vec::new();
         let (scheme, host) = (url.scheme_str().unwrap_or_default(), url.authority().map_or("", |host| host.as_str()));
@@ -41,7 +46,8 @@ impl Target {
             }
             headers.insert(HeaderName::clone(name), value);
         }
-        Ok(Self { url, headers, place, hidden })
+        hidden.extend_from_slice(&credentials.hidden);
+        Ok(Self { url, headers, credentials, place, hidden })
     }
 }
 
