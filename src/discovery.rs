@@ -2,7 +2,7 @@
 //! [`ResourceType`](crate::object::ResourceType).
 //!
 //! ```text
-//! documents   aggregated discovery documents (1.26 and later) → groups, versions, types (pure)
+//! documents   aggregated (1.26 and later) or legacy discovery documents → groups, versions, types (pure)
 //! catalog     Catalog: every served type in kubectl's order of preference; finds those of a Pattern (pure)
 //! pattern     a type in kubectl's syntax (pure)
 //! selection   select: which entry watches which type (pure)

@@ -9,8 +9,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
 use super::{
-    catalog::Catalog,
-    documents::{self, GroupVersion, Metadata},
+    catalog::{Catalog, ServedType},
+    documents::{self, GroupVersion, Metadata, Root},
 };
 use crate::{client_error::describe, object::ResourceType};
 
@@ -67,7 +67,8 @@ pub struct TypeAccess {
     pub reason: String,
 }
 
-/// Requests the served types, with two requests. The server needs the aggregated form of Kubernetes 1.26 and later.
+/// Requests the served types. Sends two requests. If the server is older than 1.26 or refuses the aggregated form, one
+/// more follows for each group and version.
 ///
 /// Fails if `/api` or `/apis` fails. A single failing group is in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
@@ -193,14 +194,52 @@ async fn review(
     Ok((status.allowed, reason))
 }
 
-/// Requests `/api` or `/apis`.
+/// Requests `/api` or `/apis`, and all versions if the answer only names them.
 async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, DiscoveryError> {
-    match get(client, path, documents::ACCEPT).await {
-        Ok(text) => documents::read(&text).map_err(|what| undecodable(path, what)),
+    let mut root = root_as(client, path, documents::ACCEPT).await;
+    // a server without the aggregated form should ignore it, but some refuse it, and others answer with an empty document
+    let is_unaggregated = match &root {
+        Ok(root) => *root == Root::Types(Vec::new()),
+        Err(error) => matches!(error.code, Some(404 | 406 | 415 | 500..)),
+    };
+    if is_unaggregated {
+        root = root_as(client, path, "application/json").await;
+    }
+    match root {
+        Ok(Root::Types(versions)) => Ok(versions),
+        Ok(Root::Names(versions)) => {
+            // A server may need half a minute to answer for a dead version. The requests for the others must not wait for it.
+            let filled =
+                versions.into_iter().enumerate().map(async |(at, version)| (at, filled(client, version).await));
+            let mut versions: Vec<_> = stream::iter(filled).buffer_unordered(REQUESTS_MAX).collect().await;
+            versions.sort_unstable_by_key(|(at, _)| *at);
+            Ok(versions.into_iter().map(|(_, version)| version).collect())
+        }
         // a server with only custom groups, or with only the core group
         Err(error) if error.code == Some(404) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
+}
+
+async fn root_as(client: &Client, path: &str, accept: &str) -> Result<Root, DiscoveryError> {
+    let text = get(client, path, accept).await?;
+    documents::read_root(&text).map_err(|what| undecodable(path, what))
+}
+
+/// Requests the types of one version.
+async fn filled(client: &Client, mut version: GroupVersion) -> GroupVersion {
+    match types(client, &version).await {
+        Ok(types) => version.types = types,
+        Err(error) => version.error = Some(error.to_string()),
+    }
+    version
+}
+
+async fn types(client: &Client, of: &GroupVersion) -> Result<Vec<ServedType>, DiscoveryError> {
+    let GroupVersion { group, version, .. } = of;
+    let path = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    let text = get(client, &path, "application/json").await?;
+    documents::read_types(&text, group, version).map_err(|what| undecodable(&path, what))
 }
 
 async fn get(client: &Client, path: &str, accept: &str) -> Result<String, DiscoveryError> {

@@ -1,4 +1,4 @@
-//! Discovery documents of API servers, in the aggregated form of Kubernetes 1.26 and later.
+//! Discovery documents of old and new API servers.
 //!
 //! Unknown fields are ignored and missing ones are empty, because some aggregated APIs deviate from the format.
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::catalog::ServedType;
 use crate::object::ResourceType;
 
-/// `Accept` of `/api` and `/apis`. An old server answers with its own form, so that the error can name that form.
+/// `Accept` of `/api` and `/apis`: the aggregated document, or else the legacy one.
 pub(super) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                                  application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,\
                                  application/json";
@@ -23,18 +23,39 @@ pub(super) struct GroupVersion {
     pub(super) error: Option<String>,
 }
 
+/// Answer of `/api` or `/apis`: the versions of every group, in order of preference.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Root {
+    /// All types.
+    Types(Vec<GroupVersion>),
+    /// Names only: each version has a document of its own.
+    Names(Vec<GroupVersion>),
+}
+
+/// Any discovery document. Its kind decides which member it has.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Document {
     kind: String,
+    /// `APIGroupDiscoveryList`
     items: Option<Vec<GroupJson>>,
+    /// `APIVersions`
+    versions: Option<Vec<String>>,
+    /// `APIGroupList`
+    groups: Option<Vec<GroupJson>>,
+    /// `APIResourceList`
+    resources: Option<Vec<TypeJson>>,
 }
 
+/// A group in the aggregated or the legacy document. In the aggregated document, its name is in the metadata, and its versions
+/// have types.
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct GroupJson {
     metadata: Metadata,
+    name: String,
     versions: Option<Vec<VersionJson>>,
+    preferred_version: Option<VersionJson>,
 }
 
 /// Metadata of a group, an object or a list.
@@ -54,12 +75,17 @@ struct VersionJson {
     freshness: String,
 }
 
+/// A type in the aggregated or the legacy document.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct TypeJson {
-    resource: String,
-    singular_resource: String,
+    #[serde(alias = "resource")]
+    name: String,
+    #[serde(alias = "singularResource")]
+    singular_name: String,
+    namespaced: bool,
     scope: String,
+    kind: String,
     response_kind: Option<ResponseKind>,
     verbs: Option<Vec<String>>,
     short_names: Option<Vec<String>>,
@@ -71,20 +97,42 @@ struct ResponseKind {
     kind: String,
 }
 
-/// Reads the answer of `/api` or `/apis`: the versions of every group, in order of preference. The error describes the actual
-/// document.
-pub(super) fn read(json: &str) -> Result<Vec<GroupVersion>, String> {
-    let document: Document = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    match &*document.kind {
-        "APIGroupDiscoveryList" => Ok(document.items.into_iter().flatten().flat_map(GroupJson::read).collect()),
-        kind => Err(format!("unexpected kind {kind:?}, expected the aggregated form of Kubernetes 1.26 and later")),
+fn read(json: &str) -> Result<Document, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
+}
+
+/// Reads the answer of `/api` or `/apis`. The error describes the actual document.
+pub(super) fn read_root(json: &str) -> Result<Root, String> {
+    let root = read(json)?;
+    let versions = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().flat_map(GroupJson::read).collect();
+    match &*root.kind {
+        "APIGroupDiscoveryList" => Ok(Root::Types(versions(root.items))),
+        "APIGroupList" => Ok(Root::Names(versions(root.groups))),
+        "APIVersions" => {
+            let named = |version: String| GroupVersion { version, ..GroupVersion::default() };
+            Ok(Root::Names(root.versions.into_iter().flatten().map(named).collect()))
+        }
+        kind => Err(format!("unexpected kind {kind:?}")),
+    }
+}
+
+/// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error describes the actual document.
+pub(super) fn read_types(json: &str, group: &str, version: &str) -> Result<Vec<ServedType>, String> {
+    let list = read(json)?;
+    match &*list.kind {
+        "APIResourceList" => Ok(types(list.resources, group, version)),
+        kind => Err(format!("unexpected kind {kind:?}")),
     }
 }
 
 impl GroupJson {
-    fn read(self) -> impl Iterator<Item = GroupVersion> {
-        let group = self.metadata.name;
-        self.versions.into_iter().flatten().map(move |version| version.read(&group))
+    fn read(self) -> Vec<GroupVersion> {
+        let group = if self.name.is_empty() { self.metadata.name } else { self.name };
+        let preferred = self.preferred_version.map(|preferred| preferred.version);
+        let mut versions: Vec<_> = self.versions.into_iter().flatten().map(|version| version.read(&group)).collect();
+        // stable sort: after the preferred version, the server's order remains
+        versions.sort_by_key(|served| Some(&served.version) != preferred.as_ref());
+        versions
     }
 }
 
@@ -103,11 +151,11 @@ fn types(served: Option<Vec<TypeJson>>, group: &str, version: &str) -> Vec<Serve
         resource: ResourceType {
             group: group.to_owned(),
             version: version.to_owned(),
-            kind: served.response_kind.unwrap_or_default().kind,
-            plural: served.resource,
-            namespaced: served.scope == "Namespaced",
+            kind: served.response_kind.map_or(served.kind, |response| response.kind),
+            plural: served.name,
+            namespaced: served.namespaced || served.scope == "Namespaced",
         },
-        singular: served.singular_resource,
+        singular: served.singular_name,
         short_names: served.short_names.unwrap_or_default(),
         verbs: served.verbs.unwrap_or_default(),
         preferred: false,

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    documents::{GroupVersion, read},
+    documents::{GroupVersion, Root, read_root, read_types},
     *,
 };
 use crate::object::ResourceType;
@@ -44,7 +44,10 @@ const GROUPS: &str = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscove
 {"resource":"pods","responseKind":{"kind":"PodMetrics"},"scope":"Namespaced","singularResource":"","verbs":["get","list"]}]}]}]}"#;
 
 fn versions(json: &str) -> Vec<GroupVersion> {
-    read(json).unwrap()
+    match read_root(json).unwrap() {
+        Root::Types(versions) => versions,
+        Root::Names(names) => panic!("{names:?}"),
+    }
 }
 
 fn catalog() -> Catalog {
@@ -185,13 +188,24 @@ fn empty_wildcard_waits_and_names_unavailable_group() {
 
 #[test]
 fn incomplete_and_extended_documents_are_read() {
-    assert_eq!(read(r#"{"kind":"APIGroupDiscoveryList","items":null,"new":{}}"#), Ok(vec![]));
-    assert_eq!(read(r#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#), Ok(vec![]));
-    for text in ["", "[]", "<html>", "{}", r#"{"kind":7}"#, r#"{"kind":"Status","message":"x"}"#] {
-        assert!(read(text).is_err(), "{text}");
+    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":null,"new":{}}"#), Ok(Root::Types(vec![])));
+    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#), Ok(Root::Types(vec![])));
+    assert_eq!(read_root(r#"{"kind":"APIGroupList"}"#), Ok(Root::Names(vec![])));
+    assert!(read_root(r#"{"kind":"Status","message":"x"}"#).is_err());
+    for text in ["", "[]", "<html>", "{}", r#"{"kind":7}"#] {
+        assert!(read_root(text).is_err(), "{text}");
+        assert!(read_types(text, "", "v1").is_err(), "{text}");
     }
-    let old = read(r#"{"kind":"APIVersions","versions":["v1"]}"#).unwrap_err();
-    assert!(old.contains("expected the aggregated form of Kubernetes 1.26 and later"), "{old}");
+    assert_eq!(read_types(r#"{"kind":"APIResourceList","resources":null}"#, "", "v1"), Ok(vec![]));
+}
+
+#[test]
+fn preferred_version_of_legacy_group_goes_first() {
+    let json = r#"{"kind":"APIGroupList","groups":[{"name":"x.io","versions":[
+        {"groupVersion":"x.io/v1","version":"v1"},{"version":"v3"},{"version":"v2"}],"preferredVersion":{"version":"v2"}}]}"#;
+    let Ok(Root::Names(versions)) = read_root(json) else { panic!() };
+    let names: Vec<&str> = versions.iter().map(|served| &*served.version).collect();
+    assert_eq!(names, ["v2", "v1", "v3"]);
 }
 
 /// Answers each path (after `METHOD`) from a table, otherwise with 404. Returns the client and the list of requests.
@@ -254,20 +268,88 @@ async fn new_server_is_asked_twice() {
     );
 }
 
+const VERSIONS: &str = r#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[]}"#;
+const NAMES: &str = r#"{"kind":"APIGroupList","apiVersion":"v1","groups":[
+{"name":"metrics.k8s.io","versions":[{"groupVersion":"metrics.k8s.io/v1beta1","version":"v1beta1"}],"preferredVersion":{"version":"v1beta1"}},
+{"name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"version":"v1"}}]}"#;
+const CORE_TYPES: &str = r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[
+{"name":"pods","singularName":"","namespaced":true,"kind":"Pod","verbs":["list","watch"],"shortNames":["po"]},
+{"name":"pods/log","singularName":"","namespaced":true,"kind":"Pod","verbs":["get"]}]}"#;
+const APPS_TYPES: &str = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[
+{"name":"deployments","singularName":"deployment","namespaced":true,"kind":"Deployment","verbs":["list","watch"],"shortNames":["deploy"]}]}"#;
+
 #[tokio::test]
-async fn discovery_fails_unless_path_is_missing() {
+async fn old_server_is_asked_for_each_group() {
+    let (client, seen) = serve(&[
+        ("GET /api", 200, VERSIONS),
+        ("GET /apis", 200, NAMES),
+        ("GET /api/v1", 200, CORE_TYPES),
+        ("GET /apis/apps/v1", 200, APPS_TYPES),
+        ("GET /apis/metrics.k8s.io/v1beta1", 503, "service unavailable"),
+    ])
+    .await;
+    let catalog = discover(&client).await.unwrap();
+    let names: Vec<String> = catalog.types().iter().map(|served| served.resource.qualified_name()).collect();
+    assert_eq!(names, ["pods", "deployments.apps"]);
+    let [down] = catalog.unavailable() else { panic!("{:?}", catalog.unavailable()) };
+    assert_eq!((&*down.group, &*down.version), ("metrics.k8s.io", "v1beta1"));
+    assert!(down.error.contains("/apis/metrics.k8s.io/v1beta1"), "{}", down.error);
+    assert_eq!(seen.lock().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn empty_aggregated_document_is_ignored() {
+    let (client, _) = serve(&[
+        ("GET /api if APIGroupDiscoveryList", 200, r#"{"kind":"APIGroupDiscoveryList","items":[]}"#),
+        ("GET /api", 200, VERSIONS),
+        ("GET /api/v1", 200, CORE_TYPES),
+    ])
+    .await;
+    let catalog = discover(&client).await.unwrap();
+    assert_eq!(catalog.types().len(), 1);
+}
+
+#[tokio::test]
+async fn refused_aggregated_form_is_retried_unaggregated() {
+    macro_rules! refusing {
+        ($code:literal) => {
+            &[
+                ("GET /api if APIGroupDiscoveryList", $code, "refused"),
+                ("GET /apis if APIGroupDiscoveryList", $code, "refused"),
+                ("GET /api", 200, VERSIONS),
+                ("GET /apis", 200, NAMES),
+                ("GET /api/v1", 200, CORE_TYPES),
+                ("GET /apis/apps/v1", 200, APPS_TYPES),
+            ]
+        };
+    }
+    let servers: [&'static [_]; 6] =
+        [refusing!(404), refusing!(406), refusing!(415), refusing!(500), refusing!(501), refusing!(503)];
+    for server in servers {
+        let (client, seen) = serve(server).await;
+        let catalog = discover(&client).await.unwrap_or_else(|error| panic!("{server:?}: {error}"));
+        let names: Vec<String> = catalog.types().iter().map(|served| served.resource.qualified_name()).collect();
+        assert_eq!(names, ["pods", "deployments.apps"], "{server:?}");
+        assert_eq!(seen.lock().unwrap().len(), 7, "{server:?}: each root twice, each version once");
+    }
+}
+
+#[tokio::test]
+async fn discovery_fails_only_when_both_forms_are_refused() {
+    let (client, seen) = serve(&[("GET /api", 503, "down")]).await;
+    assert_eq!(discover(&client).await.unwrap_err().code, Some(503));
+    assert_eq!(seen.lock().unwrap().len(), 2);
     let (client, _) = serve(&[("GET /apis", 200, GROUPS)]).await;
     assert!(discover(&client).await.unwrap().types().iter().all(|served| !served.resource.group.is_empty()));
-    for code in [401, 403, 429, 503] {
+    for code in [401, 403, 429] {
         let answers: &'static [_] = match code {
             401 => &[("GET /api", 401, "no")],
             403 => &[("GET /api", 403, "no")],
-            503 => &[("GET /api", 503, "down")],
             _ => &[("GET /api", 429, "later")],
         };
         let (client, seen) = serve(answers).await;
         assert_eq!(discover(&client).await.unwrap_err().code, Some(code));
-        assert_eq!(seen.lock().unwrap().len(), 1, "{code}");
+        assert_eq!(seen.lock().unwrap().len(), 1, "{code} says nothing of the form");
     }
 }
 
