@@ -234,7 +234,7 @@ impl Conductor {
                 Some(desired) => {
                     let running = state.running(&name, desired);
                     let steps = reconcile(&running, desired, state.history(&name, occasion));
-                    state.adopt(&name, desired);
+                    state.watch(&name, desired);
                     steps
                 }
                 None => Steps::default(), // still unknown: the running units stay

@@ -237,15 +237,25 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Selects the types of the entries, and plans their units; see [`plan`].
-    pub fn new(
+    /// Selects the types of the entries, and plans their units; see [`plan`]. `watched` returns the version in which an entry
+    /// watches a type. The type keeps it as long as the server serves it, because another version needs a new list.
+    pub fn new<'a>(
         config: &Config,
         catalog: &Catalog,
+        watched: impl Fn(&Owned) -> Option<&'a ResourceType>,
         namespaces: &KnownNamespaces,
         refused: &BTreeMap<TypeName, Allowed>,
     ) -> Self {
         let wanted = config.wanted();
-        let selection = select(catalog, &wanted);
+        let mut selection = select(catalog, &wanted);
+        for owned in &mut selection.owned {
+            let is_served = |watched: &&ResourceType| {
+                catalog.types().iter().any(|served| served.resource == **watched && served.is_watchable())
+            };
+            if let Some(watched) = watched(owned).filter(is_served) {
+                owned.resource.clone_from(watched);
+            }
+        }
         let depends_on_crds = depends_on_crds(&wanted, &selection);
         Self { plan: plan(config, &selection.owned, namespaces, refused), selection, depends_on_crds }
     }

@@ -181,6 +181,7 @@ impl Conductor {
         kept.settled = true;
         kept.late = stored.terms.late;
         let unit = Unit { saved: true, ..self.unit(id, spec, first, options, &kept.siblings, Some(seed)) };
+        kept.versions.insert(unit.spec.entry.clone(), unit.spec.resource.clone());
         kept.units.push(unit);
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
         Ok(count)

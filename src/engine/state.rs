@@ -18,10 +18,11 @@ use super::{
 use crate::{
     backoff::{Backoff, BackoffConfig},
     config::{Config, OnRemoved},
-    discovery::Catalog,
+    discovery::{Catalog, Owned},
     indexer::siblings::Siblings,
     informer::{Informer, actor::UnitSupervisor},
     journal::{Move, UnitId},
+    object::ResourceType,
     registry::WaitingRows,
 };
 
@@ -61,6 +62,8 @@ pub(super) struct TypeState {
     /// Time before which the units are not reconciled, because the last change failed.
     pub(super) not_before: Option<Instant>,
     pub(super) failures: Option<Backoff>,
+    /// Version in which each entry watches the type. A reload clears it.
+    pub(super) versions: BTreeMap<String, ResourceType>,
     /// See [`History::late`].
     pub(super) late: bool,
     /// See [`History::settled`].
@@ -123,8 +126,9 @@ impl State {
     /// Returns the plan; `None` before the server's first answer.
     pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
         if self.outlook.is_none() {
-            let outlook = Outlook::new(&self.config, self.catalog.as_deref()?, &self.namespaces, &self.refused);
-            self.outlook = Some(Arc::new(outlook));
+            let (config, catalog) = (&self.config, self.catalog.as_deref()?);
+            let watched = |owned: &Owned| self.types.get(&TypeName::of(&owned.resource))?.versions.get(&owned.entry);
+            self.outlook = Some(Arc::new(Outlook::new(config, catalog, watched, &self.namespaces, &self.refused)));
             #[cfg(any(test, feature = "testing"))]
             {
                 self.plans += 1;
@@ -140,12 +144,15 @@ impl State {
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Schedules a reconciliation of all types with a new plan.
+    /// Schedules a reconciliation of all types with a new plan. A reload may change the version in which they are watched.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
         self.outlook = None;
         self.pending = self.pending.max(Some(occasion));
         for kept in self.types.values_mut() {
             kept.due = kept.due.max(Some(occasion));
+            if occasion == Occasion::Reload {
+                kept.versions.clear();
+            }
         }
     }
 
@@ -211,9 +218,12 @@ impl State {
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
     }
 
-    /// Updates the specs of units that continue to the present configuration of their entry.
-    pub(super) fn adopt(&mut self, name: &TypeName, desired: &[UnitSpec]) {
-        for unit in self.types.get_mut(name).into_iter().flat_map(|kept| &mut kept.units) {
+    /// Keeps the versions of the desired units, and updates the specs of units that continue to the present configuration of
+    /// their entry.
+    pub(super) fn watch(&mut self, name: &TypeName, desired: &[UnitSpec]) {
+        let Some(kept) = self.types.get_mut(name) else { return };
+        kept.versions = desired.iter().map(|spec| (spec.entry.clone(), spec.resource.clone())).collect();
+        for unit in &mut kept.units {
             if let Some(spec) = desired.iter().find(|spec| unit.spec.difference(spec) == SpecDifference::Nothing) {
                 unit.spec = spec.clone();
             }
@@ -267,17 +277,50 @@ pub(super) fn served(catalog: &Catalog, name: &TypeName) -> Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{discovery::ServedType, object::ResourceType};
+    use crate::discovery::ServedType;
+
+    fn apples(version: &str) -> ResourceType {
+        let [group, version, kind, plural] = ["acme.io", version, "Apple", "apples"].map(str::to_owned);
+        ResourceType { group, version, kind, plural, namespaced: true }
+    }
+
+    fn state() -> State {
+        State::new(Config::from_toml_str("[resources.a]\nmatch = [\"apples.acme.io\"]\n").unwrap())
+    }
+
+    /// Sets the versions that the server serves, the preferred one first.
+    fn serve(state: &mut State, versions: &[&str]) {
+        let types = versions.iter().map(|version| ServedType::watchable(apples(version))).collect();
+        state.catalog = Some(Arc::new(Catalog::of(types)));
+        state.all_due(Occasion::Discovery);
+    }
+
+    #[test]
+    fn type_keeps_its_version_until_reload() {
+        let name = TypeName::of(&apples("v1"));
+        let mut state = state();
+        serve(&mut state, &["v1"]);
+        state.take_in([&name].into_iter());
+        let version = |state: &mut State| {
+            let units = state.outlook().unwrap().plan.desired(&name).unwrap();
+            state.watch(&name, &units);
+            units[0].resource.version.clone()
+        };
+        assert_eq!(version(&mut state), "v1");
+        serve(&mut state, &["v2", "v1"]);
+        assert_eq!(version(&mut state), "v1");
+        state.all_due(Occasion::Reload);
+        assert_eq!(version(&mut state), "v2");
+        serve(&mut state, &["v1"]);
+        assert_eq!(version(&mut state), "v1", "v2 is not served any more");
+    }
 
     #[test]
     fn plan_is_kept_until_an_input_changes() {
-        let [group, version, kind, plural] = ["acme.io", "v1", "Apple", "apples"].map(str::to_owned);
-        let apples = ResourceType { group, version, kind, plural, namespaced: true };
-        let name = TypeName::of(&apples);
-        let config = Config::from_toml_str("[resources.a]\nmatch = [\"apples.acme.io\"]\n").unwrap();
-        let mut state = State::new(config);
+        let name = TypeName::of(&apples("v1"));
+        let mut state = state();
         assert!(state.outlook().is_none(), "the server has not answered");
-        state.catalog = Some(Arc::new(Catalog::of(vec![ServedType::watchable(apples)])));
+        serve(&mut state, &["v1"]);
         let changes: [&dyn Fn(&mut State); 4] = [
             &|state| state.all_due(Occasion::Reload),
             &|state| state.see_namespaces(KnownNamespaces::Forbidden),
