@@ -30,6 +30,16 @@ impl RecordFilter {
         Self(filter)
     }
 
+    /// Judges records. Call it without holding a lock.
+    pub(super) fn judge_all(&self, records: &[Record]) -> Judged {
+        let mut judged = Judged::default();
+        for record in records {
+            let is_wanted = self.judge(record, &mut judged.failures);
+            if is_wanted { &mut judged.wanted } else { &mut judged.refused }.push(record.sequence);
+        }
+        judged
+    }
+
     pub(super) fn judge(&self, record: &Record, failures: &mut FilterFailures) -> bool {
         match self.0.judge(record) {
             Ok(is_wanted) => is_wanted,
@@ -58,25 +68,6 @@ impl FilterFailures {
         if more.last.is_some() {
             self.last.clone_from(&more.last);
         }
-    }
-}
-
-/// Records to be judged.
-#[derive(Clone, Debug)]
-pub struct Unjudged {
-    pub(super) filter: RecordFilter,
-    pub(super) records: Vec<Record>,
-}
-
-impl Unjudged {
-    /// Judges the records. Call it without holding a lock.
-    pub fn judge(&self) -> Judged {
-        let mut judged = Judged::default();
-        for record in &self.records {
-            let is_wanted = self.filter.judge(record, &mut judged.failures);
-            if is_wanted { &mut judged.wanted } else { &mut judged.refused }.push(record.sequence);
-        }
-        judged
     }
 }
 

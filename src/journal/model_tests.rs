@@ -577,8 +577,8 @@ impl Run {
         let is_full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
         let strict = *when_full == WhenFull::Coalesce && is_full;
         let mut batch = self.journal[*id].read(events, bytes);
-        if let Some(unjudged) = self.journal[*id].to_judge(&batch) {
-            let judged = unjudged.judge();
+        if let Some((filter, records)) = self.journal[*id].to_judge(&batch) {
+            let judged = filter.judge_all(&records);
             self.journal[*id].judged(&judged);
             batch.retain(|record| !judged.refuses(record.sequence));
         }

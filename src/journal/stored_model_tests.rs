@@ -17,7 +17,6 @@ use roaring::RoaringTreemap;
 
 use super::{
     compaction::testing::{Entry, Merger, Step},
-    filter::Unjudged,
     memory::MemoryJournal,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
@@ -478,8 +477,8 @@ impl Run {
         let mut held = self.journal[id].hold(places, until).unwrap();
         assert!(self.journal[id].to_load().places.is_empty(), "nothing is read while a step is under way");
         if let Some((filter, places)) = held.to_judge.take() {
-            let records = places.iter().map(|place| content.records[place].0.clone()).collect();
-            let judged = Unjudged { filter, records }.judge();
+            let records: Vec<_> = places.iter().map(|place| content.records[place].0.clone()).collect();
+            let judged = filter.judge_all(&records);
             self.journal[id].judged(&judged);
             held.places.retain(|place| !judged.refuses(Sequence(*place)));
             held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();
@@ -612,8 +611,8 @@ impl Run {
             }
         }
         let mut batch = self.journal[id].read(events, bytes);
-        if let Some(unjudged) = self.journal[id].to_judge(&batch) {
-            let judged = unjudged.judge();
+        if let Some((filter, records)) = self.journal[id].to_judge(&batch) {
+            let judged = filter.judge_all(&records);
             self.journal[id].judged(&judged);
             batch.retain(|record| !judged.refuses(record.sequence));
             self.hits.filtered += judged.refused.len() as u64;

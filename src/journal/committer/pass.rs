@@ -10,7 +10,6 @@ use crate::{
     journal::{
         Held, ReaderId, Sequence,
         disk::Disk,
-        filter::Unjudged,
         inner::Inner,
         reader::JournalReader,
         store::{Compactor, StoreError},
@@ -93,7 +92,7 @@ impl Pass {
 /// Judges records before they are coalesced. Refused records no longer wait.
 fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
     let Some((filter, places)) = held.to_judge.take() else { return Ok(()) };
-    let judged = Unjudged { filter, records: disk.store.load(&places)? }.judge();
+    let judged = filter.judge_all(&disk.store.load(&places)?);
     inner.with(reader, |reader| reader.judged(&judged));
     held.places.retain(|place| !judged.refuses(Sequence(*place)));
     held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();

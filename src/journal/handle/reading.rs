@@ -33,13 +33,13 @@ impl Journal {
 
     /// Reads once. Returns `Continue` if the filter refused all records that were read; there may be more.
     fn read_judged(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
-        let (unjudged, mut batch) = self.inner.with(reader, |reader| {
+        let (to_judge, mut batch) = self.inner.with(reader, |reader| {
             let max_events = if reader.has_filter() { max_events.min(JUDGED_MAX) } else { max_events };
             let batch = reader.read(max_events, max_bytes);
             (reader.to_judge(&batch), batch)
         });
-        let Some(unjudged) = unjudged else { return ControlFlow::Break(batch) };
-        let judged = unjudged.judge();
+        let Some((filter, records)) = to_judge else { return ControlFlow::Break(batch) };
+        let judged = filter.judge_all(&records);
         self.inner.with(reader, |reader| reader.judged(&judged));
         if !judged.refused.is_empty() {
             self.call_for_save();
@@ -109,7 +109,8 @@ impl Journal {
     }
 
     /// Queues all given-up records of a reader again, if they are still kept. They are read before the records that already
-    /// wait. Records that are in flight or were [rewound](Journal::rewind) come before them. Returns their number.
+    /// wait. Records that are in flight or were [rewound](Journal::rewind) come before them. Returns their number. With a store,
+    /// the filter of a named reader judges them again.
     pub fn replay(&self, reader: ReaderId) -> u64 {
         let replayed = self.inner.with(reader, JournalReader::replay);
         self.call_for_save();

@@ -3,7 +3,7 @@
 use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{
     Record,
-    filter::{Judged, Unjudged},
+    filter::{Judged, RecordFilter},
 };
 
 impl JournalReader {
@@ -19,11 +19,11 @@ impl JournalReader {
     }
 
     /// Returns the records of a read that must be [judged](Self::judged) before they are handed out; `None` if there are none.
-    pub(crate) fn to_judge(&self, read: &[Record]) -> Option<Unjudged> {
+    pub(crate) fn to_judge(&self, read: &[Record]) -> Option<(RecordFilter, Vec<Record>)> {
         let filter = self.filter.clone()?;
         let is_new = |record: &&Record| self.find(record.sequence).is_some_and(|at| !self.in_flight[at].judged);
         let records: Vec<_> = read.iter().filter(is_new).cloned().collect();
-        (!records.is_empty()).then_some(Unjudged { filter, records })
+        (!records.is_empty()).then_some((filter, records))
     }
 
     /// Applies judgements. Refused records no longer wait, and are not in flight.
