@@ -44,15 +44,6 @@ pub(super) enum Phase {
     Ending,
 }
 
-/// Notification of subscribers. It changes when there is something new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct News {
-    /// Counter of changes.
-    pub(super) count: u64,
-    /// Set when no more events will follow.
-    pub(super) is_over: bool,
-}
-
 /// Source of all streams of an engine.
 pub struct Hub {
     pub(super) router: Router,
@@ -66,7 +57,8 @@ pub struct Hub {
     /// The ring, and the reader of the journal that feeds it; `None` while no feed runs.
     ring: Mutex<Option<(ReaderId, Ring)>>,
     pub(super) phase: watch::Sender<Phase>,
-    pub(super) news: watch::Sender<News>,
+    /// Notifies the subscribers of new events; true when no more will follow.
+    pub(super) news: watch::Sender<bool>,
     pub(super) subscribers: AtomicUsize,
     pub(super) events: AtomicU64,
     pub(super) gaps: AtomicU64,
@@ -122,7 +114,7 @@ impl Hub {
             options,
             ring: Mutex::default(),
             phase: watch::Sender::new(Phase::Starting),
-            news: watch::Sender::new(News { count: 0, is_over: false }),
+            news: watch::Sender::new(false),
             subscribers: AtomicUsize::new(0),
             events: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
@@ -146,7 +138,7 @@ impl Hub {
     pub async fn close(&self, deadline: Instant) {
         self.phase.send_replace(Phase::Ending);
         if lock(&self.ring).is_none() {
-            self.news.send_modify(|news| news.is_over = true);
+            self.news.send_replace(true);
         }
         if timeout_at(deadline, self.left()).await.is_err() {
             info!(

@@ -15,7 +15,7 @@ use super::{
     filter::SubscriberFilter,
     frame::{Frame, StreamFormat},
     gap::StreamGap,
-    hub::{Hub, News, Seat, SubscribeError},
+    hub::{Hub, Seat, SubscribeError},
     judge::{self, Candidate, Judge, Judged},
     query::{self, SubscriberQuery},
     replay::{Replay, Shown},
@@ -42,7 +42,7 @@ pub struct Subscriber {
     filter: SubscriberFilter,
     format: StreamFormat,
     cursor: SubscriberCursor,
-    news: watch::Receiver<News>,
+    news: watch::Receiver<bool>,
     replay: Option<Replay>,
     due: VecDeque<Bytes>,
     judging: Option<Judging>,
@@ -109,7 +109,7 @@ impl Subscriber {
                 self.go_on().await;
                 continue;
             }
-            let News { is_over, .. } = *self.news.borrow_and_update();
+            let is_over = *self.news.borrow_and_update();
             let hub = &self.seat.0;
             let has_store = hub.journal.is_stored();
             match hub.with_ring(|ring| self.cursor.step(ring, has_store))? {
