@@ -113,7 +113,7 @@ impl ServeState {
             journal,
             hub,
             server: server.into(),
-            snapshots: Arc::new(kube_api::Snapshots::new(rand::random())),
+            snapshots: Arc::new(kube_api::Snapshots::new()),
             budget: ResponseBudget::new(limits.max_response_bytes),
             streams: Arc::new(Semaphore::new(limits.max_streams())),
             lists: Arc::new(Semaphore::new(LISTS_WAITING)),

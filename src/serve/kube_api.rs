@@ -206,7 +206,7 @@ fn page(
     let collection = (served.resource.qualified_name(), namespace, query.unit);
     let (snapshot, offset) = match &query.continue_token {
         Some(token) => snapshots.get(token, &collection)?,
-        None => (select(&served.lister(), collection, query)?, 0),
+        None => (Arc::new(select(&served.lister(), collection, query)?), 0),
     };
     Ok(snapshots.cut(snapshot, offset, query.limit))
 }
