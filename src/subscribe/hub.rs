@@ -47,7 +47,8 @@ pub(super) enum Phase {
 /// Source of all streams of an engine.
 pub struct Hub {
     pub(super) router: Router,
-    pub(super) journal: Journal,
+    /// Journal of all events.
+    pub journal: Journal,
     /// Registry of watched types.
     pub registry: Arc<Registry>,
     pub(super) encoder: Encoder,
@@ -98,13 +99,8 @@ impl Drop for Seat {
 
 impl Hub {
     /// Makes a hub. It admits no subscriber before [`Hub::open`].
-    pub fn new(
-        router: Router,
-        journal: Journal,
-        registry: Arc<Registry>,
-        cluster: &str,
-        options: SubscribeOptions,
-    ) -> Arc<Self> {
+    pub fn new(router: Router, registry: Arc<Registry>, cluster: &str, options: SubscribeOptions) -> Arc<Self> {
+        let journal = router.journal().clone();
         Arc::new(Self {
             encoder: Encoder::new(cluster, journal.id()).telling_who_changed(),
             router,
