@@ -52,7 +52,7 @@ pub(super) struct Caller {
 
 impl Gate {
     pub(super) fn new(http: Arc<Http>) -> Arc<Self> {
-        let [unreadable, wrong] = Default::default();
+        let (unreadable, wrong) = (Mutex::default(), Mutex::default());
         Arc::new(Self { http, attempts: Mutex::default(), unreadable, wrong, start: Instant::now() })
     }
 
