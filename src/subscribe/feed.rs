@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{
-    hub::{Hub, SubscribeError, now_micros},
+    hub::{Hub, Phase, SubscribeError, now_micros},
     ring::Ring,
 };
 use crate::journal::{ReaderId, Record};
@@ -65,7 +65,7 @@ impl Feed {
         let mut phase = self.hub.phase.subscribe();
         let mut idle_since = Instant::now();
         loop {
-            let is_ending = self.hub.is_ending();
+            let is_ending = *phase.borrow() == Phase::Ending;
             let records = self.hub.journal.fetch(self.reader, READ_EVENTS, READ_BYTES).await;
             if self.hub.subscribers.load(Relaxed) > 0 {
                 idle_since = Instant::now();

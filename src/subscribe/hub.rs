@@ -121,13 +121,7 @@ impl Hub {
 
     /// Admits subscribers. Call this when every unit of an earlier run is known.
     pub fn open(&self) {
-        self.phase.send_if_modified(|phase| {
-            let is_new = *phase == Phase::Starting;
-            if is_new {
-                *phase = Phase::Running;
-            }
-            is_new
-        });
+        self.phase.send_replace(Phase::Running);
     }
 
     /// Sends the remaining events and ends all streams. Waits for the subscribers until the deadline.
@@ -205,10 +199,6 @@ impl Hub {
         let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
         let is_initial = is_first_list && self.journal.terms(event.record.unit).is_none_or(|terms| !terms.late);
         Arc::new(Entry::new(event, is_initial))
-    }
-
-    pub(super) fn is_ending(&self) -> bool {
-        *self.phase.borrow() == Phase::Ending
     }
 }
 

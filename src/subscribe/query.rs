@@ -69,9 +69,8 @@ impl SubscriberQuery {
     }
 }
 
-fn listed(value: &str) -> impl Iterator<Item = String> + use<> {
-    let words: Vec<_> = value.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
-    words.into_iter()
+fn listed(value: &str) -> impl Iterator<Item = String> {
+    value.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned)
 }
 
 fn invalid(parameter: &str, found: &str, expected: impl Display) -> QueryError {
