@@ -74,8 +74,8 @@ impl Gate {
         Ok(Caller { address, token: Some(name.to_owned()) })
     }
 
-    /// Returns the name and the scope of the token of a request. A valid token is accepted even after too many wrong tokens from its address,
-    /// because many clients may share an address.
+    /// Returns the name and the scope of the token of a request. A valid token is accepted even after too many wrong tokens
+    /// from its address, because many clients may share an address.
     fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<(&str, HttpScope), ApiError> {
         let given = bearer(headers).map(Sha256::digest);
         let mut unreadable = None;
