@@ -307,7 +307,7 @@ fn event_query(input: &[u8]) {
     again.extend_pairs(parsed.filter.resources.iter().map(|resource| ("resource", resource)));
     again.extend_pairs(parsed.filter.namespaces.iter().map(|namespace| ("namespace", namespace)));
     again.extend_pairs(parsed.filter.kinds.iter().map(|kind| ("type", kind.as_str())));
-    again.extend_pairs(parsed.filter.labels.iter().map(|labels| ("labelSelector", labels.to_string())));
+    again.append_pair("labelSelector", &parsed.filter.labels.to_string());
     again.extend_pairs(parsed.when.iter().map(|when| ("when", when)));
     if let Since::Place { text, .. } | Since::Time { text, .. } = &parsed.since {
         again.append_pair("since", text);

@@ -12,7 +12,6 @@ mod connection;
 mod control;
 pub(crate) mod discovery;
 mod events;
-mod every_minute;
 pub(crate) mod kube_api;
 mod listener;
 mod status;
@@ -34,23 +33,15 @@ use axum::{
 };
 use tokio::{
     sync::{Semaphore, watch},
-    time::{MissedTickBehavior, interval},
+    time::sleep,
 };
 
-pub use self::{
-    api_error::ApiError,
-    auth::{ListenerAccess, Token},
-    browser::AllowedHosts,
-    connection::ConnectionLimits,
-    tls::TlsFiles,
-};
-use self::{budget::ResponseBudget, listener::Listener};
-use crate::{
-    delivery::status::{Control, HandlerView},
-    journal::Journal,
-    registry::Registry,
-    subscribe::hub::Hub,
-};
+pub use self::api_error::ApiError;
+use self::{auth::Gate, budget::ResponseBudget, listener::Listener, tls::Certificate};
+use crate::{config::Http, delivery::handlers::Handlers, subscribe::hub::Hub};
+
+/// Maximum number of open connections of `probe_listen`.
+pub(crate) const PROBE_CONNECTIONS: u32 = 64;
 
 /// Divisor of `max_response_bytes` for the separate budget of `/metrics`.
 const METRICS_SHARE: u64 = 16;
@@ -68,25 +59,15 @@ const EXPIRE: Duration = Duration::from_secs(30);
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// Function that controls the handler of this name. It returns the number of replayed events and the handler's view, or
-/// `None` if no handler has the name.
-pub type HandlerControl = Arc<dyn Fn(&str, Control) -> Option<(u64, HandlerView)> + Send + Sync>;
-
 /// State from which requests are answered.
 #[derive(Clone)]
 pub struct ServeState {
-    /// Watched types and their caches.
-    pub registry: Arc<Registry>,
-    /// Returns the views of the handlers.
-    pub handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
-    /// Pauses, resumes and replays handlers.
-    pub control: HandlerControl,
-    /// Journal with the waiting events.
-    pub journal: Journal,
-    /// Source of event streams.
-    pub hub: Arc<Hub>,
+    /// Source of event streams, with the watched types and the journal.
+    hub: Arc<Hub>,
+    handlers: Handlers,
     /// URL of the API server, without credentials.
-    pub server: Arc<str>,
+    server: Arc<str>,
+    http: Arc<Http>,
     snapshots: Arc<kube_api::Snapshots>,
     budget: Arc<ResponseBudget>,
     /// Permits for streams: each open stream holds one.
@@ -96,29 +77,24 @@ pub struct ServeState {
 }
 
 impl ServeState {
-    /// Creates the state of one server with these limits.
-    pub fn new(
-        registry: Arc<Registry>,
-        handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
-        control: HandlerControl,
-        journal: Journal,
-        hub: Arc<Hub>,
-        server: &str,
-        limits: &ConnectionLimits,
-    ) -> Self {
+    /// Creates the state of the servers of `http`.
+    pub fn new(hub: Arc<Hub>, handlers: Handlers, server: &str, http: &Http) -> Self {
         Self {
-            registry,
-            handlers,
-            control,
-            journal,
             hub,
+            handlers,
             server: server.into(),
-            snapshots: Arc::new(kube_api::Snapshots::new(rand::random())),
-            budget: ResponseBudget::new(limits.max_response_bytes),
-            streams: Arc::new(Semaphore::new(limits.max_streams())),
+            snapshots: Arc::new(kube_api::Snapshots::new()),
+            budget: ResponseBudget::new(http.max_response_bytes),
+            streams: Arc::new(Semaphore::new(max_streams(http.max_connections))),
             lists: Arc::new(Semaphore::new(LISTS_WAITING)),
+            http: Arc::new(http.clone()),
         }
     }
+}
+
+/// Returns the maximum number of open streams, which leaves some connections for other requests.
+fn max_streams(max_connections: u32) -> usize {
+    max_connections.saturating_sub((max_connections / 16).clamp(1, 64)).max(1) as usize
 }
 
 /// Running server; dropping it closes the listener and ends the thread.
@@ -136,41 +112,33 @@ impl HttpServer {
 }
 
 /// Paths that a server serves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
-    /// Everything, for clients that are accepted.
-    Full(ListenerAccess),
-    /// Only `/livez /readyz /healthz /metrics`, for every client (`probe_listen`).
+    /// Everything, for clients that are accepted (`listen`).
+    Full,
+    /// Only `/livez /readyz /healthz /metrics`, for every client and without TLS (`probe_listen`).
     Probes,
 }
 
-/// Address and protection of a server.
-#[derive(Clone, Debug)]
-pub struct ServeOptions {
-    /// Address to listen on.
-    pub listen: SocketAddr,
-    /// Paths that are served.
-    pub surface: Surface,
-    /// Certificate for HTTPS; without one, HTTP.
-    pub tls: Option<TlsFiles>,
-    /// Limits of connections and responses.
-    pub limits: ConnectionLimits,
-}
-
-/// Starts a server. Reads the certificate, if there is one: blocks briefly.
+/// Starts a server on an address. Reads the certificate, if there is one: blocks briefly.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, or if the certificate cannot be used.
-pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer> {
-    let ServeOptions { listen, surface, tls, limits } = options;
-    let listener = TcpListener::bind(listen)?;
+pub fn start(address: SocketAddr, surface: Surface, state: ServeState) -> io::Result<HttpServer> {
+    let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     bound_unsent(&listener);
     let address = listener.local_addr()?;
     let (stop, mut stopped) = watch::channel(false);
-    let certificate = tls.map(TlsFiles::load).transpose()?;
-    let (budget, snapshots) = (Arc::clone(&state.budget), Arc::clone(&state.snapshots));
-    let metrics_budget = ResponseBudget::new(limits.max_response_bytes / METRICS_SHARE);
+    let http = Arc::clone(&state.http);
+    let (tls, max_connections, budget) = match surface {
+        Surface::Full => (http.tls.files(), http.max_connections, Arc::clone(&state.budget)),
+        Surface::Probes => (None, PROBE_CONNECTIONS, ResponseBudget::new(http.max_response_bytes)),
+    };
+    let max_connections = max_connections as usize;
+    let certificate = tls.map(|(cert, key)| Certificate::load([cert.clone(), key.clone()])).transpose()?;
+    let metrics_budget = ResponseBudget::new(http.max_response_bytes / METRICS_SHARE);
+    let snapshots = Arc::clone(&state.snapshots);
     let router = router(surface, state);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -187,9 +155,10 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer>
                 tokio::spawn(certificate.follow());
             }
             tokio::spawn(expire(snapshots));
+            let server = Listener { certificate, router, http, max_connections, budget, metrics_budget };
             tokio::select! {
                 _ = stopped.changed() => {} // an error means that the server was dropped
-                () = Listener { socket: listener, certificate, router, limits, budget, metrics_budget }.serve() => {}
+                () = server.serve(listener) => {}
             }
         });
     })?;
@@ -198,10 +167,8 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer>
 
 /// Drops expired snapshots, because they hold objects. Continues until the runtime ends.
 async fn expire(snapshots: Arc<kube_api::Snapshots>) {
-    let mut due = interval(EXPIRE);
-    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        due.tick().await;
+        sleep(EXPIRE).await;
         snapshots.expire();
     }
 }
@@ -220,14 +187,15 @@ fn bound_unsent(listener: &TcpListener) {
 }
 
 fn router(surface: Surface, state: ServeState) -> Router {
+    let http = Arc::clone(&state.http);
     let probes = Router::new()
         .route("/livez", get(status::livez))
         .route("/readyz", get(status::readyz))
         .route("/healthz", get(status::readyz))
         .route("/metrics", get(status::metrics));
-    let router = match &surface {
+    let router = match surface {
         Surface::Probes => probes,
-        Surface::Full(_) => probes
+        Surface::Full => probes
             .route("/v1/resources", get(status::resources))
             .route("/v1/handlers", get(status::handlers))
             .route("/v1/events", get(events::events))
@@ -241,11 +209,21 @@ fn router(surface: Surface, state: ServeState) -> Router {
     let router = router.fallback(no_such_path).with_state(state);
     match surface {
         Surface::Probes => router,
-        Surface::Full(access) => router.layer(middleware::from_fn_with_state(auth::Gate::new(access), auth::guard)),
+        Surface::Full => router.layer(middleware::from_fn_with_state(Gate::new(http), auth::guard)),
     }
 }
 
 /// Returns the same response as the API server.
 async fn no_such_path() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_leave_connections_for_other_requests() {
+        assert_eq!([1, 2, 16, 64, 1024, 10_000].map(max_streams), [1, 1, 15, 60, 960, 9_936]);
+    }
 }

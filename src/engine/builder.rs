@@ -17,7 +17,7 @@ use super::{
     EngineError,
     conductor::{Auxiliaries, Conductor},
     handle::EngineHandle,
-    handlers::{Delivery, OwnHandler, OwnSink, Statuses},
+    handlers::{Delivery, OwnHandler, OwnSink},
     library::Library,
     options,
     running::RunningEngine,
@@ -26,7 +26,7 @@ use super::{
     typed::pattern_of,
 };
 use crate::{
-    config::{Config, HandlerDefaults, ResourceConfig},
+    config::{Config, HandlerDefaults, Http, ResourceConfig},
     handler::{AsyncHandler, HandlerError},
     indexer::index_func::IndexFunc,
     informer::Shared,
@@ -38,7 +38,7 @@ use crate::{
     mutex::lock,
     notification::Notification,
     registry::Registry,
-    serve::{self, ConnectionLimits, HandlerControl, HttpServer, ServeState},
+    serve::{self, HttpServer, ServeState, Surface},
     subscribe::hub::Hub,
     supervisor::{arbiters::Arbiters, fault::SharedFault},
 };
@@ -173,17 +173,10 @@ impl EngineBuilder {
         let registry = Arc::new(Registry::default());
 
         let delivery = Delivery::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
-        let [viewed, controlled] = [delivery.handlers.clone(), delivery.handlers.clone()];
-        let statuses: Statuses = Arc::new(move || viewed.views());
-        let control: HandlerControl = Arc::new(move |name, control| controlled.control(name, control));
-        let (router, options) = (delivery.handlers.router().clone(), config.subscribe);
-        let hub = Hub::new(router, journal.clone(), Arc::clone(&registry), &cluster, options);
-        let server = access.server_url();
-        let state = |limits: &ConnectionLimits| {
-            let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
-            ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub), &server, limits)
-        };
-        let servers = listen(&config, state);
+        let handlers = delivery.handlers.clone();
+        let hub = Hub::new(handlers.router().clone(), Arc::clone(&registry), &cluster, config.subscribe);
+        let http = Http { max_connections: options::max_connections(&config.http), ..config.http.clone() };
+        let servers = listen(&http, &ServeState::new(Arc::clone(&hub), handlers.clone(), &access.server_url(), &http));
 
         let sources = KubeSources { access: access.clone(), limits: options::limits(&config.kube) };
         let list_permits = Arc::new(Semaphore::new(config.kube.max_concurrent_lists as usize));
@@ -230,7 +223,7 @@ impl EngineBuilder {
         conductor.show_all_waiting(&mut conductor.lock());
         hub.open();
         let conducting = conductor.start();
-        let handle = EngineHandle { conductor, cluster: cluster.into(), statuses };
+        let handle = EngineHandle { conductor, cluster: cluster.into(), handlers };
         Ok(RunningEngine { handle, servers, hub, conducting })
     }
 }
@@ -243,14 +236,17 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineE
     Ok((journal, Some(recovered)))
 }
 
-fn listen(config: &Config, state: impl Fn(&ConnectionLimits) -> ServeState) -> Result<Vec<HttpServer>, EngineError> {
-    config.http.ready().map_err(EngineError::Configuration)?;
+fn listen(http: &Http, state: &ServeState) -> Result<Vec<HttpServer>, EngineError> {
+    http.ready().map_err(EngineError::Configuration)?;
     let mut servers = Vec::new();
-    for (key, options) in options::servers(&config.http) {
-        let (address, scheme) = (options.listen, if options.tls.is_some() { "https" } else { "http" });
-        let state = state(&options.limits);
-        let server = serve::start(options, state).map_err(|error| EngineError::Listen { address, key, error })?;
-        let what = if key == "listen" { "all" } else { "probes" };
+    let scheme = if http.tls.files().is_some() { "https" } else { "http" };
+    for (key, address, surface, scheme, what) in [
+        ("listen", http.listen, Surface::Full, scheme, "all"),
+        ("probe_listen", http.probe_listen, Surface::Probes, "http", "probes"),
+    ] {
+        let Some(address) = address else { continue };
+        let server = serve::start(address, surface, state.clone());
+        let server = server.map_err(|error| EngineError::Listen { address, key, error })?;
         tracing::info!("serving {scheme}://{} ({what})", server.address());
         servers.push(server);
     }

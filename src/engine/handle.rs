@@ -12,7 +12,7 @@ use super::Spot;
 use super::{
     EngineError,
     conductor::Conductor,
-    handlers::{Delivery, OwnHandler, OwnSink, Statuses},
+    handlers::{Delivery, OwnHandler, OwnSink},
     library::Library,
     reconcile::Occasion,
     reload::keep_until_restart,
@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     config::{Config, HandlerDefaults, ResourceConfig},
-    delivery::status::{Control, HandlerView},
+    delivery::{
+        handlers::Handlers,
+        status::{Control, HandlerView},
+    },
     handler::HandlerError,
     indexer::{
         actor::{AddIndexers, AddIndexersError},
@@ -57,7 +60,7 @@ pub struct Applied {
 pub struct EngineHandle {
     pub(super) conductor: Arc<Conductor>,
     pub(super) cluster: Arc<str>,
-    pub(super) statuses: Statuses,
+    pub(super) handlers: Handlers,
 }
 
 impl EngineHandle {
@@ -78,7 +81,7 @@ impl EngineHandle {
 
     /// Returns the state of the handlers.
     pub fn handlers(&self) -> Vec<HandlerView> {
-        (self.statuses)()
+        self.handlers.views()
     }
 
     /// Returns the configuration in effect, including the additions of the program.

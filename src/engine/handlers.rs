@@ -23,7 +23,6 @@ use crate::{
         router::Router,
         schedule::ScheduleOptions,
         sink::Sink,
-        status::HandlerView,
         table::Route,
         worker::{Open, OpenAsync, Worker},
     },
@@ -37,9 +36,6 @@ use crate::{
 
 /// Maximum bytes of bodies that a handler holds, or twice the largest batch if that is more.
 const WINDOW_BYTES: usize = 16 << 20;
-
-/// Function that returns the current views of the handlers.
-pub(super) type Statuses = Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>;
 
 /// Handler that a program adds. It gets the changes of all resources.
 pub(super) struct OwnHandler {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{library::Library, plan::UnitSpec, redaction::DigestKey};
 use crate::{
-    config::{self, Config, HttpAuth, Mode},
+    config::{self, Config, Mode},
     indexer::{IndexerOptions, index_func::IndexFunc},
     informer::InformerOptions,
     list_watch::{
@@ -20,8 +20,7 @@ use crate::{
     redact::{Rule, Treatment, is_secrets},
     reflector::ReflectorConfig,
     rules::RuleError,
-    secret::ExposeSecret as _,
-    serve::{AllowedHosts, ConnectionLimits, ListenerAccess, ServeOptions, Surface, TlsFiles, Token},
+    serve::PROBE_CONNECTIONS,
 };
 
 /// Annotation of `kubectl apply`: a whole copy of the applied object.
@@ -43,49 +42,14 @@ pub(super) fn cluster_name(config: &Config, access: &ClusterAccess) -> String {
     name.unwrap_or("kubernetes").to_owned()
 }
 
-/// Maximum number of open connections of `probe_listen`.
-const PROBE_CONNECTIONS: usize = 64;
-
 /// Number of open files reserved for the store, the handlers, and the requests to the API server.
-const OTHER_FILES: usize = 512;
-
-/// Returns the servers to start, each with the key of its address.
-pub(super) fn servers(http: &config::Http) -> Vec<(&'static str, ServeOptions)> {
-    let max_connections = max_connections(http);
-    let limits = ConnectionLimits {
-        max_connections,
-        header_timeout: http.header_timeout,
-        idle_timeout: http.idle_timeout,
-        write_timeout: http.write_timeout,
-        max_response_bytes: http.max_response_bytes,
-    };
-    let full = http.listen.map(|listen| {
-        let surface = Surface::Full(access(http));
-        let tls = http.tls.files();
-        let tls = tls.map(|(cert, key)| TlsFiles { cert_file: cert.clone(), key_file: key.clone() });
-        ("listen", ServeOptions { listen, surface, tls, limits })
-    });
-    let probes = http.probe_listen.map(|listen| {
-        let limits = ConnectionLimits { max_connections: PROBE_CONNECTIONS, ..limits };
-        ("probe_listen", ServeOptions { listen, surface: Surface::Probes, tls: None, limits })
-    });
-    full.into_iter().chain(probes).collect()
-}
-
-fn access(http: &config::Http) -> ListenerAccess {
-    // The secret is read for every request: it is in a small file, or in memory.
-    let tokens = http.tokens().filter(|_| http.auth == HttpAuth::Token).map(|(name, secret, scope)| {
-        let secret = secret.clone();
-        Token::new(name, scope, move || Ok(secret.read()?.expose_secret().to_owned()))
-    });
-    ListenerAccess { tokens: tokens.collect(), allowed_hosts: AllowedHosts::new(http.allowed_hosts.iter().cloned()) }
-}
+const OTHER_FILES: u32 = 512;
 
 /// Returns `[http] max_connections`, or less if the process may not open enough files.
-fn max_connections(http: &config::Http) -> usize {
-    let configured = usize::try_from(http.max_connections).unwrap_or(usize::MAX);
+pub(super) fn max_connections(http: &config::Http) -> u32 {
+    let configured = http.max_connections;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+    let files = files.and_then(|files| u32::try_from(files).ok()).unwrap_or(u32::MAX);
     let possible = files.saturating_sub(OTHER_FILES + PROBE_CONNECTIONS).max(PROBE_CONNECTIONS);
     if possible < configured && http.listen.is_some() {
         tracing::warn!(

@@ -158,16 +158,13 @@ impl<'a> LabelParser<'a> {
     fn requirements(mut self) -> Result<Vec<Requirement>, Problem> {
         let mut requirements = Vec::new();
         self.skip_blanks();
-        if self.rest().is_empty() {
-            return Ok(requirements);
-        }
-        loop {
-            requirements.push(self.requirement()?);
-            if self.rest().is_empty() {
-                return Ok(requirements);
+        while !self.rest().is_empty() {
+            if !requirements.is_empty() {
+                self.expect(",", "`,` or the end")?;
             }
-            self.expect(",", "`,` or the end")?;
+            requirements.push(self.requirement()?);
         }
+        Ok(requirements)
     }
 
     fn requirement(&mut self) -> Result<Requirement, Problem> {

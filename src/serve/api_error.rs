@@ -54,7 +54,7 @@ impl ApiError {
     }
 
     /// Asks the client to try again after a second.
-    fn later(mut self) -> Self {
+    pub(super) fn later(mut self) -> Self {
         self.details["retryAfterSeconds"] = 1.into();
         Self { retry_after: Some(1), ..self }
     }
@@ -83,11 +83,6 @@ impl ApiError {
         Self::new(406, format!("you requested {form}, but the requested object is {what}"))
     }
 
-    /// Returns 406 for the discovery documents.
-    pub(super) fn no_representation() -> Self {
-        Self::new(406, "406: Not Acceptable\n\nAvailable representations: application/json").with(json!({}))
-    }
-
     pub(super) fn internal_error(message: &str) -> Self {
         Self::new(500, message)
     }
@@ -110,16 +105,6 @@ impl ApiError {
         Self::about(404, resource, Some(name), format!("{resource} {name:?} not found"))
     }
 
-    /// Returns 403: the values of the type are redacted.
-    pub(super) fn redacted(resource: &ResourceType, name: Option<&str>) -> Self {
-        let what = name.map_or_else(String::new, |name| format!(" {name:?}"));
-        let message = format!(
-            "{resource}{what} is forbidden: values are redacted, only metadata can be read; use Accept: \
-             application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-        );
-        Self::about(403, resource, None, message)
-    }
-
     pub(super) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized")
     }
@@ -136,38 +121,9 @@ impl ApiError {
         ))
     }
 
-    /// Returns 421: the request names a host that is not this server.
-    pub(super) fn misdirected(host: &str) -> Self {
-        let message = format!(
-            "this server is not reachable as {host}: expected localhost, a loopback address or the server's own \
-             address in Host; if the name is right, add it to [http] allowed_hosts"
-        );
-        Self::new(421, message)
-    }
-
     /// Returns 429: the responses being written have reached the limit.
     pub(super) fn responses_full() -> Self {
         Self::too_many_requests("the responses being written have reached [http] max_response_bytes: try again later")
-    }
-
-    /// Returns 404: there is no handler of this name.
-    pub(super) fn no_such_handler(name: &str, known: &[String]) -> Self {
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        Self::new(404, format!("no handler {name:?}; configured: {known}"))
-            .with(json!({"kind": "handlers", "name": name}))
-    }
-
-    /// Returns 404: the type is watched, but its objects are not kept.
-    pub(super) fn not_kept(resource: &ResourceType) -> Self {
-        let message = format!(
-            "{resource} is watched with cache = \"none\": handlers get its changes; its objects are not kept and \
-             cannot be read here"
-        );
-        Self::about(404, resource, None, message)
-    }
-
-    pub(super) fn not_synced(resource: &ResourceType) -> Self {
-        Self::about(503, resource, None, format!("{resource} is not synced yet: see /v1/resources")).later()
     }
 
     /// Returns 410: the requested version is no longer kept.

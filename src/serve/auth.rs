@@ -1,7 +1,6 @@
 //! Authentication of requests by bearer tokens; none is needed if only this machine can reach the listener.
 
 use std::{
-    fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
@@ -17,15 +16,12 @@ use hashbrown::HashMap;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::{
-    api_error::ApiError,
-    browser::{self, AllowedHosts},
-    every_minute::EveryMinute,
-    listener::Addresses,
-};
+use super::{api_error::ApiError, browser, listener::Addresses};
 use crate::{
-    config::{HttpScope, check_token},
+    config::{Http, HttpAuth, HttpScope, check_token},
+    failures::Failures,
     mutex::lock,
+    secret::{ExposeSecret as _, SecretRef, SecretString},
 };
 
 /// Wrong tokens that an address may send in a burst; then one per `ATTEMPT_INTERVAL`.
@@ -35,51 +31,15 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_secs(6);
 /// Maximum number of addresses whose attempts are stored.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Function that returns the current token, or the reason why it cannot be read. Its file may change.
-type ReadToken = dyn Fn() -> Result<String, String> + Send + Sync;
-
-/// Accepted token.
-#[derive(Clone)]
-pub struct Token {
-    name: Arc<str>,
-    scope: HttpScope,
-    read: Arc<ReadToken>,
-}
-
-impl Token {
-    /// Creates a token from its name in the log, its scope and a function that reads it. The function runs for each request,
-    /// so it must be fast.
-    pub fn new(
-        name: &str,
-        scope: HttpScope,
-        read: impl Fn() -> Result<String, String> + Send + Sync + 'static,
-    ) -> Self {
-        Self { name: name.into(), scope, read: Arc::new(read) }
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({}, {:?}, ***)", self.name, self.scope)
-    }
-}
-
-/// Clients that a listener accepts.
-#[derive(Clone, Debug, Default)]
-pub struct ListenerAccess {
-    /// Accepted tokens. If there are none, every client that reaches the listener may do everything.
-    pub tokens: Vec<Token>,
-    /// Names under which the listener may be reached.
-    pub allowed_hosts: AllowedHosts,
-}
-
-/// Access rules of one listener, with the state that they need.
+/// Access rules of `[http]`, with the state that they need.
 #[derive(Debug)]
 pub(super) struct Gate {
-    access: ListenerAccess,
+    http: Arc<Http>,
     attempts: Mutex<Attempts>,
-    unreadable: EveryMinute,
-    wrong: EveryMinute,
+    /// Requests for which a token could not be read, and requests with a wrong token, with times since `start`.
+    unreadable: Mutex<Failures>,
+    wrong: Mutex<Failures>,
+    start: Instant,
 }
 
 /// Client of an accepted request, stored in the request for the audit log.
@@ -87,49 +47,44 @@ pub(super) struct Gate {
 pub(super) struct Caller {
     pub(super) address: Option<SocketAddr>,
     /// `None` without authentication.
-    pub(super) token: Option<Arc<str>>,
+    pub(super) token: Option<String>,
 }
 
 impl Gate {
-    pub(super) fn new(access: ListenerAccess) -> Arc<Self> {
-        Arc::new(Self {
-            access,
-            attempts: Mutex::default(),
-            unreadable: EveryMinute::default(),
-            wrong: EveryMinute::default(),
-        })
+    pub(super) fn new(http: Arc<Http>) -> Arc<Self> {
+        let (unreadable, wrong) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { http, attempts: Mutex::default(), unreadable, wrong, start: Instant::now() })
     }
 
     /// Returns the client if its request is accepted.
     fn check(&self, request: &Request) -> Result<Caller, ApiError> {
         let (method, headers) = (request.method(), request.headers());
         let addresses = request.extensions().get::<Addresses>();
-        browser::check((method, request.uri(), headers), addresses, &self.access.allowed_hosts)?;
+        browser::check((method, request.uri(), headers), addresses, &self.http.allowed_hosts)?;
         let address = addresses.map(|addresses| addresses.peer);
-        if self.access.tokens.is_empty() {
+        if self.http.auth == HttpAuth::None {
             return Ok(Caller { address, token: None });
         }
-        let token = self.token(headers, address)?;
+        let (name, scope) = self.token(headers, address)?;
         let needed = if is_change(method) { HttpScope::Control } else { HttpScope::Read };
-        if token.scope < needed {
-            let name = &token.name;
+        if scope < needed {
             let why = format!("token {name:?} has the scope \"read\"; this request needs \"control\"");
             return Err(ApiError::not_allowed(&why));
         }
-        Ok(Caller { address, token: Some(Arc::clone(&token.name)) })
+        Ok(Caller { address, token: Some(name.to_owned()) })
     }
 
-    /// Returns the token of a request. A valid token is accepted even after too many wrong tokens from its address,
-    /// because many clients may share an address.
-    fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<&Token, ApiError> {
+    /// Returns the name and the scope of the token of a request. A valid token is accepted even after too many wrong tokens
+    /// from its address, because many clients may share an address.
+    fn token(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<(&str, HttpScope), ApiError> {
         let given = bearer(headers).map(Sha256::digest);
         let mut unreadable = None;
-        for token in &self.access.tokens {
-            match read(token) {
+        for (name, secret, scope) in self.http.tokens() {
+            match read(secret) {
                 // Compares digests, so that the duration reveals nothing about the token.
-                Ok(expected) if given == Some(Sha256::digest(&expected)) => return Ok(token),
+                Ok(expected) if given == Some(Sha256::digest(expected.expose_secret())) => return Ok((name, scope)),
                 Ok(_) => {}
-                Err(error) => unreadable = Some((&token.name, error)),
+                Err(error) => unreadable = Some((name, error)),
             }
         }
         if given.is_some()
@@ -139,16 +94,21 @@ impl Gate {
             return Err(ApiError::too_many_requests("too many wrong tokens from this address, try again later"));
         }
         if let Some((name, error)) = unreadable {
-            if self.unreadable.is_due() {
-                tracing::error!(token = &**name, %error, "cannot read a token of [http]: its clients are refused");
+            if self.is_due(&self.unreadable) {
+                tracing::error!(token = name, %error, "cannot read a token of [http]: its clients are refused");
             }
             return Err(ApiError::internal_error("the server cannot read its token: see its log"));
         }
-        if given.is_some() && self.wrong.is_due() {
+        if given.is_some() && self.is_due(&self.wrong) {
             let address = address.map(|address| address.to_string());
             tracing::warn!(address, "a request with a wrong token was refused");
         }
         Err(ApiError::unauthorized())
+    }
+
+    /// Counts a failure, and returns true if it is to be logged: clients could fill the log.
+    fn is_due(&self, failures: &Mutex<Failures>) -> bool {
+        lock(failures).failed(self.start.elapsed()).is_some()
     }
 }
 
@@ -167,10 +127,11 @@ fn is_change(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn read(token: &Token) -> Result<String, String> {
-    let read = (token.read)()?;
-    check_token(&read)?;
-    Ok(read)
+/// Reads a token. This runs for each request, so that a changed token counts at once: it is in a small file, or in memory.
+fn read(secret: &SecretRef) -> Result<SecretString, String> {
+    let token = secret.read()?;
+    check_token(token.expose_secret())?;
+    Ok(token)
 }
 
 /// Returns the token of `Authorization: Bearer TOKEN`.
@@ -214,18 +175,27 @@ fn network(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use axum::body::Body;
+    use tempfile::TempDir;
 
     use super::*;
+    use crate::config::HttpToken;
 
     const TOKEN: &str = "s3cret-s3cret-s3";
 
-    fn token(name: &str, scope: HttpScope, token: &'static str) -> Token {
-        Token::new(name, scope, move || Ok(token.to_owned()))
-    }
-
-    fn gate(tokens: Vec<Token>) -> Arc<Gate> {
-        Gate::new(ListenerAccess { tokens, allowed_hosts: AllowedHosts::default() })
+    /// Returns a gate for tokens with these names, scopes and contents, and the directory of their files.
+    fn gate(tokens: &[(&str, HttpScope, &str)]) -> (TempDir, Arc<Gate>) {
+        let dir = tempfile::tempdir().unwrap();
+        let token = |(name, scope, content): &(&str, HttpScope, &str)| {
+            let file = dir.path().join(name);
+            fs::write(&file, content).unwrap();
+            HttpToken { name: (*name).to_owned(), token: SecretRef::File(file), scope: *scope }
+        };
+        let tokens = tokens.iter().map(token).collect();
+        let http = Http { auth: HttpAuth::Token, tokens, ..Http::default() };
+        (dir, Gate::new(Arc::new(http)))
     }
 
     /// Sends a request; returns the name of the token, or the code of the refusal.
@@ -238,12 +208,12 @@ mod tests {
         let address = SocketAddr::from(([10, 0, 0, 9], 40_000));
         request.extensions_mut().insert(Addresses { peer: address, local: address });
         let caller = gate.check(&request).map_err(|refused| refused.code)?;
-        Ok(caller.token.map(|token| token.to_string()))
+        Ok(caller.token)
     }
 
     #[test]
     fn request_without_valid_token_is_refused() {
-        let gate = gate(vec![token("a", HttpScope::Control, TOKEN)]);
+        let (_dir, gate) = gate(&[("a", HttpScope::Control, TOKEN)]);
         for right in ["Bearer s3cret-s3cret-s3", "bearer  s3cret-s3cret-s3"] {
             assert_eq!(ask(&gate, Method::GET, Some(right)), Ok(Some("a".to_owned())), "{right:?}");
         }
@@ -256,12 +226,12 @@ mod tests {
 
     #[test]
     fn short_or_unreadable_token_lets_no_client_in() {
-        for source in [
-            token("a", HttpScope::Read, ""),
-            token("a", HttpScope::Read, "s3cret"),
-            Token::new("a", HttpScope::Read, || Err("no such file".into())),
-        ] {
-            let gate = gate(vec![source, token("b", HttpScope::Read, TOKEN)]);
+        for content in [Some(""), Some("s3cret"), None] {
+            let (dir, gate) =
+                gate(&[("a", HttpScope::Read, content.unwrap_or_default()), ("b", HttpScope::Read, TOKEN)]);
+            if content.is_none() {
+                fs::remove_file(dir.path().join("a")).unwrap();
+            }
             for wrong in ["Bearer ", "Bearer s3cret"] {
                 assert_eq!(ask(&gate, Method::GET, Some(wrong)), Err(500));
             }
@@ -275,7 +245,7 @@ mod tests {
 
     #[test]
     fn scope_read_changes_nothing() {
-        let gate = gate(vec![token("a", HttpScope::Read, TOKEN), token("b", HttpScope::Control, "t-t-t-t-t-t-t-t-t")]);
+        let (_dir, gate) = gate(&[("a", HttpScope::Read, TOKEN), ("b", HttpScope::Control, "t-t-t-t-t-t-t-t-t")]);
         let (reads, controls) = (Some("Bearer s3cret-s3cret-s3"), Some("Bearer t-t-t-t-t-t-t-t-t"));
         assert_eq!(ask(&gate, Method::GET, reads), Ok(Some("a".to_owned())));
         assert_eq!(ask(&gate, Method::POST, reads), Err(403));
@@ -284,7 +254,7 @@ mod tests {
 
     #[test]
     fn wrong_tokens_are_rate_limited() {
-        let gate = gate(vec![token("a", HttpScope::Read, TOKEN)]);
+        let (_dir, gate) = gate(&[("a", HttpScope::Read, TOKEN)]);
         let codes: Vec<_> = (0..12).map(|_| ask(&gate, Method::GET, Some("Bearer wrong")).unwrap_err()).collect();
         assert_eq!(codes, [[401; 10].as_slice(), &[429; 2]].concat());
         assert!(ask(&gate, Method::GET, Some("Bearer s3cret-s3cret-s3")).is_ok());

@@ -14,29 +14,15 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Names and addresses of `[http] allowed_hosts`, in addition to loopback and the address that the client connected to.
-#[derive(Clone, Debug, Default)]
-pub struct AllowedHosts(Vec<String>);
-
-impl AllowedHosts {
-    /// Creates the list; case is ignored.
-    pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
-        Self(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
-    }
-
-    fn contain(&self, host: &str) -> bool {
-        self.0.iter().any(|allowed| allowed == host)
-    }
-}
-
-/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request.
+/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request. `allowed` has the hosts of `[http] allowed_hosts`, in addition
+/// to loopback and the address that the client connected to.
 ///
 /// # Errors
 /// 421 for a host that is not served here, 403 for a page of another site.
 pub(super) fn check(
     (method, uri, headers): (&Method, &Uri, &HeaderMap),
     addresses: Option<&Addresses>,
-    allowed: &AllowedHosts,
+    allowed: &[String],
 ) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (host, further) = (hosts.next(), hosts.next());
@@ -45,7 +31,12 @@ pub(super) fn check(
     let is_served = |authority: &Authority| is_served(&host_of(authority), addresses, allowed);
     let is_own = named.as_ref().is_some_and(is_served) && uri.authority().is_none_or(is_served);
     let Some(named) = named.filter(|_| is_own) else {
-        return Err(ApiError::misdirected(&shown(host)));
+        let message = format!(
+            "this server is not reachable as {}: expected localhost, a loopback address or the server's own address in \
+             Host; if the name is right, add it to [http] allowed_hosts",
+            shown(host)
+        );
+        return Err(ApiError::new(421, message));
     };
     for origin in headers.get_all(header::ORIGIN) {
         if !is_own_origin(origin, &named, allowed) {
@@ -72,20 +63,24 @@ fn host_of(authority: &Authority) -> String {
     authority.host().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
 }
 
-fn is_served(host: &str, addresses: Option<&Addresses>, allowed: &AllowedHosts) -> bool {
+fn is_served(host: &str, addresses: Option<&Addresses>, allowed: &[String]) -> bool {
     let is_own = |ip: IpAddr| {
         let ip = ip.to_canonical();
         ip.is_loopback() || addresses.is_some_and(|addresses| addresses.local.ip().to_canonical() == ip)
     };
-    host == "localhost" || host.parse().is_ok_and(is_own) || allowed.contain(host)
+    host == "localhost" || host.parse().is_ok_and(is_own) || is_allowed(host, allowed)
+}
+
+fn is_allowed(host: &str, allowed: &[String]) -> bool {
+    allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
 }
 
 /// Returns true if the page comes from the requested host and port, or from an allowed host.
-fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &AllowedHosts) -> bool {
+fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &[String]) -> bool {
     let text = origin.to_str().unwrap_or_default();
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let origin = rest.and_then(|rest| rest.parse::<Authority>().ok());
-    origin.is_some_and(|origin| origin == *host || allowed.contain(&host_of(&origin)))
+    origin.is_some_and(|origin| origin == *host || is_allowed(&host_of(&origin), allowed))
 }
 
 /// Returns the text of a header for an error message.
@@ -109,7 +104,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
-        let allowed = AllowedHosts::new(["Engine.example.com".to_owned()]);
+        let allowed = ["Engine.example.com".to_owned()];
         let checked = check((&Method::GET, &Uri::from_static("/api/v1/pods"), &headers), Some(&ADDRESSES), &allowed);
         checked.map_or_else(|refused| refused.code, |()| 200)
     }
@@ -154,7 +149,7 @@ mod tests {
     #[test]
     fn host_in_target_is_checked_too() {
         let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
-        let of = |target| check((&Method::GET, &Uri::from_static(target), &headers), None, &AllowedHosts::default());
+        let of = |target| check((&Method::GET, &Uri::from_static(target), &headers), None, &[]);
         assert!(of("http://localhost:8080/livez").is_ok());
         assert!(of("http://evil.example/livez").is_err());
     }

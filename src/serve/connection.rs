@@ -3,7 +3,7 @@
 //! ```text
 //! Activity      phase and time stamps, from which the deadlines follow (pure)
 //! WatchedStream the socket: records bytes that arrive, and writes that block
-//! WatchedBody   a response: records its end, and releases its share of the response budget
+//! Answer        a response: records its end, and releases its share of the response budget
 //! ```
 
 use std::{
@@ -14,9 +14,8 @@ use std::{
     time::Duration,
 };
 
-use axum::body::{Body, HttpBody};
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::Frame;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -24,29 +23,7 @@ use tokio::{
 };
 
 use super::budget::Charge;
-use crate::mutex::lock;
-
-/// Limits of one listener and of its connections.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectionLimits {
-    /// Maximum number of open connections.
-    pub max_connections: usize,
-    /// Time limit for the TLS handshake and the head of a request.
-    pub header_timeout: Duration,
-    /// Time after which a kept-alive connection without a request is closed.
-    pub idle_timeout: Duration,
-    /// Time after which a response is cut if the client reads nothing of it. Streams are exempt.
-    pub write_timeout: Duration,
-    /// Maximum bytes of all responses that are being written. Streams are exempt.
-    pub max_response_bytes: u64,
-}
-
-impl ConnectionLimits {
-    /// Returns the maximum number of open streams, which leaves some connections for other requests.
-    pub(super) fn max_streams(&self) -> usize {
-        self.max_connections - (self.max_connections / 16).clamp(1, 64).min(self.max_connections - 1)
-    }
-}
+use crate::{config::Http, mutex::lock};
 
 /// Extension that marks a response without an end.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +89,7 @@ impl Activity {
     }
 
     /// Returns the option whose time limit has passed, if there is one.
-    pub(super) fn overdue(&self, limits: &ConnectionLimits, now: Instant) -> Option<&'static str> {
+    pub(super) fn overdue(&self, limits: &Http, now: Instant) -> Option<&'static str> {
         let is_over = |since: Instant, timeout| now.saturating_duration_since(since) >= timeout;
         match (self.blocked, self.phase) {
             (Some(blocked), _) if !self.is_stream => is_over(blocked, limits.write_timeout).then_some("write_timeout"),
@@ -202,52 +179,34 @@ impl AsyncWrite for WatchedStream {
 
 /// Response in progress; dropping it ends the response.
 #[derive(Debug)]
-pub(super) struct Answer(SharedActivity);
+pub(super) struct Answer {
+    activity: SharedActivity,
+    /// Share in the response budget, once the size of the response is known.
+    pub(super) charge: Option<Charge>,
+}
 
 impl Answer {
     pub(super) fn begin(activity: &SharedActivity) -> Self {
         lock(activity).requested(Instant::now());
-        Self(Arc::clone(activity))
+        Self { activity: Arc::clone(activity), charge: None }
     }
 
     /// Marks the response as endless.
     pub(super) fn set_endless(&self) {
-        lock(&self.0).is_stream = true;
+        lock(&self.activity).is_stream = true;
+    }
+
+    /// Releases the share of a part of the response that is being written.
+    pub(super) fn release(&mut self, frame: &Frame<Bytes>) {
+        if let Some(charge) = &mut self.charge {
+            charge.release(frame.data_ref().map_or(0, |data| data.len() as u64));
+        }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        lock(&self.0).answered(Instant::now());
-    }
-}
-
-/// Body of a response.
-#[derive(Debug)]
-pub(super) struct WatchedBody {
-    pub(super) body: Body,
-    pub(super) charge: Charge,
-    pub(super) _answer: Answer,
-}
-
-impl HttpBody for WatchedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
-            self.charge.release(frame.data_ref().map_or(0, |data| data.len() as u64));
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        lock(&self.activity).answered(Instant::now());
     }
 }
 
@@ -255,18 +214,11 @@ impl HttpBody for WatchedBody {
 mod tests {
     use super::*;
 
-    const LIMITS: ConnectionLimits = ConnectionLimits {
-        max_connections: 1,
-        header_timeout: Duration::from_secs(10),
-        idle_timeout: Duration::from_mins(2),
-        write_timeout: Duration::from_secs(30),
-        max_response_bytes: 1,
-    };
-
     /// Returns the option that closes the connection, and the seconds until then, without further activity.
     fn closed_by(activity: &Activity, start: Instant) -> Option<(&'static str, u64)> {
+        let limits = Http::default(); // 10 s, 2 min, 30 s
         (0..1000).find_map(|second| {
-            activity.overdue(&LIMITS, start + Duration::from_secs(second)).map(|option| (option, second))
+            activity.overdue(&limits, start + Duration::from_secs(second)).map(|option| (option, second))
         })
     }
 
@@ -311,12 +263,6 @@ mod tests {
         activity.requested(start);
         activity.is_stream = true;
         assert_eq!(closed_by(&activity, start), None);
-    }
-
-    #[test]
-    fn streams_leave_connections_for_other_requests() {
-        let streams = |max_connections| ConnectionLimits { max_connections, ..LIMITS }.max_streams();
-        assert_eq!([1, 2, 16, 64, 1024, 10_000].map(streams), [1, 1, 15, 60, 960, 9_936]);
     }
 
     #[test]

@@ -22,11 +22,13 @@ pub(super) async fn control(
         _ => return Err(ApiError::no_such_path()),
     };
     let (address, token) = (address.map(|address| address.to_string()), token.as_deref());
-    if let Some((replayed, handler)) = (state.control)(&name, control) {
+    if let Some((replayed, handler)) = state.handlers.control(&name, control) {
         tracing::info!(handler = name, action, address, token, replayed, "handler control requested over HTTP");
         return Ok(Json(json!({ "handler": handler, "replayed": replayed })));
     }
     tracing::info!(handler = name, action, address, token, "handler control requested over HTTP: no such handler");
-    let known: Vec<_> = (state.handlers)().into_iter().map(|handler| handler.name).collect();
-    Err(ApiError::no_such_handler(&name, &known))
+    let known: Vec<_> = state.handlers.views().into_iter().map(|handler| handler.name).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let error = ApiError::new(404, format!("no handler {name:?}; configured: {known}"));
+    Err(error.with(json!({"kind": "handlers", "name": name})))
 }

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::{accept::negotiate, api_error::ApiError};
 use crate::{discovery::ServedType, registry::Registry};
 
-/// API group with its served types.
-struct Group {
-    name: String,
-    versions: Vec<(String, Vec<DiscoveredType>)>,
-}
+/// Items in groups, each with its name.
+type Named<T> = Vec<(String, T)>;
+
+/// Types of one API group, by version.
+type Versions = Named<Vec<DiscoveredType>>;
 
 /// A type in discovery documents.
 pub(crate) struct DiscoveredType {
@@ -67,20 +67,23 @@ pub(crate) fn answer(
         ["apis", group, version] => (Some(group), Some(version)),
         _ => return None,
     };
-    let Some(form) = negotiate(headers, "", of_range) else { return Some(Err(ApiError::no_representation())) };
+    let Some(form) = negotiate(headers, "", of_range) else {
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        return Some(Err(ApiError::new(406, message).with(json!({}))));
+    };
     let groups = groups(types());
     let Some(group) = group else { return Some(Ok(root(&groups, segments == ["api"], form, headers))) };
-    let document = groups.iter().find(|served| served.name == group).and_then(|group| match version {
-        None if group.name.is_empty() => None,
+    let document = groups.iter().find(|(name, _)| name == group).and_then(|(name, versions)| match version {
+        None if name.is_empty() => None,
         None => {
-            let mut document = group_document(group);
+            let mut document = group_document(name, versions);
             document["kind"] = "APIGroup".into();
             document["apiVersion"] = "v1".into();
             Some(document)
         }
         Some(version) => {
-            let (version, types) = group.versions.iter().find(|(name, _)| name == version)?;
-            Some(types_document(&group.name, version, types))
+            let (version, types) = versions.iter().find(|(name, _)| name == version)?;
+            Some(types_document(name, version, types))
         }
     });
     Some(document.map(|document| respond(&document, PLAIN)).ok_or_else(ApiError::no_such_path))
@@ -89,8 +92,8 @@ pub(crate) fn answer(
 const PLAIN: &str = "application/json";
 
 /// Returns the document `/api` or `/apis`; `form` is the result of [`of_range`].
-fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response {
-    let shown = groups.iter().filter(|group| group.name.is_empty() == is_core);
+fn root(groups: &[(String, Versions)], is_core: bool, form: &str, headers: &HeaderMap) -> Response {
+    let shown = groups.iter().filter(|(name, _)| name.is_empty() == is_core);
     let mut response = match form {
         version if !version.is_empty() => {
             let content_type = format!("{PLAIN};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
@@ -98,7 +101,7 @@ fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Res
         }
         _ if is_core => respond(&core_versions(headers), PLAIN),
         _ => {
-            let named: Vec<_> = shown.map(group_document).collect();
+            let named: Vec<_> = shown.map(|(name, versions)| group_document(name, versions)).collect();
             respond(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": named}), PLAIN)
         }
     };
@@ -121,22 +124,23 @@ fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
 }
 
 /// Returns the groups of the types. The core group comes first, and is present even without types.
-fn groups(types: Vec<DiscoveredType>) -> Vec<Group> {
-    let mut groups = vec![Group { name: String::new(), versions: vec![("v1".to_owned(), Vec::new())] }];
+fn groups(types: Vec<DiscoveredType>) -> Named<Versions> {
+    let mut groups = Named::<Versions>::new();
+    named(named(&mut groups, ""), "v1");
     for listed in types {
         let resource = &listed.served.resource;
-        let at = groups.iter().position(|group| group.name == resource.group).unwrap_or_else(|| {
-            groups.push(Group { name: resource.group.clone(), versions: Vec::new() });
-            groups.len() - 1
-        });
-        let versions = &mut groups[at].versions;
-        let at = versions.iter().position(|(version, _)| *version == resource.version).unwrap_or_else(|| {
-            versions.push((resource.version.clone(), Vec::new()));
-            versions.len() - 1
-        });
-        versions[at].1.push(listed);
+        named(named(&mut groups, &resource.group), &resource.version).push(listed);
     }
     groups
+}
+
+/// Returns the item with this name; adds it if there is none.
+fn named<'a, T: Default>(items: &'a mut Named<T>, name: &str) -> &'a mut T {
+    let at = items.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+        items.push((name.to_owned(), T::default()));
+        items.len() - 1
+    });
+    &mut items[at].1
 }
 
 fn core_versions(headers: &HeaderMap) -> Value {
@@ -148,10 +152,10 @@ fn core_versions(headers: &HeaderMap) -> Value {
     })
 }
 
-fn group_document(group: &Group) -> Value {
-    let named = |version: &str| json!({"groupVersion": format!("{}/{version}", group.name), "version": version});
-    let versions: Vec<_> = group.versions.iter().map(|(version, _)| named(version)).collect();
-    json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
+fn group_document(name: &str, versions: &Versions) -> Value {
+    let named = |version: &str| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    let versions: Vec<_> = versions.iter().map(|(version, _)| named(version)).collect();
+    json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
 }
 
 /// Verbs of the subresource `status`.
@@ -176,17 +180,17 @@ fn types_document(group: &str, version: &str, types: &[DiscoveredType]) -> Value
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
 }
 
-fn aggregated<'a>(api_version: &str, groups: impl Iterator<Item = &'a Group>) -> Value {
+fn aggregated<'a>(api_version: &str, groups: impl Iterator<Item = &'a (String, Versions)>) -> Value {
     let of_version = |(version, types): &(String, Vec<DiscoveredType>)| {
         let resources: Vec<_> = types.iter().map(aggregated_type).collect();
         json!({"version": version, "resources": resources, "freshness": "Current"})
     };
-    let of_group = |group: &Group| {
+    let of_group = |(name, versions): &(String, Versions)| {
         let mut metadata = json!({"creationTimestamp": null});
-        if !group.name.is_empty() {
-            metadata["name"] = group.name.as_str().into();
+        if !name.is_empty() {
+            metadata["name"] = name.as_str().into();
         }
-        json!({"metadata": metadata, "versions": group.versions.iter().map(of_version).collect::<Vec<_>>()})
+        json!({"metadata": metadata, "versions": versions.iter().map(of_version).collect::<Vec<_>>()})
     };
     let items: Vec<_> = groups.map(of_group).collect();
     let api_version = format!("apidiscovery.k8s.io/{api_version}");

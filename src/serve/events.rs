@@ -1,6 +1,6 @@
 //! Stream `/v1/events`: the events of [`subscribe`](crate::subscribe) for a subscriber, as the body of a response.
 
-use std::{convert::Infallible, sync::Arc};
+use std::convert::Infallible;
 
 use axum::{
     Extension,
@@ -11,17 +11,12 @@ use axum::{
 };
 use futures_util::stream::unfold;
 use jiff::Timestamp;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{ServeState, api_error::ApiError, connection::Endless};
 use crate::{
     registry::Registry,
     subscribe::{
-        filter::names,
-        frame::StreamFormat,
-        hub::{Hub, SubscribeError},
-        query::SubscriberQuery,
-        subscriber::Subscriber,
+        filter::names, frame::StreamFormat, hub::SubscribeError, query::SubscriberQuery, subscriber::Subscriber,
     },
 };
 
@@ -34,16 +29,13 @@ pub(super) async fn events(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
+    let ServeState { hub, streams, .. } = state;
     let full = "too many open streams for [http] max_connections: try again later";
-    let permit = state.streams.try_acquire_owned().map_err(|_| ApiError::too_many_requests(full))?;
-    let (subscriber, format) = subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await?;
-    Ok(respond(subscriber, format, permit))
-}
-
-async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, StreamFormat), ApiError> {
+    let permit = streams.try_acquire_owned().map_err(|_| ApiError::too_many_requests(full))?;
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let no_such_stream = || ApiError::not_acceptable("text/event-stream, application/x-ndjson");
     let format = StreamFormat::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
+    let query = query.as_deref().unwrap_or_default();
     let query = SubscriberQuery::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     if query.when.is_some() && !hub.options.when {
@@ -54,14 +46,20 @@ async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(
     for name in &query.filter.resources {
         check_resource(&hub.registry, name)?;
     }
-    let entered = Subscriber::enter(hub, query, format).await;
+    let entered = Subscriber::enter(&hub, query, format).await;
     let subscriber = entered.map_err(|error| match error {
         SubscribeError::Full(_) => ApiError::too_many_requests(&error.to_string()),
         SubscribeError::Stopping => ApiError::unavailable(&error.to_string()),
         SubscribeError::When(_) => ApiError::bad_request(error.to_string()),
         SubscribeError::Journal(_) | SubscribeError::Judge(_) => ApiError::internal_error(&error.to_string()),
     })?;
-    Ok((subscriber, format))
+    let pieces = unfold((subscriber, permit), |(mut subscriber, permit)| async {
+        let bytes = subscriber.next().await?;
+        Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))
+    });
+    let headers =
+        [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache, private"), (UNBUFFERED, "no")];
+    Ok((Extension(Endless), headers, Body::from_stream(pieces)).into_response())
 }
 
 /// Checks that a type or an entry of `[resources]` exists. Otherwise its stream would stay empty. Accepts all names before
@@ -85,14 +83,4 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     let message =
         format!("resource: Invalid value: {name:?}: expected a watched type or an entry of [resources]: {known}");
     Err(ApiError::bad_request(message))
-}
-
-fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphorePermit) -> Response {
-    let pieces = unfold((subscriber, permit), |(mut subscriber, permit)| async {
-        let bytes = subscriber.next().await?;
-        Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))
-    });
-    let headers =
-        [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache, private"), (UNBUFFERED, "no")];
-    (Extension(Endless), headers, Body::from_stream(pieces)).into_response()
 }

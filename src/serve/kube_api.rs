@@ -46,8 +46,9 @@ use self::{
 };
 use super::{ServeState, api_error::ApiError, discovery};
 use crate::{
+    journal::UnitId,
     lister::Lister,
-    object::{KeyRef, ResourceType, ResourceVersion},
+    object::{KeyRef, ResourceType},
     registry::{Registry, WatchedType},
 };
 
@@ -81,7 +82,7 @@ pub(super) async fn answer(
 }
 
 async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response, ApiError> {
-    let registry = &*state.registry;
+    let registry = &*state.hub.registry;
     let path = percent_decode_str(uri.path()).decode_utf8_lossy();
     if let Some(document) = discovery::answer(&path, headers, || discovery::served(registry)) {
         return document;
@@ -94,17 +95,7 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
     });
     let served = found.filter(|served| target.fits(&served.resource)).ok_or_else(ApiError::no_such_path)?;
     let form = Form::negotiate(headers, target.name.is_none(), &query.include_object)?;
-    if served.hides_values() && form.shows_values() {
-        return Err(ApiError::redacted(&served.resource, target.name));
-    }
-    // Metadata for `deltabus verify`, which reads single units, is always kept.
-    let is_kept = served.keeps_bodies() || query.unit.is_some() && matches!(form, Form::Metadata(_));
-    if !is_kept {
-        return Err(ApiError::not_kept(&served.resource));
-    }
-    if !served.is_readable() {
-        return Err(ApiError::not_synced(&served.resource));
-    }
+    check_readable(&served, form, query.unit, target.name)?;
     wait_for_version(&served, &query.version).await?;
     let resource = Arc::clone(&served.resource);
     let table = || Table::of(&resource, served.is_metadata_only(), definition_of(registry, &resource).as_ref());
@@ -114,6 +105,33 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
         None => list(Arc::clone(&served), state, target.namespace.map(str::to_owned), query, style).await?,
     };
     Ok(respond(&served, body))
+}
+
+/// Checks that the cache has the requested part of the objects, and that clients may read it.
+fn check_readable(served: &WatchedType, form: Form, unit: Option<UnitId>, name: Option<&str>) -> Result<(), ApiError> {
+    let resource = &*served.resource;
+    if served.hides_values() && form.shows_values() {
+        let what = name.map_or_else(String::new, |name| format!(" {name:?}"));
+        let message = format!(
+            "{resource}{what} is forbidden: values are redacted, only metadata can be read; use Accept: \
+             application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+        );
+        return Err(ApiError::about(403, resource, None, message));
+    }
+    // Metadata for `deltabus verify`, which reads single units, is always kept.
+    let is_kept = served.keeps_bodies() || unit.is_some() && matches!(form, Form::Metadata(_));
+    if !is_kept {
+        let message = format!(
+            "{resource} is watched with cache = \"none\": handlers get its changes; its objects are not kept and \
+             cannot be read here"
+        );
+        return Err(ApiError::about(404, resource, None, message));
+    }
+    if !served.is_readable() {
+        let message = format!("{resource} is not synced yet: see /v1/resources");
+        return Err(ApiError::about(503, resource, None, message).later());
+    }
+    Ok(())
 }
 
 /// Returns the custom resource definition of a type if definitions are watched too.
@@ -141,7 +159,8 @@ async fn wait_for_version(served: &WatchedType, asked: &VersionQuery) -> Result<
     loop {
         // One lister for each check: it must not be held over an await.
         let current = served.lister().version().resource_version;
-        match compare(&current, version)? {
+        let invalid = || ApiError::bad_request(format!("resourceVersion: Invalid value: {:?}", version.to_string()));
+        match current.compare(version).ok_or_else(invalid)? {
             Ordering::Greater if matches!(asked, VersionQuery::Exact(_)) => {
                 return Err(ApiError::expired("The resourceVersion for the provided list is too old."));
             }
@@ -150,12 +169,6 @@ async fn wait_for_version(served: &WatchedType, asked: &VersionQuery) -> Result<
             Ordering::Less => sleep(FRESH_POLL).await,
         }
     }
-}
-
-/// Compares versions by A-1; an invalid version is an error of the client.
-fn compare(current: &ResourceVersion, asked: &ResourceVersion) -> Result<Ordering, ApiError> {
-    let invalid = || ApiError::bad_request(format!("resourceVersion: Invalid value: {:?}", asked.to_string()));
-    current.compare(asked).ok_or_else(invalid)
 }
 
 fn get(served: &WatchedType, namespace: &str, name: &str, style: &Style) -> Result<Body, ApiError> {
@@ -206,7 +219,7 @@ fn page(
     let collection = (served.resource.qualified_name(), namespace, query.unit);
     let (snapshot, offset) = match &query.continue_token {
         Some(token) => snapshots.get(token, &collection)?,
-        None => (select(&served.lister(), collection, query)?, 0),
+        None => (Arc::new(select(&served.lister(), collection, query)?), 0),
     };
     Ok(snapshots.cut(snapshot, offset, query.limit))
 }

@@ -5,13 +5,20 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     io,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use axum::{Router, body::HttpBody as _, extract::Request, response::IntoResponse as _};
+use axum::{
+    Router,
+    body::{Bytes, HttpBody},
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
+use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -25,11 +32,10 @@ use tower::ServiceExt as _;
 use super::{
     api_error::ApiError,
     budget::ResponseBudget,
-    connection::{Activity, Answer, ConnectionLimits, Endless, SharedActivity, WatchedBody, WatchedStream},
-    every_minute::EveryMinute,
+    connection::{Activity, Answer, Endless, SharedActivity, WatchedStream},
     tls::Certificate,
 };
-use crate::mutex::lock;
+use crate::{config::Http, failures::Failures, mutex::lock};
 
 /// Pause after a failure to accept a connection, for example because too many files are open.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -56,27 +62,30 @@ pub(super) struct Addresses {
 
 /// Listener with its limits.
 pub(super) struct Listener {
-    pub(super) socket: TcpListener,
     /// Certificate for TLS; `None` for plain HTTP.
     pub(super) certificate: Option<Certificate>,
     pub(super) router: Router,
-    pub(super) limits: ConnectionLimits,
+    pub(super) http: Arc<Http>,
+    pub(super) max_connections: usize,
     pub(super) budget: Arc<ResponseBudget>,
     /// Separate budget of `/metrics`: unread lists must not block the metrics.
     pub(super) metrics_budget: Arc<ResponseBudget>,
 }
 
-#[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, SharedActivity)>,
-    full: EveryMinute,
+    /// Refused connections, with times since `start`.
+    refused: Failures,
+    start: Instant,
 }
 
 impl Listener {
     /// Serves connections until the future is dropped.
-    pub(super) async fn serve(self) {
-        let mut connections = Connections::default();
+    pub(super) async fn serve(self, socket: TcpListener) {
+        let this = Arc::new(self);
+        let (tasks, open, refused) = (JoinSet::new(), HashMap::new(), Failures::default());
+        let mut connections = Connections { tasks, open, refused, start: Instant::now() };
         let mut check = interval(CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -85,9 +94,9 @@ impl Listener {
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                     connections.open.remove(&id);
                 }
-                _ = check.tick(), if !connections.open.is_empty() => connections.close_overdue(&self.limits),
-                accepted = self.socket.accept() => match accepted {
-                    Ok((stream, peer)) => self.admit(&mut connections, stream, peer),
+                _ = check.tick(), if !connections.open.is_empty() => connections.close_overdue(&this.http),
+                accepted = socket.accept() => match accepted {
+                    Ok((stream, peer)) => this.admit(&mut connections, stream, peer),
                     Err(error) if is_of_connection(&error) => {}
                     Err(error) => {
                         tracing::error!(%error, "failed to accept a connection; retrying");
@@ -98,10 +107,10 @@ impl Listener {
         }
     }
 
-    fn admit(&self, connections: &mut Connections, stream: TcpStream, peer: SocketAddr) {
-        if connections.open.len() >= self.limits.max_connections && !connections.close_longest_waiting() {
-            if connections.full.is_due() {
-                let max = self.limits.max_connections;
+    fn admit(self: &Arc<Self>, connections: &mut Connections, stream: TcpStream, peer: SocketAddr) {
+        let max = self.max_connections;
+        if connections.open.len() >= max && !connections.close_longest_waiting() {
+            if connections.refused.failed(connections.start.elapsed()).is_some() {
                 tracing::warn!(%peer, max, "connection refused: all connections that [http] max_connections allows are in use");
             }
             if self.certificate.is_none() {
@@ -117,13 +126,8 @@ impl Listener {
         }
         let activity = Arc::new(Mutex::new(Activity::new(Instant::now())));
         let stream = WatchedStream::new(stream, Arc::clone(&activity));
-        let requests = Requests {
-            router: self.router.clone(),
-            activity: Arc::clone(&activity),
-            budget: Arc::clone(&self.budget),
-            metrics_budget: Arc::clone(&self.metrics_budget),
-            addresses: Addresses { peer, local },
-        };
+        let (listener, addresses) = (Arc::clone(self), Addresses { peer, local });
+        let requests = Requests { listener, activity: Arc::clone(&activity), addresses };
         let task = match &self.certificate {
             None => connections.tasks.spawn(requests.serve(stream)),
             Some(certificate) => {
@@ -141,7 +145,7 @@ impl Listener {
 }
 
 impl Connections {
-    fn close_overdue(&mut self, limits: &ConnectionLimits) {
+    fn close_overdue(&mut self, limits: &Http) {
         let now = Instant::now();
         self.open.retain(|_, (task, activity)| {
             let Some(option) = lock(activity).overdue(limits, now) else { return true };
@@ -161,10 +165,8 @@ impl Connections {
 
 /// Requests of one connection.
 struct Requests {
-    router: Router,
+    listener: Arc<Listener>,
     activity: SharedActivity,
-    budget: Arc<ResponseBudget>,
-    metrics_budget: Arc<ResponseBudget>,
     addresses: Addresses,
 }
 
@@ -182,25 +184,25 @@ impl Requests {
     fn answer(
         &self,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Result<axum::http::Response<WatchedBody>, std::convert::Infallible>> + use<> {
-        let answer = Answer::begin(&self.activity);
+    ) -> impl Future<Output = Result<Response<impl HttpBody<Data = Bytes, Error = axum::Error> + use<>>, Infallible>> + use<>
+    {
+        let mut answer = Answer::begin(&self.activity);
         request.extensions_mut().insert(self.addresses);
         let is_scrape = request.uri().path() == "/metrics";
-        let budget = Arc::clone(if is_scrape { &self.metrics_budget } else { &self.budget });
-        let answering = self.router.clone().oneshot(request);
+        let Listener { router, budget, metrics_budget, .. } = &*self.listener;
+        let budget = Arc::clone(if is_scrape { metrics_budget } else { budget });
+        let answering = router.clone().oneshot(request);
         async move {
             let mut response = answering.await?;
             if response.extensions().get::<Endless>().is_some() {
                 answer.set_endless();
             }
             // A list charges itself: its size is not known here.
-            let mut charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
-            if charge.is_none() {
+            answer.charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
+            if answer.charge.is_none() {
                 response = ApiError::responses_full().into_response();
-                charge = budget.charge(0);
             }
-            let charge = charge.expect("an empty charge is never refused");
-            Ok(response.map(|body| WatchedBody { body, charge, _answer: answer }))
+            Ok(response.map(|body| body.inspect_frame(move |frame| answer.release(frame))))
         }
     }
 }

@@ -35,10 +35,10 @@ pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl In
 
 fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
     let mut checks = Vec::new();
-    let discovered = state.registry.is_discovered();
+    let discovered = state.hub.registry.is_discovered();
     checks.push(("discovery".to_owned(), (!discovered).then(|| UNDISCOVERED.to_owned())));
-    let health = state.journal.health();
-    for view in state.registry.views() {
+    let health = state.hub.journal.health();
+    for view in state.hub.registry.views() {
         let why = why_unready(&view);
         let waits = view.late && health.not_writable.is_some() && why.is_some();
         let why = why.filter(|_| !waits);
@@ -50,7 +50,7 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
         let namespace = view.namespace.map_or_else(String::new, |namespace| format!("/{namespace}"));
         checks.push((format!("resource/{}/{}{namespace}{note}", view.name, view.plural), why));
     }
-    for handler in (state.handlers)() {
+    for handler in state.handlers.views() {
         let why = (handler.state == HandlerState::Starting).then(|| "not started".to_owned());
         checks.push((format!("handler/{}", handler.name), why));
     }
@@ -64,8 +64,8 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
 
 /// `/v1/resources`.
 pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
-    let registry = &state.registry;
-    let not_writable = state.journal.health().not_writable;
+    let registry = &state.hub.registry;
+    let not_writable = state.hub.journal.health().not_writable;
     let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer, not_writable.as_ref()));
     let waiting = registry.waiting().into_values().map(|row| json!(row.view()));
     Json(json!({ "server": *state.server, "resources": running.chain(waiting).collect::<Vec<_>>() }))
@@ -96,7 +96,7 @@ fn unit_row(registry: &Registry, informer: &Informer, not_writable: Option<&NotW
 
 /// `/v1/handlers`.
 pub(super) async fn handlers(State(state): State<ServeState>) -> Json<Value> {
-    Json(json!({ "handlers": (state.handlers)(), "journal": journal_row(&state.journal) }))
+    Json(json!({ "handlers": state.handlers.views(), "journal": journal_row(&state.hub.journal) }))
 }
 
 /// Returns the state of the journal; without a directory, only its id.
@@ -123,9 +123,9 @@ fn journal_row(journal: &Journal) -> Value {
 
 /// Returns the metrics: OpenMetrics if `Accept` requests it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
-    let journal = state.journal.health();
-    let (reloads, timings) = (*lock(&state.registry.reloads), state.registry.timings());
-    let (resources, handlers) = (state.registry.views(), (state.handlers)());
+    let journal = state.hub.journal.health();
+    let (reloads, timings) = (*lock(&state.hub.registry.reloads), state.hub.registry.timings());
+    let (resources, handlers) = (state.hub.registry.views(), state.handlers.views());
     let text = metrics::render(&resources, &handlers, &journal, reloads, state.hub.counts(), timings);
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, text) = if accept.contains("application/openmetrics-text") {

@@ -21,51 +21,33 @@ use crate::regular_file;
 /// Interval of checks for changed files: certificates are renewed long before they expire.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Files of the certificate and its key; both are PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Certificate of the server, followed by the intermediate certificates.
-    pub cert_file: PathBuf,
-    /// Private key of the certificate.
-    pub key_file: PathBuf,
-}
+/// PEM files of the certificate, followed by the intermediate certificates, and of its private key.
+type Files = [PathBuf; 2];
 
 /// Certificate in use; clones share it.
 #[derive(Clone)]
 pub(super) struct Certificate {
-    files: TlsFiles,
+    files: Files,
     config: Arc<ArcSwap<ServerConfig>>,
 }
 
-impl TlsFiles {
-    /// Reads both files: blocks briefly.
-    ///
-    /// # Errors
-    /// Fails if a file cannot be read or is invalid; the error names it.
-    pub(super) fn load(self) -> io::Result<Certificate> {
-        let config = self.read()?;
-        Ok(Certificate { files: self, config: Arc::new(ArcSwap::from_pointee(config)) })
-    }
-
-    fn read(&self) -> io::Result<ServerConfig> {
-        let read = |key: &str, path: &Path| {
-            regular_file::read(path).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot read [http] tls {key} {}: {error}", path.display()))
-            })
-        };
-        let (cert, key) = (read("cert_file", &self.cert_file)?, read("key_file", &self.key_file)?);
-        parse(&cert, &key).map_err(|error| {
-            let (cert, key) = (self.cert_file.display(), self.key_file.display());
-            io::Error::other(format!(
-                "[http] tls: expected a PEM certificate in {cert} and its unencrypted private key in {key}: {error}"
-            ))
+fn read(files: &Files) -> io::Result<ServerConfig> {
+    let read = |key: &str, path: &Path| {
+        regular_file::read(path).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot read [http] tls {key} {}: {error}", path.display()))
         })
-    }
+    };
+    let (cert, key) = (read("cert_file", &files[0])?, read("key_file", &files[1])?);
+    parse(&cert, &key).map_err(|error| {
+        let [cert, key] = files.each_ref().map(|file| file.display());
+        io::Error::other(format!(
+            "[http] tls: expected a PEM certificate in {cert} and its unencrypted private key in {key}: {error}"
+        ))
+    })
+}
 
-    fn stamps(&self) -> [Option<SystemTime>; 2] {
-        let stamp = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-        [stamp(&self.cert_file), stamp(&self.key_file)]
-    }
+fn stamps(files: &Files) -> [Option<SystemTime>; 2] {
+    files.each_ref().map(|file| fs::metadata(file).and_then(|meta| meta.modified()).ok())
 }
 
 /// Returns the TLS configuration from two PEM texts.
@@ -80,6 +62,15 @@ fn parse(cert: &[u8], key: &[u8]) -> Result<ServerConfig, Box<dyn std::error::Er
 }
 
 impl Certificate {
+    /// Reads both files: blocks briefly.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read or is invalid; the error names it.
+    pub(super) fn load(files: Files) -> io::Result<Self> {
+        let config = Arc::new(ArcSwap::from_pointee(read(&files)?));
+        Ok(Self { files, config })
+    }
+
     /// Returns the acceptor for handshakes with the current certificate.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
@@ -87,19 +78,19 @@ impl Certificate {
 
     /// Loads the certificate again when its files change, until the future is dropped. If the new files are invalid, tries again.
     pub(super) async fn follow(self) {
-        let mut taken = self.files.stamps();
+        let mut taken = stamps(&self.files);
         loop {
             sleep(LOOK).await;
-            let now = self.files.stamps();
+            let now = stamps(&self.files);
             if now == taken {
                 continue;
             }
             let files = self.files.clone();
-            match spawn_blocking(move || files.read()).await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            match spawn_blocking(move || read(&files)).await.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 Ok(config) => {
                     self.config.store(Arc::new(config));
                     taken = now;
-                    tracing::info!(cert_file = %self.files.cert_file.display(), "loaded the new certificate");
+                    tracing::info!(cert_file = %self.files[0].display(), "loaded the new certificate");
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot load the new certificate; the previous one stays in use");

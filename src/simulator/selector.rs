@@ -5,20 +5,19 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{ApiError, types::TypeInfo};
-use crate::object::KeyRef;
+use crate::{lister::LabelSelector, object::KeyRef};
 
 /// Filter of a request; the default matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RequestSelector {
-    labels: Vec<Requirement>,
-    fields: Vec<Requirement>,
+    labels: LabelSelector,
+    fields: Vec<FieldRequirement>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Requirement {
-    key: String,
-    /// Expected values; `None` for any value.
-    values: Option<Vec<String>>,
+#[derive(Clone, Debug, PartialEq)]
+struct FieldRequirement {
+    path: String,
+    value: String,
     /// Set to invert the match.
     negated: bool,
 }
@@ -33,14 +32,14 @@ pub(crate) struct SelectorFacts {
 impl RequestSelector {
     /// Parses `labelSelector` and `fieldSelector`; 400 for bad syntax or a field that the type does not support.
     pub(crate) fn parse(info: &TypeInfo, labels: &str, fields: &str) -> Result<Self, ApiError> {
-        let labels = split(labels).into_iter().map(label_requirement).collect::<Result<_, _>>()?;
-        let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
-        for field in &fields {
-            let key = field.key.as_str();
-            if !matches!(key, "metadata.name" | "metadata.namespace")
-                && info.selectable_fields().all(|field| field != key)
+        let labels = LabelSelector::parse(labels).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let fields = fields.split(',').filter(|field| !field.trim().is_empty());
+        let fields = fields.map(field_requirement).collect::<Result<Vec<_>, _>>()?;
+        for FieldRequirement { path, .. } in &fields {
+            if !matches!(path.as_str(), "metadata.name" | "metadata.namespace")
+                && info.selectable_fields().all(|field| field != path)
             {
-                return Err(ApiError::bad_request(format!("field label not supported: {key}")));
+                return Err(ApiError::bad_request(format!("field label not supported: {path}")));
             }
         }
         Ok(Self { labels, fields })
@@ -49,30 +48,25 @@ impl RequestSelector {
     /// Adds the requirement that the name is `name`.
     #[must_use]
     pub(crate) fn and_name(mut self, name: &str) -> Self {
-        let (key, values) = ("metadata.name".to_owned(), Some(vec![name.to_owned()]));
-        self.fields.push(Requirement { key, values, negated: false });
+        let (path, value) = ("metadata.name".to_owned(), name.to_owned());
+        self.fields.push(FieldRequirement { path, value, negated: false });
         self
     }
 
     /// Returns true if the selector matches everything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
+        *self == Self::default()
     }
 
     /// Returns true if the object matches; `facts` is called only if the key does not suffice.
     pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a SelectorFacts) -> bool {
-        self.fields.iter().all(|field| match field.key.as_str() {
-            "metadata.name" => field.holds(Some(key.name)),
-            "metadata.namespace" => field.holds(Some(key.namespace)),
-            other => field.holds(Some(facts().fields.get(other).map_or("", String::as_str))),
-        }) && self.labels.iter().all(|label| label.holds(facts().labels.get(&label.key).map(String::as_str)))
-    }
-}
-
-impl Requirement {
-    fn holds(&self, value: Option<&str>) -> bool {
-        let is_expected = |value: &str| self.values.as_ref().is_none_or(|values| values.iter().any(|one| one == value));
-        value.is_some_and(is_expected) != self.negated
+        let value = |path: &str| match path {
+            "metadata.name" => key.name,
+            "metadata.namespace" => key.namespace,
+            other => facts().fields.get(other).map_or("", String::as_str),
+        };
+        self.fields.iter().all(|field| (value(&field.path) == field.value) != field.negated)
+            && self.labels.matches_labels(|label| facts().labels.get(label).map(String::as_str))
     }
 }
 
@@ -97,62 +91,12 @@ impl SelectorFacts {
     }
 }
 
-/// Splits at commas outside parentheses.
-fn split(text: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut parts) = (0_u32, 0, Vec::new());
-    for (at, character) in text.char_indices() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            ',' if depth == 0 => {
-                parts.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(text[start..].trim());
-    parts.retain(|part| !part.is_empty());
-    parts
-}
-
-fn label_requirement(text: &str) -> Result<Requirement, ApiError> {
-    if let Some(equality) = equality(text) {
-        return Ok(equality);
-    }
-    if let Some((head, set)) = text.split_once('(') {
-        let set = set.strip_suffix(')').ok_or_else(|| unparsable(text))?;
-        let values = Some(set.split(',').map(|value| value.trim().to_owned()).collect());
-        let (key, negated) = match head.split_whitespace().collect::<Vec<_>>()[..] {
-            [key, "in"] => (key.to_owned(), false),
-            [key, "notin"] => (key.to_owned(), true),
-            _ => return Err(unparsable(text)),
-        };
-        return Ok(Requirement { key, values, negated });
-    }
-    let (key, negated) = text.strip_prefix('!').map_or((text, false), |key| (key.trim(), true));
-    if key.is_empty() || key.contains(char::is_whitespace) {
-        return Err(unparsable(text));
-    }
-    Ok(Requirement { key: key.to_owned(), values: None, negated })
-}
-
-fn field_requirement(text: &str) -> Result<Requirement, ApiError> {
-    equality(text).ok_or_else(|| ApiError::bad_request(format!("invalid field selector: {text:?}")))
-}
-
-fn equality(text: &str) -> Option<Requirement> {
-    if text.contains('(') {
-        return None;
-    }
-    let (equal, unequal) = (text.split_once("==").or_else(|| text.split_once('=')), text.split_once("!="));
-    let (key, value) = unequal.or(equal)?;
-    let (key, values) = (key.trim().to_owned(), Some(vec![value.trim().to_owned()]));
-    (!key.is_empty()).then_some(Requirement { key, values, negated: unequal.is_some() })
-}
-
-fn unparsable(text: &str) -> ApiError {
-    ApiError::bad_request(format!("unable to parse requirement: {text:?}"))
+fn field_requirement(text: &str) -> Result<FieldRequirement, ApiError> {
+    let unequal = text.split_once("!=");
+    let term = unequal.or_else(|| text.split_once("==")).or_else(|| text.split_once('='));
+    let invalid = || ApiError::bad_request(format!("invalid field selector: {text:?}"));
+    let (path, value) = term.filter(|(path, _)| !path.trim().is_empty()).ok_or_else(invalid)?;
+    Ok(FieldRequirement { path: path.trim().to_owned(), value: value.trim().to_owned(), negated: unequal.is_some() })
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub enum CursorStep {
     Gap(StreamGap),
     /// Send the existing objects, then call [`SubscriberCursor::state_shown`].
     State,
-    /// Read the store after `after` up to `until`, then call [`SubscriberCursor::read`].
+    /// Read the store after `after` up to `until`, then call [`SubscriberCursor::read`] or [`SubscriberCursor::expired`].
     Read {
         /// Exclusive start.
         after: Sequence,
@@ -156,14 +156,14 @@ impl SubscriberCursor {
         CursorStep::Events(entries)
     }
 
-    /// Records the result of a read of the store. All events up to `to` were read, except `missing` ones. If `first` is
-    /// after the cursor's position, the store has only events after `first`. Returns the gap to report before the
-    /// events that were read.
-    pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<StreamGap> {
-        if let Some(first) = first.filter(|first| *first > self.place) {
-            self.miss(GapReason::Expired, Some(self.place), first);
-            return None;
-        }
+    /// Records that the store has only events after `kept_behind`, which is after the cursor's position.
+    pub fn expired(&mut self, kept_behind: Sequence) {
+        self.miss(GapReason::Expired, Some(self.place), kept_behind);
+    }
+
+    /// Records that all events of the store up to `to` were read, except `missing` ones. Returns the gap to report before
+    /// the events that were read.
+    pub fn read(&mut self, to: Sequence, missing: u64) -> Option<StreamGap> {
         self.asked = None;
         let from = self.place;
         self.place = to.max(from);

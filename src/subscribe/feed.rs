@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{
-    hub::{Hub, SubscribeError, now_micros},
+    hub::{Hub, Phase, SubscribeError, now_micros},
     ring::Ring,
 };
 use crate::journal::{ReaderId, Record};
@@ -55,7 +55,7 @@ impl Drop for Feed {
     fn drop(&mut self) {
         self.hub.router.close(self.reader);
         self.hub.ring().take_if(|(reader, _)| *reader == self.reader);
-        self.hub.news.send_modify(|news| news.count += 1);
+        self.hub.news.send_modify(|_| {});
     }
 }
 
@@ -65,7 +65,7 @@ impl Feed {
         let mut phase = self.hub.phase.subscribe();
         let mut idle_since = Instant::now();
         loop {
-            let is_ending = self.hub.is_ending();
+            let is_ending = *phase.borrow() == Phase::Ending;
             let records = self.hub.journal.fetch(self.reader, READ_EVENTS, READ_BYTES).await;
             if self.hub.subscribers.load(Relaxed) > 0 {
                 idle_since = Instant::now();
@@ -75,7 +75,7 @@ impl Feed {
             if !is_empty {
                 sleep(pause(self.hub.subscribers.load(Relaxed))).await;
             } else if is_ending {
-                self.hub.news.send_modify(|news| news.is_over = true);
+                self.hub.news.send_replace(true);
                 return self.hub.left().await; // until then, the ring stays
             } else if idle_since.elapsed() >= LINGER && self.is_left() {
                 return;
@@ -131,7 +131,7 @@ impl Feed {
             ring.reach(position);
         }
         if read.is_some() || lost > 0 {
-            hub.news.send_modify(|news| news.count += 1);
+            hub.news.send_modify(|_| {});
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct SubscriberFilter {
     /// Namespaces. Empty: all, and cluster-scoped objects.
     pub namespaces: Vec<String>,
     /// Label selector. An update is sent if the object matches before or after it.
-    pub labels: Option<LabelSelector>,
+    pub labels: LabelSelector,
     /// Kinds of events. Empty: all.
     pub kinds: Vec<ChangeKind>,
     /// Set if events of objects that existed before the engine started are wanted.
@@ -35,9 +35,8 @@ impl SubscriberFilter {
         self.wants_kind(ChangeKind::of(&record.change))
             && self.wants_unit(&event.unit)
             && self.wants_namespace(record.object().map(Object::namespace), &event.unit)
-            && self.labels.as_ref().is_none_or(|labels| match record.object() {
-                Some(object) => labels.matches(object) || record.old().is_some_and(|old| labels.matches(old)),
-                None => true,
+            && record.object().is_none_or(|object| {
+                self.labels.matches(object) || record.old().is_some_and(|old| self.labels.matches(old))
             })
     }
 
@@ -132,11 +131,11 @@ mod tests {
         let shown = |from: &str, to: &str| {
             let change = Change::Updated { old: labelled(from), object: labelled(to), cause: Cause::Watch };
             let labels = LabelSelector::parse("app=web").unwrap();
-            filter(|it| it.labels = Some(labels)).wants_event(&event(1, change))
+            filter(|it| it.labels = labels).wants_event(&event(1, change))
         };
         assert_eq!([shown("web", "web"), shown("api", "web"), shown("web", "api")], [true; 3]);
         assert!(!shown("api", "db"));
-        let labels = || Some(LabelSelector::parse("app=web").unwrap());
+        let labels = || LabelSelector::parse("app=web").unwrap();
         assert!(!filter(|it| it.labels = labels()).wants_event(&event(1, deleted("x", "u", 1))));
         assert!(!filter(|it| it.labels = labels()).wants_event(&event(1, updated("x", "u", 1, 2))));
     }

@@ -1,21 +1,25 @@
 //! Gaps of a stream: events that a subscriber does not receive.
 
 use serde_json::{Value, json};
-use strum::AsRefStr;
+use strum::{AsRefStr, EnumMessage};
 
 use crate::journal::Sequence;
 
 /// Reason of a gap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, EnumMessage)]
 #[strum(serialize_all = "lowercase")]
 pub enum GapReason {
     /// The position belongs to another journal: the engine was started without its earlier state.
+    #[strum(message = "the position belongs to another journal; events since then are not known")]
     Journal,
     /// The journal has not reached the position, so the position is not from this journal.
+    #[strum(message = "the position is beyond the end of this journal")]
     Unknown,
     /// Events after the requested position are no longer kept.
+    #[strum(message = "some of the requested events are no longer kept")]
     Expired,
     /// The subscriber was too slow, and the events are no longer kept.
+    #[strum(message = "the subscriber was too slow, and some events are no longer kept")]
     Behind,
 }
 
@@ -34,24 +38,13 @@ pub struct StreamGap {
     pub events: Option<u64>,
 }
 
-impl GapReason {
-    fn message(self) -> &'static str {
-        match self {
-            Self::Journal => "the position belongs to another journal; events since then are not known",
-            Self::Unknown => "the position is beyond the end of this journal",
-            Self::Expired => "some of the requested events are no longer kept",
-            Self::Behind => "the subscriber was too slow, and some events are no longer kept",
-        }
-    }
-}
-
 impl StreamGap {
     /// Returns the `data` of the gap's event.
     pub fn data(&self) -> Value {
         let position = |place: Sequence| format!("{:020}", place.0);
         let mut data = json!({
             "reason": self.reason.as_ref(),
-            "message": self.reason.message(),
+            "message": self.reason.get_message(),
             "to": position(self.to),
             "asked": self.asked,
             "from": self.from.map(position),

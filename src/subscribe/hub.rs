@@ -44,19 +44,11 @@ pub(super) enum Phase {
     Ending,
 }
 
-/// Notification of subscribers. It changes when there is something new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct News {
-    /// Counter of changes.
-    pub(super) count: u64,
-    /// Set when no more events will follow.
-    pub(super) is_over: bool,
-}
-
 /// Source of all streams of an engine.
 pub struct Hub {
     pub(super) router: Router,
-    pub(super) journal: Journal,
+    /// Journal of all events.
+    pub journal: Journal,
     /// Registry of watched types.
     pub registry: Arc<Registry>,
     pub(super) encoder: Encoder,
@@ -66,7 +58,8 @@ pub struct Hub {
     /// The ring, and the reader of the journal that feeds it; `None` while no feed runs.
     ring: Mutex<Option<(ReaderId, Ring)>>,
     pub(super) phase: watch::Sender<Phase>,
-    pub(super) news: watch::Sender<News>,
+    /// Notifies the subscribers of new events; true when no more will follow.
+    pub(super) news: watch::Sender<bool>,
     pub(super) subscribers: AtomicUsize,
     pub(super) events: AtomicU64,
     pub(super) gaps: AtomicU64,
@@ -106,13 +99,8 @@ impl Drop for Seat {
 
 impl Hub {
     /// Makes a hub. It admits no subscriber before [`Hub::open`].
-    pub fn new(
-        router: Router,
-        journal: Journal,
-        registry: Arc<Registry>,
-        cluster: &str,
-        options: SubscribeOptions,
-    ) -> Arc<Self> {
+    pub fn new(router: Router, registry: Arc<Registry>, cluster: &str, options: SubscribeOptions) -> Arc<Self> {
+        let journal = router.journal().clone();
         Arc::new(Self {
             encoder: Encoder::new(cluster, journal.id()),
             router,
@@ -122,7 +110,7 @@ impl Hub {
             options,
             ring: Mutex::default(),
             phase: watch::Sender::new(Phase::Starting),
-            news: watch::Sender::new(News { count: 0, is_over: false }),
+            news: watch::Sender::new(false),
             subscribers: AtomicUsize::new(0),
             events: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
@@ -133,20 +121,14 @@ impl Hub {
 
     /// Admits subscribers. Call this when every unit of an earlier run is known.
     pub fn open(&self) {
-        self.phase.send_if_modified(|phase| {
-            let is_new = *phase == Phase::Starting;
-            if is_new {
-                *phase = Phase::Running;
-            }
-            is_new
-        });
+        self.phase.send_replace(Phase::Running);
     }
 
     /// Sends the remaining events and ends all streams. Waits for the subscribers until the deadline.
     pub async fn close(&self, deadline: Instant) {
         self.phase.send_replace(Phase::Ending);
         if lock(&self.ring).is_none() {
-            self.news.send_modify(|news| news.is_over = true);
+            self.news.send_replace(true);
         }
         if timeout_at(deadline, self.left()).await.is_err() {
             info!(
@@ -217,10 +199,6 @@ impl Hub {
         let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
         let is_initial = is_first_list && self.journal.terms(event.record.unit).is_none_or(|terms| !terms.late);
         Arc::new(Entry::new(event, is_initial))
-    }
-
-    pub(super) fn is_ending(&self) -> bool {
-        *self.phase.borrow() == Phase::Ending
     }
 }
 

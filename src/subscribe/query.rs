@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{cursor::Since, filter::SubscriberFilter};
 use crate::{
-    journal::ChangeKind,
+    journal::{ChangeKind, Sequence},
     lister::{LabelSelector, selector::beginning},
     rules::{RuleLimits, Rules, RulesOptions},
 };
@@ -44,7 +44,10 @@ impl SubscriberQuery {
             match &*name {
                 "resource" => filter.resources.extend(listed(&value)),
                 "namespace" => filter.namespaces.extend(listed(&value)),
-                "labelSelector" => filter.labels = labels(&value)?,
+                "labelSelector" => {
+                    let labels = LabelSelector::parse(&value);
+                    filter.labels = labels.map_err(|error| invalid("labelSelector", &value, error))?;
+                }
                 "type" => {
                     for word in listed(&value) {
                         filter.kinds.push(kind_or_error(&word)?);
@@ -66,20 +69,12 @@ impl SubscriberQuery {
     }
 }
 
-fn listed(value: &str) -> impl Iterator<Item = String> + use<> {
-    let words: Vec<_> = value.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
-    words.into_iter()
+fn listed(value: &str) -> impl Iterator<Item = String> {
+    value.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned)
 }
 
 fn invalid(parameter: &str, found: &str, expected: impl Display) -> QueryError {
     QueryError(format!("{parameter}: Invalid value: {:?}: {expected}", beginning(found)))
-}
-
-fn labels(value: &str) -> Result<Option<LabelSelector>, QueryError> {
-    if value.trim().is_empty() {
-        return Ok(None);
-    }
-    LabelSelector::parse(value).map(Some).map_err(|error| invalid("labelSelector", value, error))
 }
 
 /// Compiles the expression of a client; `cluster` is the value of its variable `cluster`.
@@ -115,34 +110,32 @@ fn truth(value: &str) -> Result<bool, QueryError> {
 fn since(parameter: &str, value: &str, now: Timestamp) -> Result<Since, QueryError> {
     let value = value.trim();
     let text = value.to_owned();
-    let place = |journal: Option<&str>, sequence: &str| {
-        let is_number = !sequence.is_empty() && sequence.bytes().all(|byte| byte.is_ascii_digit());
-        let sequence = sequence.parse().ok().filter(|_| is_number).map(crate::journal::Sequence)?;
-        Some(Since::Place { journal: journal.map(str::to_owned), sequence, text: text.clone() })
+    let (journal, digits) = match value.split_once('.') {
+        Some((journal, digits)) if !journal.is_empty() && journal.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            (Some(journal.to_owned()), digits)
+        }
+        _ => (None, value),
     };
-    let of_journal = || {
-        let (journal, sequence) = value.split_once('.')?;
-        let is_id = !journal.is_empty() && journal.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        is_id.then(|| place(Some(journal), sequence))?
-    };
+    if digits.bytes().all(|byte| byte.is_ascii_digit())
+        && let Ok(sequence) = digits.parse()
+    {
+        return Ok(Since::Place { journal, sequence: Sequence(sequence), text });
+    }
     let ago = || {
-        let duration: SignedDuration =
-            value.parse().ok().filter(|duration: &SignedDuration| !duration.is_negative())?;
-        now.checked_sub(duration).ok()
+        let duration: SignedDuration = value.parse().ok()?;
+        if duration.is_negative() { None } else { now.checked_sub(duration).ok() }
     };
-    let at = || value.parse::<Timestamp>().ok().or_else(ago).map(Timestamp::as_microsecond);
-    let time = || at().map(|micros| Since::Time { micros, text: text.clone() });
-    place(None, value).or_else(of_journal).or_else(time).ok_or_else(|| {
+    let time = value.parse::<Timestamp>().ok().or_else(ago).ok_or_else(|| {
         let expected = "expected JOURNAL.SEQUENCE as `id:` has it, a sequence, a duration such as 5m, or a time such as \
                         2026-11-21T06:40:03Z";
         invalid(parameter, value, expected)
-    })
+    })?;
+    Ok(Since::Time { micros: time.as_microsecond(), text })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::Sequence;
 
     fn now() -> Timestamp {
         "2026-11-21T06:40:00Z".parse().unwrap()
@@ -165,7 +158,9 @@ mod tests {
         assert_eq!(query.filter.kinds, [ChangeKind::Added, ChangeKind::Deleted]);
         assert!(!query.filter.initial && query.since == Since::Now);
         assert!(parse("initial=true").unwrap().filter.initial);
-        assert!(parse("labelSelector=app%3Dweb").unwrap().filter.labels.is_some());
+        let labels = |query: &str| parse(query).unwrap().filter.labels;
+        assert_eq!(labels("labelSelector=app%3Dweb"), LabelSelector::parse("app=web").unwrap());
+        assert_eq!(labels("labelSelector=%20"), LabelSelector::default());
         let when = "type == 'added' && cluster == 'prod'";
         let query = parse("when=type%20%3D%3D%20'added'%20%26%26%20cluster%20%3D%3D%20'prod'").unwrap();
         assert_eq!(query.when.as_deref(), Some(when));

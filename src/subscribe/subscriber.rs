@@ -15,7 +15,7 @@ use super::{
     filter::SubscriberFilter,
     frame::{Frame, StreamFormat},
     gap::StreamGap,
-    hub::{Hub, News, Seat, SubscribeError},
+    hub::{Hub, Seat, SubscribeError},
     judge::{self, Candidate, Judge, Judged},
     query::{self, SubscriberQuery},
     replay::{Replay, Shown},
@@ -42,7 +42,7 @@ pub struct Subscriber {
     filter: SubscriberFilter,
     format: StreamFormat,
     cursor: SubscriberCursor,
-    news: watch::Receiver<News>,
+    news: watch::Receiver<bool>,
     replay: Option<Replay>,
     due: VecDeque<Bytes>,
     judging: Option<Judging>,
@@ -109,7 +109,7 @@ impl Subscriber {
                 self.go_on().await;
                 continue;
             }
-            let News { is_over, .. } = *self.news.borrow_and_update();
+            let is_over = *self.news.borrow_and_update();
             let hub = &self.seat.0;
             let has_store = hub.journal.is_stored();
             match hub.with_ring(|ring| self.cursor.step(ring, has_store))? {
@@ -241,20 +241,18 @@ impl Subscriber {
             Err(_) => return tokio::time::sleep(AFTER_FAILURE).await, // it panicked; already logged
         };
         let kept_behind = Sequence(first.0.saturating_sub(1));
-        let mut missing = missing;
-        if kept_behind <= after {
-            let wanted = records.len() as u64;
-            let events = self.seat.0.router.table().events(records);
-            missing += wanted - events.len() as u64;
-            let entries: Vec<_> = events.into_iter().map(|event| self.seat.0.entry(event)).collect();
-            if let Some(gap) = self.cursor.read(to, missing, None) {
-                // The gap's position is after the events of this page, but the gap is sent before them.
-                self.tell(&gap, false);
-            }
-            self.show(&entries);
-        } else {
-            self.cursor.read(to, missing, Some(kept_behind));
+        if kept_behind > after {
+            return self.cursor.expired(kept_behind);
         }
+        let wanted = records.len();
+        let events = self.seat.0.router.table().events(records);
+        let missing = missing + (wanted - events.len()) as u64;
+        let entries: Vec<_> = events.into_iter().map(|event| self.seat.0.entry(event)).collect();
+        if let Some(gap) = self.cursor.read(to, missing) {
+            // The gap's position is after the events of this page, but the gap is sent before them.
+            self.tell(&gap, false);
+        }
+        self.show(&entries);
     }
 }
 

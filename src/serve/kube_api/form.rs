@@ -1,6 +1,7 @@
 //! Form that `Accept` requests: whole objects, their metadata, or a table.
 
 use axum::http::HeaderMap;
+use strum::EnumString;
 
 use super::super::{accept::negotiate, api_error::ApiError};
 
@@ -22,26 +23,12 @@ pub(super) const V1: MetaVersion = "meta.k8s.io/v1";
 pub(super) const V1_BETA1: MetaVersion = "meta.k8s.io/v1beta1";
 
 /// Part of the object that a table row contains: `includeObject`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString)]
 pub(super) enum Include {
     None,
+    #[strum(serialize = "", serialize = "Metadata")]
     Metadata,
     Object,
-}
-
-impl Include {
-    /// Parses `includeObject`; returns 400 for an invalid value.
-    fn parse(text: &str) -> Result<Self, ApiError> {
-        match text {
-            "" | "Metadata" => Ok(Self::Metadata),
-            "None" => Ok(Self::None),
-            "Object" => Ok(Self::Object),
-            other => Err(ApiError::bad_request(format!(
-                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
-                 'Object', 'None', or empty"
-            ))),
-        }
-    }
 }
 
 impl Form {
@@ -52,9 +39,15 @@ impl Form {
     pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, ApiError> {
         let asked = negotiate(headers, ("", V1), of_range);
         let (name, version) = asked.ok_or_else(|| ApiError::not_acceptable("application/json"))?;
+        let invalid = |_| {
+            ApiError::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {include_object:?}: must be \
+                 'Metadata', 'Object', 'None', or empty"
+            ))
+        };
         match name {
             "" => Ok(Self::Whole),
-            "Table" => Ok(Self::Table(version, Include::parse(include_object)?)),
+            "Table" => Ok(Self::Table(version, include_object.parse().map_err(invalid)?)),
             "PartialObjectMetadata" if is_list => Err(ApiError::unsuitable(name, "a list")),
             "PartialObjectMetadataList" if !is_list => Err(ApiError::unsuitable(name, "not a list")),
             _ => Ok(Self::Metadata(version)),

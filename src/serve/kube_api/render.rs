@@ -1,7 +1,5 @@
 //! Bodies of objects and lists. A list is rendered piece by piece while it is sent; it is never in memory as a whole.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -21,14 +19,14 @@ const PIECE_BYTES: usize = 64 << 10;
 const METADATA_BYTES: u64 = 1 << 10;
 
 /// Format of the objects of one type.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Style {
     /// Whole objects, with their apiVersion and kind.
     Whole(String, String),
     /// `PartialObjectMetadata`.
     Metadata(MetaVersion),
     /// Rows, with ages relative to a time.
-    Table(Arc<Table>, MetaVersion, Include, Timestamp),
+    Table(Table, MetaVersion, Include, Timestamp),
 }
 
 impl Style {
@@ -37,7 +35,7 @@ impl Style {
         match form {
             Form::Whole => Self::Whole(api_version.to_owned(), kind.to_owned()),
             Form::Metadata(version) => Self::Metadata(version),
-            Form::Table(version, include) => Self::Table(Arc::new(table()), version, include, Timestamp::now()),
+            Form::Table(version, include) => Self::Table(table(), version, include, Timestamp::now()),
         }
     }
 
@@ -100,31 +98,28 @@ pub(super) fn object(object: &Object, style: &Style) -> Vec<u8> {
 
 /// Renders a page piece by piece.
 pub(super) fn list(page: Page, style: Style) -> impl Iterator<Item = Bytes> + use<> {
-    let mut metadata = json!({"resourceVersion": page.resource_version});
-    if let Some(token) = &page.next {
+    let Page { snapshot, range, next } = page;
+    let mut metadata = json!({"resourceVersion": snapshot.resource_version});
+    if let Some(token) = next {
         metadata["continue"] = token.to_string().into();
-    }
-    if let Some(remaining) = page.remaining {
-        metadata["remainingItemCount"] = remaining.into();
+        if snapshot.tells_remaining {
+            metadata["remainingItemCount"] = (snapshot.items.len() - range.end).into();
+        }
     }
     let mut piece = style.head(&metadata).into_bytes();
-    let (first, mut at) = (page.range.start, page.range.start);
-    let mut ended = false;
+    let (first, mut rest) = (range.start, Some(range));
     std::iter::from_fn(move || {
-        if ended {
-            return None;
-        }
+        let items = rest.as_mut()?;
         while piece.len() < PIECE_BYTES {
-            if at == page.range.end {
+            let Some(at) = items.next() else {
                 piece.extend_from_slice(b"]}");
-                ended = true;
+                rest = None;
                 break;
-            }
+            };
             if at > first {
                 piece.push(b',');
             }
-            style.push(&mut piece, &page.items[at]);
-            at += 1;
+            style.push(&mut piece, &snapshot.items[at]);
         }
         Some(Bytes::from(std::mem::take(&mut piece)))
     })

@@ -61,7 +61,7 @@ impl Table {
             }
             Self::Custom(columns) => {
                 let name = definition("Name", "string", "name", "", 0);
-                std::iter::once(name).chain(columns.iter().map(CustomColumn::definition)).collect()
+                std::iter::once(name).chain(columns.iter().map(|column| column.definition.clone())).collect()
             }
         }
     }
@@ -73,7 +73,7 @@ impl Table {
         let row = Row { object: &value, now };
         match self {
             Self::BuiltIn(kind) => {
-                let conditions = if kind.plural == "pods" { pod::conditions(&row) } else { None };
+                let conditions = if kind.name == "pods" { pod::conditions(&row) } else { None };
                 ((kind.cells)(&row).into(), conditions)
             }
             Self::Custom(columns) => {

@@ -119,9 +119,9 @@ fn events_older_than_ring_come_from_store() {
         panic!("the position is older than the ring")
     };
     assert_eq!((after, until), (Sequence(4), Sequence(10)));
-    cursor.read(Sequence(7), 0, None);
+    cursor.read(Sequence(7), 0);
     assert!(matches!(cursor.step(&ring, true), CursorStep::Read { after: Sequence(7), .. }));
-    let gap = cursor.read(Sequence(10), 2, None).unwrap();
+    let gap = cursor.read(Sequence(10), 2).unwrap();
     assert_eq!((gap.from, gap.to, gap.events), (Some(Sequence(7)), Sequence(10), Some(2)));
     assert!(matches!(cursor.step(&ring, true), CursorStep::Events(_)));
 }
@@ -130,7 +130,7 @@ fn events_older_than_ring_come_from_store() {
 fn position_older_than_store_is_gap() {
     let ring = ring(10, 9);
     let mut plain = cursor(&place(Some(JOURNAL), 2), false, &ring);
-    plain.read(Sequence(2), 0, Some(Sequence(6)));
+    plain.expired(Sequence(6));
     let CursorStep::Gap(gap) = plain.step(&ring, true) else { panic!("the events are not kept") };
     assert_eq!((gap.reason, gap.from, gap.to), (GapReason::Expired, Some(Sequence(2)), Sequence(6)));
     assert!(
@@ -138,7 +138,7 @@ fn position_older_than_store_is_gap() {
         "the kept events are shown"
     );
     let mut with_state = cursor(&place(Some(JOURNAL), 2), true, &ring);
-    with_state.read(Sequence(2), 0, Some(Sequence(6)));
+    with_state.expired(Sequence(6));
     assert!(matches!(with_state.step(&ring, true), CursorStep::Gap(_)));
     assert!(matches!(with_state.step(&ring, true), CursorStep::State), "the existing objects are sent instead");
 }

@@ -11,11 +11,9 @@ use super::{
 /// Column of a custom resource.
 #[derive(Debug)]
 pub(in crate::serve::kube_api) struct CustomColumn {
-    name: String,
+    /// Its entry in `columnDefinitions`.
+    pub(super) definition: Value,
     kind: String,
-    format: String,
-    description: String,
-    priority: i64,
     path: JsonPath,
 }
 
@@ -34,29 +32,20 @@ fn is_bounded(path: &str) -> bool {
 }
 
 /// Returns the columns of one version of a definition, without those whose path is not supported.
-pub(super) fn columns(definition: &Value, version: &str) -> Vec<CustomColumn> {
-    let mut versions = items(&definition["spec"]["versions"]).iter();
+pub(super) fn columns(resource_definition: &Value, version: &str) -> Vec<CustomColumn> {
+    let mut versions = items(&resource_definition["spec"]["versions"]).iter();
     let Some(version) = versions.find(|served| served["name"] == version) else { return Vec::new() };
     let column = |column: &Value| {
-        let field = |name: &str| text(&column[name]).to_owned();
+        let field = |name: &str| text(&column[name]);
         let path = Some(field("jsonPath")).filter(|path| is_bounded(path))?;
-        Some(CustomColumn {
-            name: field("name"),
-            kind: field("type"),
-            format: field("format"),
-            description: field("description"),
-            priority: column["priority"].as_i64().unwrap_or_default(),
-            path: JsonPath::parse(&path).ok()?,
-        })
+        let (kind, priority) = (field("type"), column["priority"].as_i64().unwrap_or_default());
+        let definition = definition(field("name"), kind, field("format"), field("description"), priority);
+        Some(CustomColumn { definition, kind: kind.to_owned(), path: JsonPath::parse(path).ok()? })
     };
     items(&version["additionalPrinterColumns"]).iter().filter_map(column).collect()
 }
 
 impl CustomColumn {
-    pub(super) fn definition(&self) -> Value {
-        definition(&self.name, &self.kind, &self.format, &self.description, self.priority)
-    }
-
     pub(super) fn cell(&self, row: &Row<'_>) -> Value {
         let Some(value) = self.path.find(row.object).first().copied() else { return Value::Null };
         match &*self.kind {

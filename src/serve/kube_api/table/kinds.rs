@@ -13,8 +13,8 @@ use crate::object::ResourceType;
 /// Conversion of the objects of one kind to rows.
 #[derive(Debug)]
 pub(in crate::serve::kube_api) struct Kind {
-    group: &'static str,
-    pub(super) plural: &'static str,
+    /// Name of the type, as kubectl qualifies it.
+    pub(super) name: &'static str,
     /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. Types other than
     /// these and text follow the name, after a colon.
     columns: &'static str,
@@ -23,12 +23,12 @@ pub(in crate::serve::kube_api) struct Kind {
 }
 
 /// Columns that every object has.
-pub(super) static NAME_AND_AGE: Kind = kind("", "", "Name, Age", |row| vec![name(row), row.age()]);
+pub(super) static NAME_AND_AGE: Kind = kind("", "Name, Age", |row| vec![name(row), row.age()]);
 
 /// Returns the kind of a type, or name and age if it is unknown.
 pub(super) fn of(resource: &ResourceType) -> &'static Kind {
-    let is_it = |kind: &&Kind| kind.group == resource.group && kind.plural == resource.plural;
-    KINDS.iter().find(is_it).unwrap_or(&NAME_AND_AGE)
+    let name = resource.qualified_name();
+    KINDS.iter().find(|kind| kind.name == name).unwrap_or(&NAME_AND_AGE)
 }
 
 impl Kind {
@@ -45,56 +45,42 @@ impl Kind {
     }
 }
 
-const fn kind(
-    group: &'static str,
-    plural: &'static str,
-    columns: &'static str,
-    cells: fn(&Row<'_>) -> Vec<Value>,
-) -> Kind {
-    Kind { group, plural, columns, cells }
+const fn kind(name: &'static str, columns: &'static str, cells: fn(&Row<'_>) -> Vec<Value>) -> Kind {
+    Kind { name, columns, cells }
 }
 
 static KINDS: [Kind; 15] = [
-    kind("", "pods", "Name, Ready, Status, Restarts, Age, +IP, +Node, +Nominated Node, +Readiness Gates", pod::cells),
+    kind("pods", "Name, Ready, Status, Restarts, Age, +IP, +Node, +Nominated Node, +Readiness Gates", pod::cells),
     kind(
-        "",
         "nodes",
         "Name, Status, Roles, Age, Version, +Internal-IP, +External-IP, +OS-Image, +Kernel-Version, +Container-Runtime",
         node,
     ),
-    kind("", "services", "Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector", service),
-    kind("", "namespaces", "Name, Status, Age", |row| vec![name(row), row.text("/status/phase").into(), row.age()]),
-    kind("", "configmaps", "Name, Data, Age", config_map),
+    kind("services", "Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector", service),
+    kind("namespaces", "Name, Status, Age", |row| vec![name(row), row.text("/status/phase").into(), row.age()]),
+    kind("configmaps", "Name, Data, Age", config_map),
+    kind("events", "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name", event),
     kind(
-        "",
-        "events",
-        "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name",
-        event,
-    ),
-    kind(
-        "",
         "persistentvolumeclaims",
         "Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age, +VolumeMode",
         volume_claim,
     ),
-    kind("apps", "deployments", "Name, Ready, Up-to-date, Available, Age, +Containers, +Images, +Selector", deployment),
-    kind("apps", "replicasets", "Name, #Desired, #Current, #Ready, Age, +Containers, +Images, +Selector", replica_set),
-    kind("apps", "statefulsets", "Name, Ready, Age, +Containers, +Images", stateful_set),
+    kind("deployments.apps", "Name, Ready, Up-to-date, Available, Age, +Containers, +Images, +Selector", deployment),
+    kind("replicasets.apps", "Name, #Desired, #Current, #Ready, Age, +Containers, +Images, +Selector", replica_set),
+    kind("statefulsets.apps", "Name, Ready, Age, +Containers, +Images", stateful_set),
     kind(
-        "apps",
-        "daemonsets",
+        "daemonsets.apps",
         "Name, #Desired, #Current, #Ready, #Up-to-date, #Available, Node Selector, Age, +Containers, +Images, +Selector",
         daemon_set,
     ),
-    kind("batch", "jobs", "Name, Status, Completions, Duration, Age, +Containers, +Images, +Selector", job),
+    kind("jobs.batch", "Name, Status, Completions, Duration, Age, +Containers, +Images, +Selector", job),
     kind(
-        "batch",
-        "cronjobs",
+        "cronjobs.batch",
         "Name, Schedule, Timezone, Suspend:boolean, #Active, Last Schedule, Age, +Containers, +Images, +Selector",
         cron_job,
     ),
-    kind("networking.k8s.io", "ingresses", "Name, Class, Hosts, Address, Ports, Age", ingress),
-    kind("apiextensions.k8s.io", "customresourcedefinitions", "Name, Created At:date", |row| {
+    kind("ingresses.networking.k8s.io", "Name, Class, Hosts, Address, Ports, Age", ingress),
+    kind("customresourcedefinitions.apiextensions.k8s.io", "Name, Created At:date", |row| {
         vec![name(row), row.text("/metadata/creationTimestamp").into()]
     }),
 ];
