@@ -4,11 +4,11 @@ use std::{fmt, time::Duration};
 
 use educe::Educe;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::{
     Compression, QueueOrder, Recreated,
-    text::{self, Format, Text},
+    text::{Format, Text},
 };
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
@@ -34,7 +34,7 @@ pub struct ResourceConfig {
     /// Namespaces whose objects are included: names, and globs of whole names. `!` before a name or glob excludes, with
     /// precedence. For instance `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those
     /// namespaces. Cluster-scoped types are always included. Default: all.
-    #[serde(default, with = "text::namespaces")]
+    #[serde(default)]
     #[schemars(with = "Vec<String>", length(min = 1), transform = Format::Namespace)]
     pub namespaces: Namespaces,
     /// Label selector on Namespace objects, for instance "team=payments". Only matching namespaces of `namespaces` are
@@ -170,7 +170,8 @@ pub enum OnRemoved {
 /// all types of a group, `*.GROUP`; or all types, `*`.
 ///
 /// Only discovery can decide which parts of `deployments.v1.apps` are version and group, as with kubectl.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct TypePattern {
     text: String,
     pattern: Pattern,
@@ -199,9 +200,17 @@ impl TypePattern {
     }
 }
 
-impl Serialize for TypePattern {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.text.serialize(serializer)
+impl TryFrom<String> for TypePattern {
+    type Error = PatternError;
+
+    fn try_from(text: String) -> Result<Self, PatternError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<TypePattern> for String {
+    fn from(pattern: TypePattern) -> Self {
+        pattern.text
     }
 }
 

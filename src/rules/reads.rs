@@ -84,7 +84,7 @@ impl Reads {
 const VARIABLES: [&str; 2] = ["object", "old"];
 
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+pub(super) enum Step<'a> {
     /// A member with this name.
     Member(&'a str),
     /// Any of the elements.
@@ -96,7 +96,7 @@ type Place<'a> = Vec<Step<'a>>;
 
 /// Follows values from the variables to their uses. A value whose use is not understood is read as a whole.
 #[derive(Default)]
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     /// Reads of all variables: each is a member.
     variables: Part,
     /// Names bound by enclosing macros, and their locations; `None` for a value that was already recorded when it was
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the location of an expression's value; `None` if it is not a part of a variable.
-    fn place(&self, expression: &'a IdedExpr) -> Option<Place<'a>> {
+    pub(super) fn place(&self, expression: &'a IdedExpr) -> Option<Place<'a>> {
         let (operand, step) = match &expression.expr {
             Expr::Ident(name) => return self.named(name),
             Expr::Select(select) if !select.test => (&*select.operand, Step::Member(&select.field)),
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Returns the text of a string literal.
-pub(super) fn text(expression: &IdedExpr) -> Option<&str> {
+fn text(expression: &IdedExpr) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,

@@ -276,7 +276,7 @@ fn probe(loaded: &Loaded, errors: &mut Vec<Finding>) -> u16 {
 
 /// Returns the maximum number of bytes on the volume.
 fn written_bytes(config: &Config) -> u64 {
-    let state = config.state.dir.as_ref().map_or(0, |_| config.state.max_bytes);
+    let state = config.state.dir.as_ref().map_or(0, |_| config.state.journal.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
         SinkConfig::File(file) => match &file.rotate {
             Some(rotate) if rotate.keep > 0 => rotate.max_bytes.saturating_mul(u64::from(rotate.keep) + 1),
