@@ -210,7 +210,14 @@ impl Config {
 
     /// Returns the types that each entry of `[resources]` wants from the server.
     pub fn wanted(&self) -> Vec<WantedEntry> {
-        self.resources.iter().map(|(name, resource)| resource.wanted(name)).collect()
+        let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
+        let wanted = |(name, resource): (&String, &ResourceConfig)| WantedEntry {
+            entry: name.clone(),
+            patterns: patterns(&resource.patterns),
+            exclude: patterns(&resource.exclude),
+            namespaces: resource.namespaces.clone(),
+        };
+        self.resources.iter().map(wanted).collect()
     }
 
     /// Returns the configuration as TOML; [`Config::from_toml_str`] turns it into an equal configuration.

@@ -35,8 +35,8 @@ mod when;
 #[path = "rules/none.rs"]
 mod when;
 
-pub(crate) use self::limits::cpu_time;
 pub use self::limits::RuleLimits;
+pub(crate) use self::limits::cpu_time;
 use self::{
     subject::{Before, Subject},
     when::When,
@@ -53,12 +53,6 @@ const CONDITION_VARIABLES: [&str; 2] = ["object", "cluster"];
 /// CEL function that is replaced by our own.
 #[cfg(feature = "rules")]
 const MATCHES: &str = "matches";
-/// Maximum number of literal patterns in an expression with limited patterns.
-#[cfg(feature = "rules")]
-const PATTERNS_MAX: usize = 8;
-/// Maximum size of a compiled pattern in bytes, if it is limited, or comes from an object in every evaluation.
-#[cfg(feature = "rules")]
-const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of differing paths that an explanation names.
 const EXPLAINED_MAX: usize = 6;
 

@@ -133,7 +133,10 @@ pub(crate) struct Optional;
 
 impl Optional {
     #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(crate) fn serialize<T: AsRef<Path>, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<T: AsRef<Path>, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         value.as_ref().map(|value| value.as_ref().to_string_lossy()).unwrap_or_default().serialize(serializer)
     }
 

@@ -65,12 +65,7 @@ impl KafkaSink {
     ///
     /// # Errors
     /// Fails if a template is invalid.
-    pub(crate) fn options(
-        &self,
-        cluster: &str,
-        timeout: Duration,
-        total_order: bool,
-    ) -> Result<KafkaOptions, String> {
+    pub(crate) fn options(&self, cluster: &str, timeout: Duration, total_order: bool) -> Result<KafkaOptions, String> {
         Ok(KafkaOptions {
             brokers: self.brokers.clone(),
             topic: TopicTemplate::parse(&self.topic)?,

@@ -64,32 +64,18 @@ impl Checker<'_> {
                 ),
             );
         }
-        let (kube, supervision, second) = (&config.kube, &config.supervision, Duration::from_secs(1));
-        for (keys, is_wrong, message) in [
-            (
-                ["subscribe", "heartbeat"],
-                config.subscribe.heartbeat < second,
-                "expected at least \"1s\": heartbeats would flood every stream",
-            ),
-            (
-                ["kube", "watch_timeout"],
-                kube.watch_timeout < second,
-                "expected at least \"1s\": the API counts in whole seconds",
-            ),
-            (
-                ["kube", "stall_after"],
-                kube.stall_after.is_zero(),
-                "expected more than \"0s\": every watch would be stalled at once",
-            ),
-            (
-                ["supervision", "hung_after"],
-                supervision.hung_after.is_zero(),
-                "expected more than \"0s\": every actor would be hung at once",
-            ),
-        ] {
-            if is_wrong {
-                root.error(&keys, message);
-            }
+        let (kube, supervision) = (&config.kube, &config.supervision);
+        if config.subscribe.heartbeat < Duration::from_secs(1) {
+            root.error(&["subscribe", "heartbeat"], "expected at least \"1s\": heartbeats would flood every stream");
+        }
+        if kube.watch_timeout < Duration::from_secs(1) {
+            root.error(&["kube", "watch_timeout"], "expected at least \"1s\": the API counts in whole seconds");
+        }
+        if kube.stall_after.is_zero() {
+            root.error(&["kube", "stall_after"], "expected more than \"0s\": every watch would be stalled at once");
+        }
+        if supervision.hung_after.is_zero() {
+            root.error(&["supervision", "hung_after"], "expected more than \"0s\": every actor would be hung at once");
         }
         growing_delay(&mut root.below(&["kube", "backoff"]), kube.backoff.initial, kube.backoff.max);
         let backoff = &supervision.backoff;

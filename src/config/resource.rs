@@ -11,7 +11,7 @@ use super::{
     text::{Format, Text},
 };
 use crate::{
-    discovery::{Pattern, PatternError, WantedEntry},
+    discovery::{Pattern, PatternError},
     scope::Namespaces,
 };
 
@@ -102,19 +102,6 @@ pub struct ResourceDefaults {
     /// Treatment of the objects of a type whose CRD is deleted: `drain` (each of them is `deleted`), or `keep` them
     /// unchanged.
     pub on_removed: OnRemoved,
-}
-
-impl ResourceConfig {
-    /// Returns the input of discovery for the entry with this name.
-    pub fn wanted(&self, name: &str) -> WantedEntry {
-        let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
-        WantedEntry {
-            entry: name.to_owned(),
-            patterns: patterns(&self.patterns),
-            exclude: patterns(&self.exclude),
-            namespaces: self.namespaces.clone(),
-        }
-    }
 }
 
 /// Extent of an object that is fetched.

@@ -11,10 +11,7 @@ use rustls::pki_types::ServerName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    report::Section,
-    text::Optional,
-};
+use super::{report::Section, text::Optional};
 use crate::{
     cloud_event::ContentMode,
     handler::webhook::{Auth as WebhookAuth, TlsOptions as WebhookTls, WebhookOptions, read_header, read_url},

@@ -9,12 +9,16 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    MATCHES, PATTERN_BYTES_MAX, PATTERNS_MAX, RuleError,
+    MATCHES, RuleError,
     limits::RuleLimits,
     reads::{Reader, Step, children},
     when::ENV,
 };
 
+/// Maximum number of literal patterns in an expression with limited patterns.
+const PATTERNS_MAX: usize = 8;
+/// Maximum size of a compiled pattern in bytes, if it is limited, or may come from an object in every evaluation.
+pub(super) const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
 /// CEL functions whose result can be large, even for short arguments.

@@ -26,13 +26,8 @@ impl RuleLimits {
     pub const CONFIGURATION: Self = Self { steps: 1_000_000, cpu: None, nested: 2, chained: 3, limits_patterns: false };
 
     /// Limits of a client's expression.
-    pub const CLIENT: Self = Self {
-        steps: 100_000,
-        cpu: Some(Duration::from_millis(50)),
-        nested: 1,
-        chained: 2,
-        limits_patterns: true,
-    };
+    pub const CLIENT: Self =
+        Self { steps: 100_000, cpu: Some(Duration::from_millis(50)), nested: 1, chained: 2, limits_patterns: true };
 }
 
 impl Default for RuleLimits {

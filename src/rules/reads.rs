@@ -217,22 +217,21 @@ fn text(expression: &IdedExpr) -> Option<&str> {
 /// Returns the direct subexpressions of an expression.
 pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
-        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+        // A struct is refused when it is checked, with everything in it.
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => Vec::new(),
         Expr::Call(call) => call.target.iter().map(|target| &**target).chain(&call.args).collect(),
         Expr::Comprehension(all) => {
             vec![&all.iter_range, &all.accu_init, &all.loop_cond, &all.loop_step, &all.result]
         }
         Expr::List(list) => list.elements.iter().collect(),
         Expr::Select(select) => vec![&*select.operand],
-        Expr::Map(map) => map.entries.iter().flat_map(|entry| parts(&entry.expr)).collect(),
-        Expr::Struct(made) => made.entries.iter().flat_map(|entry| parts(&entry.expr)).collect(),
-    }
-}
-
-fn parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
-    match entry {
-        EntryExpr::StructField(field) => vec![&field.value],
-        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        Expr::Map(map) => {
+            let entries = map.entries.iter().filter_map(|entry| match &entry.expr {
+                EntryExpr::MapEntry(entry) => Some([&entry.key, &entry.value]),
+                EntryExpr::StructField(_) => None,
+            });
+            entries.flatten().collect()
+        }
     }
 }
 

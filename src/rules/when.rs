@@ -23,8 +23,8 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    MATCHES, PATTERN_BYTES_MAX, RuleError, RuleVerdict,
-    check::check,
+    MATCHES, RuleError, RuleVerdict,
+    check::{PATTERN_BYTES_MAX, check},
     limits::RuleLimits,
     meter::{Meter, STEP, Weight, instrument},
     reads::{Part, Reads, children},
