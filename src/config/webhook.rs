@@ -6,7 +6,7 @@ use std::{
 };
 
 use educe::Educe;
-use http::{HeaderName, StatusCode, Uri, header};
+use http::{HeaderName, StatusCode, header};
 use rustls::pki_types::ServerName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
