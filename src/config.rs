@@ -16,13 +16,13 @@ mod external;
 mod format;
 mod handler;
 mod http;
-pub(crate) mod kafka;
+mod kafka;
 mod key_path;
 mod layers;
 mod meaning;
-pub(crate) mod nats;
-mod oddities;
+mod nats;
 mod redact;
+mod report;
 mod resource;
 pub(crate) mod secret;
 pub mod schema;
@@ -84,6 +84,8 @@ pub use crate::{
     subscribe::SubscribeOptions as Subscribe,
     supervisor::Supervision,
 };
+use key_path::KeyPath;
+use report::Report;
 use text::Text;
 
 /// Version of the file format that this program reads.
@@ -152,7 +154,7 @@ pub struct Loaded {
 impl Loaded {
     /// Creates a finding about a value, with its origin. Keys are a path: `["resources", "pods", "match", "[0]"]`.
     pub fn finding(&self, keys: &[&str], message: impl Into<String>) -> Finding {
-        self.positions.finding(keys, message.into())
+        self.positions.finding(&KeyPath::new(keys), message.into())
     }
 }
 
@@ -209,7 +211,14 @@ impl Config {
 
     /// Returns the types that each entry of `[resources]` wants from the server.
     pub fn wanted(&self) -> Vec<WantedEntry> {
-        self.resources.iter().map(|(name, resource)| resource.wanted(name)).collect()
+        let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
+        let wanted = |(name, resource): (&String, &ResourceConfig)| WantedEntry {
+            entry: name.clone(),
+            patterns: patterns(&resource.patterns),
+            exclude: patterns(&resource.exclude),
+            namespaces: resource.namespaces.clone(),
+        };
+        self.resources.iter().map(wanted).collect()
     }
 
     /// Returns the configuration as TOML; [`Config::from_toml_str`] turns it into an equal configuration.
@@ -266,24 +275,22 @@ pub(crate) enum ConfigPlace {
 }
 
 fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigErrors> {
-    let (mut tree, mut positions) = layers.merged().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
-    let names = meaning::Names::of(&tree);
-    let structure::StructureReport { mut errors, meant, shortened } =
-        structure::check(schema::schema().as_value(), &mut tree, &positions);
-    positions.set_shortened(shortened);
+    let (mut tree, positions) = layers.merged().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
+    let mut report = Report::new(positions);
+    structure::check(schema::schema().as_value(), &mut tree, &mut report);
     inherit(&mut tree);
-    let (config, mut warnings) = match serde_json::from_value::<Config>(Value::Object(tree)) {
+    let config = match serde_json::from_value::<Config>(Value::Object(tree)) {
         Ok(config) => {
-            let (more, warnings) = meaning::check(&config, place, &names, &meant, &positions);
-            errors.extend(more);
-            (config, warnings)
+            meaning::check(&config, place, &mut report);
+            config
         }
         // An error that the schema did not find is reported all the same, with a less helpful message.
         Err(error) => {
-            errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
-            (Config::default(), Vec::new())
+            report.errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
+            Config::default()
         }
     };
+    let Report { positions, errors, mut warnings, .. } = report;
     // An inherited mistake is reported once, even if several entries inherit it.
     warnings.sort();
     warnings.dedup();

@@ -22,8 +22,9 @@ use serde_json::Value;
 use sha2::Sha256;
 
 use crate::{
+    journal::ChangeKind,
     object::{FieldPath, Object, PathStep, ResourceType},
-    rules::{Condition, RuleError},
+    rules::{RuleError, RuleVerdict, Rules},
 };
 
 /// Prefix of a digest, so that readers recognize it.
@@ -166,7 +167,7 @@ impl RedactError {
 #[derive(Clone, Debug)]
 pub struct Redactor {
     key: Key,
-    rules: Arc<[(Rule, Option<Condition>)]>,
+    rules: Arc<[(Rule, Option<Rules>)]>,
     /// Set if the objects are already redacted. Existing digests then remain, and conditions are ignored.
     is_for_redacted: bool,
 }
@@ -178,7 +179,7 @@ impl Redactor {
     /// Fails if a condition is invalid.
     pub fn new(key: Key, rules: &[Rule]) -> Result<Self, RuleError> {
         let ready = |rule: &Rule| {
-            let condition = rule.only.as_ref().map(|only| Condition::compile(&only.expression, &only.cluster));
+            let condition = rule.only.as_ref().map(|only| Rules::condition(&only.expression, &only.cluster));
             Ok((rule.clone(), condition.transpose()?))
         };
         let rules = rules.iter().map(ready).collect::<Result<_, RuleError>>()?;
@@ -199,17 +200,19 @@ impl Redactor {
     /// Fails if the object is not valid JSON; it must then not be shown. The error has a position, but no content.
     pub fn apply(&self, object: &Object, mut doubt: impl FnMut(&Rule)) -> Result<Option<Object>, RedactError> {
         // All conditions are evaluated before the first change.
-        let holds = |(rule, condition): &(Rule, Option<Condition>)| {
+        let holds = |(rule, condition): &&(Rule, Option<Rules>)| {
             let Some(condition) = condition.as_ref().filter(|_| !self.is_for_redacted) else { return true };
-            // The error may contain values, so it is not reported.
-            condition.is_true(object).unwrap_or_else(|_| {
-                doubt(rule);
-                true
-            })
+            match condition.judge(ChangeKind::Added, None, object) {
+                RuleVerdict::Match => true,
+                RuleVerdict::NotTrue | RuleVerdict::NotChanged => false,
+                // The error may contain values, so it is not reported.
+                RuleVerdict::Error(_) | RuleVerdict::Exceeded(_) => {
+                    doubt(rule);
+                    true
+                }
+            }
         };
-        let held: Vec<_> = self.rules.iter().map(holds).collect();
-        let rules: Vec<_> =
-            self.rules.iter().zip(held).filter(|(_, holds)| *holds).map(|((rule, _), _)| rule).collect();
+        let rules: Vec<_> = self.rules.iter().filter(holds).map(|(rule, _)| rule).collect();
         if rules.is_empty() {
             return Ok(None);
         }

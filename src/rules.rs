@@ -21,7 +21,6 @@
 mod changed;
 #[cfg(feature = "rules")]
 mod check;
-mod condition;
 mod limits;
 #[cfg(feature = "rules")]
 mod meter;
@@ -36,19 +35,21 @@ mod when;
 #[path = "rules/none.rs"]
 mod when;
 
+pub use self::limits::RuleLimits;
 pub(crate) use self::limits::cpu_time;
-pub use self::{
-    condition::Condition,
-    limits::{PatternLimits, RuleLimits},
+use self::{
+    subject::{Before, Subject},
+    when::When,
 };
-use self::{subject::Subject, when::When};
 use crate::{
     journal::{ChangeKind, ReaderFilter, Record},
-    object::{FieldPath, Object, difference::paths_between},
+    object::{FieldPath, Object, difference::paths_between, scan::ScanError},
 };
 
 /// Variables of a handler's rule.
 const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
+/// Variables of a condition.
+const CONDITION_VARIABLES: [&str; 2] = ["object", "cluster"];
 /// CEL function that is replaced by our own.
 #[cfg(feature = "rules")]
 const MATCHES: &str = "matches";
@@ -95,46 +96,25 @@ pub enum RuleVerdict {
     Exceeded(String),
 }
 
-/// Failure of an evaluation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(not(feature = "rules"), expect(dead_code, reason = "no expression is evaluated"))]
-enum Failure {
-    /// A limit was exceeded.
-    #[error("{0}")]
-    Exceeded(String),
-    #[error("{0}")]
-    Other(String),
-}
-
 /// The compiled rules of one handler.
 #[derive(Debug)]
 pub struct Rules {
-    options: RulesOptions,
+    changed: Vec<FieldPath>,
     when: Option<When>,
-}
-
-/// Previous object of a change.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Before<'a> {
-    /// No previous object exists.
-    Nothing,
-    /// The previous object is unknown.
-    Unknown,
-    /// The previous object equals the object.
-    Same,
-    /// The previous object.
-    State(&'a Object),
 }
 
 impl Rules {
     /// Compiles rules.
     pub fn compile(options: RulesOptions) -> Result<Self, RuleError> {
-        let when = options
-            .when
-            .as_deref()
-            .map(|text| When::compile(text, &options.cluster, &VARIABLES, options.limits))
-            .transpose()?;
-        Ok(Self { options, when })
+        let RulesOptions { changed, when, cluster, limits } = options;
+        let when = when.map(|text| When::compile(&text, &cluster, &VARIABLES, limits)).transpose()?;
+        Ok(Self { changed, when })
+    }
+
+    /// Compiles a condition on objects instead of changes: a CEL expression over `object` and `cluster`.
+    pub fn condition(text: &str, cluster: &str) -> Result<Self, RuleError> {
+        let when = When::compile(text, cluster, &CONDITION_VARIABLES, RuleLimits::CONFIGURATION)?;
+        Ok(Self { changed: Vec::new(), when: Some(when) })
     }
 
     /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of
@@ -145,41 +125,29 @@ impl Rules {
 
     /// Returns true if there are no rules, so that every change matches.
     pub fn is_empty(&self) -> bool {
-        self.options.changed.is_empty() && self.when.is_none()
+        self.changed.is_empty() && self.when.is_none()
     }
 
     /// Judges a change of `object`. `old` is the previous object of an update, if it is known; it is ignored for other
     /// kinds. [`ChangeKind::Synced`] has no object, and matches.
     pub fn judge(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> RuleVerdict {
-        let before = match (kind, old) {
-            (ChangeKind::Synced, _) => return RuleVerdict::Match,
-            (ChangeKind::Unchanged, _) => Before::Same,
-            (ChangeKind::Updated, None) => Before::Unknown,
-            (ChangeKind::Updated, Some(old)) => Before::State(old),
-            _ => Before::Nothing,
-        };
-        let (subject, old) = (Subject::new(object), Subject::before(before, object));
-        match self.has_changed(before, &subject, &old) {
-            Ok(true) => {}
-            Ok(false) => return RuleVerdict::NotChanged,
-            Err(error) => return RuleVerdict::Error(format!("`changed`: {error}")),
+        if kind == ChangeKind::Synced {
+            return RuleVerdict::Match;
         }
-        match self.when.as_ref().map(|when| when.is_true(kind, before, &subject, &old)) {
-            None | Some(Ok(true)) => RuleVerdict::Match,
-            Some(Ok(false)) => RuleVerdict::NotTrue,
-            Some(Err(Failure::Exceeded(limit))) => RuleVerdict::Exceeded(format!("`when`: {limit}")),
-            Some(Err(Failure::Other(error))) => RuleVerdict::Error(format!("`when`: {error}")),
+        let subject = Subject::new(kind, old, object);
+        match self.has_changed(&subject) {
+            Ok(true) => self.when.as_ref().map_or(RuleVerdict::Match, |when| when.judge(&subject)),
+            Ok(false) => RuleVerdict::NotChanged,
+            Err(error) => RuleVerdict::Error(format!("`changed`: {error}")),
         }
     }
 
-    fn has_changed(&self, before: Before<'_>, object: &Subject<'_>, old: &Subject<'_>) -> Result<bool, String> {
-        match before {
-            _ if self.options.changed.is_empty() => Ok(true),
+    fn has_changed(&self, subject: &Subject<'_>) -> Result<bool, ScanError> {
+        match &subject.before {
+            _ if self.changed.is_empty() => Ok(true),
             Before::Nothing | Before::Unknown => Ok(true),
             Before::Same => Ok(false),
-            Before::State(_) => {
-                changed::differs(&self.options.changed, old.json(), object.json()).map_err(|error| error.to_string())
-            }
+            Before::Different(old) => changed::differs(&self.changed, old.json(), subject.object.json()),
         }
     }
 
@@ -190,7 +158,7 @@ impl Rules {
             RuleVerdict::Match => None,
             RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Some(error),
             RuleVerdict::NotTrue => {
-                let when = self.options.when.as_deref().unwrap_or_default();
+                let when = self.when.as_ref().map(When::source).unwrap_or_default();
                 let lines: Vec<_> = when.trim().lines().map(str::trim).collect();
                 Some(format!("`when` is false: {}", lines.join(" ")))
             }

@@ -3,7 +3,7 @@
 //! Each has a *format*, which is named in the JSON Schema and describes the expected text. [`Text`] and [`Optional`]
 //! are for `#[serde(with = …)]`.
 
-use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::Path, time::Duration};
 
 use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
 use schemars::{JsonSchema, Schema, SchemaGenerator, transform::Transform};
@@ -116,21 +116,35 @@ impl Textual for u64 {
     }
 }
 
-/// `#[serde(with)]` for an optional value; `""` means none. In the schema it is any string.
+impl Textual for Option<SocketAddr> {
+    const FORMAT: Format = Format::Address;
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+    }
+
+    fn print(&self) -> String {
+        self.map(|address| address.to_string()).unwrap_or_default()
+    }
+}
+
+/// `#[serde(with)]` for an optional text or path; `""` means none. In the schema it is any string.
 pub(crate) struct Optional;
 
 impl Optional {
     #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(crate) fn serialize<T: Printed, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        value.as_ref().map(Printed::print).unwrap_or_default().serialize(serializer)
+    pub(crate) fn serialize<T: AsRef<Path>, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(|value| value.as_ref().to_string_lossy()).unwrap_or_default().serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, T: Printed, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        <T as FromStr>::Err: std::fmt::Display,
-    {
+    pub(crate) fn deserialize<'de, T: From<String>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(D::Error::custom) }
+        Ok(if text.is_empty() { None } else { Some(text.into()) })
     }
 }
 
@@ -145,29 +159,6 @@ impl JsonSchema for Optional {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         String::json_schema(generator)
-    }
-}
-
-/// A value that [`Optional`] can format.
-pub(crate) trait Printed: FromStr {
-    fn print(&self) -> String;
-}
-
-impl Printed for String {
-    fn print(&self) -> String {
-        self.clone()
-    }
-}
-
-impl Printed for PathBuf {
-    fn print(&self) -> String {
-        self.to_string_lossy().into_owned()
-    }
-}
-
-impl Printed for SocketAddr {
-    fn print(&self) -> String {
-        self.to_string()
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::handler::client_tls::ClientTls;
-
 /// Place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
@@ -68,19 +66,6 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
-}
-
-/// Error or warning of one section: the keys below the section, and a sentence.
-pub(crate) type Problem = (Vec<String>, String);
-
-pub(crate) fn problem(keys: &[&str], message: impl Into<String>) -> Problem {
-    (keys.iter().map(|key| (*key).to_owned()).collect(), message.into())
-}
-
-/// Returns a problem if a client has a certificate without a key, or a key without a certificate.
-pub(crate) fn half_a_client(tls: &ClientTls) -> Option<Problem> {
-    (tls.cert_file.is_some() != tls.key_file.is_some())
-        .then(|| problem(&["tls"], "expected both of cert_file and key_file, or none"))
 }
 
 /// Maximum number of errors of a configuration that are listed; further ones are only counted.

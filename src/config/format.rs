@@ -5,6 +5,7 @@ use serde::de::IgnoredAny;
 use super::{
     EventType, FormatSettings, HandlerConfig, SinkConfig,
     error::{quoted, suggestion},
+    report::Section,
 };
 use crate::{
     cloud_event::{
@@ -16,31 +17,27 @@ use crate::{
 
 impl HandlerConfig {
     /// Checks `format` and `template`. Renders a template for each kind of event that the handler gets, with sample
-    /// objects that contain every field it reads. An error in this test would occur for all objects. Returns errors and
-    /// warnings about `template`.
-    pub(crate) fn check_format(&self) -> (Vec<String>, Vec<String>) {
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    /// objects that contain every field it reads. An error in this test would occur for all objects.
+    pub(super) fn check_format(&self, at: &mut Section<'_>) {
         match (&self.template, self.options.format == FormatSettings::Template) {
             (None, true) if self.sink != SinkConfig::Blackhole => {
-                errors.push("missing `template`: expected a Jinja template of the text to send".to_owned());
+                at.error(&["template"], "missing `template`: expected a Jinja template of the text to send");
             }
-            (Some(_), false) => warnings.push("has no effect without format = \"template\"".to_owned()),
+            (Some(_), false) => at.warn(&["template"], "has no effect without format = \"template\""),
             _ => {}
         }
-        match self.template.as_deref().map(Template::compile) {
-            Some(Ok(template)) => self.try_out(&template, &mut errors, &mut warnings),
-            Some(Err(error)) => errors.push(error.to_string()),
-            None => {}
+        let Some(template) = &self.template else { return };
+        let Some(template) = at.valid(&["template"], Template::compile(template)) else { return };
+        let mut unknown = template.unknown_names().peekable();
+        if unknown.peek().is_none() {
+            self.try_out(&template, at);
         }
-        (errors, warnings)
+        for name in unknown {
+            at.error(&["template"], format!("unknown name `{name}`; {}", suggestion(name, VARIABLES)));
+        }
     }
 
-    fn try_out(&self, template: &Template, errors: &mut Vec<String>, warnings: &mut Vec<String>) {
-        let unknown = template.unknown_names();
-        errors.extend(unknown.map(|name| format!("unknown name `{name}`; {}", suggestion(name, VARIABLES))));
-        if !errors.is_empty() {
-            return;
-        }
+    fn try_out(&self, template: &Template, at: &mut Section<'_>) {
         let (mut wrong, mut no_json) = (Vec::new(), false);
         let mut undefined: Vec<(TemplateError, Vec<&str>)> = Vec::new();
         for event in self.options.on.iter().map(|event| event.kind()) {
@@ -56,14 +53,17 @@ impl HandlerConfig {
                 }
             }
         }
-        errors.extend(wrong.iter().map(ToString::to_string));
+        for error in wrong {
+            at.error(&["template"], error.to_string());
+        }
         for (error, events) in undefined {
-            warnings.push(format!("the handler will give up some or all {} events: {error}", quoted(events)));
+            let message = format!("the handler will give up some or all {} events: {error}", quoted(events));
+            at.warn(&["template"], message);
         }
         if no_json && matches!(self.sink, SinkConfig::Webhook(_)) && self.batch().max_events > 1 {
             let message =
                 "may produce invalid JSON, and a batch is a JSON array of such texts: expected JSON, or no `batch`";
-            warnings.push(message.to_owned());
+            at.warn(&["template"], message);
         }
     }
 }

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::{
-    DeliveryOrder, ExecSink, FileSink, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
+    DeliveryOrder, ExecSink, FileSink, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull,
+    report::{Section, recheck},
+    schema,
     text::{Format, Optional, Text, means_entry},
 };
 use crate::delivery::{attempts::RetryPolicy as Retry, pace::Rate};
@@ -32,8 +34,7 @@ pub struct HandlerConfig {
     #[serde(default, with = "Optional")]
     pub dead_letter: Option<String>,
     /// Maximum number of deliveries per second, minute or hour. Default "": no limit.
-    #[serde(default, with = "Optional")]
-    #[schemars(transform = Format::Rate)]
+    #[serde(default, with = "Text::<Option<Rate>>")]
     pub rate_limit: Option<Rate>,
     /// Size of one delivery, and time that an event waits for others. Default: `webhook` gets single events; all others get
     /// the waiting events, up to 1000 events and 8MiB.
@@ -94,6 +95,25 @@ impl HandlerConfig {
             _ => false,
         };
         sends && self.sink != SinkConfig::Blackhole || mentions(&self.options.when)
+    }
+
+    /// Checks the options of the handler's type. Reads no files and no secrets.
+    pub(super) fn check_sink(&self, at: &mut Section<'_>) {
+        match &self.sink {
+            SinkConfig::Webhook(webhook) => webhook.check(self.batch().max_events > 1, at),
+            SinkConfig::Kafka(kafka) => kafka.check(at),
+            SinkConfig::Nats(nats) => nats.check(at),
+            SinkConfig::Exec(exec) => exec.check(at),
+            SinkConfig::Stdout | SinkConfig::File(_) | SinkConfig::Blackhole => {}
+        }
+    }
+
+    /// Checks the options of the handler's type again, because a program may have changed them after loading.
+    ///
+    /// # Errors
+    /// Returns all errors.
+    pub(crate) fn recheck_sink(&self) -> Result<(), String> {
+        recheck(|at| self.check_sink(at))
     }
 
     /// Returns true if this handler gets the changes of the `[resources.*]` entry with this name.

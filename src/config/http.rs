@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    error::{Problem, problem},
-    text::{Format, Optional, Text, print_duration},
+    report::{Section, recheck},
+    text::{Optional, Text, print_duration},
 };
 use crate::secret::{ExposeSecret as _, SecretRef};
 
@@ -32,14 +32,12 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 #[serde(default)]
 pub struct Http {
     /// Address of the HTTP server; "" = off. An address that other machines can reach needs `auth = "token"` and `tls`.
-    #[serde(with = "Optional")]
-    #[schemars(transform = Format::Address)]
+    #[serde(with = "Text::<Option<SocketAddr>>")]
     #[educe(Default = Some(LISTEN))]
     pub listen: Option<SocketAddr>,
     /// Address that serves only `/livez`, `/readyz`, `/healthz` and `/metrics`, without authentication and TLS, for instance
     /// "0.0.0.0:8081". Default "": off.
-    #[serde(with = "Optional")]
-    #[schemars(transform = Format::Address)]
+    #[serde(with = "Text::<Option<SocketAddr>>")]
     pub probe_listen: Option<SocketAddr>,
     /// Authentication at `listen`: `none` admits every client, `token` only clients with a token.
     pub auth: HttpAuth,
@@ -136,12 +134,10 @@ impl HttpTls {
 }
 
 impl Http {
-    /// Returns contradictions: the key, and a sentence.
-    pub(crate) fn mistakes(&self) -> Vec<Problem> {
-        let mut mistakes = Vec::new();
-        let mut wrong = |keys: &[&str], message: &str| mistakes.push(problem(keys, message));
+    /// Reports contradictions.
+    pub(super) fn check(&self, at: &mut Section<'_>) {
         match self.auth {
-            HttpAuth::Token if self.token.is_none() && self.tokens.is_empty() => wrong(
+            HttpAuth::Token if self.token.is_none() && self.tokens.is_empty() => at.error(
                 &["auth"],
                 "no client could authenticate: expected `token` too, such as { file = \
                  \"/run/secrets/deltabus/token\" }",
@@ -149,7 +145,7 @@ impl Http {
             HttpAuth::None => {
                 for (key, is_set) in [("token", self.token.is_some()), ("tokens", !self.tokens.is_empty())] {
                     if is_set {
-                        wrong(&[key], "has no effect: expected auth = \"token\" too, or no token");
+                        at.error(&[key], "has no effect: expected auth = \"token\" too, or no token");
                     }
                 }
             }
@@ -159,12 +155,12 @@ impl Http {
         for HttpToken { name, .. } in &self.tokens {
             if name.is_empty() || !names.insert(name) {
                 let rule = "is empty or used twice: expected a different name for each token";
-                wrong(&["tokens"], &format!("the name {name:?} {rule}"));
+                at.error(&["tokens"], format!("the name {name:?} {rule}"));
             }
         }
         for host in self.allowed_hosts.iter().filter(|host| !is_host(host)) {
             let message = format!("expected a host name or an address without scheme and port, found {host:?}");
-            wrong(&["allowed_hosts"], &message);
+            at.error(&["allowed_hosts"], message);
         }
         for (key, timeout) in [
             ("header_timeout", self.header_timeout),
@@ -172,23 +168,20 @@ impl Http {
             ("write_timeout", self.write_timeout),
         ] {
             if timeout < TIMEOUT_MIN {
-                wrong(&[key], &format!("expected at least \"1s\", found {:?}", print_duration(timeout)));
+                at.error(&[key], format!("expected at least \"1s\", found {:?}", print_duration(timeout)));
             }
         }
         match (&self.tls.cert_file, &self.tls.key_file) {
-            (Some(_), None) => wrong(&["tls", "cert_file"], "expected `key_file` too"),
-            (None, Some(_)) => wrong(&["tls", "key_file"], "expected `cert_file` too"),
+            (Some(_), None) => at.error(&["tls", "cert_file"], "expected `key_file` too"),
+            (None, Some(_)) => at.error(&["tls", "key_file"], "expected `cert_file` too"),
             _ => {}
         }
-        if let (Some(all), Some(probes)) = (self.listen, self.probe_listen)
-            && all == probes
-            && all.port() != 0
-        {
-            wrong(&["probe_listen"], "is also the address of `listen`: expected another address, or \"\"");
+        if self.listen.is_some_and(|listen| listen.port() != 0) && self.listen == self.probe_listen {
+            at.error(&["probe_listen"], "is also the address of `listen`: expected another address, or \"\"");
         }
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
             let missing = match (self.auth, self.tls.cert_file.is_some() || self.tls.key_file.is_some()) {
-                (HttpAuth::Token, true) => return mistakes,
+                (HttpAuth::Token, true) => return,
                 (HttpAuth::Token, false) => "the token would be sent without encryption: expected `tls`",
                 (HttpAuth::None, true) => "any client could read everything: expected auth = \"token\"",
                 (HttpAuth::None, false) => "any client could read everything: expected auth = \"token\" and `tls`",
@@ -199,9 +192,8 @@ impl Http {
                 "{address} can be reached from other machines, and {missing}, or a loopback address such as \
                  \"{loopback}:{port}\""
             );
-            wrong(&["listen"], &message);
+            at.error(&["listen"], message);
         }
-        mistakes
     }
 
     /// Checks that the section can be used, because a program may change it after loading. Reads files: blocks.
@@ -210,9 +202,7 @@ impl Http {
     /// Fails on contradictions, such as an address that other machines can reach without a token; or if a token cannot be
     /// read or is too short.
     pub fn ready(&self) -> Result<(), String> {
-        if let Some((keys, message)) = self.mistakes().into_iter().next() {
-            return Err(format!("[http] {}: {message}", keys.join(".")));
-        }
+        recheck(|at| self.check(at)).map_err(|error| format!("[http] {error}"))?;
         for (name, secret, _) in self.tokens() {
             // No other token has that name.
             let key = if name == DEFAULT_TOKEN_NAME { name.to_owned() } else { format!("tokens, {name:?}") };

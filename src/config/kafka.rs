@@ -6,10 +6,7 @@ use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    error::{Problem, half_a_client, problem},
-    schema,
-};
+use super::{report::Section, schema};
 use crate::{
     build_info,
     cloud_event::ContentMode,
@@ -67,80 +64,69 @@ impl KafkaSink {
     /// contacts no broker.
     ///
     /// # Errors
-    /// Returns all problems: the keys below the handler, each with a sentence.
-    pub(crate) fn options(
-        &self,
-        cluster: &str,
-        timeout: Duration,
-        total_order: bool,
-    ) -> Result<KafkaOptions, Vec<Problem>> {
-        let mut problems = Vec::new();
+    /// Fails if a template is invalid.
+    pub(crate) fn options(&self, cluster: &str, timeout: Duration, total_order: bool) -> Result<KafkaOptions, String> {
+        Ok(KafkaOptions {
+            brokers: self.brokers.clone(),
+            topic: TopicTemplate::parse(&self.topic)?,
+            key: KeyTemplate::parse(&self.key)?,
+            cluster: cluster.to_owned(),
+            mode: self.mode,
+            compression: self.compression,
+            acks: self.acks,
+            idempotent: self.idempotent,
+            sasl: self.sasl.clone(),
+            tls: self.tls.clone(),
+            timeout,
+            total_order,
+        })
+    }
+
+    /// Checks the options. Reads no file and no secret, and contacts no broker.
+    pub(super) fn check(&self, at: &mut Section<'_>) {
         for broker in &self.brokers {
             if let Some(expected) = unfit_address(broker) {
-                problems.push(problem(&["brokers"], format!("{broker:?}: {expected}")));
+                at.error(&["brokers"], format!("{broker:?}: {expected}"));
             }
         }
-        let topic = TopicTemplate::parse(&self.topic).map_err(|error| problems.push(problem(&["topic"], error)));
-        let key = KeyTemplate::parse(&self.key).map_err(|error| problems.push(problem(&["key"], error)));
-        if self.idempotent && self.acks != Acks::All {
-            let expected = "expected \"all\", or idempotent = false: otherwise brokers cannot detect repetitions";
-            problems.push(problem(&["acks"], expected));
-        }
-        if self.sasl.as_ref().is_some_and(|sasl| sasl.username.is_empty()) {
-            problems.push(problem(&["sasl", "username"], "expected the name of a user"));
-        }
-        problems.extend(self.tls.as_ref().and_then(half_a_client));
-        match (topic, key) {
-            (Ok(topic), Ok(key)) if problems.is_empty() => Ok(KafkaOptions {
-                brokers: self.brokers.clone(),
-                topic,
-                key,
-                cluster: cluster.to_owned(),
-                mode: self.mode,
-                compression: self.compression,
-                acks: self.acks,
-                idempotent: self.idempotent,
-                sasl: self.sasl.clone(),
-                tls: self.tls.clone(),
-                timeout,
-                total_order,
-            }),
-            _ => Err(problems),
-        }
-    }
-
-    /// Returns obstacles to the use of the handler: missing files and secrets, and a program without Kafka. Reads files:
-    /// blocks.
-    pub(crate) fn unready(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if cfg!(not(feature = "kafka")) {
-            problems.push(problem(&["type"], build_info::lacking("kafka")));
-        }
-        if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
-            problems.push(problem(&["sasl", "password"], error));
-        }
-        let tls = self.tls.as_ref().and_then(|tls| TlsOptions::from(tls).check().err());
-        problems.extend(tls.map(|(key, error)| problem(&["tls", key], error)));
-        problems
-    }
-
-    /// Returns suspicious settings.
-    pub(crate) fn oddities(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if let (Ok(topic), Ok(key)) = (TopicTemplate::parse(&self.topic), KeyTemplate::parse(&self.key))
+        let topic = at.valid(&["topic"], TopicTemplate::parse(&self.topic));
+        let key = at.valid(&["key"], KeyTemplate::parse(&self.key));
+        if let (Some(topic), Some(key)) = (topic, key)
             && !key.is_per_object(&topic)
         {
             let message = "several objects share a key: the tombstone of one deletes all, and a compacted topic keeps \
                            only one; expected {uid}, or {group} {resource} {namespace} {name}; `topic` may contain \
                            some of them";
-            problems.push(problem(&["key"], message));
+            at.warn(&["key"], message);
         }
-        let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == SaslMechanism::Plain);
-        if sends_password && self.tls.is_none() {
-            let message = "PLAIN sends the password unencrypted if there is no `tls`: expected `tls`, or SCRAM-SHA-512";
-            problems.push(problem(&["sasl", "mechanism"], message));
+        if self.idempotent && self.acks != Acks::All {
+            let expected = "expected \"all\", or idempotent = false: otherwise brokers cannot detect repetitions";
+            at.error(&["acks"], expected);
         }
-        problems
+        if let Some(sasl) = &self.sasl {
+            if sasl.username.is_empty() {
+                at.error(&["sasl", "username"], "expected the name of a user");
+            }
+            if sasl.mechanism == SaslMechanism::Plain && self.tls.is_none() {
+                let message =
+                    "PLAIN sends the password unencrypted if there is no `tls`: expected `tls`, or SCRAM-SHA-512";
+                at.warn(&["sasl", "mechanism"], message);
+            }
+        }
+        at.check_client_tls(self.tls.as_ref());
+    }
+
+    /// Checks that the handler can be used here: its files and secrets, and that the program supports Kafka. Blocks.
+    pub(super) fn check_files(&self, at: &mut Section<'_>) {
+        if cfg!(not(feature = "kafka")) {
+            at.error(&["type"], build_info::lacking("kafka"));
+        }
+        if let Some(sasl) = &self.sasl {
+            at.valid(&["sasl", "password"], sasl.password.read());
+        }
+        if let Some(Err((key, error))) = self.tls.as_ref().map(|tls| TlsOptions::from(tls).check()) {
+            at.error(&["tls", key], error);
+        }
     }
 }
 

@@ -7,12 +7,16 @@ use std::fmt;
 pub(crate) struct KeyPath(pub(super) Vec<String>);
 
 impl KeyPath {
-    pub(crate) fn new<S: AsRef<str>>(keys: &[S]) -> Self {
-        Self(keys.iter().map(|key| key.as_ref().to_owned()).collect())
+    pub(crate) fn new(keys: &[&str]) -> Self {
+        Self::default().join(keys)
+    }
+
+    pub(super) fn join(&self, keys: &[&str]) -> Self {
+        Self(self.0.iter().map(String::as_str).chain(keys.iter().copied()).map(str::to_owned).collect())
     }
 
     pub(crate) fn child(&self, key: &str) -> Self {
-        Self(self.0.iter().map(String::as_str).chain([key]).map(str::to_owned).collect())
+        self.join(&[key])
     }
 
     pub(crate) fn element(&self, index: usize) -> Self {

@@ -3,7 +3,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ffi::{OsStr, OsString},
     fs,
     iter::successors,
@@ -72,14 +72,23 @@ impl Positions {
     }
 
     /// Creates a finding about a value, with its origin.
-    pub(crate) fn finding<S: AsRef<str>>(&self, keys: &[S], message: String) -> Finding {
-        let (key, origin) = self.of_value(&self.as_written(&KeyPath::new(keys)));
+    pub(crate) fn finding(&self, path: &KeyPath, message: String) -> Finding {
+        let (key, origin) = self.of_value(&self.as_written(path));
         Finding::new(origin, key.to_string(), message)
     }
 
-    /// Stores which elements of lists are left, so that [`Positions::finding`] finds their origins.
-    pub(crate) fn set_shortened(&mut self, lists: Vec<(KeyPath, Vec<usize>)>) {
-        self.shortened = lists.into_iter().collect();
+    /// Stores which elements of a list are left, so that [`Positions::finding`] finds their origins.
+    pub(crate) fn shorten(&mut self, list: KeyPath, left: Vec<usize>) {
+        self.shortened.insert(list, left);
+    }
+
+    /// Returns the names of all entries of a section, including entries with errors that prevent further checks.
+    pub(crate) fn names(&self, section: &str) -> BTreeSet<String> {
+        let name = |path: &KeyPath| match &path.0[..] {
+            [first, name] if first == section => Some(name.clone()),
+            _ => None,
+        };
+        self.places.keys().filter_map(name).collect()
     }
 
     fn as_written(&self, path: &KeyPath) -> KeyPath {

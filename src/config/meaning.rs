@@ -6,15 +6,11 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Map, Value};
-
 use super::{
-    CONFIG_VERSION, Cache, Config, ConfigPlace, FormatSettings, HandlerConfig, Mode, ResourceConfig, SecretValues,
-    SinkConfig, TestCase, TypePattern,
-    error::{Finding, LISTED_MAX, Problem, suggestion},
+    CONFIG_VERSION, Cache, Config, ConfigPlace, EventType, FormatSettings, HandlerConfig, Mode, ResourceConfig,
+    SecretValues, SinkConfig, TestCase, TypePattern,
     key_path::KeyPath,
-    layers::Positions,
-    oddities,
+    report::{Report, Section},
     text::print_duration,
 };
 use crate::{build_info, discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
@@ -22,93 +18,44 @@ use crate::{build_info, discovery::Pattern, indexer::index_func::NAMESPACE_INDEX
 /// Minimum size of a state directory: the store's own data may permanently fill a smaller one.
 const STATE_BYTES_MIN: u64 = 256 << 20;
 
-/// Names of all entries, including entries with errors that prevent further checks.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    resources: BTreeSet<String>,
-    handlers: BTreeSet<String>,
-}
-
-impl Names {
-    pub(crate) fn of(tree: &Map<String, Value>) -> Self {
-        let of = |section: &str| {
-            tree.get(section).and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect()
-        };
-        Self { resources: of("resources"), handlers: of("handlers") }
-    }
-}
-
-/// Checks a configuration with a valid structure; returns errors and warnings.
-///
-/// `meant` contains the probable correct paths of misspelt keys.
-pub(crate) fn check(
-    config: &Config,
-    place: ConfigPlace,
-    names: &Names,
-    meant: &HashSet<KeyPath>,
-    positions: &Positions,
-) -> (Vec<Finding>, Vec<Finding>) {
-    let mut checker = Checker { config, place, names, positions, errors: Vec::new(), warnings: Vec::new() };
-    checker.engine();
-    if names.resources.is_empty() && !meant.contains(&KeyPath::new(&["resources"])) {
-        checker.error(
+/// Checks a configuration with a valid structure.
+pub(crate) fn check(config: &Config, place: ConfigPlace, report: &mut Report) {
+    let [resources, handlers] = ["resources", "handlers"].map(|section| report.positions.names(section));
+    let [resources_are_wrong, handlers_are_wrong] =
+        ["resources", "handlers"].map(|section| report.reported.contains(&KeyPath::new(&[section])));
+    let checker = Checker { config, place, resources, handlers };
+    let root = &mut report.root();
+    checker.engine(root);
+    if checker.resources.is_empty() && !resources_are_wrong {
+        root.error(
             &["resources"],
             "nothing to watch: expected at least one entry, such as\n    [resources.pods]\n    match = [\"pods\"]",
         );
     }
-    if !meant.contains(&KeyPath::new(&["handlers"])) {
-        checker.nothing_is_sent();
+    if !handlers_are_wrong {
+        checker.nothing_is_sent(root);
     }
-    checker.resources();
-    checker.handlers();
-    checker.dead_letter_cycles();
-    checker.shared_files();
-    checker.tests();
-    (checker.errors, checker.warnings)
+    checker.resources(root);
+    checker.handlers(root);
+    checker.dead_letter_cycles(root);
+    checker.shared_files(root);
+    checker.tests(root);
 }
 
 struct Checker<'a> {
     config: &'a Config,
     place: ConfigPlace,
-    names: &'a Names,
-    positions: &'a Positions,
-    errors: Vec<Finding>,
-    warnings: Vec<Finding>,
+    /// Names of all entries, including those with errors that prevent further checks.
+    resources: BTreeSet<String>,
+    /// Names of all handlers, in the same way.
+    handlers: BTreeSet<String>,
 }
 
 impl Checker<'_> {
-    fn error(&mut self, keys: &[&str], message: impl Into<String>) {
-        self.errors.push(self.positions.finding(keys, message.into()));
-    }
-
-    fn warn(&mut self, keys: &[&str], message: impl Into<String>) {
-        self.warnings.push(self.positions.finding(keys, message.into()));
-    }
-
-    /// Reports the problems that a section's own check returned.
-    fn report(&mut self, section: &[&str], errors: Vec<Problem>, warnings: Vec<Problem>) {
-        let section: Vec<String> = section.iter().map(|key| (*key).to_owned()).collect();
-        let finding = |(keys, message): Problem| self.positions.finding(&[&*section, &*keys].concat(), message);
-        self.errors.extend(errors.into_iter().map(finding));
-        self.warnings.extend(warnings.into_iter().map(finding));
-    }
-
-    /// Suggests an existing name, if the error can still be among the listed ones. Further errors get a general text,
-    /// because the search for the most similar name is slow.
-    fn suggestion<'b>(&self, name: &str, known: impl Iterator<Item = &'b String> + Clone) -> String {
-        if known.clone().next().is_none() {
-            "there are none".to_owned()
-        } else if self.errors.len() < LISTED_MAX {
-            suggestion(name, known.map(String::as_str))
-        } else {
-            "expected an existing name".to_owned()
-        }
-    }
-
-    fn engine(&mut self) {
+    fn engine(&self, root: &mut Section<'_>) {
         let config = self.config;
         if config.config_version > CONFIG_VERSION {
-            self.error(
+            root.error(
                 &["config_version"],
                 format!(
                     "version {} is newer than this deltabus supports ({CONFIG_VERSION}): use a newer deltabus, or \
@@ -117,97 +64,67 @@ impl Checker<'_> {
                 ),
             );
         }
+        let (kube, supervision) = (&config.kube, &config.supervision);
         if config.subscribe.heartbeat < Duration::from_secs(1) {
-            self.error(&["subscribe", "heartbeat"], "expected at least \"1s\": heartbeats would flood every stream");
+            root.error(&["subscribe", "heartbeat"], "expected at least \"1s\": heartbeats would flood every stream");
         }
-        if config.kube.watch_timeout.as_secs() == 0 {
-            self.error(&["kube", "watch_timeout"], "expected at least \"1s\": the API counts in whole seconds");
+        if kube.watch_timeout < Duration::from_secs(1) {
+            root.error(&["kube", "watch_timeout"], "expected at least \"1s\": the API counts in whole seconds");
         }
-        if config.kube.stall_after.is_zero() {
-            self.error(&["kube", "stall_after"], "expected more than \"0s\": every watch would be stalled at once");
+        if kube.stall_after.is_zero() {
+            root.error(&["kube", "stall_after"], "expected more than \"0s\": every watch would be stalled at once");
         }
-        if config.supervision.hung_after.is_zero() {
-            self.error(&["supervision", "hung_after"], "expected more than \"0s\": every actor would be hung at once");
+        if supervision.hung_after.is_zero() {
+            root.error(&["supervision", "hung_after"], "expected more than \"0s\": every actor would be hung at once");
         }
-        let backoff = &config.kube.backoff;
-        self.pause(&["kube", "backoff"], backoff.initial, backoff.max);
-        let backoff = &config.supervision.backoff;
-        self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
+        growing_delay(&mut root.below(&["kube", "backoff"]), kube.backoff.initial, kube.backoff.max);
+        let backoff = &supervision.backoff;
+        growing_delay(&mut root.below(&["supervision", "backoff"]), backoff.initial, backoff.max);
         if config.state.dir.is_some() && self.place == ConfigPlace::Here && cfg!(not(feature = "state")) {
-            self.error(&["state", "dir"], build_info::lacking("state"));
+            root.error(&["state", "dir"], build_info::lacking("state"));
         }
-        if config.state.dir.is_some() && config.state.max_bytes < STATE_BYTES_MIN {
+        if config.state.dir.is_some() && config.state.journal.max_bytes < STATE_BYTES_MIN {
             let message = "the store itself takes about 200 MB: with less than \"256MiB\" the engine may not read the \
                            API server for long; the default is \"4GiB\"";
-            self.warn(&["state", "max_bytes"], message);
+            root.warn(&["state", "max_bytes"], message);
         }
-        self.report(&["http"], config.http.mistakes(), Vec::new());
-        if let Some(mistake) = config.telemetry.mistake(self.place) {
-            self.error(&["telemetry", "otlp_endpoint"], mistake);
+        config.http.check(&mut root.below(&["http"]));
+        config.telemetry.check(self.place, &mut root.below(&["telemetry"]));
+        if config.redact.hmac_key.is_some() && !config.redact.makes_digests() {
+            root.warn(&["redact", "hmac_key"], "has no effect: no values are replaced by digests");
         }
-        self.redact();
-    }
-
-    fn redact(&mut self) {
-        let redact = &self.config.redact;
-        if redact.hmac_key.is_some() && !redact.makes_digests() {
-            self.warn(&["redact", "hmac_key"], "has no effect: no values are replaced by digests");
-        }
-        for (i, wanted) in redact.paths.iter().enumerate() {
-            self.entries(&["redact", "paths", &format!("[{i}]"), "resources"], &wanted.resources);
+        for (i, wanted) in config.redact.paths.iter().enumerate() {
+            self.entries(&mut root.below(&["redact", "paths", &format!("[{i}]")]), &wanted.resources);
         }
     }
 
-    /// Checks a growing delay. If `max` is too small but was not set, the error is reported for `initial`.
-    fn pause(&mut self, keys: &[&str], initial: Duration, max: Duration) {
-        let [initial_key, max_key] = ["initial", "max"].map(|key| [keys, &[key]].concat());
-        if initial.is_zero() {
-            self.error(&initial_key, "expected more than \"0s\"");
-        } else if max < initial {
-            let (initial, max) = (print_duration(initial), print_duration(max));
-            if self.positions.is_set(&KeyPath::new(&max_key)) {
-                self.error(&max_key, format!("expected at least the value of `initial`, {initial}, found {max}"));
-            } else {
-                self.error(&initial_key, format!("expected at most the value of `max`, {max}, found {initial}"));
-            }
-        }
-    }
-
-    fn resources(&mut self) {
+    fn resources(&self, root: &mut Section<'_>) {
         for (name, resource) in &self.config.resources {
-            self.listed_twice(name, "match", &resource.patterns);
-            self.listed_twice(name, "exclude", &resource.exclude);
-            self.exclude(name, resource);
-            self.resource(name, resource);
-        }
-        self.shared_types();
-    }
-
-    fn listed_twice(&mut self, name: &str, key: &str, patterns: &[TypePattern]) {
-        let mut listed = HashSet::new();
-        for (i, pattern) in patterns.iter().enumerate() {
-            if !listed.insert(pattern.pattern()) {
-                let keys = ["resources", name, key, &format!("[{i}]")];
-                self.error(&keys, format!("\"{pattern}\" is listed twice"));
+            let at = &mut root.below(&["resources", name]);
+            listed_twice(at, "match", &resource.patterns);
+            listed_twice(at, "exclude", &resource.exclude);
+            exclude(at, resource);
+            self.secrets(at, resource);
+            let options = &resource.options;
+            lists_without_star(at, "index", &resource.index);
+            lists_without_star(at, "drop", &options.drop);
+            lists_without_star(at, "ignore_changes", &options.ignore_changes);
+            if resource.namespaces.is_nothing() {
+                at.error(&["namespaces"], "excludes every namespace that it names: expected at least one other");
+            }
+            if resource.cache == Cache::None {
+                without_bodies(at, resource);
+            }
+            if resource.mode == Mode::Metadata {
+                empty_indexes(at, resource);
             }
         }
-    }
-
-    fn exclude(&mut self, name: &str, resource: &ResourceConfig) {
-        let wanted: HashSet<_> = resource.patterns.iter().map(TypePattern::pattern).collect();
-        for (i, pattern) in resource.exclude.iter().enumerate() {
-            let keys = ["resources", name, "exclude", &format!("[{i}]")];
-            if *pattern.pattern() == Pattern::All {
-                self.error(&keys, "excludes every type: nothing is left to watch");
-            } else if wanted.contains(pattern.pattern()) {
-                self.error(&keys, format!("\"{pattern}\" is also in `match`: expected it in only one of the two"));
-            }
-        }
+        self.shared_types(root);
     }
 
     /// Reports types of two entries whose namespaces are not disjoint. Wildcards with different exclusions can only be
     /// checked with the types of the server.
-    fn shared_types(&mut self) {
+    fn shared_types(&self, root: &mut Section<'_>) {
         let mut named: HashMap<&Pattern, Vec<(&String, &ResourceConfig)>> = HashMap::new();
         for (name, resource) in &self.config.resources {
             for (i, pattern) in resource.patterns.iter().enumerate() {
@@ -223,217 +140,155 @@ impl Checker<'_> {
                         "\"{pattern}\" is already in [resources.{other}]: a type belongs to one entry, or to several \
                          entries with disjoint `namespaces`"
                     );
-                    self.error(&["resources", name, "match", &format!("[{i}]")], message);
+                    root.error(&["resources", name, "match", &format!("[{i}]")], message);
                 }
                 claims.push((name, resource));
             }
         }
     }
 
-    fn resource(&mut self, name: &str, resource: &ResourceConfig) {
-        self.secrets(name, resource);
-        self.report(&["resources", name], Vec::new(), oddities::of_resource(resource));
-        if resource.namespaces.is_nothing() {
-            let message = "excludes every namespace that it names: expected at least one other";
-            self.error(&["resources", name, "namespaces"], message);
-        }
-        if resource.cache == Cache::None {
-            self.without_bodies(name, resource);
-        }
-        if resource.mode == Mode::Metadata {
-            for (i, index) in resource.index.iter().enumerate() {
-                let in_metadata = FieldPath::parse(index).is_ok_and(|path| path.to_string().starts_with("metadata"));
-                if index != NAMESPACE_INDEX && !in_metadata {
-                    let message = format!("with mode = \"metadata\" no object has `{index}`: this index stays empty");
-                    self.warn(&["resources", name, "index", &format!("[{i}]")], message);
-                }
-            }
-        }
-    }
-
-    fn without_bodies(&mut self, name: &str, resource: &ResourceConfig) {
-        if !resource.index.is_empty() {
-            let message = "with cache = \"none\" no bodies are kept that could be looked up: expected no index, or \
-                           cache = \"full\"";
-            self.error(&["resources", name, "index"], message);
-        }
-        if !resource.options.ignore_changes.is_empty() {
-            let message =
-                "with cache = \"none\" no bodies are kept to compare an update with: every update is an event";
-            self.warn(&["resources", name, "ignore_changes"], message);
-        }
-        if !resource.options.resync.is_zero() {
-            let message = "with cache = \"none\" no bodies are kept: there will be no resync events";
-            self.warn(&["resources", name, "resync"], message);
-        }
-    }
-
     /// Checks `mode` of Secrets if their values are never fetched: an explicit `full` is an error, and an unset mode
     /// becomes `metadata`.
-    fn secrets(&mut self, name: &str, resource: &ResourceConfig) {
-        let mode = ["resources", name, "mode"];
+    fn secrets(&self, at: &mut Section<'_>, resource: &ResourceConfig) {
         if self.config.redact.secrets == SecretValues::Metadata
             && resource.mode == Mode::Full
             && resource.patterns.iter().any(TypePattern::names_secrets)
-            && self.positions.is_set(&KeyPath::new(&mode))
+            && at.is_set("mode")
         {
-            self.error(
-                &mode,
+            at.error(
+                &["mode"],
                 "with [redact] secrets = \"metadata\" Secrets are watched as metadata only: expected \"metadata\", \
                  a separate entry for Secrets, or [redact] secrets = \"hmac\" or \"drop\"",
             );
         }
     }
 
-    fn nothing_is_sent(&mut self) {
-        let some_are_wrong = self.names.handlers.len() > self.config.handlers.len();
-        if some_are_wrong || self.config.handlers.values().any(|handler| handler.enabled) {
+    fn nothing_is_sent(&self, root: &mut Section<'_>) {
+        let handlers = &self.config.handlers;
+        let some_are_wrong = self.handlers.len() > handlers.len();
+        if some_are_wrong || handlers.values().any(|handler| handler.enabled) {
             return;
         }
-        let none = if self.config.handlers.is_empty() { "no handlers" } else { "no handler is enabled" };
-        self.warn(&["handlers"], format!("{none}: nothing will be sent, but the cache can be read over HTTP"));
+        let none = if handlers.is_empty() { "no handlers" } else { "no handler is enabled" };
+        root.warn(&["handlers"], format!("{none}: nothing will be sent, but the cache can be read over HTTP"));
     }
 
-    fn handlers(&mut self) {
-        let dead_letters: HashSet<_> =
-            self.config.handlers.values().filter_map(|handler| handler.dead_letter.as_deref()).collect();
-        for (name, handler) in &self.config.handlers {
-            self.takes(name, handler, &dead_letters);
-            self.dead_letter(name, handler);
-            self.sink(name, handler);
-            self.format(name, handler);
-            self.report(&["handlers", name], Vec::new(), oddities::of_handler(handler, &self.config.resources));
+    fn handlers(&self, root: &mut Section<'_>) {
+        let handlers = &self.config.handlers;
+        let dead_letters: HashSet<_> = handlers.values().filter_map(|handler| handler.dead_letter.as_deref()).collect();
+        for (name, handler) in handlers {
+            let at = &mut root.below(&["handlers", name]);
+            self.entries(at, &handler.resources);
+            if handler.enabled && handler.resources.is_empty() && !dead_letters.contains(&**name) {
+                let message = "gets no events: it selects no resource, and no handler names it as `dead_letter`";
+                at.warn(&["resources"], message);
+            }
+            self.dead_letter(at, name, handler);
+            self.sink(at, handler);
+            handler.check_format(at);
+            self.without_old(at, handler);
+            lists_without_star(at, "changed", &handler.options.changed);
+            self.never_deleted(at, handler);
             let retry = &handler.options.retry;
-            self.pause(&["handlers", name, "retry"], retry.initial, retry.max);
-            self.concurrency(name, handler);
-            let asked = !handler.options.resync.is_zero();
-            let given = |(name, resource): (&String, &ResourceConfig)| {
-                !resource.options.resync.is_zero() && handler.takes(name)
-            };
-            if asked && !self.config.resources.iter().any(given) {
-                let message = "no resource of this handler has `resync`: there will be no resync events";
-                self.warn(&["handlers", name, "resync"], message);
+            growing_delay(&mut at.below(&["retry"]), retry.initial, retry.max);
+            concurrency(at, handler);
+            let given = |resource: &ResourceConfig| !resource.options.resync.is_zero();
+            if !handler.options.resync.is_zero() && self.taken(handler, given).is_none() {
+                at.warn(&["resync"], "no resource of this handler has `resync`: there will be no resync events");
             }
         }
+    }
+
+    /// Returns the name of the first entry that has a property, and whose changes a handler gets.
+    fn taken(&self, handler: &HandlerConfig, has: impl Fn(&ResourceConfig) -> bool) -> Option<&str> {
+        let mut entries = self.config.resources.iter();
+        entries.find(|(name, resource)| has(resource) && handler.takes(name)).map(|(name, _)| &**name)
     }
 
     /// Checks the options of a handler's type. Files and secrets that they name are checked only if the handler is used here.
-    fn sink(&mut self, name: &str, handler: &HandlerConfig) {
+    fn sink(&self, at: &mut Section<'_>, handler: &HandlerConfig) {
         let is_used_here = handler.enabled && self.place == ConfigPlace::Here;
-        let (wrong, unready, odd) = match &handler.sink {
-            SinkConfig::Webhook(webhook) => {
-                let wrong = webhook.options(handler.batch().max_events > 1, Duration::MAX).err();
-                (wrong, is_used_here.then(|| webhook.unready()), webhook.oddities())
+        handler.check_sink(at);
+        match &handler.sink {
+            SinkConfig::Webhook(webhook) if is_used_here => webhook.check_files(at),
+            SinkConfig::Kafka(kafka) if is_used_here => kafka.check_files(at),
+            SinkConfig::Nats(_) if is_used_here && cfg!(not(feature = "nats")) => {
+                at.error(&["type"], build_info::lacking("nats"));
             }
-            SinkConfig::Kafka(kafka) => {
-                let wrong = kafka.options("", Duration::ZERO, false).err();
-                (wrong, is_used_here.then(|| kafka.unready()), kafka.oddities())
-            }
-            SinkConfig::Nats(nats) => (nats.options("").err(), is_used_here.then(|| nats.unready()), nats.oddities()),
-            SinkConfig::Exec(exec) => (exec.check().err(), None, Vec::new()),
-            SinkConfig::Stdout | SinkConfig::File(_) | SinkConfig::Blackhole => return,
-        };
-        let wrong = [wrong, unready].into_iter().flatten().flatten().collect();
-        self.report(&["handlers", name], wrong, odd);
+            _ => {}
+        }
     }
 
-    fn format(&mut self, name: &str, handler: &HandlerConfig) {
-        let (errors, warnings) = handler.check_format();
-        for message in errors {
-            self.error(&["handlers", name, "template"], message);
-        }
-        for message in warnings {
-            self.warn(&["handlers", name, "template"], message);
-        }
+    /// Reports a format that shows the previous object, for entries that do not keep it.
+    fn without_old(&self, at: &mut Section<'_>, handler: &HandlerConfig) {
         let needs_old =
             matches!(handler.options.format, FormatSettings::Patch | FormatSettings::MergePatch | FormatSettings::Diff);
-        let has_no_old = |(entry, resource): &(&String, &ResourceConfig)| {
-            needs_old && resource.cache == Cache::None && handler.takes(entry)
-        };
-        if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
+        if let Some(entry) = self.taken(handler, |resource| needs_old && resource.cache == Cache::None) {
             let message = format!(
                 "[resources.{entry}] has cache = \"none\", so the previous object of an update is unknown: its updates \
                  contain the whole object"
             );
-            self.warn(&["handlers", name, "format"], message);
+            at.warn(&["format"], message);
         }
     }
 
-    /// Reports options without effect if there is only one delivery at a time.
-    fn concurrency(&mut self, name: &str, handler: &HandlerConfig) {
-        if handler.options.timeout.is_zero() {
-            self.error(&["handlers", name, "timeout"], "expected more than \"0s\": every attempt would fail at once");
+    /// Reports a handler that gets `deleted` but not `removed` from an entry with a selector. The server does not
+    /// distinguish deleted objects from objects that no longer match, so both are `removed`.
+    fn never_deleted(&self, at: &mut Section<'_>, handler: &HandlerConfig) {
+        let on = &handler.options.on;
+        if !on.contains(&EventType::Deleted) || on.contains(&EventType::Removed) {
             return;
         }
-        let kind: &str = (&handler.sink).into();
-        let is_concurrent = handler.sink.is_concurrent();
-        let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
-        let has_timeout = is_concurrent || matches!(handler.sink, SinkConfig::Exec(_));
-        let keys: &[&str] = if has_timeout { &["concurrency"] } else { &["concurrency", "timeout"] };
-        for key in keys {
-            let path = ["handlers", name, key];
-            let is_said = self.positions.is_set_itself(&KeyPath::new(&path));
-            let is_idle = !is_concurrent || (handler.concurrency() == 1 && handler.options.concurrency > 1);
-            if is_said && is_idle {
-                self.warn(&path, format!("has no effect with {why}: there is one delivery at a time"));
-            }
+        let has_selector = |entry: &ResourceConfig| !(entry.labels.is_empty() && entry.fields.is_empty());
+        if let Some(entry) = self.taken(handler, has_selector) {
+            let message = format!(
+                "[resources.{entry}] has a selector, so the server does not distinguish deleted objects from objects \
+                 that no longer match: both are `removed`, never `deleted`; add \"removed\" to `on`"
+            );
+            at.warn(&["on"], message);
         }
     }
 
-    /// Checks names of entries, and globs of names.
-    fn entries(&mut self, keys: &[&str], patterns: &[String]) {
+    /// Checks names of entries, and globs of names, in the option `resources`.
+    fn entries(&self, at: &mut Section<'_>, patterns: &[String]) {
         for (i, pattern) in patterns.iter().enumerate() {
             let wanted = pattern.strip_prefix('!').unwrap_or(pattern);
-            let at = format!("[{i}]");
-            let keys = [keys, &[&*at]].concat();
-            let names = self.names;
-            let known = &names.resources;
+            let keys = ["resources", &format!("[{i}]")];
+            let known = &self.resources;
             if wanted.contains(['*', '?', '[', '{']) {
                 let glob = globset::Glob::new(wanted).map(|glob| glob.compile_matcher());
                 let matches = known.iter().any(|known| glob.as_ref().is_ok_and(|glob| glob.is_match(known)));
                 // If there is no entry, the default "*" needs no second message.
                 if !matches && wanted != "*" {
-                    self.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
+                    at.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
                 }
             } else if !known.contains(wanted) {
-                let hint = self.suggestion(wanted, known.iter());
-                self.error(&keys, format!("there is no [resources.{wanted}]; {hint}"));
+                let hint = at.suggestion(wanted, known.iter());
+                at.error(&keys, format!("there is no [resources.{wanted}]; {hint}"));
             }
         }
     }
 
-    fn takes(&mut self, name: &str, handler: &HandlerConfig, dead_letters: &HashSet<&str>) {
-        self.entries(&["handlers", name, "resources"], &handler.resources);
-        if handler.enabled && handler.resources.is_empty() && !dead_letters.contains(name) {
-            self.warn(
-                &["handlers", name, "resources"],
-                "gets no events: it selects no resource, and no handler names it as `dead_letter`",
-            );
-        }
-    }
-
-    fn dead_letter(&mut self, name: &str, handler: &HandlerConfig) {
+    fn dead_letter(&self, at: &mut Section<'_>, name: &str, handler: &HandlerConfig) {
         let Some(target) = &handler.dead_letter else { return };
-        let keys = ["handlers", name, "dead_letter"];
-        if !self.names.handlers.contains(target) {
-            let names = self.names;
-            let others = names.handlers.iter().filter(|other| *other != name);
+        if !self.handlers.contains(target) {
+            let others = self.handlers.iter().filter(|other| *other != name);
             let hint = match others.clone().next() {
-                Some(_) => self.suggestion(target, others),
+                Some(_) => at.suggestion(target, others),
                 None => "there is no other handler".to_owned(),
             };
-            self.error(&keys, format!("there is no [handlers.{target}]; {hint}"));
+            at.error(&["dead_letter"], format!("there is no [handlers.{target}]; {hint}"));
         } else if self.config.handlers.get(target).is_some_and(|target| !target.enabled) && handler.enabled {
-            self.warn(&keys, format!("[handlers.{target}] is not enabled: events that are given up will be dropped"));
+            let message = format!("[handlers.{target}] is not enabled: events that are given up will be dropped");
+            at.warn(&["dead_letter"], message);
         }
     }
 
     /// Reports each cycle once, at its first name.
-    fn dead_letter_cycles(&mut self) {
-        let config = self.config;
-        let next = |name: &str| config.handlers.get(name)?.dead_letter.as_deref();
+    fn dead_letter_cycles(&self, root: &mut Section<'_>) {
+        let next = |name: &str| self.config.handlers.get(name)?.dead_letter.as_deref();
         let mut reached = HashSet::new();
-        for start in config.handlers.keys() {
+        for start in self.config.handlers.keys() {
             let mut way: Vec<&str> =
                 successors(Some(start.as_str()), |name| next(name)).take_while(|name| reached.insert(*name)).collect();
             let back = way.last().and_then(|last| next(last));
@@ -442,43 +297,129 @@ impl Checker<'_> {
             let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
             cycle.rotate_left(first);
             let shown = cycle.iter().chain([&cycle[0]]).copied().collect::<Vec<_>>().join(" → ");
-            self.error(&["handlers", cycle[0], "dead_letter"], format!("dead letters form a cycle: {shown}"));
+            root.error(&["handlers", cycle[0], "dead_letter"], format!("dead letters form a cycle: {shown}"));
         }
     }
 
-    fn tests(&mut self) {
-        let (config, names) = (self.config, self.names);
+    fn tests(&self, root: &mut Section<'_>) {
         let mut titles = HashSet::new();
-        for (i, TestCase { name, old, new, expect }) in config.tests.iter().enumerate() {
-            let at = format!("[{i}]");
+        for (i, TestCase { name, old, new, expect }) in self.config.tests.iter().enumerate() {
+            let at = &mut root.below(&["tests", &format!("[{i}]")]);
             if name.trim().is_empty() {
-                self.error(&["tests", &at, "name"], "expected a short description of the test");
+                at.error(&["name"], "expected a short description of the test");
             } else if !titles.insert(name) {
-                self.error(&["tests", &at, "name"], format!("another test is called {name:?}"));
+                at.error(&["name"], format!("another test is called {name:?}"));
             }
             if old.is_none() && new.is_none() {
-                self.error(&["tests", &at], "nothing changes: expected `old`, `new`, or both");
+                at.error(&[], "nothing changes: expected `old`, `new`, or both");
             }
             if expect.is_empty() {
-                self.error(&["tests", &at, "expect"], "nothing is tested: expected at least one handler");
+                at.error(&["expect"], "nothing is tested: expected at least one handler");
             }
-            for handler in expect.keys().filter(|handler| !names.handlers.contains(*handler)) {
-                let hint = self.suggestion(handler, names.handlers.iter());
-                self.error(&["tests", &at, "expect", handler], format!("there is no [handlers.{handler}]; {hint}"));
+            for handler in expect.keys().filter(|handler| !self.handlers.contains(*handler)) {
+                let hint = at.suggestion(handler, self.handlers.iter());
+                at.error(&["expect", handler], format!("there is no [handlers.{handler}]; {hint}"));
             }
         }
     }
 
-    fn shared_files(&mut self) {
+    fn shared_files(&self, root: &mut Section<'_>) {
         let mut writers: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, handler) in self.config.handlers.iter().filter(|(_, handler)| handler.enabled) {
             let SinkConfig::File(file) = &handler.sink else { continue };
             if let Some(other) = writers.insert(&file.path, name) {
-                self.error(
-                    &["handlers", name, "path"],
-                    format!("[handlers.{other}] also writes to this file: expected another file"),
-                );
+                let message = format!("[handlers.{other}] also writes to this file: expected another file");
+                root.error(&["handlers", name, "path"], message);
             }
+        }
+    }
+}
+
+/// Checks a growing delay. If `max` is too small but was not set, the error is reported for `initial`.
+fn growing_delay(at: &mut Section<'_>, initial: Duration, max: Duration) {
+    if initial.is_zero() {
+        at.error(&["initial"], "expected more than \"0s\"");
+    } else if max < initial {
+        let (initial, max) = (print_duration(initial), print_duration(max));
+        if at.is_set("max") {
+            at.error(&["max"], format!("expected at least the value of `initial`, {initial}, found {max}"));
+        } else {
+            at.error(&["initial"], format!("expected at most the value of `max`, {max}, found {initial}"));
+        }
+    }
+}
+
+fn listed_twice(at: &mut Section<'_>, key: &str, patterns: &[TypePattern]) {
+    let mut listed = HashSet::new();
+    for (i, pattern) in patterns.iter().enumerate() {
+        if !listed.insert(pattern.pattern()) {
+            at.error(&[key, &format!("[{i}]")], format!("\"{pattern}\" is listed twice"));
+        }
+    }
+}
+
+fn exclude(at: &mut Section<'_>, resource: &ResourceConfig) {
+    let wanted: HashSet<_> = resource.patterns.iter().map(TypePattern::pattern).collect();
+    for (i, pattern) in resource.exclude.iter().enumerate() {
+        let keys = ["exclude", &format!("[{i}]")];
+        if *pattern.pattern() == Pattern::All {
+            at.error(&keys, "excludes every type: nothing is left to watch");
+        } else if wanted.contains(pattern.pattern()) {
+            at.error(&keys, format!("\"{pattern}\" is also in `match`: expected it in only one of the two"));
+        }
+    }
+}
+
+/// Reports paths that treat a list as an object: nothing is ever found there, and no error appears at run time.
+fn lists_without_star(at: &mut Section<'_>, key: &str, paths: &[String]) {
+    for (i, path) in paths.iter().enumerate() {
+        if let Some(meant) = FieldPath::parse(path).ok().and_then(|path| path.with_lists()) {
+            let message = format!("goes into a list without `[*]`, so nothing is found; did you mean `{meant}`?");
+            at.warn(&[key, &format!("[{i}]")], message);
+        }
+    }
+}
+
+fn without_bodies(at: &mut Section<'_>, resource: &ResourceConfig) {
+    if !resource.index.is_empty() {
+        let message = "with cache = \"none\" no bodies are kept that could be looked up: expected no index, or \
+                       cache = \"full\"";
+        at.error(&["index"], message);
+    }
+    if !resource.options.ignore_changes.is_empty() {
+        let message = "with cache = \"none\" no bodies are kept to compare an update with: every update is an event";
+        at.warn(&["ignore_changes"], message);
+    }
+    if !resource.options.resync.is_zero() {
+        at.warn(&["resync"], "with cache = \"none\" no bodies are kept: there will be no resync events");
+    }
+}
+
+/// Reports indexes of fields that metadata does not contain.
+fn empty_indexes(at: &mut Section<'_>, resource: &ResourceConfig) {
+    for (i, index) in resource.index.iter().enumerate() {
+        let in_metadata = FieldPath::parse(index).is_ok_and(|path| path.to_string().starts_with("metadata"));
+        if index != NAMESPACE_INDEX && !in_metadata {
+            let message = format!("with mode = \"metadata\" no object has `{index}`: this index stays empty");
+            at.warn(&["index", &format!("[{i}]")], message);
+        }
+    }
+}
+
+/// Reports options without effect if there is only one delivery at a time.
+fn concurrency(at: &mut Section<'_>, handler: &HandlerConfig) {
+    if handler.options.timeout.is_zero() {
+        return at.error(&["timeout"], "expected more than \"0s\": every attempt would fail at once");
+    }
+    let kind: &str = (&handler.sink).into();
+    let is_concurrent = handler.sink.is_concurrent();
+    let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
+    let has_timeout = is_concurrent || matches!(handler.sink, SinkConfig::Exec(_));
+    let keys: &[&str] = if has_timeout { &["concurrency"] } else { &["concurrency", "timeout"] };
+    for key in keys {
+        let is_idle = !is_concurrent || (handler.concurrency() == 1 && handler.options.concurrency > 1);
+        if at.is_set_itself(key) && is_idle {
+            at.warn(&[key], format!("has no effect with {why}: there is one delivery at a time"));
         }
     }
 }

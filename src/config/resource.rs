@@ -4,14 +4,14 @@ use std::{fmt, time::Duration};
 
 use educe::Educe;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::{
     Compression, QueueOrder, Recreated,
-    text::{self, Format, Text},
+    text::{Format, Text},
 };
 use crate::{
-    discovery::{Pattern, PatternError, WantedEntry},
+    discovery::{Pattern, PatternError},
     scope::Namespaces,
 };
 
@@ -34,7 +34,7 @@ pub struct ResourceConfig {
     /// Namespaces whose objects are included: names, and globs of whole names. `!` before a name or glob excludes, with
     /// precedence. For instance `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those
     /// namespaces. Cluster-scoped types are always included. Default: all.
-    #[serde(default, with = "text::namespaces")]
+    #[serde(default)]
     #[schemars(with = "Vec<String>", length(min = 1), transform = Format::Namespace)]
     pub namespaces: Namespaces,
     /// Label selector on Namespace objects, for instance "team=payments". Only matching namespaces of `namespaces` are
@@ -104,19 +104,6 @@ pub struct ResourceDefaults {
     pub on_removed: OnRemoved,
 }
 
-impl ResourceConfig {
-    /// Returns the input of discovery for the entry with this name.
-    pub fn wanted(&self, name: &str) -> WantedEntry {
-        let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
-        WantedEntry {
-            entry: name.to_owned(),
-            patterns: patterns(&self.patterns),
-            exclude: patterns(&self.exclude),
-            namespaces: self.namespaces.clone(),
-        }
-    }
-}
-
 /// Extent of an object that is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -170,7 +157,8 @@ pub enum OnRemoved {
 /// all types of a group, `*.GROUP`; or all types, `*`.
 ///
 /// Only discovery can decide which parts of `deployments.v1.apps` are version and group, as with kubectl.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct TypePattern {
     text: String,
     pattern: Pattern,
@@ -199,9 +187,17 @@ impl TypePattern {
     }
 }
 
-impl Serialize for TypePattern {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.text.serialize(serializer)
+impl TryFrom<String> for TypePattern {
+    type Error = PatternError;
+
+    fn try_from(text: String) -> Result<Self, PatternError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<TypePattern> for String {
+    fn from(pattern: TypePattern) -> Self {
+        pattern.text
     }
 }
 

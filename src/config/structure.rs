@@ -9,64 +9,48 @@ use serde_json::{Map, Value};
 use super::{
     error::{Finding, ValueOrigin, nearest, quoted, suggestion},
     key_path::KeyPath,
-    layers::Positions,
+    report::Report,
     schema::NAME_PATTERN,
     secret::MASK,
     text::{self, Format},
 };
 
-/// Result of [`check`].
-#[derive(Default)]
-pub(crate) struct StructureReport {
-    pub(crate) errors: Vec<Finding>,
-    /// Probable correct paths of misspelt keys. They are not reported as missing.
-    pub(crate) meant: HashSet<KeyPath>,
-    /// Lists from which elements were cut, with the original positions of those that are left.
-    pub(crate) shortened: Vec<(KeyPath, Vec<usize>)>,
-}
-
 /// Checks the tree, and cuts out the wrong parts.
-pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> StructureReport {
-    let (report, wrong, mut sections) = <_>::default();
+pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, report: &mut Report) {
+    let mut sections = HashMap::new();
     collect_sections(schema, schema, "", &mut sections);
-    let mut checker = Checker { root: schema, positions, report, wrong, sections };
-    checker.table(schema, tree, &KeyPath::default());
-    checker.report
+    Checker { root: schema, report, sections }.table(schema, tree, &KeyPath::default());
 }
 
 /// Checker of the tree. Its methods return true if a part of the tree may stay.
 struct Checker<'a> {
     root: &'a Value,
-    positions: &'a Positions,
-    report: StructureReport,
-    /// Keys of the errors.
-    wrong: HashSet<String>,
+    report: &'a mut Report,
     /// Headers of the tables in which each key is known.
     sections: HashMap<&'a str, Vec<String>>,
 }
 
 impl<'a> Checker<'a> {
     fn at_value(&mut self, path: &KeyPath, message: String) -> bool {
-        let place = self.positions.of_value(path);
+        let place = self.report.positions.of_value(path);
         self.error(place, message)
     }
 
     fn at_key(&mut self, path: &KeyPath, message: String) -> bool {
-        let place = self.positions.of_key(path);
+        let place = self.report.positions.of_key(path);
         self.error(place, message)
     }
 
     fn error(&mut self, (key, origin): (KeyPath, ValueOrigin), message: String) -> bool {
-        let key = key.to_string();
-        self.wrong.insert(key.clone());
-        self.report.errors.push(Finding::new(origin, key, message));
+        self.report.errors.push(Finding::new(origin, key.to_string(), message));
+        self.report.reported.insert(key);
         false
     }
 
     fn value(&mut self, schema: &'a Value, value: &mut Value, path: &KeyPath) -> bool {
         let schema = resolve(self.root, schema);
         let wants_text = choices(schema).is_some() || schema["type"] == "string";
-        if !wants_text && self.positions.is_environment(path) {
+        if !wants_text && self.report.positions.is_environment(path) {
             let text = is_plain_or_secret(schema).then(|| value.clone());
             read_environment(value);
             if let Some(text) = text.filter(|_| !value.is_object()) {
@@ -136,7 +120,7 @@ impl<'a> Checker<'a> {
             is_kept
         });
         if left.len() < index {
-            self.report.shortened.push((path.clone(), left));
+            self.report.positions.shorten(path.clone(), left);
         }
         true
     }
@@ -176,12 +160,10 @@ impl<'a> Checker<'a> {
             }
             is_right = false;
             // A key that was cut has been reported already.
-            let path_of_key = path.child(key);
-            if self.report.meant.contains(&path_of_key) || self.wrong.contains(&path_of_key.to_string()) {
-                continue;
+            if !self.report.reported.contains(&path.child(key)) {
+                let wanted = resolve(self.root, &schema["properties"][key]);
+                self.at_key(path, format!("missing `{key}`: expected {}", expected(wanted)));
             }
-            let wanted = resolve(self.root, &schema["properties"][key]);
-            self.at_key(path, format!("missing `{key}`: expected {}", expected(wanted)));
         }
         is_right
     }
@@ -225,7 +207,7 @@ impl<'a> Checker<'a> {
         let path_of_type = path.child("type");
         match table.get("type") {
             Some(value) => self.choice(&names, value, &path_of_type),
-            None if self.report.meant.contains(&path_of_type) => false,
+            None if self.report.reported.contains(&path_of_type) => false,
             None => self.at_key(path, format!("missing `type`: expected one of {}", quoted(names))),
         };
         false
@@ -244,7 +226,7 @@ impl<'a> Checker<'a> {
             let known = known();
             match nearest(key, known.iter().copied()) {
                 Some(near) => {
-                    self.report.meant.insert(path.child(near));
+                    self.report.reported.insert(path.child(near));
                     format!("unknown key; did you mean `{near}`?")
                 }
                 None => match self.sections.get(key) {

@@ -5,7 +5,7 @@ use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ConfigPlace;
+use super::{ConfigPlace, report::Section};
 use crate::build_info;
 
 /// Traces of the engine's own work, for an OpenTelemetry collector.
@@ -28,15 +28,15 @@ impl Telemetry {
         Some(&*self.otlp_endpoint).filter(|endpoint| self.traces && !endpoint.is_empty())
     }
 
-    /// Returns the error in `otlp_endpoint`, if there is one.
-    pub(super) fn mistake(&self, place: ConfigPlace) -> Option<String> {
+    /// Checks `otlp_endpoint`.
+    pub(super) fn check(&self, place: ConfigPlace, at: &mut Section<'_>) {
         let endpoint = &*self.otlp_endpoint;
         if endpoint.is_empty() {
-            return None;
+            return;
         }
         if endpoint.contains('@') {
-            let variable = "OTEL_EXPORTER_OTLP_HEADERS";
-            return Some(format!("contains a user or password: expected credentials in ${variable}"));
+            let message = "contains a user or password: expected credentials in $OTEL_EXPORTER_OTLP_HEADERS";
+            return at.error(&["otlp_endpoint"], message);
         }
         let url = endpoint.parse::<Uri>().ok();
         let is_right = |url: &Uri| {
@@ -51,21 +51,25 @@ impl Telemetry {
             let expected =
                 "expected the URL of a collector that speaks OTLP over gRPC, such as \"http://otel-collector:4317\"";
             let advice = if endpoint.contains("/v1/") { "; OTLP over HTTP, with a path, is not supported" } else { "" };
-            return Some(format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
+            at.error(&["otlp_endpoint"], format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
+        } else if cfg!(not(feature = "otlp")) && place == ConfigPlace::Here {
+            at.error(&["otlp_endpoint"], build_info::lacking("otlp"));
         }
-        if cfg!(not(feature = "otlp")) && place == ConfigPlace::Here {
-            return Some(build_info::lacking("otlp"));
-        }
-        None
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::report::Report, *};
 
     fn telemetry(endpoint: &str) -> Telemetry {
         Telemetry { otlp_endpoint: endpoint.into(), traces: true }
+    }
+
+    fn mistake(endpoint: &str) -> Option<String> {
+        let mut report = Report::default();
+        telemetry(endpoint).check(ConfigPlace::Here, &mut report.root());
+        report.errors.pop().map(|error| error.message)
     }
 
     #[test]
@@ -78,16 +82,16 @@ mod tests {
     #[test]
     fn telemetry_endpoint_is_grpc_collector_url() {
         for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
-            assert_eq!(telemetry(right).mistake(ConfigPlace::Here), None, "{right}");
+            assert_eq!(mistake(right), None, "{right}");
         }
         for wrong in
             ["otel:4317", "grpc://otel:4317", "http://", "http://o/?a=b", "localhost", "http://a b", "http://o:99999"]
         {
-            let mistake = telemetry(wrong).mistake(ConfigPlace::Here).unwrap();
+            let mistake = mistake(wrong).unwrap();
             assert!(mistake.starts_with("expected the URL of a collector"), "{wrong}: {mistake}");
         }
-        let mistake = telemetry("http://otel:4318/v1/traces").mistake(ConfigPlace::Here).unwrap();
-        assert!(mistake.ends_with("OTLP over HTTP, with a path, is not supported"), "{mistake}");
-        assert!(!telemetry("http://me:secret@otel:4317").mistake(ConfigPlace::Here).unwrap().contains("secret"));
+        let http = mistake("http://otel:4318/v1/traces").unwrap();
+        assert!(http.ends_with("OTLP over HTTP, with a path, is not supported"), "{http}");
+        assert!(!mistake("http://me:secret@otel:4317").unwrap().contains("secret"));
     }
 }

@@ -1,8 +1,6 @@
 //! Texts of the configuration: rates, paths, patterns, and the check of a text against its format.
 
-use std::{net::SocketAddr, str::FromStr, time::Duration};
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{Commit, FileFsync, Permissions, TypePattern};
 pub(crate) use crate::text::{Format, Optional, Text, Textual, parse_duration, print_duration};
@@ -11,30 +9,10 @@ use crate::{
     indexer::index_func::NAMESPACE_INDEX,
     lister::selector::{FieldSelector, LabelSelector},
     object::{FieldPath, PathStep},
-    rules::{Condition, Rules, RulesOptions},
+    rules::{Rules, RulesOptions},
     scope::Namespaces,
-    text::{Printed, parse_size},
+    text::parse_size,
 };
-
-/// `#[serde(with)]` for [`Namespaces`].
-pub(crate) mod namespaces {
-    use super::{Deserialize, Deserializer, Namespaces, Serialize, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(value: &Namespaces, serializer: S) -> Result<S::Ok, S::Error> {
-        value.patterns().serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespaces, D::Error> {
-        Namespaces::parse(&Vec::<String>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
-    }
-}
-
-impl Printed for Rate {
-    fn print(&self) -> String {
-        let unit = RATE_UNITS.iter().find(|(_, period)| *period == self.period).map_or("s", |(unit, _)| unit);
-        format!("{}/{unit}", self.deliveries)
-    }
-}
 
 /// Maximum number of deliveries in a rate, because the time of each of them is kept.
 const RATE_MAX: u32 = 100_000;
@@ -42,20 +20,25 @@ const RATE_MAX: u32 = 100_000;
 const RATE_UNITS: [(&str, Duration); 3] =
     [("s", Duration::from_secs(1)), ("m", Duration::from_mins(1)), ("h", Duration::from_hours(1))];
 
-/// Parses a rate such as `20/s`.
-impl FromStr for Rate {
-    type Err = String;
+impl Textual for Option<Rate> {
+    const FORMAT: Format = Format::Rate;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parse = || {
-            let (count, unit) = text.split_once('/')?;
-            let (_, period) = RATE_UNITS.iter().find(|(known, _)| *known == unit.trim())?;
-            let count = count.trim();
-            let digits = count.bytes().all(|byte| byte.is_ascii_digit()).then_some(count)?;
-            let deliveries = digits.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
-            Some(Self { deliveries, period: *period })
-        };
-        parse().ok_or_else(|| Format::Rate.unlike(text))
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(None);
+        }
+        let (count, unit) = text.split_once('/')?;
+        let (_, period) = RATE_UNITS.iter().find(|(known, _)| *known == unit.trim())?;
+        let count = count.trim();
+        let digits = count.bytes().all(|byte| byte.is_ascii_digit()).then_some(count)?;
+        let deliveries = digits.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
+        Some(Some(Rate { deliveries, period: *period }))
+    }
+
+    fn print(&self) -> String {
+        let Some(Rate { deliveries, period }) = self else { return String::new() };
+        let unit = RATE_UNITS.iter().find(|(_, known)| known == period).map_or("s", |(unit, _)| unit);
+        format!("{deliveries}/{unit}")
     }
 }
 
@@ -116,12 +99,6 @@ impl Textual for Permissions {
 
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
-impl<'de> Deserialize<'de> for TypePattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
 /// Default of options that are on.
 pub(crate) fn yes() -> bool {
     true
@@ -137,11 +114,11 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
     let fine = match format {
         Format::Duration => parse_duration(text).is_some(),
         Format::Size => parse_size(text).is_some(),
-        Format::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
+        Format::Rate => Option::<Rate>::parse(text).is_some(),
         Format::Fsync => FileFsync::parse(text).is_some(),
         Format::Permissions => Permissions::parse(text).is_some(),
         Format::Commit => Commit::parse(text).is_some(),
-        Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
+        Format::Address => Option::<SocketAddr>::parse(text).is_some(),
         Format::TypePattern => return said(TypePattern::parse(text)),
         Format::Namespace => return said(Namespaces::parse(&[text])),
         Format::FieldPath => return check_dropped(text),
@@ -153,7 +130,7 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::PathTemplate => return check_path_template(text),
         Format::Rule => return check_rule(text),
         Format::Condition if text.is_empty() => true,
-        Format::Condition => return said(Condition::compile(text, "")),
+        Format::Condition => return said(Rules::condition(text, "")),
         Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
     };
     if fine { Ok(()) } else { Err(format.unlike(text)) }
@@ -258,12 +235,12 @@ mod tests {
     #[test]
     fn rates_are_per_second_minute_or_hour() {
         for (text, deliveries, seconds) in [("20/s", 20, 1), ("600/m", 600, 60), ("5000 / h", 5_000, 3_600)] {
-            let rate: Rate = text.parse().unwrap();
-            assert_eq!((rate.deliveries, rate.period.as_secs()), (deliveries, seconds), "{text}");
-            assert_eq!(rate.print().parse(), Ok(rate));
+            let rate = Option::<Rate>::parse(text).unwrap();
+            assert_eq!(rate, Some(Rate { deliveries, period: Duration::from_secs(seconds) }), "{text}");
+            assert_eq!(Textual::parse(&rate.print()), Some(rate));
         }
         for text in ["20", "/s", "0/s", "-1/s", "1.5/s", "20/d", "20/S", "20/s/s", "999999/s", "+1/s"] {
-            assert!(text.parse::<Rate>().is_err() && check(Format::Rate, text).is_err(), "{text}");
+            assert!(check(Format::Rate, text).is_err(), "{text}");
         }
         assert_eq!(check(Format::Rate, ""), Ok(()));
     }

@@ -1,17 +1,17 @@
 //! `[handlers.<name>]` of type `webhook`: sends events to an HTTP server.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use educe::Educe;
-use http::{HeaderName, StatusCode, Uri, header};
+use http::{HeaderName, StatusCode, header};
 use rustls::pki_types::ServerName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    error::{Problem, problem},
-    text::Optional,
-};
+use super::{report::Section, text::Optional};
 use crate::{
     cloud_event::ContentMode,
     handler::webhook::{Auth as WebhookAuth, TlsOptions as WebhookTls, WebhookOptions, read_header, read_url},
@@ -70,122 +70,105 @@ pub enum WebhookMethod {
 }
 
 impl WebhookSink {
-    /// Returns the options of the handler. Reads no file and no secret; [`WebhookSink::unready`] does.
+    /// Returns the options of the handler. Reads no file and no secret.
     ///
     /// # Errors
-    /// Returns all problems.
-    pub(crate) fn options(&self, batched: bool, timeout: Duration) -> Result<WebhookOptions, Vec<Problem>> {
-        let mut problems = Vec::new();
-        let url = self.plain_url().transpose();
-        let url = url.map_err(|error| problems.push(problem(&["url"], error))).unwrap_or_default();
-        let headers = self.headers(&mut problems);
-        let idempotency_header = self.idempotency(&mut problems);
-        problems.extend(self.auth_problem());
-        problems.extend(self.tls_problem(url.as_ref()));
+    /// Fails if the name of a header is invalid.
+    pub(crate) fn options(&self, batched: bool, timeout: Duration) -> Result<WebhookOptions, String> {
+        let headers = self.headers.iter().map(|(name, value)| Ok((own_header(name)?, value.clone())));
+        Ok(WebhookOptions {
+            url: self.url.clone(),
+            method: match self.method {
+                WebhookMethod::Post => http::Method::POST,
+                WebhookMethod::Put => http::Method::PUT,
+                WebhookMethod::Patch => http::Method::PATCH,
+            },
+            mode: self.mode,
+            batched,
+            headers: headers.collect::<Result<_, String>>()?,
+            idempotency_header: self.idempotency_header.as_deref().map(own_header).transpose()?,
+            reject: self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect(),
+            auth: self.auth.clone(),
+            tls: self.tls.clone(),
+            timeout,
+        })
+    }
+
+    /// Checks the options. Reads no file and no secret; [`WebhookSink::check_files`] does.
+    pub(super) fn check(&self, batched: bool, at: &mut Section<'_>) {
+        let url = if self.url.is_secret() { None } else { at.valid(&["url"], read_url(&self.url)) };
+        let is_http = url.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));
+        self.check_headers(at);
+        if let Some(WebhookAuth::Basic { username, .. }) = &self.auth
+            && username.contains(|c: char| c == ':' || c.is_control())
+        {
+            let message = "expected a name without colons and control characters (RFC 7617)";
+            at.error(&["auth", "basic", "username"], message);
+        }
+        if is_http && self.tls != WebhookTls::default() {
+            at.error(&["tls"], "`url` is http://, without TLS: expected https://, or no `tls`");
+        } else if let Some(name) = &self.tls.server_name
+            && ServerName::try_from(name.as_str()).is_err()
+        {
+            at.error(&["tls", "server_name"], format!("expected a host name or IP address, found {name:?}"));
+        }
         if batched && self.mode == ContentMode::Binary {
             let message =
                 "a batch is a JSON array, which \"binary\" does not support: expected \"structured\", or no `batch`";
-            problems.push(problem(&["mode"], message));
+            at.error(&["mode"], message);
         }
-        if !problems.is_empty() {
-            return Err(problems);
+        if is_http && url.is_some_and(|url| !is_loopback(url.host().unwrap_or_default())) {
+            let message = "`url` is http://: the secret is sent without encryption; expected https://";
+            if matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. })) {
+                at.warn(&["auth"], message);
+            }
+            for (name, _) in self.headers.iter().filter(|(_, value)| value.is_secret()) {
+                at.warn(&["headers", name], message);
+            }
         }
-        let method = match self.method {
-            WebhookMethod::Post => http::Method::POST,
-            WebhookMethod::Put => http::Method::PUT,
-            WebhookMethod::Patch => http::Method::PATCH,
-        };
-        let (auth, tls) = (self.auth.clone(), self.tls.clone());
-        let reject = self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect();
-        let (mode, url) = (self.mode, self.url.clone());
-        Ok(WebhookOptions { url, method, mode, batched, headers, idempotency_header, reject, auth, tls, timeout })
     }
 
-    /// Returns problems with the files and secrets that are named. Reads them: blocks.
-    pub(crate) fn unready(&self) -> Vec<Problem> {
-        let auth = self.auth.as_ref().and_then(|auth| {
-            let keys = match auth {
-                WebhookAuth::Bearer(_) => vec!["auth", "bearer"],
-                WebhookAuth::Basic { .. } => vec!["auth", "basic", "password"],
-                WebhookAuth::Signature(_) => vec!["auth", "signature"],
-            };
-            auth.check().err().map(|error| problem(&keys, error))
-        });
-        let url = read_url(&self.url);
-        let is_https = url.as_ref().is_ok_and(|url| url.scheme_str() == Some("https"));
-        let url = url.err().filter(|_| self.url.is_secret()).map(|error| problem(&["url"], error));
-        let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
-        let headers = secrets.filter_map(|(name, value)| Some(problem(&["headers", name], read_header(value).err()?)));
-        let tls = self.tls.check().err().filter(|_| is_https).map(|(key, error)| problem(&["tls", key], error));
-        url.into_iter().chain(headers).chain(auth).chain(tls).collect()
-    }
-
-    /// Returns suspicious settings.
-    pub(crate) fn oddities(&self) -> Vec<Problem> {
-        let is_open = |url: &Uri| url.scheme_str() == Some("http") && !is_loopback(url.host().unwrap_or_default());
-        if self.plain_url().is_none_or(|url| !url.is_ok_and(|url| is_open(&url))) {
-            return Vec::new();
-        }
-        let odd =
-            |keys: &[&str]| problem(keys, "`url` is http://: the secret is sent without encryption; expected https://");
-        let sends_secret = matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. }));
-        let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
-        let headers = secrets.map(|(name, _)| odd(&["headers", name]));
-        sends_secret.then(|| odd(&["auth"])).into_iter().chain(headers).collect()
-    }
-
-    /// Checks a URL that is written in the configuration; returns `None` if a secret contains it.
-    fn plain_url(&self) -> Option<Result<Uri, String>> {
-        (!self.url.is_secret()).then(|| read_url(&self.url))
-    }
-
-    fn headers(&self, problems: &mut Vec<Problem>) -> Vec<(HeaderName, PlainOrSecret)> {
-        let mut headers: Vec<(HeaderName, PlainOrSecret)> = Vec::new();
+    fn check_headers(&self, at: &mut Section<'_>) {
+        let mut known = HashSet::new();
         for (name, value) in &self.headers {
             let header = own_header(name).and_then(|header| {
                 if !value.is_secret() {
                     read_header(value)?;
                 }
-                let is_set = headers.iter().any(|(other, _)| *other == header);
-                if is_set {
-                    Err("is already set in another letter case: expected it once".to_owned())
-                } else {
-                    Ok(header)
-                }
+                let is_new = known.insert(header);
+                is_new.then_some(()).ok_or_else(|| "is already set in another letter case: expected it once".to_owned())
             });
-            match header {
-                Ok(header) => headers.push((header, value.clone())),
-                Err(error) => problems.push(problem(&["headers", name], error)),
-            }
+            at.valid(&["headers", name], header);
         }
-        headers
-    }
-
-    fn idempotency(&self, problems: &mut Vec<Problem>) -> Option<HeaderName> {
-        let name = self.idempotency_header.as_ref()?;
-        let taken = self.headers.keys().any(|other| other.eq_ignore_ascii_case(name));
-        let header = match own_header(name) {
-            Ok(_) if taken => Err("is also in `headers`: expected it in only one of the two".to_owned()),
-            other => other,
-        };
-        header.map_err(|error| problems.push(problem(&["idempotency_header"], error))).ok()
-    }
-
-    fn auth_problem(&self) -> Option<Problem> {
-        let Some(WebhookAuth::Basic { username, .. }) = &self.auth else { return None };
-        let unfit = username.contains(|c: char| c == ':' || c.is_control());
-        unfit.then(|| {
-            problem(&["auth", "basic", "username"], "expected a name without colons and control characters (RFC 7617)")
-        })
-    }
-
-    fn tls_problem(&self, url: Option<&Uri>) -> Option<Problem> {
-        if url.is_some_and(|url| url.scheme_str() == Some("http")) && self.tls != WebhookTls::default() {
-            return Some(problem(&["tls"], "`url` is http://, without TLS: expected https://, or no `tls`"));
+        if let Some(name) = &self.idempotency_header
+            && at.valid(&["idempotency_header"], own_header(name)).is_some()
+            && self.headers.keys().any(|other| other.eq_ignore_ascii_case(name))
+        {
+            at.error(&["idempotency_header"], "is also in `headers`: expected it in only one of the two");
         }
-        let name = self.tls.server_name.as_ref()?;
-        let unfit = ServerName::try_from(name.as_str()).is_err();
-        unfit.then(|| problem(&["tls", "server_name"], format!("expected a host name or IP address, found {name:?}")))
+    }
+
+    /// Checks the files and secrets that are named. Reads them: blocks.
+    pub(super) fn check_files(&self, at: &mut Section<'_>) {
+        let url = read_url(&self.url);
+        let is_https = url.as_ref().is_ok_and(|url| url.scheme_str() == Some("https"));
+        if self.url.is_secret() {
+            at.valid(&["url"], url);
+        }
+        for (name, value) in self.headers.iter().filter(|(_, value)| value.is_secret()) {
+            at.valid(&["headers", name], read_header(value));
+        }
+        if let Some(auth) = &self.auth {
+            let keys: &[&str] = match auth {
+                WebhookAuth::Bearer(_) => &["auth", "bearer"],
+                WebhookAuth::Basic { .. } => &["auth", "basic", "password"],
+                WebhookAuth::Signature(_) => &["auth", "signature"],
+            };
+            at.valid(keys, auth.check());
+        }
+        if is_https && let Err((key, error)) = self.tls.check() {
+            at.error(&["tls", key], error);
+        }
     }
 }
 
@@ -222,7 +205,7 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, SinkConfig};
+    use crate::config::{Config, SinkConfig, report::Report};
 
     /// Returns the keys of suspicious settings of a webhook.
     fn odd(url: &str, lines: &str) -> Vec<String> {
@@ -231,7 +214,9 @@ mod tests {
         );
         let config = Config::from_toml_str(&text).unwrap();
         let SinkConfig::Webhook(webhook) = &config.handlers["hook"].sink else { panic!("{:?}", config.handlers) };
-        webhook.oddities().into_iter().map(|(keys, _)| keys.join(".")).collect()
+        let mut report = Report::default();
+        webhook.check(false, &mut report.root());
+        report.warnings.into_iter().map(|warning| warning.key).collect()
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl EngineBuilder {
 /// Opens the stored journal if there is a state directory, or else a journal in memory.
 fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineError> {
     let Some(dir) = &config.state.dir else { return Ok((Journal::in_memory(), None)) };
-    let opened = Journal::open(&Store::home(dir), config.state.journal());
+    let opened = Journal::open(&Store::home(dir), config.state.journal);
     let (journal, recovered) = opened.map_err(|error| EngineError::State(error.to_string()))?;
     Ok((journal, Some(recovered)))
 }

@@ -269,6 +269,7 @@ impl Delivery {
 
     /// Creates a sink. If it replaces another sink of its handler, it opens after the old sink has closed.
     fn sink(&self, name: &str, plan: &HandlerConfig, is_first: bool) -> io::Result<Sink> {
+        plan.recheck_sink().map_err(io::Error::other)?;
         let formatter =
             || formatter(&self.encoder, plan.options.format, plan.template.as_deref()).map_err(io::Error::other);
         let waits = |open| waits(open, plan.concurrency(), &plan.options);

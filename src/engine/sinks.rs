@@ -11,8 +11,7 @@ use crate::{
 
 /// Creates a webhook. A request may contain several events if a batch may.
 pub(super) fn webhook(sink: &WebhookSink, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
-    let options = sink.options(plan.batch().max_events > 1, plan.options.timeout);
-    let options = options.map_err(|problems| refused(&problems))?;
+    let options = sink.options(plan.batch().max_events > 1, plan.options.timeout).map_err(io::Error::other)?;
     let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
     Ok(Arc::new(move || Ok(Arc::clone(&webhook))))
 }
@@ -20,19 +19,18 @@ pub(super) fn webhook(sink: &WebhookSink, plan: &HandlerConfig, formatter: Forma
 /// Creates a handler for NATS, for the cluster of this name; it connects with its first batch.
 #[cfg(feature = "nats")]
 pub(super) fn nats(sink: &NatsSink, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
-    let options = sink.options(cluster).map_err(|problems| refused(&problems))?;
+    let options = sink.options(cluster).map_err(io::Error::other)?;
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::nats::NatsHandler::new(options.clone(), formatter.clone())))))
 }
 
-/// Fails with the missing features.
+/// Fails with the missing feature.
 #[cfg(not(feature = "nats"))]
-pub(super) fn nats(sink: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsync> {
-    Err(refused(&sink.unready()))
+pub(super) fn nats(_: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsync> {
+    Err(io::Error::other(format!("type: {}", crate::build_info::lacking("nats"))))
 }
 
 /// Creates a handler of this name that runs a program, for the cluster of this name.
 pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
-    sink.check().map_err(|problems| refused(&problems))?;
     let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(sink.clone(), name, cluster, formatter));
     Ok(Arc::new(move || Ok(Arc::clone(&exec))))
 }
@@ -46,18 +44,12 @@ pub(super) fn kafka(
     formatter: Formatter,
 ) -> io::Result<OpenAsync> {
     let is_total = plan.options.order == crate::config::DeliveryOrder::Total;
-    let options = sink.options(cluster, plan.options.timeout, is_total).map_err(|problems| refused(&problems))?;
+    let options = sink.options(cluster, plan.options.timeout, is_total).map_err(io::Error::other)?;
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
 }
 
-/// Fails with the missing features.
+/// Fails with the missing feature.
 #[cfg(not(feature = "kafka"))]
-pub(super) fn kafka(sink: &KafkaSink, _: &str, _: &HandlerConfig, _: Formatter) -> io::Result<OpenAsync> {
-    Err(refused(&sink.unready()))
-}
-
-/// Returns the error for problems that a check of the configuration should have found.
-fn refused(problems: &[(Vec<String>, String)]) -> io::Error {
-    let problem = |(keys, message): &(Vec<String>, _)| format!("{}: {message}", keys.join("."));
-    io::Error::other(problems.iter().map(problem).collect::<Vec<_>>().join("; "))
+pub(super) fn kafka(_: &KafkaSink, _: &str, _: &HandlerConfig, _: Formatter) -> io::Result<OpenAsync> {
+    Err(io::Error::other(format!("type: {}", crate::build_info::lacking("kafka"))))
 }

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     histogram::{Histogram, HistogramSnapshot},
     mutex::lock,
+    text::Text,
 };
 
 /// Upper bounds of the histogram of fsync durations, in seconds.
@@ -49,21 +50,29 @@ pub enum OnFull {
 }
 
 /// Options of a journal with a store: `[state]` of the configuration.
-#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
+#[serde(default)]
 pub struct JournalOptions {
-    /// See [`Fsync`].
+    /// Policy for forcing writes to the disk. `group` forces them as often as the disk allows; only changes on the disk are
+    /// delivered. With an interval, a power failure may lose the stored changes of the last interval, although they
+    /// were delivered.
+    #[serde(with = "Text::<Fsync>")]
     pub fsync: Fsync,
-    /// Time for which unneeded records are kept.
+    /// Time for which delivered changes are kept.
+    #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_hours(24))]
     pub retention: Duration,
-    /// Approximate size limit of the state on disk, in bytes. At the limit, records are removed early, and records that wait
-    /// for readers are coalesced.
+    /// Approximate maximum size of the directory. At this size, delivered changes are removed early. Changes that wait for a
+    /// handler are coalesced, and never removed.
+    #[serde(with = "Text::<u64>")]
     #[educe(Default = 4 << 30)]
     pub max_bytes: u64,
-    /// See [`OnFull`].
+    /// Behaviour if waiting changes fill the directory although they are coalesced. `stop_reading` stops reading from
+    /// the API server. `drop` drops the oldest changes, and counts and names them.
     pub on_full: OnFull,
     /// Maximum size of the bodies that are written but not durable yet, in bytes. Beyond it appends wait for the disk.
+    #[serde(skip)]
     #[educe(Default = 64 << 20)]
     pub unsynced_max_bytes: usize,
 }

@@ -3,17 +3,22 @@
 use std::{collections::HashMap, sync::Arc};
 
 use cel::{
-    Context, Env, ExecutionError, IdedExpr, Program, Value,
+    Context, ExecutionError, IdedExpr, Program, Value,
     common::ast::{CallExpr, Expr, LiteralValue, operators},
 };
 use regex::{Regex, RegexBuilder};
 
 use super::{
     MATCHES, RuleError,
-    limits::{PatternLimits, RuleLimits},
-    reads::{children, text},
+    limits::RuleLimits,
+    reads::{Reader, Step, children},
+    when::ENV,
 };
 
+/// Maximum number of literal patterns in an expression with limited patterns.
+const PATTERNS_MAX: usize = 8;
+/// Maximum size of a compiled pattern in bytes, if it is limited, or may come from an object in every evaluation.
+pub(super) const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
 /// CEL functions whose result can be large, even for short arguments.
@@ -52,13 +57,11 @@ const MACRO_USE: &str = "`has(object.spec.x)`, or `list.exists(x, x == 1)`, the 
 /// patterns; `None` if `matches` is not used.
 pub(super) fn check(
     program: &Program,
-    env: &Arc<Env>,
     variables: &[&str],
     limits: &RuleLimits,
 ) -> Result<Option<HashMap<String, Regex>>, RuleError> {
     let mut check = Check {
         program,
-        env,
         variables,
         limits,
         bound: Vec::new(),
@@ -79,7 +82,6 @@ fn has_macro(expression: &IdedExpr) -> bool {
 
 struct Check<'a> {
     program: &'a Program,
-    env: &'a Arc<Env>,
     variables: &'a [&'a str],
     limits: &'a RuleLimits,
     /// Names bound by enclosing macros.
@@ -190,7 +192,7 @@ impl<'a> Check<'a> {
         };
         let target = target.map(|expr| Box::new(IdedExpr { id: 0, expr }));
         let probe = Expr::Call(CallExpr { func_name: name.to_owned(), target, args: Vec::new() });
-        let context = Context::with_env(Arc::clone(self.env));
+        let context = Context::with_env(Arc::clone(&ENV));
         match Value::resolve(&IdedExpr { id: 0, expr: probe }, &context) {
             Err(ExecutionError::UndeclaredReference(_)) => {
                 let target = root.filter(|_| is_qualified);
@@ -211,19 +213,19 @@ impl<'a> Check<'a> {
         let Some(pattern) = last else { return self.refuse(at, "`matches` takes a text and a pattern") };
         let patterns = self.patterns.get_or_insert_default();
         let Expr::Literal(LiteralValue::String(text)) = &pattern.expr else {
-            let is_allowed = self.limits.patterns.is_none();
-            return if is_allowed { Ok(()) } else { self.refuse(at, "`matches` takes only a literal pattern here") };
+            let is_refused = self.limits.limits_patterns;
+            return if is_refused { self.refuse(at, "`matches` takes only a literal pattern here") } else { Ok(()) };
         };
         let text = text.inner();
         if patterns.contains_key(text) {
             return Ok(());
         }
         let mut builder = RegexBuilder::new(text);
-        if let Some(PatternLimits { count, bytes }) = self.limits.patterns {
-            if patterns.len() == count {
-                return self.refuse(at, format!("too many patterns, expected {count} at most"));
+        if self.limits.limits_patterns {
+            if patterns.len() == PATTERNS_MAX {
+                return self.refuse(at, format!("too many patterns, expected {PATTERNS_MAX} at most"));
             }
-            builder.size_limit(bytes);
+            builder.size_limit(PATTERN_BYTES_MAX);
         }
         match builder.build() {
             Ok(compiled) => patterns.insert(text.to_owned(), compiled),
@@ -285,30 +287,14 @@ impl<'a> Check<'a> {
 
 /// Returns true if this is a member that is a string in every object.
 fn is_text(expression: &IdedExpr) -> bool {
-    matches!(
-        path(expression).as_deref(),
-        Some(
-            ["object" | "old", "kind" | "apiVersion"]
-                | [
-                    "object" | "old",
-                    "metadata",
-                    "name" | "namespace" | "uid" | "resourceVersion" | "creationTimestamp"
-                ]
-        )
-    )
-}
-
-/// Splits `root.a["b"]` into its names.
-fn path(expression: &IdedExpr) -> Option<Vec<&str>> {
-    let (operand, name) = match &expression.expr {
-        Expr::Ident(name) => return Some(vec![name]),
-        Expr::Select(select) if !select.test => (&*select.operand, select.field.as_str()),
-        Expr::Call(call) if call.func_name == operators::INDEX => (call.args.first()?, text(call.args.last()?)?),
-        _ => return None,
-    };
-    let mut path = path(operand)?;
-    path.push(name);
-    Some(path)
+    use Step::Member;
+    match Reader::default().place(expression).as_deref() {
+        Some([_, Member("kind" | "apiVersion")]) => true,
+        Some([_, Member("metadata"), Member(field)]) => {
+            ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"].contains(field)
+        }
+        _ => false,
+    }
 }
 
 /// Returns the first name of `a.b.c`.

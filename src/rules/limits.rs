@@ -17,31 +17,17 @@ pub struct RuleLimits {
     /// Maximum number of macros that are nested or use the result of one another. Each may use its element several
     /// times.
     pub chained: usize,
-    /// Limits of the patterns of `matches`, which must then be literals; `None`: patterns may be computed.
-    pub patterns: Option<PatternLimits>,
-}
-
-/// Limits of the patterns of `matches`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PatternLimits {
-    /// Maximum number of patterns.
-    pub count: usize,
-    /// Maximum size of each compiled pattern, in bytes.
-    pub bytes: usize,
+    /// Set if `matches` takes only literal patterns, and their number and size are limited.
+    pub limits_patterns: bool,
 }
 
 impl RuleLimits {
     /// Limits of the rules in a configuration. They do not depend on the speed of the machine.
-    pub const CONFIGURATION: Self = Self { steps: 1_000_000, cpu: None, nested: 2, chained: 3, patterns: None };
+    pub const CONFIGURATION: Self = Self { steps: 1_000_000, cpu: None, nested: 2, chained: 3, limits_patterns: false };
 
     /// Limits of a client's expression.
-    pub const CLIENT: Self = Self {
-        steps: 100_000,
-        cpu: Some(Duration::from_millis(50)),
-        nested: 1,
-        chained: 2,
-        patterns: Some(PatternLimits { count: 8, bytes: 256 << 10 }),
-    };
+    pub const CLIENT: Self =
+        Self { steps: 100_000, cpu: Some(Duration::from_millis(50)), nested: 1, chained: 2, limits_patterns: true };
 }
 
 impl Default for RuleLimits {

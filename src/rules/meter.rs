@@ -32,7 +32,7 @@ const CPU_EVERY: u64 = 32;
 const COMPILE_STEPS: u64 = 1000;
 
 /// Work of one iteration that grows with the object: numbers of calls in the macros of an expression.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
     /// Calls that read a text.
     scans: u64,

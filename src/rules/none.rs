@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use super::{Before, Failure, RuleError, RuleLimits, subject::Subject};
-use crate::{build_info, journal::ChangeKind};
+use super::{RuleError, RuleLimits, RuleVerdict, subject::Subject};
+use crate::build_info;
 
 #[derive(Debug)]
 pub(super) struct When(Infallible);
@@ -13,17 +13,15 @@ impl When {
         Err(RuleError { line: 1, column: 1, problem: format!("an expression {}", build_info::lacking("rules")) })
     }
 
+    pub(super) fn source(&self) -> &str {
+        match self.0 {}
+    }
+
     pub(super) fn fields(&self) -> Vec<Vec<&str>> {
         match self.0 {}
     }
 
-    pub(super) fn is_true(
-        &self,
-        _: ChangeKind,
-        _: Before<'_>,
-        _: &Subject<'_>,
-        _: &Subject<'_>,
-    ) -> Result<bool, Failure> {
+    pub(super) fn judge(&self, _: &Subject<'_>) -> RuleVerdict {
         match self.0 {}
     }
 }

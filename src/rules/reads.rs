@@ -84,7 +84,7 @@ impl Reads {
 const VARIABLES: [&str; 2] = ["object", "old"];
 
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+pub(super) enum Step<'a> {
     /// A member with this name.
     Member(&'a str),
     /// Any of the elements.
@@ -96,7 +96,7 @@ type Place<'a> = Vec<Step<'a>>;
 
 /// Follows values from the variables to their uses. A value whose use is not understood is read as a whole.
 #[derive(Default)]
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     /// Reads of all variables: each is a member.
     variables: Part,
     /// Names bound by enclosing macros, and their locations; `None` for a value that was already recorded when it was
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the location of an expression's value; `None` if it is not a part of a variable.
-    fn place(&self, expression: &'a IdedExpr) -> Option<Place<'a>> {
+    pub(super) fn place(&self, expression: &'a IdedExpr) -> Option<Place<'a>> {
         let (operand, step) = match &expression.expr {
             Expr::Ident(name) => return self.named(name),
             Expr::Select(select) if !select.test => (&*select.operand, Step::Member(&select.field)),
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Returns the text of a string literal.
-pub(super) fn text(expression: &IdedExpr) -> Option<&str> {
+fn text(expression: &IdedExpr) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,
@@ -217,22 +217,21 @@ pub(super) fn text(expression: &IdedExpr) -> Option<&str> {
 /// Returns the direct subexpressions of an expression.
 pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
-        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+        // A struct is refused when it is checked, with everything in it.
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => Vec::new(),
         Expr::Call(call) => call.target.iter().map(|target| &**target).chain(&call.args).collect(),
         Expr::Comprehension(all) => {
             vec![&all.iter_range, &all.accu_init, &all.loop_cond, &all.loop_step, &all.result]
         }
         Expr::List(list) => list.elements.iter().collect(),
         Expr::Select(select) => vec![&*select.operand],
-        Expr::Map(map) => map.entries.iter().flat_map(|entry| parts(&entry.expr)).collect(),
-        Expr::Struct(made) => made.entries.iter().flat_map(|entry| parts(&entry.expr)).collect(),
-    }
-}
-
-fn parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
-    match entry {
-        EntryExpr::StructField(field) => vec![&field.value],
-        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        Expr::Map(map) => {
+            let entries = map.entries.iter().filter_map(|entry| match &entry.expr {
+                EntryExpr::MapEntry(entry) => Some([&entry.key, &entry.value]),
+                EntryExpr::StructField(_) => None,
+            });
+            entries.flatten().collect()
+        }
     }
 }
 

@@ -1,30 +1,63 @@
-//! One state of an object, as rules read it.
+//! A change, as rules read it.
 
 use std::{borrow::Cow, sync::OnceLock};
 
-use super::Before;
-use crate::object::Object;
+use crate::{journal::ChangeKind, object::Object};
 
-/// One state of an object. Its body is unpacked on first use.
+/// A change of an object.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
-    object: &'a Object,
-    json: OnceLock<Cow<'a, [u8]>>,
+    pub(super) kind: ChangeKind,
+    pub(super) object: State<'a>,
+    pub(super) before: Before<'a>,
+}
+
+/// Previous object of a change.
+#[derive(Debug)]
+pub(super) enum Before<'a> {
+    /// No previous object exists.
+    Nothing,
+    /// The previous object is unknown.
+    Unknown,
+    /// The previous object equals the object.
+    Same,
+    /// The previous object.
+    Different(State<'a>),
 }
 
 impl<'a> Subject<'a> {
-    pub(super) fn new(object: &'a Object) -> Self {
-        Self { object, json: OnceLock::new() }
+    /// Creates a change. `old` is the previous object of an update, if it is known; it is ignored for other kinds.
+    pub(super) fn new(kind: ChangeKind, old: Option<&'a Object>, object: &'a Object) -> Self {
+        let before = match (kind, old) {
+            (ChangeKind::Unchanged, _) => Before::Same,
+            (ChangeKind::Updated, None) => Before::Unknown,
+            (ChangeKind::Updated, Some(old)) => Before::Different(State::new(old)),
+            _ => Before::Nothing,
+        };
+        Self { kind, object: State::new(object), before }
     }
 
-    /// Returns the previous object. The result has no meaning if the previous object is unknown or does not exist.
-    pub(super) fn before(before: Before<'a>, object: &'a Object) -> Self {
-        Self::new(if let Before::State(old) = before { old } else { object })
-    }
-
+    /// Returns the previous object, if there is one and it is known.
     #[cfg(feature = "rules")]
-    pub(super) fn object(&self) -> &'a Object {
-        self.object
+    pub(super) fn old(&self) -> Option<&State<'a>> {
+        match &self.before {
+            Before::Nothing | Before::Unknown => None,
+            Before::Same => Some(&self.object),
+            Before::Different(old) => Some(old),
+        }
+    }
+}
+
+/// One state of an object. Its body is unpacked on first use.
+#[derive(Debug)]
+pub(super) struct State<'a> {
+    pub(super) object: &'a Object,
+    json: OnceLock<Cow<'a, [u8]>>,
+}
+
+impl<'a> State<'a> {
+    fn new(object: &'a Object) -> Self {
+        Self { object, json: OnceLock::new() }
     }
 
     pub(super) fn json(&self) -> &[u8] {

@@ -338,3 +338,26 @@ fn empty_rules_match_everything() {
     assert!(rules.is_empty() && !when("true").is_empty() && !changed(&["spec"]).is_empty());
     assert_eq!(rules.judge(ChangeKind::Updated, Some(&web()), &web()), RuleVerdict::Match);
 }
+
+#[test]
+fn condition_sees_object_and_cluster() {
+    let json = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"db-credentials","namespace":"n"},"data":{"a":"1"}}"#;
+    let config_map = object(json);
+    let judge = |text: &str| Rules::condition(text, "prod").unwrap().judge(ChangeKind::Added, None, &config_map);
+    assert_eq!(judge("object.metadata.name.endsWith('-credentials')"), RuleVerdict::Match);
+    assert_eq!(judge("cluster == 'test' || object.data.a == '2'"), FALSE);
+    assert!(matches!(judge("object.data.b == '2'"), RuleVerdict::Error(_)));
+}
+
+#[test]
+fn condition_rejects_variables_of_changes() {
+    let refused = |text: &str| Rules::condition(text, "prod").unwrap_err().to_string();
+    for variable in ["old", "type", "changes"] {
+        let expected = format!("line 1, column 1: unknown variable `{variable}`, expected one of object, cluster");
+        assert_eq!(refused(&format!("{variable} == object")), expected);
+    }
+    assert_eq!(
+        refused("true &&\n  objct.kind == 'Pod'"),
+        "line 2, column 3: unknown variable `objct`, expected one of object, cluster; did you mean `object`?"
+    );
+}

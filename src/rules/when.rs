@@ -23,15 +23,15 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    Before, Failure, MATCHES, RuleError,
-    check::check,
+    MATCHES, RuleError, RuleVerdict,
+    check::{PATTERN_BYTES_MAX, check},
     limits::RuleLimits,
     meter::{Meter, STEP, Weight, instrument},
     reads::{Part, Reads, children},
-    subject::Subject,
+    subject::{Before, State, Subject},
     value::{Any, decode},
 };
-use crate::{journal::ChangeKind, object::difference::paths_between};
+use crate::object::difference::paths_between;
 
 /// Maximum length of an error, in characters.
 const ERROR_MAX: usize = 300;
@@ -41,14 +41,11 @@ const ERROR_MAX: usize = 300;
 const TEXT_MAX: usize = 4 << 10;
 const SIGNS_MAX: usize = 400;
 const SIGNS: &[u8] = b"+-*/%.?([{!<>=";
-/// Maximum size of a computed pattern after compilation, in bytes. Such a pattern may come from an object, in every
-/// evaluation.
-const COMPUTED_PATTERN_BYTES: usize = 256 << 10;
 /// Maximum depth of an expression. Its evaluation is recursive, on threads with a normal stack.
 const DEPTH_MAX: usize = 100;
 
 /// The functions and macros of CEL, with its usual extensions.
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     for extension in [extensions::strings, extensions::lists, extensions::math] {
         env.add_extension(extension).expect("the extensions do not overlap");
@@ -91,35 +88,36 @@ impl When {
         limits: RuleLimits,
     ) -> Result<Self, RuleError> {
         let program = read(text)?;
-        let patterns = check(&program, &ENV, variables, &limits)?;
+        let patterns = check(&program, variables, &limits)?;
         let (reads, cluster) = (Reads::of(program.expression()), cluster.into());
         let mut expression = program.expression().clone();
         let weight = instrument(&mut expression);
         Ok(Self { source: text.into(), expression, reads, cluster, patterns: patterns.map(Arc::new), limits, weight })
     }
 
-    /// Evaluates the expression. If it cannot be decided because the previous object is unknown, the result is true.
-    pub(super) fn is_true<'d, 'o>(
-        &'d self,
-        kind: ChangeKind,
-        before: Before<'o>,
-        object: &'d Subject<'o>,
-        old: &'d Subject<'o>,
-    ) -> Result<bool, Failure> {
-        let scope = Scope::new(self, kind, before, object, old);
+    /// Returns the text of the expression.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Evaluates the expression. If it cannot be decided because the previous object is unknown, it matches.
+    pub(super) fn judge(&self, subject: &Subject<'_>) -> RuleVerdict {
+        let scope = Scope::new(self, subject);
         let evaluated = catch_unwind(AssertUnwindSafe(|| self.evaluate(&scope)));
-        if let Some(error) = scope.malformed.get() {
-            return Err(Failure::Other(error.clone()));
+        let error = |error: &str| RuleVerdict::Error(format!("`when`: {error}"));
+        if let Some(malformed) = scope.malformed.get() {
+            return error(malformed);
         }
         scope.meter.check_time();
         if let Some(limit) = scope.meter.exceeded() {
-            return Err(Failure::Exceeded(limit.to_owned()));
+            return RuleVerdict::Exceeded(format!("`when`: {limit}"));
         }
         match evaluated {
-            Ok(Ok(is_true)) => Ok(is_true),
-            Ok(Err(_)) if scope.missed.load(Ordering::Relaxed) => Ok(true),
-            Ok(Err(error)) => Err(Failure::Other(error.chars().take(ERROR_MAX).collect())),
-            Err(_) => Err(Failure::Other("the evaluation has panicked".to_owned())),
+            Ok(Ok(true)) => RuleVerdict::Match,
+            Ok(Ok(false)) => RuleVerdict::NotTrue,
+            Ok(Err(_)) if scope.missed.load(Ordering::Relaxed) => RuleVerdict::Match,
+            Ok(Err(failure)) => error(&failure.chars().take(ERROR_MAX).collect::<String>()),
+            Err(_) => error("the evaluation has panicked"),
         }
     }
 
@@ -177,7 +175,7 @@ fn is_match(patterns: &HashMap<String, Regex>, text: &str, pattern: &str) -> Res
     if let Some(pattern) = patterns.get(pattern) {
         return Ok(pattern.is_match(text));
     }
-    let compiled = RegexBuilder::new(pattern).size_limit(COMPUTED_PATTERN_BYTES).build();
+    let compiled = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
     let pattern = compiled.map_err(|error| ExecutionError::function_error(MATCHES, error))?;
     Ok(pattern.is_match(text))
 }
@@ -201,12 +199,9 @@ fn syntax_error(errors: &cel::ParseErrors) -> RuleError {
 /// Variables of one evaluation. Each is created on first use.
 struct Scope<'d, 'o> {
     when: &'d When,
-    kind: ChangeKind,
-    before: Before<'o>,
-    object: &'d Subject<'o>,
-    old: &'d Subject<'o>,
-    object_value: OnceLock<Any<'d>>,
-    old_value: OnceLock<Any<'d>>,
+    subject: &'d Subject<'o>,
+    object: OnceLock<Any<'d>>,
+    old: OnceLock<Any<'d>>,
     changes: OnceLock<Any<'d>>,
     /// Error of an object that could not be decoded.
     malformed: OnceLock<String>,
@@ -216,21 +211,12 @@ struct Scope<'d, 'o> {
 }
 
 impl<'d, 'o> Scope<'d, 'o> {
-    fn new(
-        when: &'d When,
-        kind: ChangeKind,
-        before: Before<'o>,
-        object: &'d Subject<'o>,
-        old: &'d Subject<'o>,
-    ) -> Self {
+    fn new(when: &'d When, subject: &'d Subject<'o>) -> Self {
         Self {
             when,
-            kind,
-            before,
-            object,
-            old,
-            object_value: OnceLock::new(),
-            old_value: OnceLock::new(),
+            subject,
+            object: OnceLock::new(),
+            old: OnceLock::new(),
             changes: OnceLock::new(),
             malformed: OnceLock::new(),
             missed: AtomicBool::new(false),
@@ -240,14 +226,15 @@ impl<'d, 'o> Scope<'d, 'o> {
 
     /// Counts an iteration; `None` above the limit, which ends the evaluation.
     fn step(&self) -> Option<CowVal<'_, '_>> {
-        let bytes = self.object.object().json_bytes() + self.old.object().json_bytes();
+        let object = &self.subject.object;
+        let bytes = object.object.json_bytes() + self.subject.old().unwrap_or(object).object.json_bytes();
         let steps = self.when.weight.unwrap_or_default().steps(bytes);
         self.meter.charge(steps).then(|| CowVal::owned(CelBool::from(true)))
     }
 
-    fn document<'b>(&'b self, slot: &'b OnceLock<Any<'d>>, subject: &'d Subject<'o>, part: &Part) -> CowVal<'b, 'b> {
+    fn document<'b>(&'b self, slot: &'b OnceLock<Any<'d>>, state: &'d State<'o>, part: &Part) -> CowVal<'b, 'b> {
         let value = slot.get_or_init(|| {
-            decode(subject.json(), part).unwrap_or_else(|error| {
+            decode(state.json(), part).unwrap_or_else(|error| {
                 drop(self.malformed.set(error.to_string()));
                 Box::new(CelNull)
             })
@@ -256,28 +243,31 @@ impl<'d, 'o> Scope<'d, 'o> {
     }
 
     fn old(&self) -> Option<CowVal<'_, '_>> {
-        match self.before {
-            Before::Nothing => Some(CowVal::owned(CelNull)),
-            Before::Unknown => self.miss(),
-            Before::Same | Before::State(_) => Some(self.document(&self.old_value, self.old, &self.when.reads.old)),
+        match (&self.subject.before, self.subject.old()) {
+            (_, Some(old)) => Some(self.document(&self.old, old, &self.when.reads.old)),
+            (Before::Unknown, None) => self.miss(),
+            (_, None) => Some(CowVal::owned(CelNull)),
         }
     }
 
-    fn changes(&self) -> CowVal<'_, '_> {
+    fn changes(&self) -> Option<CowVal<'_, '_>> {
+        if let Before::Unknown = self.subject.before {
+            return self.miss();
+        }
         let list = self.changes.get_or_init(|| {
-            let paths = match self.before {
-                Before::State(_) => paths_between(self.old.json(), self.object.json()),
+            let paths = match &self.subject.before {
+                Before::Different(old) => paths_between(old.json(), self.subject.object.json()),
                 _ => Vec::new(),
             };
             let paths = paths.into_iter().map(|path| Box::new(CelString::from(path)) as Any<'d>);
             Box::new(CelList::from(paths.collect::<Vec<_>>()))
         });
-        CowVal::Borrowed(&**list)
+        Some(CowVal::Borrowed(&**list))
     }
 
     /// Returns who changed the object; unknown parts are empty texts.
     fn changed_by(&self) -> CowVal<'_, '_> {
-        let Some(who) = self.object.object().changed_by() else { return CowVal::owned(CelNull) };
+        let Some(who) = self.subject.object.object.changed_by() else { return CowVal::owned(CelNull) };
         let text = |text: &str| CelString::from(text.to_owned());
         let parts = who.parts().map(|(name, part)| (CelMapKey::String(text(name)), Box::new(text(part)) as Any<'_>));
         CowVal::owned(CelMap::from(HashMap::from(parts)))
@@ -290,10 +280,9 @@ impl<'d, 'o> Scope<'d, 'o> {
 
     /// Returns a field that an object stores outside its body.
     fn identity(&self, name: &str) -> Option<CowVal<'_, '_>> {
-        let (object, field) = match (name.strip_prefix("object.metadata."), self.before) {
-            (Some(field), _) => (self.object.object(), field),
-            (None, Before::Same | Before::State(_)) => (self.old.object(), name.strip_prefix("old.metadata.")?),
-            _ => return None,
+        let (object, field) = match name.strip_prefix("object.metadata.") {
+            Some(field) => (self.subject.object.object, field),
+            None => (self.subject.old()?.object, name.strip_prefix("old.metadata.")?),
         };
         let text = match field {
             "name" => object.name(),
@@ -311,11 +300,10 @@ impl VariableResolver for Scope<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         match variable {
             STEP => self.step(),
-            "object" => Some(self.document(&self.object_value, self.object, &self.when.reads.object)),
+            "object" => Some(self.document(&self.object, &self.subject.object, &self.when.reads.object)),
             "old" => self.old(),
-            "type" => Some(CowVal::owned(CelString::from(self.kind.as_str()))),
-            "changes" if matches!(self.before, Before::Unknown) => self.miss(),
-            "changes" => Some(self.changes()),
+            "type" => Some(CowVal::owned(CelString::from(self.subject.kind.as_str()))),
+            "changes" => self.changes(),
             "changed_by" => Some(self.changed_by()),
             "cluster" => Some(CowVal::owned(CelString::from(&*self.when.cluster))),
             qualified => self.identity(qualified),

@@ -265,7 +265,7 @@ fn object_name(text: &str) -> String {
 
 /// Returns the size of the volume in GiB: the maximum number of bytes on it, with ten percent to spare.
 fn volume_size(config: &Config) -> String {
-    let state = config.state.dir.as_ref().map_or(0, |_| config.state.max_bytes);
+    let state = config.state.dir.as_ref().map_or(0, |_| config.state.journal.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
         SinkConfig::File(file) => match &file.rotate {
             Some(rotate) if rotate.keep > 0 => rotate.max_bytes.saturating_mul(u64::from(rotate.keep) + 1),

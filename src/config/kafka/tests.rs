@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    config::{Config, SinkConfig},
+    config::{Config, SinkConfig, report::Report},
     secret::SecretRef,
 };
 
@@ -101,23 +101,30 @@ fn kafka_mistake_names_key_and_expectation() {
 
 #[test]
 fn odd_kafka_options_cause_warnings() {
-    let odd = |lines: &str| load(&format!("{BROKERS}{lines}")).unwrap().oddities();
+    let odd = |lines: &str| {
+        let mut report = Report::default();
+        load(&format!("{BROKERS}{lines}")).unwrap().check(&mut report.root());
+        report.warnings
+    };
     assert_eq!(odd(""), []);
     assert_eq!(odd("topic = \"k8s.{group}.{resource}\"\nkey = \"{namespace}/{name}\""), []);
-    assert!(odd("key = \"{namespace}\"")[0].1.contains("the tombstone of one deletes all"));
+    assert!(odd("key = \"{namespace}\"")[0].message.contains("the tombstone of one deletes all"));
     let plain = "sasl = { mechanism = \"PLAIN\", username = \"u\", password = { env = \"P\" } }";
-    assert!(odd(plain)[0].1.contains("unencrypted"));
+    assert!(odd(plain)[0].message.contains("unencrypted"));
     assert_eq!(odd(&format!("{plain}\ntls = {{}}")), []);
 }
 
 #[test]
 fn kafka_readiness_requires_files_secrets_and_feature() {
-    let unready = |lines: &str| load(&format!("{BROKERS}{lines}")).unwrap().unready();
-    let of = |lines: &str, keys: &[&str]| unready(lines).into_iter().find(|(found, _)| found == keys);
-    assert_eq!(of("", &["type"]).is_none(), cfg!(feature = "kafka"));
-    let (_, error) = of("tls = { ca_file = \"/nowhere/ca\" }", &["tls", "ca_file"]).unwrap();
+    let error_at = |lines: &str, key: &str| {
+        let mut report = Report::default();
+        load(&format!("{BROKERS}{lines}")).unwrap().check_files(&mut report.root());
+        report.errors.into_iter().find(|error| error.key == key).map(|error| error.message)
+    };
+    assert_eq!(error_at("", "type").is_none(), cfg!(feature = "kafka"));
+    let error = error_at("tls = { ca_file = \"/nowhere/ca\" }", "tls.ca_file").unwrap();
     assert!(error.contains("cannot read /nowhere/ca"), "{error}");
     let password = "password = { file = \"/nowhere/password\" }";
     let sasl = format!("sasl = {{ mechanism = \"SCRAM-SHA-256\", username = \"u\", {password} }}");
-    assert!(of(&sasl, &["sasl", "password"]).unwrap().1.contains("cannot read /nowhere/password"));
+    assert!(error_at(&sasl, "sasl.password").unwrap().contains("cannot read /nowhere/password"));
 }

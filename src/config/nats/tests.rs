@@ -1,7 +1,7 @@
 //! Options as they are read, and messages about errors.
 
 use super::*;
-use crate::config::{Config, SinkConfig};
+use crate::config::{Config, Finding, SinkConfig, report::Report};
 use crate::secret::SecretRef;
 
 fn load(lines: &str) -> Result<NatsSink, String> {
@@ -69,13 +69,17 @@ fn nats_mistake_names_key_and_expectation() {
 
 #[test]
 fn secret_sent_to_nats_unencrypted_causes_warning() {
-    let odd = |servers: &str, lines: &str| load(&format!("servers = {servers}\n{lines}")).unwrap().oddities();
+    let odd = |servers: &str, lines: &str| {
+        let mut report = Report::default();
+        load(&format!("servers = {servers}\n{lines}")).unwrap().check(&mut report.root());
+        report.warnings
+    };
     let (token, basic) =
         ("auth = { token = { env = \"X\" } }", "auth = { basic = { username = \"u\", password = { env = \"X\" } } }");
     let open = r#"["nats://127.0.0.1:4222", "nats://a:4222"]"#;
-    for (auth, key) in [(token, vec!["auth", "token"]), (basic, vec!["auth", "basic", "password"])] {
-        let [(keys, message)] = &odd(open, auth)[..] else { panic!("{auth}") };
-        assert_eq!(*keys, key);
+    for (auth, expected) in [(token, "auth.token"), (basic, "auth.basic.password")] {
+        let [Finding { key, message, .. }] = &odd(open, auth)[..] else { panic!("{auth}") };
+        assert_eq!(key, expected);
         assert!(message.contains("is sent without encryption"), "{message}");
         assert_eq!(odd(open, &format!("{auth}\ntls = {{}}")), []);
         assert_eq!(odd(r#"["tls://a:4222", "nats://b:4222"]"#, auth), []);

@@ -9,7 +9,7 @@ use proptest::{
 };
 
 use super::*;
-use crate::object::Object;
+use crate::{journal::ChangeKind, object::Object};
 
 const CASES: u32 = 4_000;
 /// Number of evaluations that see every order of a map's few keys, which changes each time.
@@ -217,8 +217,8 @@ fn plain(text: &str) -> When {
 
 /// Evaluates an expression; returns its value or error as a text that does not depend on an order.
 fn outcome(when: &When, old: &Object, object: &Object) -> Result<String, String> {
-    let (before, object, old) = (Before::State(old), Subject::new(object), Subject::new(old));
-    let scope = Scope::new(when, ChangeKind::Updated, before, &object, &old);
+    let subject = Subject::new(ChangeKind::Updated, Some(old), object);
+    let scope = Scope::new(when, &subject);
     let evaluated = catch_unwind(AssertUnwindSafe(|| {
         let context = when.context(&scope)?;
         let value = Value::resolve(&when.expression, &context);
@@ -287,11 +287,10 @@ fn object_with(text: &str) -> Object {
 }
 
 /// Evaluates an expression with a number of steps.
-fn with_steps(text: &str, steps: u64, object: &Object) -> Result<bool, Failure> {
+fn with_steps(text: &str, steps: u64, object: &Object) -> RuleVerdict {
     let limits = RuleLimits { steps, ..RuleLimits::CONFIGURATION };
     let when = When::compile(text, "", &["object"], limits).unwrap_or_else(|error| panic!("{text}: {error}"));
-    let subject = Subject::new(object);
-    when.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject)
+    when.judge(&Subject::new(ChangeKind::Added, None, object))
 }
 
 #[test]
@@ -309,10 +308,10 @@ fn each_macro_iteration_is_a_step() {
         ("{'a': 1, 'b': 2}.all(key, key != 'c')", 2),
         ("true", 0),
     ] {
-        assert_eq!(with_steps(text, steps, &object), Ok(true), "{text}");
+        assert_eq!(with_steps(text, steps, &object), RuleVerdict::Match, "{text}");
         if steps > 0 {
-            let exceeded = Failure::Exceeded(format!("it took more than {} steps", steps - 1));
-            assert_eq!(with_steps(text, steps - 1, &object), Err(exceeded), "{text}");
+            let exceeded = RuleVerdict::Exceeded(format!("`when`: it took more than {} steps", steps - 1));
+            assert_eq!(with_steps(text, steps - 1, &object), exceeded, "{text}");
         }
     }
 }
@@ -321,12 +320,12 @@ fn each_macro_iteration_is_a_step() {
 fn work_on_large_values_takes_more_steps() {
     let (small, large) = (object_with("x"), object_with(&"x".repeat(100_000)));
     for text in ["[1, 2].all(x, object.data.x.contains('x'))", "[1, 2].all(x, object.data.x.split('').size() > 0)"] {
-        assert_eq!(with_steps(text, 20, &small), Ok(true), "{text}");
-        assert!(matches!(with_steps(text, 20, &large), Err(Failure::Exceeded(_))), "{text}");
+        assert_eq!(with_steps(text, 20, &small), RuleVerdict::Match, "{text}");
+        assert!(matches!(with_steps(text, 20, &large), RuleVerdict::Exceeded(_)), "{text}");
     }
     // A comparison with a literal takes one step.
     let text = "[1, 2].all(x, object.data.x != 'y' && object.data.x.startsWith('x'))";
-    assert_eq!(with_steps(text, 20, &large), Ok(true));
+    assert_eq!(with_steps(text, 20, &large), RuleVerdict::Match);
 }
 
 #[test]
@@ -334,7 +333,6 @@ fn cpu_time_is_bounded_on_request() {
     let object = object_with(&"x".repeat(300_000));
     let limits = RuleLimits { steps: u64::MAX, cpu: Some(std::time::Duration::from_millis(1)), ..RuleLimits::CLIENT };
     let when = When::compile("object.data.x.split('').all(x, x == 'x')", "", &["object"], limits).unwrap();
-    let subject = Subject::new(&object);
-    let judged = when.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject);
-    assert_eq!(judged, Err(Failure::Exceeded("it took more than 1 ms of CPU time".to_owned())));
+    let judged = when.judge(&Subject::new(ChangeKind::Added, None, &object));
+    assert_eq!(judged, RuleVerdict::Exceeded("`when`: it took more than 1 ms of CPU time".to_owned()));
 }
