@@ -164,7 +164,7 @@ impl Handler<Compare> for DeltaFifoActor {
     type Result = MessageResult<Compare>;
 
     fn handle(&mut self, Compare(listed): Compare, _ctx: &mut Self::Context) -> Self::Result {
-        MessageResult(self.fifo.compare(&listed.0))
+        MessageResult(self.fifo.compare(&listed))
     }
 }
 
