@@ -23,7 +23,7 @@ use crate::{
     delivery::status::{Control, HandlerView},
     handler::HandlerError,
     indexer::{
-        actor::{AddIndexers, AddIndexersError},
+        actor::{AddIndexers, IndexerError},
         index_func::IndexFunc,
     },
     journal::Journal,
@@ -255,7 +255,7 @@ impl EngineHandle {
     /// # Errors
     /// Fails if a type has an index with one of the names, or if its unit is restarting. The types
     /// before it keep the new indexes, and types that are found later still get them.
-    pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
+    pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), IndexerError> {
         let supervisors: Vec<_> = {
             let state = self.conductor.lock(); // no unit starts meanwhile
             let mut library = lock(&self.conductor.library);
@@ -263,9 +263,9 @@ impl EngineHandle {
             state.units().into_iter().filter(|unit| unit.spec.entry == entry).map(|unit| unit.supervisor).collect()
         };
         for supervisor in supervisors {
-            let supervisor = supervisor.ok_or(AddIndexersError::NotRunning)?;
+            let supervisor = supervisor.ok_or(IndexerError::NotRunning)?;
             let answer = supervisor.send(AddIndexers(indexers.clone())).await;
-            answer.unwrap_or(Err(AddIndexersError::NotRunning))?;
+            answer.unwrap_or(Err(IndexerError::NotRunning))?;
         }
         Ok(())
     }

@@ -11,13 +11,13 @@ use std::{sync::Arc, time::Duration};
 
 use actix::{
     Actor, ActorContext as _, ActorFutureExt as _, ActorResponse, AsyncContext as _, Context, Handler, Message,
-    MessageResult, ResponseActFuture, SpawnHandle, WrapFuture as _,
+    ResponseActFuture, SpawnHandle, WrapFuture as _,
 };
 use tracing::{debug, error};
 
 use super::{Transaction, index_func::IndexFunc, store::IndexExists, writer::IndexerWriter};
 use crate::{
-    delta_fifo::messages::{Apply, Repack},
+    delta_fifo::messages::{Apply, Repacked},
     journal::{AppendError, Move},
     supervisor::child::Heartbeat,
 };
@@ -27,29 +27,21 @@ const IDLE_PUBLISH_AFTER: Duration = Duration::from_millis(250);
 
 /// Adds indexes over the content of the cache (I-7). After the answer, readers can use them.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<(), AddIndexersError>")]
+#[rtype(result = "Result<(), IndexerError>")]
 pub struct AddIndexers(pub Vec<IndexFunc>);
-
-/// Reason why indexes were not added.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddIndexersError {
-    /// One of the names exists already; none was added.
-    #[error(transparent)]
-    Exists(#[from] IndexExists),
-    /// The unit is restarting: retry. Or it was stopped: do not retry.
-    #[error("the indexer is not running")]
-    NotRunning,
-}
 
 /// Starts or ends the view of a journal reader on the unit, between two batches (S-5, S-7). After the answer, the resulting
 /// records are released. A cache without bodies has no objects to show: a late reader then joins without records.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<(), MoveError>")]
+#[rtype(result = "Result<(), IndexerError>")]
 pub struct MoveReader(pub Move);
 
-/// Reason why a reader was not moved. Nothing was appended.
+/// Reason why indexes were not added, or a reader was not moved. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MoveError {
+pub enum IndexerError {
+    /// One of the names exists already.
+    #[error(transparent)]
+    Exists(#[from] IndexExists),
     /// Another actor owns the unit now, or the journal takes no appends: retry.
     #[error(transparent)]
     Append(#[from] AppendError),
@@ -128,13 +120,12 @@ impl Handler<Apply> for IndexerActor {
     }
 }
 
-impl Handler<Repack> for IndexerActor {
-    type Result = MessageResult<Repack>;
+impl Handler<Repacked> for IndexerActor {
+    type Result = ();
 
-    fn handle(&mut self, Repack: Repack, ctx: &mut Self::Context) -> Self::Result {
-        let repacked = self.writer.repack();
+    fn handle(&mut self, Repacked(objects): Repacked, ctx: &mut Self::Context) {
+        self.writer.replace(&objects);
         self.publish_when_idle(ctx);
-        MessageResult(repacked)
     }
 }
 
@@ -147,7 +138,7 @@ impl Handler<Terminate> for IndexerActor {
 }
 
 impl Handler<AddIndexers> for IndexerActor {
-    type Result = Result<(), AddIndexersError>;
+    type Result = Result<(), IndexerError>;
 
     fn handle(&mut self, AddIndexers(indexes): AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
         Ok(self.writer.lease.indexer().add_indexers(indexes)?)
@@ -155,7 +146,7 @@ impl Handler<AddIndexers> for IndexerActor {
 }
 
 impl Handler<MoveReader> for IndexerActor {
-    type Result = Result<(), MoveError>;
+    type Result = Result<(), IndexerError>;
 
     fn handle(&mut self, MoveReader(asked): MoveReader, _ctx: &mut Self::Context) -> Self::Result {
         Ok(self.writer.move_reader(asked)?)

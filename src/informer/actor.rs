@@ -17,7 +17,7 @@ use super::{
     running::{Actors, Running, STAGES, report_abandoned},
 };
 use crate::{
-    indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader},
+    indexer::actor::{AddIndexers, IndexerActor, IndexerError, MoveReader},
     supervisor::{
         ActorIndex, Decision, Exit, Generation, Restart, Supervisor, SupervisorInput,
         arbiters::{Arbiters, Seat},
@@ -196,19 +196,15 @@ impl UnitSupervisor {
     }
 
     /// Forwards a message to the indexer, if it is running.
-    fn ask_indexer<M, T, E>(&self, message: M, not_running: E) -> ResponseFuture<Result<T, E>>
+    fn ask_indexer<M>(&self, message: M) -> ResponseFuture<Result<(), IndexerError>>
     where
-        M: Message<Result = Result<T, E>> + Send + 'static,
+        M: Message<Result = Result<(), IndexerError>> + Send + 'static,
         IndexerActor: Handler<M>,
-        T: Send + 'static,
-        E: Send + 'static,
     {
         let indexer = self.running.as_ref().map(|running| running.indexer.clone());
         Box::pin(async move {
-            match indexer {
-                Some(indexer) => indexer.send(message).await.unwrap_or(Err(not_running)),
-                None => Err(not_running),
-            }
+            let indexer = indexer.ok_or(IndexerError::NotRunning)?;
+            indexer.send(message).await.unwrap_or(Err(IndexerError::NotRunning))
         })
     }
 }
@@ -233,18 +229,18 @@ impl Handler<StopUnit> for UnitSupervisor {
 }
 
 impl Handler<AddIndexers> for UnitSupervisor {
-    type Result = ResponseFuture<Result<(), AddIndexersError>>;
+    type Result = ResponseFuture<Result<(), IndexerError>>;
 
     fn handle(&mut self, indexers: AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
-        self.ask_indexer(indexers, AddIndexersError::NotRunning)
+        self.ask_indexer(indexers)
     }
 }
 
 impl Handler<MoveReader> for UnitSupervisor {
-    type Result = ResponseFuture<Result<(), MoveError>>;
+    type Result = ResponseFuture<Result<(), IndexerError>>;
 
     fn handle(&mut self, asked: MoveReader, _ctx: &mut Self::Context) -> Self::Result {
-        self.ask_indexer(asked, MoveError::NotRunning)
+        self.ask_indexer(asked)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     change::Cause,
     indexer::{
         Retirement,
-        actor::{MoveError, MoveReader},
+        actor::{IndexerError, MoveReader},
         retirement,
     },
     informer::actor::{Sabotage, StopUnit, UnitSupervisor},
@@ -555,7 +555,7 @@ fn stopped_unit_moves_no_reader() {
         let unit = Informer::new(UnitId(7), "things", config_maps(), options(), Arc::default(), None);
         let (_, supervisor) = bench.supervise(Arc::new(unit));
         let join = MoveReader(Move { reader: bench.reader, kind: MoveKind::Join(None) });
-        assert_eq!(supervisor.send(join).await.unwrap(), Err(MoveError::NotRunning));
+        assert_eq!(supervisor.send(join).await.unwrap(), Err(IndexerError::NotRunning));
         supervisor.send(StopUnit).await.unwrap();
     });
 }
