@@ -12,7 +12,6 @@ pub mod difference;
 mod field_path;
 mod ignored;
 mod keep;
-mod opt_out;
 pub mod packer;
 pub mod scan;
 mod shared;
@@ -36,8 +35,7 @@ pub(crate) use field_path::PathStep;
 pub use field_path::{FieldPath, FieldPathError};
 
 pub use ignored::IgnoredPaths;
-pub use keep::Keep;
-pub use opt_out::IGNORE_ANNOTATION;
+pub use keep::{IGNORE_ANNOTATION, Keep};
 pub use scan::Plucker;
 
 /// One resource type of the API server, such as `deployments.v1.apps` in kubectl's syntax.
