@@ -10,20 +10,26 @@ mod arrivals;
 mod known;
 pub mod messages;
 #[cfg(test)]
-mod model_test;
+mod model_tests;
+mod newest;
 mod per_key;
+mod repacking;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::{HashMap, HashSet};
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::{known::Known, per_key::PerKeyQueue, stream::StreamQueue};
+use self::{
+    known::Known,
+    newest::{KeySet, Newest},
+    per_key::PerKeyQueue,
+    repacking::Repacking,
+    stream::StreamQueue,
+};
 use crate::{
-    object::{Keep, KeyRef, Object, ResourceVersion},
+    object::{Keep, Object, ResourceVersion},
     reflector::{Comparison, ReflectorEvent},
 };
 
@@ -84,8 +90,8 @@ pub struct Delta {
 
 /// A batch of deltas. The consumer applies it as one transaction, with one publish.
 ///
-/// **Invariant:** the order of the deltas is the order in which they must be applied, also across keys. A Replace is never
-/// split: its deletions and its items are in one batch.
+/// **Invariant:** the order of the deltas is the order in which they must be applied, also across keys. The deltas of one key
+/// are consecutive. A Replace is never split: its deletions and its items are in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Deltas {
     /// Oldest first.
@@ -113,16 +119,6 @@ pub enum QueueOrder {
     PerKey,
 }
 
-/// Result of one step of packing objects again.
-#[derive(Clone, Debug, Default)]
-pub struct Repacked {
-    /// Objects that were packed again. Their states are the same.
-    pub objects: Vec<Object>,
-    /// Set after the last step: the number of [`Packer::retirements`](crate::object::packer::Packer::retirements) that are now
-    /// handled.
-    pub done: Option<u64>,
-}
-
 /// The queue of one unit. Events go in, batches come out.
 ///
 /// It keeps `known`, the state after the popped batches, so that a Replace or a Resync does not need data of another actor.
@@ -139,8 +135,7 @@ pub struct DeltaFifo {
     keep: Keep,
     sync: SyncState,
     closed: bool,
-    /// Number of retired dictionaries that the consumer has handled.
-    repacked: u64,
+    repacking: Repacking,
 }
 
 #[derive(Debug)]
@@ -174,7 +169,8 @@ impl DeltaFifo {
             QueueOrder::PerKey => Queue::PerKey(PerKeyQueue::default()),
         };
         let sync = if synced { SyncState::Synced } else { SyncState::Unpopulated };
-        Self { queue, known: known.collect(), keep: Keep::Whole, sync, closed: false, repacked: 0 }
+        let repacking = Repacking::default();
+        Self { queue, known: known.collect(), keep: Keep::Whole, sync, closed: false, repacking }
     }
 
     /// Limits the queue's knowledge of objects to the part that `keep` keeps. `known` must already be in that form.
@@ -197,10 +193,7 @@ impl DeltaFifo {
                 Queue::Stream(queue) => queue.push_bookmark(version),
                 Queue::PerKey(queue) => queue.reach_version(version),
             },
-            ReflectorEvent::Resync { round } => match &mut self.queue {
-                Queue::Stream(queue) => queue.push_resync(&self.known, round),
-                Queue::PerKey(queue) => queue.push_resync(&self.known, round),
-            },
+            ReflectorEvent::Resync { round } => self.push_resync(round),
         }
     }
 
@@ -211,10 +204,12 @@ impl DeltaFifo {
             Queue::Stream(queue) => queue.push(delta),
             Queue::PerKey(queue) => {
                 let key = delta.object.key();
-                if kind.is_deletion() && !queue.contains(key) && self.known.get(key).is_none() {
-                    return queue.reach(delta.object);
+                let is_unneeded = kind.is_deletion() && !queue.contains(key) && self.known.get(key).is_none();
+                queue.reach(&delta.object);
+                if is_unneeded {
+                    return;
                 }
-                queue.push(delta);
+                queue.append(delta, false);
             }
         }
         if self.sync == SyncState::Unpopulated {
@@ -228,25 +223,71 @@ impl DeltaFifo {
         if self.known.len() == 0 && self.is_empty() {
             return comparison;
         }
-        let listed: KeySet<'_> = items.iter().map(|item| item.key()).collect();
-        let mut count = |object: &Object| {
+        let listed: KeySet<'_> = items.iter().map(Object::key).collect();
+        let newest = self.newest();
+        for object in newest.queued().chain(newest.unqueued()) {
             comparison.known += 1;
             comparison.missing += usize::from(!listed.contains(&object.key()));
-        };
-        match &self.queue {
-            Queue::Stream(queue) => queue.for_each_present(&self.known, &mut count),
-            Queue::PerKey(queue) => queue.for_each_present(&self.known, &mut count),
         }
         comparison
     }
 
+    /// Returns the state after all queued deltas.
+    fn newest(&self) -> Newest<'_> {
+        match &self.queue {
+            Queue::Stream(queue) => Newest::new(&self.known, queue.deltas()),
+            Queue::PerKey(queue) => Newest::new(&self.known, queue.newest()),
+        }
+    }
+
+    /// Appends every known object that has no queued change (F-16, F-24). Deltas of an earlier resync do not count as changes,
+    /// because each round has its own handlers (S-11).
+    fn push_resync(&mut self, round: u32) {
+        let newest = self.newest();
+        let unchanged = |object: &&Object| newest.get(object.key()).is_none_or(|delta| delta.kind.is_sync());
+        let objects: Vec<Object> = self.known.iter().filter(unchanged).cloned().collect();
+        for object in objects {
+            let delta = Delta { kind: DeltaKind::Sync { round }, object };
+            match &mut self.queue {
+                Queue::Stream(queue) => queue.push(delta),
+                Queue::PerKey(queue) => queue.append(delta, true),
+            }
+        }
+    }
+
+    /// Appends a list: deletions of objects that it lacks, removals of the items that opt out, and the items. In stream order,
+    /// the deletions come first (F-22); in per-key order, they come last (F-13, F-14). Deletions of queued keys come before
+    /// those of known keys, which are sorted by key.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
-        let opted_out = items.extract_if(.., |item| item.opts_out()).collect();
+        let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
-        let list = List { items, opted_out, spared, version };
+        let newest = self.newest();
+
+        let listed: KeySet<'_> = items.iter().chain(&opted_out).chain(spared).map(Object::key).collect();
+        let is_gone = |object: &&Object| !listed.contains(&object.key());
+        let mut gone: Vec<Object> = newest.queued().filter(is_gone).cloned().collect();
+        let from_queue = gone.len();
+        gone.extend(newest.unqueued().filter(is_gone).cloned());
+        gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        drop(listed);
+
+        let gone = gone.into_iter().map(|object| (Delta { kind: DeltaKind::Tombstone, object }, true));
+        let opted_out = opted_out.into_iter().filter(|object| newest.state(object.key()).is_some());
+        let opted_out = opted_out.map(|object| (Delta { kind: DeltaKind::OptedOut { listed: true }, object }, false));
+        // If the state of an item is already held, its delta shares the held body.
+        let items = items.into_iter().map(|item| {
+            let held = newest.state(item.key()).filter(|held| share && is_same_state(held, &item)).cloned();
+            let is_shared = held.is_some();
+            (Delta { kind: DeltaKind::Replaced, object: held.unwrap_or(item) }, is_shared)
+        });
+        let listed = opted_out.chain(items);
+        let (deltas, shared): (Vec<Delta>, Vec<bool>) = match &self.queue {
+            Queue::Stream(_) => gone.chain(listed).unzip(),
+            Queue::PerKey(_) => listed.chain(gone).unzip(),
+        };
         match &mut self.queue {
-            Queue::Stream(queue) => queue.push_replace(list, &self.known, share),
-            Queue::PerKey(queue) => queue.push_replace(list, &self.known, share),
+            Queue::Stream(queue) => queue.push_replace(deltas, &shared, version),
+            Queue::PerKey(queue) => queue.push_replace(deltas, &shared, version),
         }
         if self.sync == SyncState::Unpopulated {
             self.sync = SyncState::Queued;
@@ -259,7 +300,7 @@ impl DeltaFifo {
     /// keys, up to 1,000, or more if a single key has more (F-17). A Replace is one batch. A batch may be empty: then it only
     /// has a new version, or an empty list completes the initial state.
     pub fn pop(&mut self) -> Option<Deltas> {
-        let Popped { mut deltas, replace } = match &mut self.queue {
+        let (mut deltas, replace) = match &mut self.queue {
             Queue::Stream(queue) => queue.pop()?,
             Queue::PerKey(queue) => queue.pop()?,
         };
@@ -272,25 +313,23 @@ impl DeltaFifo {
         Some(deltas)
     }
 
-    /// Returns true if the consumer holds objects that must be packed again, because a dictionary is being retired. When
-    /// there is no other work, send it one request per step, and pass the answers to [`DeltaFifo::repacked`].
-    pub fn wants_repacking(&self) -> bool {
-        self.keep.packer().is_some_and(|packer| packer.retirements() > self.repacked)
-    }
-
-    /// Takes the objects that the consumer has packed again, so that both share them.
-    pub fn repacked(&mut self, Repacked { objects, done }: &Repacked) {
-        for object in objects {
-            self.known.replace(object);
-        }
-        self.repacked = done.unwrap_or(self.repacked);
+    /// Packs some known objects again whose dictionary is being retired, and returns them. The consumer must then keep these
+    /// forms of the same states, so that both share them. Returns nothing if none is left. Call it while there is no other
+    /// work.
+    pub fn repack(&mut self) -> Vec<Object> {
+        let Some(packer) = self.keep.packer() else { return Vec::new() };
+        self.repacking.step(packer, &mut self.known)
     }
 
     /// Returns the number of queued deltas.
     pub fn len(&self) -> usize {
+        self.load().len
+    }
+
+    fn load(&self) -> Load {
         match &self.queue {
-            Queue::Stream(queue) => queue.len(),
-            Queue::PerKey(queue) => queue.len(),
+            Queue::Stream(queue) => queue.load,
+            Queue::PerKey(queue) => queue.load,
         }
     }
 
@@ -306,10 +345,7 @@ impl DeltaFifo {
     /// another delta holds the object anyway, a delta counts 16 bytes. That is the case for tombstones, resyncs and unchanged
     /// list items.
     pub fn queued_bytes(&self) -> usize {
-        match &self.queue {
-            Queue::Stream(queue) => queue.bytes(),
-            Queue::PerKey(queue) => queue.bytes(),
-        }
+        self.load().bytes
     }
 
     /// Closes the queue. Queued deltas can still be popped, and further events are still queued (F-70).
@@ -323,69 +359,15 @@ impl DeltaFifo {
     }
 }
 
-/// A popped batch. `replace` is set if it contains a Replace.
-struct Popped {
-    deltas: Deltas,
-    replace: bool,
+/// Number of queued deltas, and their size; see [`DeltaFifo::queued_bytes`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    len: usize,
+    bytes: usize,
 }
 
-/// A list to append.
-struct List<'a> {
-    items: Vec<Object>,
-    /// Items that opt out and must not be shown.
-    opted_out: Vec<Object>,
-    /// See [`ReflectorEvent::Replace`].
-    spared: &'a [Object],
-    version: ResourceVersion,
-}
-
-impl List<'_> {
-    /// Returns the objects that the list deletes: first those in `queued`, then known objects that are not queued, sorted by key.
-    fn gone<'q>(
-        &self,
-        queued: impl Iterator<Item = &'q Object>,
-        is_queued: impl Fn(KeyRef<'_>) -> bool,
-        known: &Known,
-    ) -> Vec<Object> {
-        let listed = self.items.iter().chain(&self.opted_out).chain(self.spared);
-        let listed: KeySet<'_> = listed.map(|item| item.key()).collect();
-        let mut gone: Vec<Object> = queued.filter(|object| !listed.contains(&object.key())).cloned().collect();
-        let from_queue = gone.len();
-        let is_gone = |object: &&Object| !listed.contains(&object.key()) && !is_queued(object.key());
-        gone.extend(known.iter().filter(is_gone).cloned());
-        gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
-        gone
-    }
-
-    /// Passes the deltas of the list to `put`: first removals of the items that opt out, then the items. If `share` is set and
-    /// an item's state is already held, its delta gets the held body, and `put` gets `true`. `newest` returns the newest
-    /// queued delta of a key.
-    fn listed<'q>(
-        self,
-        newest: impl Fn(KeyRef<'_>) -> Option<&'q Delta>,
-        known: &'q Known,
-        share: bool,
-        mut put: impl FnMut(Delta, bool),
-    ) {
-        let held = |key: KeyRef<'_>| match newest(key) {
-            Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),
-            None => known.get(key),
-        };
-        for object in self.opted_out {
-            if held(object.key()).is_some() {
-                put(Delta { kind: DeltaKind::OptedOut { listed: true }, object }, false);
-            }
-        }
-        for item in self.items {
-            let same = held(item.key()).filter(|held| share && is_same_state(held, &item)).cloned();
-            let is_shared = same.is_some();
-            put(Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) }, is_shared);
-        }
-    }
-}
-
-type KeySet<'a> = HashSet<KeyRef<'a>, foldhash::fast::RandomState>;
-type KeyMap<'a, T> = HashMap<KeyRef<'a>, T, foldhash::fast::RandomState>;
+/// A popped batch, and true if it contains a Replace.
+type Popped = (Deltas, bool);
 
 /// Returns the bytes that only this delta holds.
 fn bytes_of(delta: &Delta, shared: bool) -> usize {

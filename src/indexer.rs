@@ -6,9 +6,8 @@
 pub mod actor;
 pub mod index_func;
 #[cfg(test)]
-mod model_test;
+mod model_tests;
 mod posting;
-mod repacking;
 pub mod siblings;
 pub(crate) mod slot;
 pub mod store;
@@ -18,27 +17,22 @@ pub(crate) mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    hash::BuildHasher,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
-use foldhash::{fast::RandomState, quality::FixedState};
-use hashbrown::HashTable;
+use foldhash::quality::FixedState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::{
     index_func::IndexFunc,
-    repacking::Repacking,
     store::{EvmapStore, IndexExists, KeyHasher, ReadStore as _},
 };
 use crate::{
     change::{Cause, Change, Reached},
-    delta_fifo::{Delta, DeltaKind, Deltas, Repacked, is_same_state},
+    delta_fifo::{Delta, DeltaKind, Deltas, is_same_state},
     object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion},
 };
 
@@ -185,14 +179,12 @@ pub struct Indexer<H = FixedState> {
     options: IndexerOptions,
     first_list: FirstList,
     absence: Absence,
-    repacking: Repacking,
 }
 
 impl<H: KeyHasher> Indexer<H> {
     /// Returns an indexer over the content of `store`.
     pub fn new(store: EvmapStore<H>, options: IndexerOptions) -> Self {
-        let (first_list, absence, repacking) = <_>::default();
-        Self { store, options, first_list, absence, repacking }
+        Self { store, options, first_list: FirstList::default(), absence: Absence::default() }
     }
 
     /// Sets the comparison base of the first list; see [`FirstList`].
@@ -266,25 +258,16 @@ impl<H: KeyHasher> Indexer<H> {
         self.store.publish_idle();
     }
 
-    /// Packs again some objects whose dictionary is being retired, and publishes them. Call it while there are no
-    /// unpublished commits. Readers see the same version of the same states.
-    pub fn repack(&mut self) -> Repacked {
-        let Some(packer) = self.options.keep.packer() else { return Repacked::default() };
-        let all = |visit: &mut dyn FnMut(&Object)| self.store.reader().read(|snapshot| snapshot.for_each(visit));
-        self.repacking.begin(packer.retirements(), packer.retiring().as_ref(), all);
-        let (mut objects, done) = self.repacking.next_step();
-        let states = self.store.get_all(objects.iter().map(|object| object.key()));
-        let mut states = states.into_iter();
-        // Changed or deleted objects no longer use the retiring dictionary.
-        objects.retain(|object| states.next().flatten().is_some_and(|state| state.ptr_eq(object)));
-        for object in &mut objects {
-            *object = packer.repack(object);
-            self.store.replace(object);
+    /// Replaces cached objects by other forms of the same states, and publishes them. Call it while there are no unpublished
+    /// commits. Readers see the same version of the same states.
+    pub fn replace(&mut self, forms: &[Object]) {
+        let states = self.store.get_all(forms.iter().map(Object::key));
+        for (form, state) in forms.iter().zip(states) {
+            if state.is_some_and(|state| is_same_state(&state, form)) {
+                self.store.replace(form);
+            }
         }
-        if !objects.is_empty() {
-            self.store.publish();
-        }
-        Repacked { objects, done }
+        self.store.publish();
     }
 
     /// Discards commits that are not published.
@@ -327,10 +310,6 @@ pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, obj
 struct Plan<'a, H> {
     indexer: &'a Indexer<H>,
     changes: Vec<Change>,
-    /// Newest change of each key, as index in `changes`; not used for a single delta.
-    newest: HashTable<usize>,
-    hasher: RandomState,
-    single: bool,
     objects: u64,
     /// Cause of changes found by a list.
     listed: Cause,
@@ -342,8 +321,6 @@ struct Plan<'a, H> {
 
 impl<'a, H: KeyHasher> Plan<'a, H> {
     fn over(indexer: &'a Indexer<H>, deltas: usize, initial: bool) -> Self {
-        let single = deltas <= 1;
-        let newest = HashTable::with_capacity(if single { 0 } else { deltas });
         let objects = indexer.store.meta().objects;
         let changes = Vec::with_capacity(deltas + 1);
         let first = indexer.first_list;
@@ -355,9 +332,6 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         Self {
             indexer,
             changes,
-            newest,
-            hasher: RandomState::default(),
-            single,
             objects,
             listed,
             replaces_bodies: initial && first.cause != Cause::Initial,
@@ -419,14 +393,13 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         }
     }
 
+    /// Returns the state of a key after the planned changes. The deltas of one key are consecutive, so that only the last change
+    /// can be of the same key.
     fn state_of(&self, key: KeyRef<'_>, cached: Option<Object>) -> Option<Object> {
-        if !self.single {
-            let is_it = |&at: &usize| self.changes[at].object().is_some_and(|object| object.key() == key);
-            if let Some(&at) = self.newest.find(self.hasher.hash_one(key), is_it) {
-                return self.changes[at].state().cloned();
-            }
+        match self.changes.last() {
+            Some(change) if change.object().is_some_and(|object| object.key() == key) => change.state().cloned(),
+            _ => cached,
         }
-        cached
     }
 
     fn push(&mut self, change: Change) {
@@ -435,16 +408,7 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
             Change::Deleted { .. } | Change::Removed { .. } => self.objects -= 1,
             _ => {}
         }
-        let at = self.changes.len();
         self.changes.push(change);
-        if self.single {
-            return;
-        }
-        let Self { changes, newest, hasher, .. } = self;
-        let key = |at: usize| changes[at].object().expect("a planned change has an object").key();
-        let hash = hasher.hash_one(key(at));
-        let entry = newest.entry(hash, |&known| key(known) == key(at), |&known| hasher.hash_one(key(known)));
-        entry.and_modify(|known| *known = at).or_insert(at);
     }
 }
 

@@ -324,7 +324,7 @@ impl Informer {
         let indexer =
             IndexerActor::new(IndexerWriter::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status()));
         let (indexer, indexer_exit) = spawn(indexer);
-        let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.clone().recipient() };
+        let consumer = Consumer { apply: indexer.clone().recipient(), repacked: indexer.clone().recipient() };
         let timings = || Arc::clone(&shared.timings);
         let fifo = DeltaFifoActor::new(fifo, consumer, self.options.fifo_max_bytes, status(), timings());
         let (fifo, fifo_exit) = spawn(fifo);

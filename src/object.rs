@@ -12,7 +12,6 @@ pub mod difference;
 mod field_path;
 mod ignored;
 mod keep;
-mod opt_out;
 pub mod packer;
 pub mod scan;
 mod shared;
@@ -28,7 +27,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use self::{
-    codec::{Codec, Dictionary},
+    codec::{Compression, Dictionary},
     shared::{Room, Shared},
 };
 pub use changed_by::ChangedBy;
@@ -36,8 +35,7 @@ pub(crate) use field_path::PathStep;
 pub use field_path::{FieldPath, FieldPathError};
 
 pub use ignored::IgnoredPaths;
-pub use keep::Keep;
-pub use opt_out::IGNORE_ANNOTATION;
+pub use keep::{IGNORE_ANNOTATION, Keep};
 pub use scan::Plucker;
 
 /// One resource type of the API server, such as `deployments.v1.apps` in kubectl's syntax.
@@ -249,7 +247,7 @@ enum Form {
     /// JSON, with the packed object once there is one. All caches that keep the object share this packed form.
     Json { packed: OnceLock<Object>, who_bytes: u32 },
     /// `json_bytes` bytes of JSON, packed with or without a dictionary.
-    Packed { codec: Codec, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
+    Packed { compression: Compression, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
     /// JSON of the identity only, because the object opts out.
     OptedOut,
 }
@@ -270,8 +268,8 @@ impl JsonRoom<'_, '_> {
     }
 }
 
-/// A packed body, its codec and its dictionary.
-type PackedBody<'a> = (&'a [u8], Codec, Option<&'a Arc<Dictionary>>);
+/// A packed body, its compression and its dictionary.
+type PackedBody<'a> = (&'a [u8], Compression, Option<&'a Arc<Dictionary>>);
 
 impl Object {
     /// Creates an object from an identity and its JSON, which is given as consecutive pieces.
@@ -339,10 +337,10 @@ impl Object {
         who: &[u8],
         packed: &[u8],
         json_bytes: u32,
-        codec: Codec,
+        compression: Compression,
         dictionary: Option<Arc<Dictionary>>,
     ) -> Self {
-        let form = Form::Packed { codec, json_bytes, dictionary, who_bytes: Self::length(who.len()) };
+        let form = Form::Packed { compression, json_bytes, dictionary, who_bytes: Self::length(who.len()) };
         Self::lay_out(identity, form, packed.len(), who, |room| room.put(packed))
     }
 
@@ -387,11 +385,11 @@ impl Object {
         }
     }
 
-    /// Returns the packed body with its codec and dictionary, if there is a packed form.
+    /// Returns the packed body with its compression and dictionary, if there is a packed form.
     fn packed_body(&self) -> Option<PackedBody<'_>> {
         let packed = self.packed()?;
         match packed.form() {
-            Form::Packed { codec, dictionary, .. } => Some((packed.body(), *codec, dictionary.as_ref())),
+            Form::Packed { compression, dictionary, .. } => Some((packed.body(), *compression, dictionary.as_ref())),
             Form::Json { .. } | Form::OptedOut => None,
         }
     }
@@ -462,8 +460,8 @@ impl Object {
     pub fn json(&self) -> Cow<'_, [u8]> {
         match self.form() {
             Form::Json { .. } | Form::OptedOut => Cow::Borrowed(self.body()),
-            Form::Packed { codec, json_bytes, dictionary, .. } => {
-                let json = codec::unpack_json(self.body(), *json_bytes as usize, *codec, dictionary.as_deref());
+            Form::Packed { compression, json_bytes, dictionary, .. } => {
+                let json = codec::unpack_json(self.body(), *json_bytes as usize, *compression, dictionary.as_deref());
                 Cow::Owned(json.expect("this process packed it with this dictionary"))
             }
         }

@@ -37,6 +37,7 @@ mod tests;
 
 use std::time::Duration;
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +47,7 @@ use crate::{
     object::{Object, ResourceVersion},
 };
 
-pub(crate) use confirm::{Comparison, Listed};
+pub(crate) use confirm::Comparison;
 pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorReport, Verb};
 use {
     confirm::{Doubted, Held},
@@ -97,24 +98,31 @@ pub enum StreamingLists {
 }
 
 /// Settings of a reflector.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Educe)]
+#[educe(Default)]
 pub struct ReflectorConfig {
     /// Use of streaming lists for the initial state.
     pub streaming_lists: StreamingLists,
     /// Streams that may end without a marker before streaming lists are given up (D-2).
+    #[educe(Default = 3)]
     pub streaming_attempts_max: u32,
     /// Longest wait for the marker after the stream opens, and after each `ADDED` before the marker (D-2).
+    #[educe(Default = Duration::from_mins(1))]
     pub marker_deadline: Duration,
     /// Delay before streaming lists are tried again on a server that does not support them (D-2).
+    #[educe(Default = Duration::from_mins(30))]
     pub streaming_retry_after: Duration,
     /// Objects per page. `None` uses pages of 500 if the server must read etcd anyway, and one request if its watch cache can
     /// answer. `Some(n)` always uses pages of `n`; `Some(0)` never pages (P-1).
     pub page_size: Option<u32>,
     /// Base of the watch timeout: each watch draws its `timeoutSeconds` from `[watch_timeout, 2 × watch_timeout]`.
+    #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
     /// Grace period after a watch's `timeoutSeconds`. A watch that is open for longer counts as stalled (D-6).
+    #[educe(Default = Duration::from_secs(15))]
     pub watch_grace: Duration,
     /// Longest silence of a watch on a server that has sent a bookmark. After it the watch counts as stalled; zero: never (D-6).
+    #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
     /// Period after the first 500 on a watch in which the watch is resumed instead of relisted; zero: none.
     pub internal_error_retry: Duration,
@@ -122,24 +130,6 @@ pub struct ReflectorConfig {
     pub resync_period: Duration,
     /// Delays between cycles, and before a watch that must be delayed.
     pub backoff: BackoffConfig,
-}
-
-impl Default for ReflectorConfig {
-    fn default() -> Self {
-        Self {
-            streaming_lists: StreamingLists::Auto,
-            streaming_attempts_max: 3,
-            marker_deadline: Duration::from_mins(1),
-            streaming_retry_after: Duration::from_mins(30),
-            page_size: None,
-            watch_timeout: Duration::from_mins(5),
-            watch_grace: Duration::from_secs(15),
-            stall_after: Duration::from_mins(3),
-            internal_error_retry: Duration::ZERO,
-            resync_period: Duration::ZERO,
-            backoff: BackoffConfig::default(),
-        }
-    }
 }
 
 /// Start of a reflector.
@@ -183,8 +173,9 @@ pub(crate) enum ReflectorInput {
 pub(crate) enum ReflectorAction {
     /// Request a page and answer with [`ReflectorInput::Page`]. The source limits the duration.
     List(ListRequest),
-    /// Compare a list with the known objects once all events are applied, and answer with [`ReflectorInput::Compared`].
-    Compare(Listed),
+    /// Compare the list [`Reflector::held`] with the known objects once all events are applied, and answer with
+    /// [`ReflectorInput::Compared`].
+    Compare,
     /// Open a watch and answer with [`ReflectorInput::Opened`]. The source limits the duration of the opening;
     /// [`ReflectorAction::Read`] has its own deadline (D-6).
     OpenWatch(WatchRequest),

@@ -4,7 +4,7 @@ mod delayed;
 mod handle;
 mod limiter;
 #[cfg(test)]
-mod model_test;
+mod model_tests;
 #[cfg(test)]
 mod tests;
 

@@ -52,7 +52,7 @@ done
 find src -name '*.rs' ! -path "src/$core.rs" ! -path "src/$core/*" ! -path src/delta_fifo/tests.rs \
   ! -path src/indexer/tests.rs | while read -r file; do
   case "$file" in
-    */tests.rs | */model_test*.rs) : >"$file" ;;
+    */tests.rs | */model_tests.rs) : >"$file" ;;
     *)
       awk '/^#\[cfg\(test\)\]$/ { held = $0; next }
            held != "" { if (/^mod tests \{/) skip = 1; else print held; held = "" }

@@ -7,7 +7,7 @@ use deltabus::internals::{
     bench::Shape,
     object::{
         Object,
-        codec::{self, Codec, Dictionary},
+        codec::{self, Compression, Dictionary},
     },
 };
 
@@ -29,10 +29,10 @@ pub(crate) fn benches(c: &mut Criterion) {
         let pods: Vec<Object> = (0..PODS).map(|n| make.pod(n, 0)).collect();
         let bytes: usize = pods.iter().map(Object::json_bytes).sum();
         for (how, codec, dictionary) in [
-            ("zstd with a dictionary", Codec::Zstd, dictionary.clone()),
-            ("zstd without", Codec::Zstd, None),
-            ("lz4 with a dictionary", Codec::Lz4, dictionary),
-            ("lz4 without", Codec::Lz4, None),
+            ("zstd with a dictionary", Compression::Zstd, dictionary.clone()),
+            ("zstd without", Compression::Zstd, None),
+            ("lz4 with a dictionary", Compression::Lz4, dictionary),
+            ("lz4 without", Compression::Lz4, None),
         ] {
             let pack = |pod: &Object| codec::with_packed(&pod.json(), codec, dictionary.as_deref(), <[u8]>::to_vec);
             let packed: Vec<_> = pods.iter().map(pack).collect();

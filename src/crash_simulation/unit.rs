@@ -111,8 +111,8 @@ impl Unit {
         step.events.into_iter().for_each(|event| self.fifo.push(event));
         match step.action {
             ReflectorAction::Keep => {}
-            ReflectorAction::Compare(listed) => {
-                let comparison = self.fifo.compare(&listed.0);
+            ReflectorAction::Compare => {
+                let comparison = self.fifo.compare(&self.reflector.held().expect("a list"));
                 self.feed(ReflectorInput::Compared(comparison), now);
             }
             action => {
@@ -159,7 +159,7 @@ impl Unit {
                 *now = until.max(*now);
                 self.feed(ReflectorInput::Timer, *now);
             }
-            ReflectorAction::Compare(_) | ReflectorAction::Done => unreachable!("neither is left pending"),
+            ReflectorAction::Compare | ReflectorAction::Done => unreachable!("neither is left pending"),
         }
     }
 

@@ -9,12 +9,13 @@ use actix::{
     Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, MessageResult, ResponseFuture,
     WrapFuture as _,
 };
+use futures_util::future::Either;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     DeltaFifo,
     arrivals::{Arrival, Arrivals, observe},
-    messages::{Apply, Consumer, Drain, Repack},
+    messages::{Apply, Consumer, Drain, Repacked},
 };
 use crate::{
     reflector::{
@@ -63,22 +64,25 @@ impl DeltaFifoActor {
         }
     }
 
-    /// Sends the next batch unless one is in flight.
+    /// Sends the next batch, or objects that were packed again while there is none, unless something is in flight.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         if self.in_flight {
             return;
         }
-        let Some(deltas) = self.fifo.pop() else {
-            if self.fifo.is_closed() {
-                ctx.stop();
-            } else if self.fifo.wants_repacking() {
-                self.repack(ctx);
+        let sent = if let Some(deltas) = self.fifo.pop() {
+            self.in_flight_since = self.queued_since.take_until(self.fifo.len());
+            Either::Left(self.indexer.apply.send(Apply(deltas)))
+        } else if self.fifo.is_closed() {
+            return ctx.stop();
+        } else {
+            let objects = self.fifo.repack();
+            if objects.is_empty() {
+                return;
             }
-            return;
+            Either::Right(self.indexer.repacked.send(Repacked(objects)))
         };
         self.in_flight = true;
-        self.in_flight_since = self.queued_since.take_until(self.fifo.len());
-        let applied = self.indexer.apply.send(Apply(deltas)).into_actor(self).map(|answer, fifo, ctx| {
+        let applied = sent.into_actor(self).map(|answer, fifo, ctx| {
             if answer.is_err() {
                 ctx.stop(); // the indexer has ended, so the whole unit is about to be restarted
                 return;
@@ -90,22 +94,6 @@ impl DeltaFifoActor {
             fifo.publish_status();
         });
         ctx.spawn(applied);
-    }
-
-    /// Requests one step of packing cached objects again. It counts as a batch in flight.
-    fn repack(&mut self, ctx: &mut Context<Self>) {
-        self.in_flight = true;
-        let repacked = self.indexer.repack.send(Repack).into_actor(self).map(|answer, fifo, ctx| {
-            let Ok(repacked) = answer else {
-                ctx.stop(); // the indexer has ended
-                return;
-            };
-            fifo.in_flight = false;
-            fifo.fifo.repacked(&repacked);
-            fifo.pump(ctx);
-            fifo.publish_status();
-        });
-        ctx.spawn(repacked);
     }
 
     fn has_room(&self) -> bool {
@@ -164,7 +152,7 @@ impl Handler<Compare> for DeltaFifoActor {
     type Result = MessageResult<Compare>;
 
     fn handle(&mut self, Compare(listed): Compare, _ctx: &mut Self::Context) -> Self::Result {
-        MessageResult(self.fifo.compare(&listed.0))
+        MessageResult(self.fifo.compare(&listed))
     }
 }
 
@@ -193,10 +181,7 @@ mod tests {
     use tokio::{runtime::Builder, time::sleep};
 
     use super::*;
-    use crate::{
-        delta_fifo::{QueueOrder, Repacked},
-        testing::object,
-    };
+    use crate::{delta_fifo::QueueOrder, testing::object};
 
     /// Indexer that takes three seconds for each batch.
     struct Slow;
@@ -213,12 +198,10 @@ mod tests {
         }
     }
 
-    impl Handler<Repack> for Slow {
-        type Result = MessageResult<Repack>;
+    impl Handler<Repacked> for Slow {
+        type Result = ();
 
-        fn handle(&mut self, _: Repack, _: &mut Self::Context) -> Self::Result {
-            MessageResult(Repacked::default())
-        }
+        fn handle(&mut self, _: Repacked, _: &mut Self::Context) {}
     }
 
     #[test]
@@ -226,7 +209,7 @@ mod tests {
         let paused = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         System::with_tokio_rt(paused).block_on(async {
             let indexer = Slow.start();
-            let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.recipient() };
+            let consumer = Consumer { apply: indexer.clone().recipient(), repacked: indexer.recipient() };
             let (timings, start) = (Arc::<Timings>::default(), Instant::now());
             let status = Arc::new(UnitStatus::waiting("things", "things"));
             let fifo = DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), false);

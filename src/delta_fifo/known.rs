@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use super::{Delta, is_same_state};
+use super::Delta;
 use crate::object::{Keep, KeyRef, Object};
 
 /// Number of entries below which the table does not shrink.
@@ -27,12 +27,8 @@ impl Known {
         self.table.iter()
     }
 
-    /// Replaces a known object with another form of the same state.
-    pub(super) fn replace(&mut self, form: &Object) {
-        let (hash, is_it) = (self.hasher.hash_one(form.key()), |known: &Object| known.has_key(form.key()));
-        if let Some(known) = self.table.find_mut(hash, is_it).filter(|known| is_same_state(known, form)) {
-            *known = form.clone();
-        }
+    pub(super) fn get_mut(&mut self, key: KeyRef<'_>) -> Option<&mut Object> {
+        self.table.find_mut(self.hasher.hash_one(key), |object| object.has_key(key))
     }
 
     pub(super) fn len(&self) -> usize {

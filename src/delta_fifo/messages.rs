@@ -2,24 +2,25 @@
 
 use actix::{Message, Recipient};
 
-use super::{Deltas, Repacked};
+use super::Deltas;
+use crate::object::Object;
 
 /// One transaction for the indexer. The answer is sent after it was applied, published and released.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Apply(pub Deltas);
 
-/// Request to pack some cached objects again.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Repacked")]
-pub(crate) struct Repack;
+/// Cached objects that were packed again: other forms of the same states.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Repacked(pub Vec<Object>);
 
 /// Addresses of the next stage: the actor of the indexer.
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) apply: Recipient<Apply>,
-    /// Receives a [`Repack`] while no transaction is in flight.
-    pub(crate) repack: Recipient<Repack>,
+    /// Receives [`Repacked`] objects while no transaction is in flight.
+    pub(crate) repacked: Recipient<Repacked>,
 }
 
 /// End of the input: the queue hands out the queued deltas, and then stops (F-70).

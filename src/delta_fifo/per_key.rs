@@ -5,7 +5,7 @@ use std::{collections::VecDeque, hash::BuildHasher};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, List, Popped, bytes_of};
+use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Load, Popped, bytes_of};
 use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// Keys in the order of their first queued delta, each with its deltas.
@@ -19,8 +19,7 @@ pub(super) struct PerKeyQueue {
     /// Position of the first key in `keys`, counted as in `places`.
     first: u64,
     hasher: RandomState,
-    len: usize,
-    bytes: usize,
+    pub(super) load: Load,
     /// Set while a Replace is queued: the number of keys in its batch, and the version of the list.
     replace: Option<(usize, ResourceVersion)>,
     /// Version of the last pushed event, if it was not handed out yet.
@@ -50,16 +49,8 @@ impl KeyDeltas {
 }
 
 impl PerKeyQueue {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.replace.is_none() && self.last.is_none()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(super) fn contains(&self, key: KeyRef<'_>) -> bool {
@@ -77,21 +68,15 @@ impl PerKeyQueue {
         self.last = Some(Reached::Version(version));
     }
 
-    /// Notes the version of an event that is not queued.
-    pub(super) fn reach(&mut self, object: Object) {
+    /// Notes the version of an event, which need not be queued.
+    pub(super) fn reach(&mut self, object: &Object) {
         if !object.resource_version().is_empty() {
-            self.last = Some(Reached::Object(object));
+            self.last = Some(Reached::Object(object.clone()));
         }
     }
 
-    /// Appends a delta of a watch.
-    pub(super) fn push(&mut self, delta: Delta) {
-        self.reach(delta.object.clone());
-        self.append(delta, false);
-    }
-
     /// Appends a delta to its key. Two deletions in a row become one (F-11).
-    fn append(&mut self, delta: Delta, shared: bool) {
+    pub(super) fn append(&mut self, delta: Delta, shared: bool) {
         let bytes = bytes_of(&delta, shared);
         let Some(at) = self.place(delta.object.key()) else { return self.append_key(delta, bytes) };
         let entry = &mut self.keys[at];
@@ -102,14 +87,14 @@ impl PerKeyQueue {
                 let before = bytes_of(newest, false);
                 *newest = delta;
                 entry.bytes = entry.bytes - before + bytes;
-                self.bytes = self.bytes - before + bytes;
+                self.load.bytes = self.load.bytes - before + bytes;
             }
             return;
         }
         entry.deltas.push(delta);
         entry.bytes += bytes;
-        self.bytes += bytes;
-        self.len += 1;
+        self.load.bytes += bytes;
+        self.load.len += 1;
     }
 
     fn append_key(&mut self, delta: Delta, bytes: usize) {
@@ -118,47 +103,24 @@ impl PerKeyQueue {
         let Self { keys, first, hasher, .. } = self;
         let place = *first + (keys.len() - 1) as u64;
         self.places.insert_unique(hash, place, |&place| hasher.hash_one(keys[index(place, *first)].key()));
-        self.bytes += bytes;
-        self.len += 1;
+        self.load.bytes += bytes;
+        self.load.len += 1;
     }
 
-    /// Visits every object in the state after all queued deltas.
-    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&Object)) {
-        let newest = self.keys.iter().map(KeyDeltas::newest);
-        newest.filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
-        known.iter().filter(|object| !self.contains(object.key())).for_each(visit);
-    }
-
-    /// Appends a list (F-13, F-14). Its deltas are removals of the items that opt out, the items, and deletions of objects that
-    /// the list lacks. Deletions of queued keys come before deletions of known keys.
+    /// Appends a list (F-13, F-14). `shared` states for each delta if its object is held anyway.
     ///
     /// Every queued key is then either listed or deleted. So from now on the whole queue leaves as one batch.
-    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
-        let version = list.version.clone();
-        let queued = self.keys.iter().map(|entry| &entry.newest().object);
-        let gone = list.gone(queued, |key| self.contains(key), known);
-        let mut listed = Vec::with_capacity(list.items.len());
-        let newest = |key: KeyRef<'_>| self.place(key).map(|at| self.keys[at].newest());
-        list.listed(newest, known, share, |delta, shared| listed.push((delta, shared)));
-        for (delta, shared) in listed {
-            self.append(delta, shared);
-        }
-        for object in gone {
-            self.append(Delta { kind: DeltaKind::Tombstone, object }, true);
+    pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {
+        for (delta, shared) in deltas.into_iter().zip(shared) {
+            self.append(delta, *shared);
         }
         self.replace = Some((self.keys.len(), version.clone()));
         self.reach_version(version);
     }
 
-    /// Appends every known object that has no queued change (F-16). Deltas of an earlier resync do not count as changes, because
-    /// each round has its own handlers (S-11).
-    pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
-        for object in known.iter() {
-            let place = self.place(object.key());
-            if place.is_none_or(|at| self.keys[at].newest().kind.is_sync()) {
-                self.append(Delta { kind: DeltaKind::Sync { round }, object: object.clone() }, true);
-            }
-        }
+    /// Returns the newest delta of each key.
+    pub(super) fn newest(&self) -> impl Iterator<Item = &Delta> {
+        self.keys.iter().map(KeyDeltas::newest)
     }
 
     /// Takes all keys of a queued Replace, or as many keys as fit into a batch.
@@ -172,7 +134,7 @@ impl PerKeyQueue {
         for _ in 0..count {
             deltas.append(&mut self.pop_key().deltas);
         }
-        let is_replace = replace.is_some();
+        let has_replace = replace.is_some();
         if let Some((_, version)) = replace {
             self.version = version;
         }
@@ -187,7 +149,7 @@ impl PerKeyQueue {
             resume_version = Some(self.version.clone());
         }
         let store_version = Some(self.version.clone());
-        Some(Popped { deltas: Deltas { deltas, store_version, resume_version, ..<_>::default() }, replace: is_replace })
+        Some((Deltas { deltas, store_version, resume_version, ..<_>::default() }, has_replace))
     }
 
     fn batch_len(&self) -> usize {
@@ -208,8 +170,8 @@ impl PerKeyQueue {
         }
         let key = self.keys.pop_front().expect("the caller counted the keys");
         self.first += 1;
-        self.len -= key.deltas.len();
-        self.bytes -= key.bytes;
+        self.load.len -= key.deltas.len();
+        self.load.bytes -= key.bytes;
         key
     }
 }
@@ -221,6 +183,6 @@ fn index(place: u64, first: u64) -> usize {
 
 impl std::fmt::Debug for PerKeyQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PerKeyQueue({} keys, {} deltas)", self.keys.len(), self.len)
+        write!(f, "PerKeyQueue({} keys, {} deltas)", self.keys.len(), self.load.len)
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Delta, DeltaFifo, DeltaKind, QueueOrder, Repacked};
+use super::{Delta, DeltaFifo, DeltaKind, QueueOrder};
 use crate::{
     object::{
         Identity, Keep, Object,
@@ -413,14 +413,14 @@ fn list_is_compared_with_state_after_queue() {
 }
 
 #[test]
-fn repacking_is_requested_until_done() {
+fn changed_object_is_not_repacked() {
     for order in [Stream, PerKey] {
         let packer = Arc::new(Packer::new(Compression::Zstd));
         let mut fifo = fifo(order, &[]).keeping(Keep::Packed(Arc::clone(&packer)));
         packer.learn(100);
-        (1..=3).for_each(|number| fifo.push(Added(packing::object(100, number))));
+        (0..300).for_each(|number| fifo.push(Added(packing::object(100, number))));
         drain(&mut fifo);
-        assert!(!fifo.wants_repacking());
+        assert!(fifo.repack().is_empty());
         let held: Vec<_> = [200, 300, 400, 500]
             .into_iter()
             .map(|family| {
@@ -428,24 +428,20 @@ fn repacking_is_requested_until_done() {
                 packer.pack(&packing::object(family, family))
             })
             .collect();
-        assert!(fifo.wants_repacking(), "{} in use", held.len() + 1);
-        let form = packing::object(100, 2);
-        let stranger = packing::object(100, 4);
-        fifo.repacked(&Repacked { objects: vec![form.clone(), stranger], done: None });
-        assert!(fifo.wants_repacking());
-        fifo.push(Updated(object("ns/p3", "u3", "9")));
+        let retiring = packer.retiring().expect("the first");
+        let outdated = |fifo: &DeltaFifo| -> Vec<Object> {
+            fifo.known.iter().filter(|object| object.is_packed_with(&retiring)).cloned().collect()
+        };
+        assert_eq!((outdated(&fifo).len(), held.len()), (300, 4));
+        assert_eq!((fifo.repack().len(), outdated(&fifo).len()), (256, 44));
+        let changed = outdated(&fifo).pop().expect("44 are left");
+        fifo.push(Updated(object(&changed.key().to_string(), changed.uid(), "newer")));
         drain(&mut fifo);
-        fifo.repacked(&Repacked { objects: vec![packing::object(100, 3)], done: Some(packer.retirements()) });
-        assert!(!fifo.wants_repacking());
-        fifo.push(resync(1));
-        let mut known: Vec<Object> = Vec::new();
-        while let Some(deltas) = fifo.pop() {
-            known.extend(deltas.deltas.into_iter().map(|delta| delta.object));
-        }
-        known.sort_by(|one, other| one.name().cmp(other.name()));
-        let versions: Vec<_> = known.iter().map(Object::resource_version).collect();
-        assert_eq!(versions, ["1", "2", "9"], "what is newer, or not known, stays as it is");
-        assert!(known[1].ptr_eq(&form));
+        let repacked = fifo.repack();
+        assert_eq!((repacked.len(), outdated(&fifo).len()), (43, 0));
+        assert!(repacked.iter().all(|object| fifo.known.get(object.key()).is_some_and(|known| known.ptr_eq(object))));
+        assert!(fifo.known.get(changed.key()).is_some_and(|known| known.resource_version() == "newer"));
+        assert!(fifo.repack().is_empty());
     }
 }
 

@@ -76,7 +76,8 @@ pub(super) fn informer(spec: &UnitSpec, library: &Library, packer: Arc<Packer>) 
     }
     let ignored = paths(&entry.options.ignore_changes)?;
     let metadata_only = spec.redaction.metadata_only || entry.mode == Mode::Metadata;
-    let plan = ScanPlan::new(&paths(&drop)?, None).heeding_opt_out();
+    let mut plan = ScanPlan::new(&paths(&drop)?, None);
+    (plan.heeds_opt_out, plan.notes_who_changed) = (true, spec.notes_who_changed);
     Ok(InformerOptions {
         reflector: spec.reflector,
         scope: Scope {
@@ -87,7 +88,7 @@ pub(super) fn informer(spec: &UnitSpec, library: &Library, packer: Arc<Packer>) 
             metadata_only,
         },
         gate,
-        plan: if spec.notes_who_changed { plan.noting_who_changed() } else { plan },
+        plan,
         order: entry.options.order,
         fifo_max_bytes: size(entry.options.fifo_max_bytes),
         indexer: IndexerOptions {

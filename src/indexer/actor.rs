@@ -11,13 +11,13 @@ use std::{sync::Arc, time::Duration};
 
 use actix::{
     Actor, ActorContext as _, ActorFutureExt as _, ActorResponse, AsyncContext as _, Context, Handler, Message,
-    MessageResult, ResponseActFuture, SpawnHandle, WrapFuture as _,
+    ResponseActFuture, SpawnHandle, WrapFuture as _,
 };
 use tracing::{debug, error};
 
 use super::{Transaction, index_func::IndexFunc, store::IndexExists, writer::IndexerWriter};
 use crate::{
-    delta_fifo::messages::{Apply, Repack},
+    delta_fifo::messages::{Apply, Repacked},
     journal::{AppendError, Move},
     supervisor::child::Heartbeat,
 };
@@ -118,13 +118,12 @@ impl Handler<Apply> for IndexerActor {
     }
 }
 
-impl Handler<Repack> for IndexerActor {
-    type Result = MessageResult<Repack>;
+impl Handler<Repacked> for IndexerActor {
+    type Result = ();
 
-    fn handle(&mut self, Repack: Repack, ctx: &mut Self::Context) -> Self::Result {
-        let repacked = self.writer.repack();
+    fn handle(&mut self, Repacked(objects): Repacked, ctx: &mut Self::Context) {
+        self.writer.replace(&objects);
         self.publish_when_idle(ctx);
-        MessageResult(repacked)
     }
 }
 

@@ -16,14 +16,9 @@ use crate::{journal::UnitId, mutex::lock};
 /// first lists of all units. The call that completes the type holds the lock during the append.
 #[derive(Debug, Default)]
 pub struct Siblings {
-    state: Mutex<State>,
-    settled: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    units: BTreeMap<UnitId, Member>,
-    announced: bool,
+    units: Mutex<BTreeMap<UnitId, Member>>,
+    /// Set once the type is synced; written under the lock of `units`.
+    announced: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,23 +27,21 @@ struct Member {
     objects: u64,
 }
 
-impl State {
+impl Siblings {
     /// Returns the number of objects of all units, if this step completes the type and the type was not announced. `syncing`
     /// is the number of objects of `unit` if `unit` is about to be synced, and `None` if it leaves.
-    fn total(&self, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
-        let mut others = self.units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
-        if self.announced || syncing.is_none() && others.peek().is_none() {
+    fn total(&self, units: &BTreeMap<UnitId, Member>, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
+        let mut others = units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
+        if self.announced.load(Ordering::Relaxed) || syncing.is_none() && others.peek().is_none() {
             return None;
         }
         let objects = syncing.unwrap_or_default();
         others.try_fold(objects, |total, member| member.synced.then(|| total + member.objects))
     }
-}
 
-impl Siblings {
     /// Adds a unit. A seeded unit may be synced already.
     pub fn join(&self, unit: UnitId, synced: bool, objects: u64) {
-        lock(&self.state).units.insert(unit, Member { synced, objects });
+        lock(&self.units).insert(unit, Member { synced, objects });
     }
 
     /// Writes with `append` the batch that makes `unit` synced. `objects` is the unit's number of objects. If this completes the
@@ -62,11 +55,11 @@ impl Siblings {
         objects: u64,
         append: impl FnOnce(Option<u64>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut state = lock(&self.state);
-        let total = state.total(unit, Some(objects));
+        let mut units = lock(&self.units);
+        let total = self.total(&units, unit, Some(objects));
         let appended = append(total)?; // if this panics, the unit is not synced
-        state.units.insert(unit, Member { synced: true, objects });
-        self.announced(&mut state, total);
+        units.insert(unit, Member { synced: true, objects });
+        self.announced.fetch_or(total.is_some(), Ordering::Relaxed);
         Ok(appended)
     }
 
@@ -76,29 +69,22 @@ impl Siblings {
     /// # Errors
     /// Returns the error of `append`.
     pub fn leave<T, E>(&self, unit: UnitId, append: impl FnOnce(Option<u64>) -> Result<T, E>) -> Result<T, E> {
-        let mut state = lock(&self.state);
-        state.units.remove(&unit);
-        let total = state.total(unit, None);
-        let appended = append(total);
-        if appended.is_ok() {
-            self.announced(&mut state, total);
-        }
-        appended
+        let mut units = lock(&self.units);
+        units.remove(&unit);
+        let total = self.total(&units, unit, None);
+        let appended = append(total)?;
+        self.announced.fetch_or(total.is_some(), Ordering::Relaxed);
+        Ok(appended)
     }
 
     /// Notes the number of objects of a unit. Takes no lock once the type is synced.
     pub fn note(&self, unit: UnitId, objects: u64) {
         // `Relaxed` is enough: the flag never returns to false, and an outdated false only costs a lock.
-        if !self.settled.load(Ordering::Relaxed)
-            && let Some(member) = lock(&self.state).units.get_mut(&unit)
+        if !self.announced.load(Ordering::Relaxed)
+            && let Some(member) = lock(&self.units).get_mut(&unit)
         {
             member.objects = objects;
         }
-    }
-
-    fn announced(&self, state: &mut State, total: Option<u64>) {
-        state.announced |= total.is_some();
-        self.settled.store(state.announced, Ordering::Relaxed);
     }
 }
 
@@ -132,9 +118,9 @@ mod tests {
         let siblings = three();
         assert_eq!((sync(&siblings, B, 2), sync(&siblings, A, 3)), (None, None));
         siblings.note(B, 5);
-        assert!(!lock(&siblings.state).announced);
+        assert!(!siblings.announced.load(Ordering::Relaxed));
         assert_eq!(sync(&siblings, C, 10), Some(18), "all objects there are then");
-        assert!(lock(&siblings.state).announced);
+        assert!(siblings.announced.load(Ordering::Relaxed));
         siblings.join(UnitId(4), false, 0);
         assert_eq!(sync(&siblings, UnitId(4), 1), None, "units that come later say nothing");
         assert_eq!([A, B, C, UnitId(4)].map(|unit| leave(&siblings, unit)), [None; 4]);
@@ -147,7 +133,7 @@ mod tests {
         sync(&siblings, B, 1);
         let refused: Result<(), _> = siblings.sync(C, 1, Err);
         assert_eq!(refused, Err(Some(3)));
-        assert!(!lock(&siblings.state).announced);
+        assert!(!siblings.announced.load(Ordering::Relaxed));
         assert_eq!(leave(&siblings, UnitId(9)), None, "one is missing");
         assert_eq!(sync(&siblings, C, 2), Some(4), "its successor says it");
     }

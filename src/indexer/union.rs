@@ -94,7 +94,7 @@ impl ReadStore for UnionReader {
         } else {
             let parts: Vec<_> = readers.iter().filter_map(StoreReader::enter).collect();
             if parts.len() == readers.len() || !self.is_behind() {
-                return query(&Union { parts, merged: OnceCell::new() });
+                return query(&Union { parts, meta: OnceCell::new() });
             }
         }
         // A cache was replaced and dropped since the check above.
@@ -106,38 +106,21 @@ impl ReadStore for UnionReader {
 #[derive(Default)]
 pub(super) struct Union<'a> {
     parts: Vec<Published<'a>>,
-    merged: OnceCell<Merged>,
-}
-
-/// Combined metadata of the parts.
-struct Merged {
-    meta: Meta,
-    /// Ids that the indexes of `meta` have in each part.
-    ids: Vec<Vec<u32>>,
+    /// Combined metadata of the parts.
+    meta: OnceCell<Meta>,
 }
 
 impl Union<'_> {
-    fn merged(&self) -> &Merged {
-        self.merged.get_or_init(|| {
-            let metas: Vec<_> = self.parts.iter().map(Snapshot::meta).collect();
-            let indexes = common_indexes(&metas);
-            let ids_in =
-                |meta: &&Meta| indexes.as_slice().iter().filter_map(|index| meta.index_id(index.name())).collect();
-            let ids = metas.iter().map(ids_in).collect();
-            Merged { ids, meta: merge(&metas, indexes) }
-        })
-    }
-
-    /// Returns the parts, each with its own id of a merged index.
+    /// Returns the parts, each with its own id of an index of the combined metadata.
     fn with_index(&self, index: u32) -> impl Iterator<Item = (&Published<'_>, u32)> {
-        let ids = self.merged().ids.iter().map(move |ids| ids.get(index as usize).copied());
-        self.parts.iter().zip(ids).filter_map(|(part, id)| Some((part, id?)))
+        let index = self.meta().indexes.as_slice().get(index as usize);
+        self.parts.iter().filter_map(move |part| Some((part, part.meta().index_id(index?.name())?)))
     }
 }
 
 impl Snapshot for Union<'_> {
     fn meta(&self) -> &Meta {
-        &self.merged().meta
+        self.meta.get_or_init(|| merge(&self.parts.iter().map(Snapshot::meta).collect::<Vec<_>>()))
     }
 
     fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
@@ -177,8 +160,8 @@ fn common_indexes(metas: &[&Meta]) -> IndexSet {
 }
 
 /// Adds up the counts, and takes the newest version, so that a client can see when its write is readable.
-fn merge(metas: &[&Meta], indexes: IndexSet) -> Meta {
-    let mut merged = Meta { synced: !metas.is_empty(), indexes, ..Meta::default() };
+fn merge(metas: &[&Meta]) -> Meta {
+    let mut merged = Meta { synced: !metas.is_empty(), indexes: common_indexes(metas), ..Meta::default() };
     for meta in metas {
         merged.generation += meta.generation;
         merged.objects += meta.objects;

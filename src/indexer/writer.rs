@@ -8,8 +8,9 @@ use tracing::info;
 use super::{Indexer, Retirement, Transaction, retirement, siblings::Siblings, slot::IndexerLease, view};
 use crate::{
     change::{Cause, Change},
-    delta_fifo::{Deltas, Repacked},
+    delta_fifo::Deltas,
     journal::{AppendError, Journal, Move, MoveKind, Ticket, UnitId},
+    object::Object,
     status::UnitStatus,
     supervisor::fault::{Fault, Moment},
 };
@@ -135,11 +136,10 @@ impl IndexerWriter {
         self.journal.cross(moved, self.unit, self.epoch, &changes, Timestamp::now())
     }
 
-    /// Packs some cached objects again.
-    pub(super) fn repack(&mut self) -> Repacked {
-        let repacked = self.lease.indexer().repack();
+    /// Replaces cached objects by other forms of the same states.
+    pub(super) fn replace(&mut self, forms: &[Object]) {
+        self.lease.indexer().replace(forms);
         view::show(&mut self.status.lock(), self.lease.get().store().meta());
-        repacked
     }
 
     /// Injects a fault of a test. A fault for [`Moment::Now`] happens at once.

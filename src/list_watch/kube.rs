@@ -25,7 +25,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture};
 pub use kube::Client;
 
-use super::{Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream, retry::RequestRetry};
+use super::{
+    Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream,
+    retry::{REPEATS_MAX, repeat_after},
+};
 use crate::object::{
     ResourceType,
     scan::{ScanPlan, TypeMeta},
@@ -124,7 +127,7 @@ impl ListWatch for KubeListWatch {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Set when [`RequestRetry`] may repeat the GET. False after a timeout, and after an error without the `Retry-After`
+    /// Set when [`repeat_after`] may repeat the GET. False after a timeout, and after an error without the `Retry-After`
     /// header, even if its body contains a delay (T-1).
     may_repeat: bool,
 }
@@ -135,17 +138,15 @@ impl From<Failure> for Attempt {
     }
 }
 
-/// Sends one GET until it succeeds or [`RequestRetry`] gives up (T-2).
+/// Sends one GET until it succeeds, must not be repeated, or was repeated ten times (T-1, T-2).
 async fn repeated<T, F: Future<Output = Result<T, Attempt>>>(mut send: impl FnMut() -> F) -> Result<T, Failure> {
-    let mut retry = RequestRetry::default();
-    loop {
-        let Attempt { failure, may_repeat } = match send().await {
-            Ok(answer) => return Ok(answer),
-            Err(attempt) => attempt,
-        };
-        match retry.next(&failure).filter(|_| may_repeat) {
-            Some(delay) => tokio::time::sleep(delay).await,
-            None => return Err(failure),
+    for _ in 0..REPEATS_MAX {
+        match send().await {
+            Err(Attempt { failure, may_repeat: true }) if let Some(delay) = repeat_after(&failure) => {
+                tokio::time::sleep(delay).await;
+            }
+            answer => return answer.map_err(|attempt| attempt.failure),
         }
     }
+    send().await.map_err(|attempt| attempt.failure)
 }

@@ -5,37 +5,24 @@ use std::time::Duration;
 use super::Failure;
 
 /// Maximum number of repeats of one GET (T-1).
-const REPEATS_MAX: u32 = 10;
+pub(super) const REPEATS_MAX: usize = 10;
 /// Delay before a GET is repeated after a lost connection (T-3).
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Longest `Retry-After` that is waited for here. A longer one is passed to the reflector, which shows its wait to users.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// Repeat counter of one GET (a list or the opening of a watch). Create one for each request of the reflector.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RequestRetry {
-    repeats: u32,
-}
-
-impl RequestRetry {
-    /// Returns the delay before the same GET is sent again. `None` passes `failure` to the caller.
-    ///
-    /// Repeated: a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: failures that the reflector handles,
-    /// namely a refused connection, an expired version and a too large version (D-4).
-    pub(crate) fn next(&mut self, failure: &Failure) -> Option<Duration> {
-        let delay = match failure {
-            Failure::Disconnected(_) => RECONNECT_DELAY,
-            Failure::Status(status) if status.is_expired() || status.too_large => return None,
-            Failure::Status(status) if status.code == 429 || (500..600).contains(&status.code) => {
-                status.retry_after.filter(|after| *after <= RETRY_AFTER_MAX)?
-            }
-            _ => return None,
-        };
-        if self.repeats == REPEATS_MAX {
-            return None;
+/// Returns the delay before the same GET is sent again. `None` passes `failure` to the caller.
+///
+/// Repeated: a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: failures that the reflector handles,
+/// namely a refused connection, an expired version and a too large version (D-4).
+pub(super) fn repeat_after(failure: &Failure) -> Option<Duration> {
+    match failure {
+        Failure::Disconnected(_) => Some(RECONNECT_DELAY),
+        Failure::Status(status) if status.is_expired() || status.too_large => None,
+        Failure::Status(status) if status.code == 429 || (500..600).contains(&status.code) => {
+            status.retry_after.filter(|after| *after <= RETRY_AFTER_MAX)
         }
-        self.repeats += 1;
-        Some(delay)
+        _ => None,
     }
 }
 
@@ -72,19 +59,7 @@ mod tests {
             (Failure::FrameTooLong { max_bytes: 1, object: None }, None),
             (Failure::Request("tls".into()), None),
         ] {
-            assert_eq!(RequestRetry::default().next(&failure), expected, "{failure:?}");
+            assert_eq!(repeat_after(&failure), expected, "{failure:?}");
         }
-    }
-
-    /// Rule: T-1.
-    #[test]
-    fn all_causes_share_ten_retries() {
-        let mut retry = RequestRetry::default();
-        for round in 0..REPEATS_MAX {
-            let failure = if round % 2 == 0 { status(503, Some(1)) } else { Failure::Disconnected(String::new()) };
-            assert!(retry.next(&failure).is_some(), "repeat {round}");
-        }
-        assert_eq!(retry.next(&status(503, Some(1))), None);
-        assert_eq!(retry.repeats, REPEATS_MAX);
     }
 }

@@ -58,8 +58,8 @@ impl<'a> ChangedBy<'a> {
 }
 
 impl Object {
-    /// Returns the last modifier. `None` if it is unknown, or if the scan did not record it:
-    /// see `ScanPlan::noting_who_changed`.
+    /// Returns the last modifier. `None` if it is unknown, or if the scan did not record it: see
+    /// `ScanPlan::notes_who_changed`.
     pub fn changed_by(&self) -> Option<ChangedBy<'_>> {
         ChangedBy::decode(self.who())
     }
@@ -85,8 +85,8 @@ impl Object {
         }
         match self.form() {
             Form::Json { .. } => Self::assemble_with_who(self.identity(), &[self.body()], who),
-            Form::Packed { codec, json_bytes, dictionary, .. } => {
-                Self::of_packed(self.identity(), who, self.body(), *json_bytes, *codec, dictionary.clone())
+            Form::Packed { compression, json_bytes, dictionary, .. } => {
+                Self::of_packed(self.identity(), who, self.body(), *json_bytes, *compression, dictionary.clone())
             }
             Form::OptedOut => self,
         }

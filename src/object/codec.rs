@@ -9,6 +9,8 @@ mod tests;
 
 use std::{cell::RefCell, num::NonZero, sync::Arc};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use zstd::zstd_safe::{
     CCtx, DCtx, compress_bound, find_frame_compressed_size, get_dict_id_from_frame, get_error_name,
     get_frame_content_size,
@@ -20,19 +22,23 @@ use super::{Identity, Object};
 /// Compression level of zstd. Level 3 saves a few percent and takes 50 % longer.
 const LEVEL: i32 = 1;
 
-/// Compression format of a body. Both formats use the same dictionary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
-    /// zstd: the smallest output.
+/// Compression of bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compression {
+    /// zstd, with a dictionary of samples of the type.
+    #[default]
     Zstd,
-    /// lz4: larger output, but faster reads of bodies that differ much.
+    /// lz4, with the same dictionary.
     Lz4,
+    /// No compression.
+    None,
 }
 
 /// Reason why a packed body cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The body is damaged, or was packed with another codec or dictionary.
+    /// The body is damaged, or was packed with another compression or dictionary.
     #[error("the body cannot be unpacked: {0}")]
     Unpack(&'static str),
     /// The body has another length than recorded.
@@ -74,17 +80,25 @@ impl Contexts {
 }
 
 /// Passes the compressed form of `json` to `take`.
-pub fn with_packed<T>(json: &[u8], codec: Codec, dictionary: Option<&Dictionary>, take: impl FnOnce(&[u8]) -> T) -> T {
+pub fn with_packed<T>(
+    json: &[u8],
+    compression: Compression,
+    dictionary: Option<&Dictionary>,
+    take: impl FnOnce(&[u8]) -> T,
+) -> T {
+    if compression == Compression::None {
+        return take(json);
+    }
     CONTEXTS.with_borrow_mut(|contexts| {
         contexts.clear(compress_bound(json.len()));
         let Contexts { packer, room, .. } = contexts;
-        match (codec, dictionary) {
-            (Codec::Lz4, dictionary) => lz4::pack(room, json, dictionary.map(|dictionary| &dictionary.content)),
-            (Codec::Zstd, Some(dictionary)) => {
+        match (compression, dictionary) {
+            (Compression::Lz4, dictionary) => lz4::pack(room, json, dictionary.map(|dictionary| &dictionary.content)),
+            (_, Some(dictionary)) => {
                 let packed = packer.compress_using_cdict(room, json, dictionary.encoder.as_cdict());
                 packed.expect(ROOM);
             }
-            (Codec::Zstd, None) => {
+            (_, None) => {
                 packer.compress(room, json, LEVEL).expect(ROOM);
             }
         }
@@ -95,22 +109,23 @@ pub fn with_packed<T>(json: &[u8], codec: Codec, dictionary: Option<&Dictionary>
 /// Panic message of calls that cannot fail.
 const ROOM: &str = "there is room for the worst case, and no other error";
 
-/// Creates a packed object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same codec
+/// Creates an object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same compression
 /// and dictionary. The body stays packed. The function checks that the body is complete and matches the dictionary. For
 /// zstd it checks only the frame header, so the source of the bytes must protect the blocks.
 pub fn of_packed(
     identity: Identity<'_>,
     packed: &[u8],
     len: usize,
-    codec: Codec,
+    compression: Compression,
     dictionary: Option<Arc<Dictionary>>,
 ) -> Result<Object, CodecError> {
     let json_bytes = u32::try_from(len).map_err(|_| CodecError::Unpack("it is larger than the largest object"))?;
-    match codec {
-        Codec::Zstd => verify_zstd(packed, len, dictionary.as_deref())?,
-        Codec::Lz4 => lz4::verify(packed, len, dictionary.as_deref().map(|dictionary| &dictionary.content))?,
+    match compression {
+        Compression::Zstd => verify_zstd(packed, len, dictionary.as_deref())?,
+        Compression::Lz4 => lz4::verify(packed, len, dictionary.as_deref().map(|dictionary| &dictionary.content))?,
+        Compression::None => return plain(identity, packed, len),
     }
-    Ok(Object::of_packed(identity, &[], packed, json_bytes, codec, dictionary))
+    Ok(Object::of_packed(identity, &[], packed, json_bytes, compression, dictionary))
 }
 
 fn verify_zstd(packed: &[u8], len: usize, dictionary: Option<&Dictionary>) -> Result<(), CodecError> {
@@ -132,23 +147,24 @@ fn verify_zstd(packed: &[u8], len: usize, dictionary: Option<&Dictionary>) -> Re
 }
 
 /// Creates an object from its identity and `len` bytes of JSON.
-pub fn plain(identity: Identity<'_>, json: &[u8], len: usize) -> Result<Object, CodecError> {
+fn plain(identity: Identity<'_>, json: &[u8], len: usize) -> Result<Object, CodecError> {
     if json.len() != len {
         return Err(CodecError::Length { expected: len, found: json.len() });
     }
     Object::assemble_with(identity, &[], len, |room| room.put(json)).map_err(|_| CodecError::Text)
 }
 
-/// Unpacks the output of [`with_packed`] for `len` bytes, with the same codec and dictionary.
+/// Unpacks the output of [`with_packed`] for `len` bytes, with the same compression and dictionary.
 pub(super) fn unpack_json(
     packed: &[u8],
     len: usize,
-    codec: Codec,
+    compression: Compression,
     dictionary: Option<&Dictionary>,
 ) -> Result<Vec<u8>, CodecError> {
-    match codec {
-        Codec::Zstd => CONTEXTS.with_borrow_mut(|contexts| unpack_zstd(contexts, packed, len, dictionary)),
-        Codec::Lz4 => lz4::unpack(packed, len, dictionary.map(|dictionary| &dictionary.content)),
+    match compression {
+        Compression::Zstd => CONTEXTS.with_borrow_mut(|contexts| unpack_zstd(contexts, packed, len, dictionary)),
+        Compression::Lz4 => lz4::unpack(packed, len, dictionary.map(|dictionary| &dictionary.content)),
+        Compression::None => Ok(packed.to_vec()),
     }
 }
 

@@ -1,8 +1,12 @@
-//! Cached form of an object: whole, packed, or only its identity (`cache = "none"`).
+//! Cached form of an object: whole, packed, or only its identity (`cache = "none"`, or an object that opts out).
 
 use std::sync::Arc;
 
-use super::{Identity, Object, packer::Packer, scan::TypeMeta};
+use super::{Form, Identity, Object, packer::Packer, scan::TypeMeta};
+
+/// Annotation by which an object opts out of deltabus, if its value is exactly `"true"`. Such an object is neither cached nor
+/// sent.
+pub const IGNORE_ANNOTATION: &str = "deltabus.dev/ignore";
 
 /// Form in which a cache keeps objects.
 #[derive(Clone, Debug, Default)]
@@ -49,13 +53,28 @@ impl Keep {
     }
 }
 
+impl Object {
+    /// Creates the placeholder of an object that opts out: its identity and version. It goes as far as the queue, which
+    /// then withdraws the object from consumers that saw it; see
+    /// `DeltaKind::OptedOut`.
+    pub fn opted_out(identity: Identity<'_>, type_meta: &TypeMeta) -> Self {
+        let json = identity_json(identity, type_meta);
+        Self::lay_out(identity, Form::OptedOut, json.len(), &[], |room| room.put(json.as_bytes()))
+    }
+
+    /// Returns true if this is the placeholder of an object that opts out.
+    pub fn opts_out(&self) -> bool {
+        matches!(self.form(), Form::OptedOut)
+    }
+}
+
 fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
     let identity = object.identity();
     Object::assemble(identity, &[identity_json(identity, type_meta).as_bytes()])
 }
 
 /// Returns JSON with the type and identity of an object only.
-pub(super) fn identity_json(identity: Identity<'_>, type_meta: &TypeMeta) -> String {
+fn identity_json(identity: Identity<'_>, type_meta: &TypeMeta) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut json = format!(
         "{{\"apiVersion\":{},\"kind\":{},\"metadata\":{{\"name\":{}",

@@ -11,38 +11,13 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use self::sampler::Sampler;
+pub use super::codec::Compression;
 use super::{
     Form, Object,
-    codec::{self, Codec, Dictionary},
+    codec::{self, Dictionary},
 };
 use crate::mutex::lock;
-
-/// Compression of bodies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Compression {
-    /// zstd, with a dictionary of samples of the type.
-    #[default]
-    Zstd,
-    /// lz4, with the same dictionary.
-    Lz4,
-    /// No compression.
-    None,
-}
-
-impl Compression {
-    fn codec(self) -> Option<Codec> {
-        match self {
-            Self::Zstd => Some(Codec::Zstd),
-            Self::Lz4 => Some(Codec::Lz4),
-            Self::None => None,
-        }
-    }
-}
 
 /// Number of dictionaries of one unit in use at a time, besides one that is being retired.
 const DICTIONARIES: usize = 4;
@@ -67,28 +42,17 @@ pub struct Packer {
 struct State {
     compression: Compression,
     /// Dictionaries that are or were in use, in order of creation.
-    made: Vec<Made>,
+    made: Vec<Weak<Dictionary>>,
+    /// Number of the newest dictionary.
+    number: u8,
     current: Option<Arc<Dictionary>>,
+    /// Dictionary whose objects are repacked.
+    retiring: Weak<Dictionary>,
+    /// All dictionaries, for the bodies in a store; empty without a store.
+    kept: Vec<Arc<Dictionary>>,
     /// Dictionaries that the store has not written yet; `None` without a store.
     unwritten: Option<Vec<(u8, Vec<u8>)>>,
     sampler: Sampler,
-    /// Number of retirements so far.
-    retirements: u64,
-}
-
-struct Made {
-    /// Number of the dictionary. It is not reused while the dictionary is in use.
-    number: u8,
-    used: Weak<Dictionary>,
-    /// Handle that keeps the dictionary for bodies in a store.
-    kept: Option<Arc<Dictionary>>,
-    is_retiring: bool,
-}
-
-impl Made {
-    fn is_in_use(&self) -> bool {
-        self.used.strong_count() > 0
-    }
 }
 
 impl Packer {
@@ -103,9 +67,8 @@ impl Packer {
     }
 
     fn with(compression: Compression, unwritten: Option<Vec<(u8, Vec<u8>)>>) -> Self {
-        let (made, sampler) = (Vec::new(), Sampler::default());
-        let state = State { compression, made, current: None, unwritten, sampler, retirements: 0 };
-        Self { state: Mutex::new(state) }
+        let (made, number, current, retiring, kept, sampler) = <_>::default();
+        Self { state: Mutex::new(State { compression, made, number, current, retiring, kept, unwritten, sampler }) }
     }
 
     /// Sets the compression of later bodies.
@@ -116,8 +79,8 @@ impl Packer {
     /// Restores the next dictionary of an earlier run; returns false if it cannot be used.
     pub fn restore(&self, bytes: &[u8]) -> bool {
         let mut state = lock(&self.state);
-        let number = state.next_number().filter(|_| !state.is_full());
-        let Some(dictionary) = number.and_then(|number| Dictionary::new(number, bytes)) else { return false };
+        let dictionary = Dictionary::new(state.number.wrapping_add(1), bytes).filter(|_| !state.is_full());
+        let Some(dictionary) = dictionary else { return false };
         state.sampler = Sampler::of_restored();
         state.adopt(Arc::new(dictionary));
         true
@@ -125,9 +88,7 @@ impl Packer {
 
     /// Returns a dictionary by its number.
     pub fn dictionary(&self, number: u8) -> Option<Arc<Dictionary>> {
-        let state = lock(&self.state);
-        let made = state.made.iter().find(|made| made.number == number)?;
-        made.kept.clone().or_else(|| made.used.upgrade())
+        lock(&self.state).made.iter().filter_map(Weak::upgrade).find(|dictionary| dictionary.number() == number)
     }
 
     /// Returns the number and bytes of each dictionary that the store has not written. It must write them before a body that
@@ -158,65 +119,62 @@ impl Packer {
     }
 
     /// Returns the packed form of an object; while the object lives, always the same form. Returns the object itself if packing
-    /// is off or would not make it smaller. A body packed with another codec is packed again at each call.
+    /// is off or would not make it smaller. A body packed with another compression is packed again at each call.
     pub fn pack(&self, object: &Object) -> Object {
-        let (codec, current) = lock(&self.state).way();
-        let Some(codec) = codec else { return unpacked(object) };
+        let (compression, current) = lock(&self.state).way();
         match object.packed_body() {
-            Some((_, by, _)) if by == codec => object.packed_before().unwrap_or_else(|| object.clone()),
+            Some((_, by, _)) if by == compression => object.packed_before().unwrap_or_else(|| object.clone()),
             // its own dictionary also fits this type
-            Some((.., own)) => packed(object, codec, current.as_ref().or(own)).unwrap_or_else(|| unpacked(object)),
-            None => match (object.form(), packed(object, codec, current.as_ref())) {
+            Some((.., own)) => {
+                packed(object, compression, current.as_ref().or(own)).unwrap_or_else(|| unpacked(object))
+            }
+            None => match (object.form(), packed(object, compression, current.as_ref())) {
                 (Form::Json { packed: before, .. }, Some(packed)) => before.get_or_init(|| packed).clone(),
                 _ => object.clone(),
             },
         }
     }
 
-    /// Returns the number of retirements. When it changes, the cache must repack its objects.
-    pub fn retirements(&self) -> u64 {
-        lock(&self.state).retirements
-    }
-
-    /// Returns the dictionary that is being retired, if any.
+    /// Returns the dictionary that is being retired, if any. The cache must repack the objects that use it.
     pub fn retiring(&self) -> Option<Arc<Dictionary>> {
-        lock(&self.state).made.iter().filter(|made| made.is_retiring).find_map(|made| made.used.upgrade())
+        lock(&self.state).retiring.upgrade()
     }
 
     /// Returns an object packed with the newest dictionary, or unpacked if packing is off.
     pub fn repack(&self, object: &Object) -> Object {
-        let (codec, current) = lock(&self.state).way();
-        codec.and_then(|codec| packed(object, codec, current.as_ref())).unwrap_or_else(|| unpacked(object))
+        let (compression, current) = lock(&self.state).way();
+        packed(object, compression, current.as_ref()).unwrap_or_else(|| unpacked(object))
     }
 
-    /// Passes the body for the store to `take`, with its codec (`None`: unpacked) and the number of its dictionary (0:
-    /// none). A packed body in memory is reused if it has the current codec, and no dictionary or one of this packer.
-    pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Option<Codec>, u8, &[u8]) -> T) -> T {
+    /// Passes the body for the store to `take`, with its compression and the number of its dictionary (0: none). A packed body in
+    /// memory is reused if it has the current compression, and no dictionary or one of this packer.
+    pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Compression, u8, &[u8]) -> T) -> T {
         let is_ours = |dictionary: &Arc<Dictionary>| {
             self.dictionary(dictionary.number()).is_some_and(|ours| Arc::ptr_eq(&ours, dictionary))
         };
-        let (codec, current) = lock(&self.state).way();
-        let Some(codec) = codec else { return take(None, 0, &object.json()) };
+        let (compression, current) = lock(&self.state).way();
         match object.packed_body() {
-            Some((body, by, None)) if by == codec => take(Some(codec), 0, body),
-            Some((body, by, Some(dictionary))) if by == codec && is_ours(dictionary) => {
-                take(Some(codec), dictionary.number(), body)
+            Some((body, by, None)) if by == compression => take(compression, 0, body),
+            Some((body, by, Some(dictionary))) if by == compression && is_ours(dictionary) => {
+                take(compression, dictionary.number(), body)
             }
             _ => {
                 let number = current.as_ref().map_or(0, |dictionary| dictionary.number());
-                codec::with_packed(&object.json(), codec, current.as_deref(), |body| take(Some(codec), number, body))
+                codec::with_packed(&object.json(), compression, current.as_deref(), |body| {
+                    take(compression, number, body)
+                })
             }
         }
     }
 }
 
-/// Returns an object packed with this codec and dictionary; `None` if that would not make it smaller.
-fn packed(object: &Object, codec: Codec, dictionary: Option<&Arc<Dictionary>>) -> Option<Object> {
+/// Returns an object packed with this compression and dictionary; `None` if that would not make it smaller.
+fn packed(object: &Object, compression: Compression, dictionary: Option<&Arc<Dictionary>>) -> Option<Object> {
     let json = object.json();
     let json_bytes = u32::try_from(json.len()).ok()?;
-    codec::with_packed(&json, codec, dictionary.map(|dictionary| &**dictionary), |body| {
+    codec::with_packed(&json, compression, dictionary.map(|dictionary| &**dictionary), |body| {
         let of_packed =
-            || Object::of_packed(object.identity(), object.who(), body, json_bytes, codec, dictionary.cloned());
+            || Object::of_packed(object.identity(), object.who(), body, json_bytes, compression, dictionary.cloned());
         (body.len() < json.len()).then(of_packed)
     })
 }
@@ -235,61 +193,62 @@ impl fmt::Debug for Packer {
         let state = lock(&self.state);
         f.debug_struct("Packer")
             .field("compression", &state.compression)
-            .field("dictionaries", &state.made.iter().filter(|made| made.is_in_use()).count())
+            .field("dictionaries", &state.made.iter().filter(|made| is_in_use(made)).count())
             .finish_non_exhaustive()
     }
 }
 
+fn is_in_use(dictionary: &Weak<Dictionary>) -> bool {
+    dictionary.strong_count() > 0
+}
+
 impl State {
-    /// Returns the current codec and dictionary.
-    fn way(&self) -> (Option<Codec>, Option<Arc<Dictionary>>) {
-        (self.compression.codec(), self.current.clone())
+    /// Returns the current compression and dictionary.
+    fn way(&self) -> (Compression, Option<Arc<Dictionary>>) {
+        let current = self.current.as_ref().filter(|_| self.compression != Compression::None);
+        (self.compression, current.cloned())
     }
 
     /// Returns true if the maximum number of dictionaries is in use.
     fn is_full(&self) -> bool {
-        self.made.iter().filter(|made| made.is_in_use() && !made.is_retiring).count() >= DICTIONARIES
+        self.made.iter().filter(|made| is_in_use(made)).count() >= DICTIONARIES
     }
 
     /// Returns true if one more dictionary is allowed: there is room, or the oldest one can be retired.
     fn may_adopt(&self) -> bool {
-        let one_retires = self.made.iter().any(|made| made.is_retiring && made.is_in_use());
-        !self.is_full() || self.unwritten.is_none() && !one_retires
-    }
-
-    /// Returns the smallest number that no used dictionary has; `None` if all numbers are taken.
-    fn next_number(&self) -> Option<u8> {
-        (1..=u8::MAX).find(|number| self.made.iter().all(|made| made.number != *number || !made.is_in_use()))
+        !self.is_full() || self.unwritten.is_none() && !is_in_use(&self.retiring)
     }
 
     /// Adopts a dictionary as the newest one. If the maximum number is in use, retires the oldest.
     fn adopt(&mut self, dictionary: Arc<Dictionary>) {
         self.current = None;
-        self.made.retain(Made::is_in_use);
-        if self.is_full()
-            && let Some(oldest) = self.made.iter_mut().find(|made| !made.is_retiring)
-        {
-            oldest.is_retiring = true;
-            self.retirements += 1;
+        self.made.retain(is_in_use);
+        if self.is_full() {
+            self.retiring = self.made.remove(0);
         }
-        let kept = self.unwritten.is_some().then(|| Arc::clone(&dictionary));
-        let (number, used) = (dictionary.number(), Arc::downgrade(&dictionary));
-        self.made.push(Made { number, used, kept, is_retiring: false });
+        self.made.push(Arc::downgrade(&dictionary));
+        self.number = dictionary.number();
+        if self.unwritten.is_some() {
+            self.kept.push(Arc::clone(&dictionary));
+        }
         self.current = Some(dictionary);
     }
 
     /// Makes a dictionary from half the samples, and adopts it if it makes the other half smaller.
     fn renew(&mut self) {
         let samples = self.sampler.take();
-        let number = self.next_number().filter(|_| self.may_adopt());
-        let (Some(number), Some(codec)) = (number, self.compression.codec()) else { return };
+        if !self.may_adopt() {
+            return;
+        }
         let json: Vec<_> = samples.iter().map(|object| object.json()).collect();
         let (of, on): (Vec<_>, Vec<_>) = json.iter().enumerate().partition(|(at, _)| at % 2 == 0);
         let of: Vec<&[u8]> = of.into_iter().map(|(_, json)| &**json).collect();
         let Some(bytes) = Dictionary::choose(&of) else { return };
+        // Only a store refers to dictionaries by number, and it has few of them.
+        let number = self.number.wrapping_add(1);
         let Some(dictionary) = Dictionary::new(number, &bytes) else { return };
         let size = |dictionary: Option<&Dictionary>| -> usize {
-            on.iter().map(|(_, json)| codec::with_packed(json, codec, dictionary, <[u8]>::len)).sum()
+            on.iter().map(|(_, json)| codec::with_packed(json, self.compression, dictionary, <[u8]>::len)).sum()
         };
         let (new, old) = if self.is_full() { WORTH_REPACKING } else { BETTER };
         if size(Some(&dictionary)) * old < size(self.current.as_deref()) * new {

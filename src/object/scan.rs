@@ -48,8 +48,10 @@ use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 pub struct ScanPlan {
     drop: PathTree,
     types: Option<TypeJson>,
-    heeds_opt_out: bool,
-    notes_who_changed: bool,
+    /// Set to let objects opt out, whatever the plan cuts: see [`IGNORE_ANNOTATION`].
+    pub heeds_opt_out: bool,
+    /// Set to record the last modifier of each object, whatever the plan cuts: see [`Object::changed_by`].
+    pub notes_who_changed: bool,
 }
 
 /// The `apiVersion` and `kind` of an object.
@@ -124,18 +126,6 @@ impl ScanPlan {
     /// Returns the `apiVersion` and `kind` that the plan sets, if any.
     pub fn type_meta(&self) -> Option<&TypeMeta> {
         self.types.as_ref().map(|types| &types.meta)
-    }
-
-    /// Lets objects opt out, whatever the plan cuts: see [`IGNORE_ANNOTATION`].
-    #[must_use]
-    pub fn heeding_opt_out(self) -> Self {
-        Self { heeds_opt_out: true, ..self }
-    }
-
-    /// Records the last modifier of each object, whatever the plan cuts: see [`Object::changed_by`].
-    #[must_use]
-    pub fn noting_who_changed(self) -> Self {
-        Self { notes_who_changed: true, ..self }
     }
 
     /// Sets another type.

@@ -20,18 +20,6 @@ use crate::{
 /// Smallest number of known objects for which a second list is requested.
 const KNOWN_MIN: usize = 100;
 
-/// Objects of a complete list that is not yet emitted. Two values are equal if they share the same list in memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Listed(pub Arc<Vec<Object>>);
-
-impl PartialEq for Listed {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Listed {}
-
 /// Result of comparing a list with the known objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
@@ -79,9 +67,16 @@ impl Reflector {
         if let Some(doubted) = self.doubted.take() {
             return self.confirmed(doubted, items, &version, turn);
         }
-        let items = Arc::new(items);
-        self.state = State::Comparing(Held { items: Arc::clone(&items), version, tail });
-        ReflectorAction::Compare(Listed(items))
+        self.state = State::Comparing(Held { items: Arc::new(items), version, tail });
+        ReflectorAction::Compare
+    }
+
+    /// Returns the list to compare; `None` if there is none.
+    pub(crate) fn held(&self) -> Option<Arc<Vec<Object>>> {
+        match &self.state {
+            State::Comparing(held) => Some(Arc::clone(&held.items)),
+            _ => None,
+        }
     }
 
     /// Emits the list, or requests a second one.

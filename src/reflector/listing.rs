@@ -1,13 +1,11 @@
 //! Initial state by paged lists (R-20 … R-26).
 
 use super::{
-    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb,
-    pager::{Paged, Pager},
-    refuses_version, retry_after,
+    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, pager::Pager, refuses_version, retry_after,
     snapshot::deduplicate,
 };
 use crate::{
-    list_watch::{Failure, ListPage, ListRequest},
+    list_watch::{Failure, ListPage},
     object::ResourceVersion,
 };
 
@@ -46,12 +44,11 @@ impl Reflector {
 
     fn list(&mut self, version: ResourceVersion, limit: Option<u32>, repeated: bool) -> ReflectorAction {
         self.counters.lists += 1;
-        let pager = Pager::new(version, limit);
-        let request = pager.request();
-        self.ask(Listing { pager, repeated }, request)
+        self.ask(Listing { pager: Pager::new(version, limit), repeated })
     }
 
-    fn ask(&mut self, listing: Listing, request: ListRequest) -> ReflectorAction {
+    fn ask(&mut self, listing: Listing) -> ReflectorAction {
+        let request = listing.pager.request();
         self.state = State::Listing(listing);
         ReflectorAction::List(request)
     }
@@ -64,9 +61,9 @@ impl Reflector {
         turn: &mut Turn,
     ) -> ReflectorAction {
         match listing.pager.accept(answer) {
-            Paged::More(request) => self.ask(listing, request),
-            Paged::Complete(list) => self.listed(&listing, list, turn),
-            Paged::Failed(failure) => self.list_failed(&listing, failure, turn),
+            Ok(None) => self.ask(listing),
+            Ok(Some(list)) => self.listed(&listing, list, turn),
+            Err(failure) => self.list_failed(&listing, failure, turn),
         }
     }
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, atomic::AtomicU32};
 use actix::{Message, Recipient};
 use tokio::time::Instant;
 
-use super::{Comparison, Listed, ReflectorEvent};
+use super::{Comparison, ReflectorEvent};
 use crate::{
-    object::ResourceVersion,
+    object::{Object, ResourceVersion},
     status::{Timings, UnitStatus},
 };
 
@@ -23,7 +23,7 @@ pub(crate) struct Events {
 /// A list to compare with the known objects once all queued events are applied.
 #[derive(Debug, Message)]
 #[rtype(result = "Comparison")]
-pub(crate) struct Compare(pub Listed);
+pub(crate) struct Compare(pub Arc<Vec<Object>>);
 
 /// Stops the reflector: it sends no more requests.
 #[derive(Debug, Message)]

@@ -227,9 +227,10 @@ impl<'a> World<'a> {
         if step.action == ReflectorAction::Keep {
             return;
         }
-        if let ReflectorAction::Compare(listed) = step.action {
+        if step.action == ReflectorAction::Compare {
             assert!(self.stream.is_none() || known == self.reflector.last);
-            return self.feed(ReflectorInput::Compared(self.compare(&listed.0)));
+            let comparison = self.compare(&self.reflector.held().expect("a list"));
+            return self.feed(ReflectorInput::Compared(comparison));
         }
         if !matches!(step.action, ReflectorAction::Read { .. }) {
             self.stream = None;
@@ -344,7 +345,7 @@ impl<'a> World<'a> {
                 self.now = self.now.max(until);
                 self.feed(ReflectorInput::Timer);
             }
-            ReflectorAction::Compare(_) | ReflectorAction::Keep | ReflectorAction::Done => {}
+            ReflectorAction::Compare | ReflectorAction::Keep | ReflectorAction::Done => {}
         }
     }
 

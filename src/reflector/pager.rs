@@ -20,34 +20,31 @@ pub(super) struct Pager {
     list: Option<ListPage>,
 }
 
-/// Result of a page.
-#[derive(Debug)]
-pub(super) enum Paged {
-    /// Request of the next page.
-    More(ListRequest),
-    /// The list is complete.
-    Complete(ListPage),
-    /// The list failed; none of it is delivered.
-    Failed(Failure),
-}
-
 impl Pager {
-    /// Creates a pager; [`Pager::request`] returns its first request.
+    /// Creates a pager that awaits page 1.
     pub(super) fn new(resource_version: ResourceVersion, limit: Option<u32>) -> Self {
         let first = ListRequest { resource_version, limit, continue_token: None };
         Self { first, token: None, full: false, list: None }
     }
 
-    /// Returns the request of page 1, or of the full list.
+    /// Returns the request of the awaited page.
     pub(super) fn request(&self) -> ListRequest {
-        ListRequest { limit: self.first.limit.filter(|_| !self.full), ..self.first.clone() }
+        match &self.token {
+            None => ListRequest { limit: self.first.limit.filter(|_| !self.full), ..self.first.clone() },
+            token => ListRequest {
+                resource_version: ResourceVersion::unset(),
+                limit: self.first.limit,
+                continue_token: token.clone(),
+            },
+        }
     }
 
-    /// Handles one answer.
-    pub(super) fn accept(&mut self, answer: Result<ListPage, Failure>) -> Paged {
+    /// Handles one answer. Returns the list once it is complete; with `None`, another page must be requested. After an error none
+    /// of the list is delivered.
+    pub(super) fn accept(&mut self, answer: Result<ListPage, Failure>) -> Result<Option<ListPage>, Failure> {
         let mut page = match answer {
             Ok(page) => page,
-            Err(failure) => return self.failed(failure),
+            Err(failure) => return self.failed(failure).map(|()| None),
         };
         let token = page.continue_token.take().filter(|token| !token.is_empty() && !self.full);
         match &mut self.list {
@@ -57,27 +54,24 @@ impl Pager {
                 list.rejected += page.rejected;
             }
         }
-        match token {
-            None => Paged::Complete(self.list.take().unwrap_or_default()),
-            token if token == self.token => {
-                Paged::Failed(Failure::Undecodable("a page continues with its own continue token".into()))
-            }
-            token => {
-                self.token.clone_from(&token);
-                let limit = self.first.limit;
-                Paged::More(ListRequest { resource_version: ResourceVersion::unset(), limit, continue_token: token })
-            }
+        if token.is_none() {
+            return Ok(self.list.take());
         }
+        if token == self.token {
+            return Err(Failure::Undecodable("a page continues with its own continue token".into()));
+        }
+        self.token = token;
+        Ok(None)
     }
 
     /// Handles a failed page. If the token of a later page has expired, the whole list is requested again, without pages (P-4).
-    fn failed(&mut self, failure: Failure) -> Paged {
+    fn failed(&mut self, failure: Failure) -> Result<(), Failure> {
         let expired = failure.status().is_some_and(|status| status.reason == "Expired");
         if !expired || self.token.is_none() {
-            return Paged::Failed(failure);
+            return Err(failure);
         }
         *self = Self { full: true, ..Self::new(self.first.resource_version.clone(), self.first.limit) };
-        Paged::More(self.request())
+        Ok(())
     }
 }
 
@@ -98,28 +92,28 @@ mod tests {
         }
     }
 
-    fn complete(paged: Paged) -> (Vec<String>, String, u64) {
-        let Paged::Complete(list) = paged else { panic!("expected a complete list, got {paged:?}") };
+    fn complete(pager: &mut Pager, page: ListPage) -> (Vec<String>, String, u64) {
+        let list = pager.accept(Ok(page)).unwrap().expect("a complete list");
         let names = list.items.iter().map(|item| item.name().to_owned()).collect();
         (names, list.resource_version.to_string(), list.rejected)
     }
 
-    fn more(paged: Paged) -> ListRequest {
-        let Paged::More(request) = paged else { panic!("expected another page, got {paged:?}") };
-        request
+    fn more(pager: &mut Pager, answer: Result<ListPage, Failure>) -> ListRequest {
+        assert!(pager.accept(answer).unwrap().is_none(), "expected another page");
+        pager.request()
     }
 
     /// Rules: P-2, P-3.
     #[test]
     fn later_pages_carry_only_token_and_limit() {
         let mut pager = Pager::new("7".into(), Some(2));
-        let second = more(pager.accept(Ok(page("10", &["a", "b"], Some("t1")))));
+        let second = more(&mut pager, Ok(page("10", &["a", "b"], Some("t1"))));
         assert_eq!(
             second,
             ListRequest { resource_version: "".into(), limit: Some(2), continue_token: Some("t1".into()) }
         );
-        more(pager.accept(Ok(page("11", &["c"], Some("t2")))));
-        let (names, version, rejected) = complete(pager.accept(Ok(page("12", &["d"], None))));
+        more(&mut pager, Ok(page("11", &["c"], Some("t2"))));
+        let (names, version, rejected) = complete(&mut pager, page("12", &["d"], None));
         assert_eq!((names.concat().as_str(), version.as_str(), rejected), ("abcd", "10", 3));
         assert!(pager.token.is_some(), "it has several pages");
     }
@@ -129,7 +123,7 @@ mod tests {
     fn single_page_is_not_paginated() {
         for token in [None, Some("")] {
             let mut pager = Pager::new("0".into(), Some(500));
-            complete(pager.accept(Ok(page("10", &["a"], token))));
+            complete(&mut pager, page("10", &["a"], token));
             assert!(pager.token.is_none());
         }
     }
@@ -138,33 +132,33 @@ mod tests {
     #[test]
     fn expired_later_page_falls_back_to_full_list() {
         let mut pager = Pager::new("7".into(), Some(2));
-        more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
-        let full = more(pager.accept(Err(expired())));
+        more(&mut pager, Ok(page("10", &["a"], Some("t1"))));
+        let full = more(&mut pager, Err(expired()));
         assert_eq!(full, ListRequest { resource_version: "7".into(), limit: None, continue_token: None });
-        let (names, version, ..) = complete(pager.clone().accept(Ok(page("20", &["x"], None))));
+        let (names, version, ..) = complete(&mut pager.clone(), page("20", &["x"], None));
         assert_eq!((names.concat().as_str(), version.as_str()), ("x", "20"));
         let token = pager.clone().accept(Ok(page("20", &["x"], Some("t9"))));
-        assert!(matches!(token, Paged::Complete(_)), "no page follows a full list");
-        assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)));
+        assert!(token.unwrap().is_some(), "no page follows a full list");
+        assert!(pager.accept(Err(expired())).is_err());
     }
 
     /// Rules: P-4, P-5.
     #[test]
     fn other_page_failures_fail_the_list() {
         let mut pager = Pager::new("7".into(), Some(2));
-        assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)), "page 1");
+        assert!(pager.accept(Err(expired())).is_err(), "page 1");
         let gone = Failure::Status(Status { code: 410, reason: "Gone".into(), ..Status::default() });
         for failure in [gone, Failure::Refused, Failure::NotAList("Table".into())] {
             let mut pager = Pager::new("7".into(), Some(2));
-            more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
-            assert!(matches!(pager.accept(Err(failure)), Paged::Failed(_)));
+            more(&mut pager, Ok(page("10", &["a"], Some("t1"))));
+            assert!(pager.accept(Err(failure)).is_err());
         }
     }
 
     #[test]
     fn repeated_continue_token_fails_the_list() {
         let mut pager = Pager::new("7".into(), Some(2));
-        more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
-        assert!(matches!(pager.accept(Ok(page("10", &["a"], Some("t1")))), Paged::Failed(_)));
+        more(&mut pager, Ok(page("10", &["a"], Some("t1"))));
+        assert!(pager.accept(Ok(page("10", &["a"], Some("t1")))).is_err());
     }
 }

@@ -120,9 +120,6 @@ impl ReflectorRun {
             if step.holds_list_permit {
                 self.pack(&mut input);
             }
-            if matches!(doing, ReflectorAction::Compare(_)) {
-                doing = ReflectorAction::Keep; // drops this handle, so that the state machine need not copy the list
-            }
         }
     }
 
@@ -177,7 +174,7 @@ impl ReflectorRun {
     }
 
     async fn perform(&mut self, action: &ReflectorAction) -> Option<ReflectorInput> {
-        if !matches!(action, ReflectorAction::Read { .. } | ReflectorAction::Compare(_)) {
+        if !matches!(action, ReflectorAction::Read { .. } | ReflectorAction::Compare) {
             self.stream = None;
         }
         let asked = Instant::now();
@@ -189,8 +186,8 @@ impl ReflectorRun {
                 }
                 ReflectorInput::Page(self.source.list(request.clone()).await)
             }
-            ReflectorAction::Compare(listed) => {
-                ReflectorInput::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?)
+            ReflectorAction::Compare => {
+                ReflectorInput::Compared(self.fifo.compare.send(Compare(self.reflector.held()?)).await.ok()?)
             }
             ReflectorAction::OpenWatch(request) => {
                 self.span = self.unit.status.begin_span("watch");
@@ -226,7 +223,7 @@ impl ReflectorRun {
 
     /// Records the duration of a list once it is complete, that is, compared or emitted.
     fn observe_list(&mut self, step: &ReflectorStep, received: Instant) {
-        let is_complete = matches!(step.action, ReflectorAction::Compare(_))
+        let is_complete = step.action == ReflectorAction::Compare
             || step.events.iter().any(|event| matches!(event, ReflectorEvent::Replace { .. }));
         if is_complete && let Some(since) = self.listing_since.take() {
             self.unit.status.lock().list_duration.observe(received - since);

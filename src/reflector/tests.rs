@@ -144,7 +144,7 @@ impl Bench {
     fn feed(&mut self, input: ReflectorInput) -> ReflectorStep {
         let known = self.reflector.last.clone();
         let first = self.step(input);
-        if !matches!(first.action, ReflectorAction::Compare(_)) {
+        if first.action != ReflectorAction::Compare {
             return first;
         }
         assert!(first.events.is_empty() && self.reflector.last == known && first.holds_list_permit);

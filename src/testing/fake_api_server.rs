@@ -292,7 +292,7 @@ mod tests {
                     tokio::time::sleep_until(begin + until).await;
                     ReflectorInput::Timer
                 }
-                ReflectorAction::Compare(_) => ReflectorInput::Compared(Comparison::default()),
+                ReflectorAction::Compare => ReflectorInput::Compared(Comparison::default()),
                 ReflectorAction::Keep | ReflectorAction::Done => panic!("unexpected {reflector:?}"),
             };
         }

@@ -167,7 +167,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         if path.is_dir() {
             collect(&path, files);
         } else if path.extension().is_some_and(|kind| kind == "rs")
-            && !matches!(name, "tests" | "model_test" | "model_tests" | "testing")
+            && !matches!(name, "tests" | "model_tests" | "testing")
         {
             files.push(path);
         }

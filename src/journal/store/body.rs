@@ -8,7 +8,7 @@ use crate::{
     journal::UnitId,
     object::{
         ChangedBy, Identity, KeyRef, Object,
-        codec::{self, Codec},
+        codec::{self, Compression},
         packer::Packer,
     },
 };
@@ -28,11 +28,11 @@ pub(super) const WITH_WHO: u8 = 1 << 4;
 
 /// Encodes the body of an object in the form that `packer` produces.
 pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
-    packer.with_body(object, |codec, number, body| {
-        let form = match codec {
-            Some(Codec::Zstd) => FORM,
-            Some(Codec::Lz4) => LZ4,
-            None => PLAIN,
+    packer.with_body(object, |compression, number, body| {
+        let form = match compression {
+            Compression::Zstd => FORM,
+            Compression::Lz4 => LZ4,
+            Compression::None => PLAIN,
         };
         let who = object.who();
         let form = if who.is_empty() { form } else { form + WITH_WHO };
@@ -55,32 +55,35 @@ pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Res
     let mut wire = Wire(value);
     let head = (|| {
         let form = wire.byte()?;
-        let codec = match form & !WITH_WHO {
-            FORM => Some(Codec::Zstd),
-            LZ4 => Some(Codec::Lz4),
-            PLAIN => None,
+        let compression = match form & !WITH_WHO {
+            FORM => Compression::Zstd,
+            LZ4 => Compression::Lz4,
+            PLAIN => Compression::None,
             _ => return None,
         };
         let number = wire.byte()?;
         let (len, uid, resource_version) = (usize::try_from(wire.number()?).ok()?, wire.uid()?, wire.text()?);
         let who_bytes = if form & WITH_WHO == 0 { 0 } else { usize::try_from(wire.number()?).ok()? };
         let who = wire.bytes(who_bytes)?;
-        (who.is_empty() || ChangedBy::decode(who).is_some()).then_some((codec, number, len, uid, resource_version, who))
+        (who.is_empty() || ChangedBy::decode(who).is_some()).then_some((
+            compression,
+            number,
+            len,
+            uid,
+            resource_version,
+            who,
+        ))
     })();
-    let (codec, number, len, uid, resource_version, who) = head.ok_or("it has an unknown form")?;
+    let (compression, number, len, uid, resource_version, who) = head.ok_or("it has an unknown form")?;
     let identity = Identity { namespace: key.namespace, name: key.name, uid: uid.as_str(), resource_version };
-    let object = if let Some(codec) = codec {
-        let dictionary = match number {
-            0 => None,
-            number => {
-                let missing = || format!("its dictionary {number} is missing");
-                Some(packer.dictionary(number).ok_or_else(missing)?)
-            }
-        };
-        codec::of_packed(identity, wire.0, len, codec, dictionary)
-    } else {
-        codec::plain(identity, wire.0, len)
+    let dictionary = match number {
+        0 => None,
+        number => {
+            let missing = || format!("its dictionary {number} is missing");
+            Some(packer.dictionary(number).ok_or_else(missing)?)
+        }
     };
+    let object = codec::of_packed(identity, wire.0, len, compression, dictionary);
     object.map(|object| object.with_who(who)).map_err(|error| error.to_string())
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use super::{
-    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta, check_len, clear, trim_start,
-    type_name,
+    FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta, check_len, clear, trim_start, type_name,
 };
 use crate::{
     list_watch::{Failure, ListPage},
@@ -234,10 +235,11 @@ impl ListDecoder {
                 }
             }
             Place::Value(key) => {
+                let parsed = || serde_json::from_slice::<Value>(token).map_err(malformed);
                 match key {
-                    Key::ApiVersion => self.api_version = text(token)?,
-                    Key::Kind => self.kind = text(token)?,
-                    Key::Metadata => self.metadata(token).map_err(malformed)?,
+                    Key::ApiVersion => self.api_version = text(Some(&parsed()?))?,
+                    Key::Kind => self.kind = text(Some(&parsed()?))?,
+                    Key::Metadata => self.metadata(token)?,
                     Key::Items if token == b"null" => {
                         (self.page.items, self.page.rejected) = (Vec::new(), 0);
                         (self.has_items, self.has_untyped) = (true, false);
@@ -271,30 +273,11 @@ impl ListDecoder {
         Ok(())
     }
 
-    fn metadata(&mut self, json: &[u8]) -> Result<(), ScanError> {
-        (self.page.resource_version, self.page.continue_token) = (ResourceVersion::unset(), None);
-        if json == b"null" {
-            return Ok(());
-        }
-        let mut cursor = JsonCursor::new(json);
-        cursor.enter(b'{', "an object as metadata")?;
-        let mut first = true;
-        while let Some(member) = cursor.next_member(&mut first)? {
-            match &*member.key.bytes()? {
-                b"resourceVersion" => {
-                    let text = cursor.string_or_null("a string as resourceVersion")?.map(|text| text.decode());
-                    self.page.resource_version = ResourceVersion::from(&*text.transpose()?.unwrap_or_default());
-                }
-                b"continue" => {
-                    let text = cursor.string_or_null("a string as continue")?.map(|text| text.decode());
-                    let text = text.transpose()?.map(Cow::into_owned);
-                    self.page.continue_token = text.filter(|token| !token.is_empty());
-                }
-                _ => {
-                    cursor.skip_value()?;
-                }
-            }
-        }
+    fn metadata(&mut self, json: &[u8]) -> Result<(), Failure> {
+        let metadata: Option<Map<String, Value>> = serde_json::from_slice(json).map_err(malformed)?;
+        let metadata = metadata.unwrap_or_default();
+        self.page.resource_version = ResourceVersion::from(&*text(metadata.get("resourceVersion"))?);
+        self.page.continue_token = Some(text(metadata.get("continue"))?).filter(|token| !token.is_empty());
         Ok(())
     }
 
@@ -323,11 +306,11 @@ fn malformed(what: impl ToString) -> Failure {
     Failure::Undecodable(what.to_string())
 }
 
-fn text(token: &[u8]) -> Result<String, Failure> {
-    let mut cursor = JsonCursor::new(token);
-    if token == b"null" {
-        return Ok(String::new());
+/// Returns a text; empty if it is missing or `null`.
+fn text(value: Option<&Value>) -> Result<String, Failure> {
+    match value {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(malformed("expected a string as apiVersion, kind, resourceVersion and continue")),
     }
-    let text = cursor.string("a string as apiVersion and as kind").and_then(|text| text.decode());
-    text.map(Cow::into_owned).map_err(malformed)
 }

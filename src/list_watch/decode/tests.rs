@@ -494,9 +494,9 @@ fn opted_out_object_is_reduced_to_its_identity() {
         }
     };
     let cut = [FieldPath::parse("metadata.annotations").unwrap()];
-    for plan in [ScanPlan::new(&[], None), ScanPlan::new(&cut, None), ScanPlan::new(&cut, Some(pod_type()))] {
+    for mut plan in [ScanPlan::new(&[], None), ScanPlan::new(&cut, None), ScanPlan::new(&cut, Some(pod_type()))] {
         assert!(!read(plan.clone(), IGNORED).opts_out(), "nobody asked");
-        let plan = plan.heeding_opt_out();
+        plan.heeds_opt_out = true;
         for event in ["MODIFIED", "ADDED"] {
             let object = read(plan.clone(), &IGNORED.replace("MODIFIED", event));
             assert_eq!((object.opts_out(), &*object.json()), (true, IDENTITY.as_bytes()));
@@ -514,7 +514,9 @@ fn opted_out_object_is_reduced_to_its_identity() {
 
 #[test]
 fn only_exact_true_annotation_opts_out() {
-    let plan = Arc::new(ScanPlan::new(&[], None).heeding_opt_out());
+    let mut plan = ScanPlan::new(&[], None);
+    plan.heeds_opt_out = true;
+    let plan = Arc::new(plan);
     let opts_out = |metadata: &str| {
         let mut events = Vec::new();
         let mut decoder = WatchDecoder::new(pod_type(), Arc::clone(&plan), 1 << 20);

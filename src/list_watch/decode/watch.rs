@@ -161,28 +161,8 @@ impl WatchDecoder {
     }
 }
 
-/// The `type` of a document.
-#[derive(Clone, Copy, PartialEq)]
-enum EventType {
-    Added,
-    Modified,
-    Deleted,
-    Bookmark,
-    Error,
-}
-
-impl EventType {
-    fn of(text: &[u8]) -> Option<Self> {
-        Some(match text {
-            b"ADDED" => Self::Added,
-            b"MODIFIED" => Self::Modified,
-            b"DELETED" => Self::Deleted,
-            b"BOOKMARK" => Self::Bookmark,
-            b"ERROR" => Self::Error,
-            _ => return None,
-        })
-    }
-}
+/// Types of the documents with an object that is scanned.
+const OBJECT_EVENTS: [&[u8]; 4] = [b"ADDED", b"MODIFIED", b"DELETED", b"BOOKMARK"];
 
 impl Reader {
     /// Reads the document at the start of `bytes`; returns its event and its length.
@@ -199,7 +179,7 @@ impl Reader {
                 b"object" => {
                     // the object of an ERROR need not have metadata
                     is_scanned = match event_type {
-                        Some(text) => EventType::of(&text.bytes()?).is_some_and(|t| t != EventType::Error),
+                        Some(text) => OBJECT_EVENTS.contains(&&*text.bytes()?),
                         None => false,
                     };
                     if is_scanned {
@@ -215,13 +195,14 @@ impl Reader {
             }
         }
         let event_type = event_type.map(|text| text.decode()).transpose()?.unwrap_or_default();
-        let Some(known) = EventType::of(event_type.as_bytes()) else {
+        let is_error = event_type == "ERROR";
+        if !is_error && !OBJECT_EVENTS.contains(&event_type.as_bytes()) {
             return Ok((WatchEvent::Undecodable(format!("unknown event type {event_type:?}")), cursor.at()));
-        };
+        }
         let Some(object) = object else {
             return Ok((WatchEvent::Undecodable("event without object".into()), cursor.at()));
         };
-        if known == EventType::Error {
+        if is_error {
             let status = status::of_object(object).map(WatchEvent::Error);
             let event = status.unwrap_or_else(|| WatchEvent::Undecodable("ERROR without a Status".into()));
             return Ok((event, cursor.at()));
@@ -229,11 +210,11 @@ impl Reader {
         if !is_scanned {
             scanned.scan(&mut JsonCursor::new(object), &self.plan)?;
         }
-        Ok((self.event(known, scanned)?, cursor.at()))
+        Ok((self.event(&event_type, scanned)?, cursor.at()))
     }
 
     /// Builds the event of an object.
-    fn event(&self, event_type: EventType, scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
+    fn event(&self, event_type: &str, scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
         if !scanned.is_of(&self.served)? {
             let (api_version, kind) = (scanned.api_version()?, scanned.kind()?);
             return Ok(match &*kind {
@@ -241,12 +222,12 @@ impl Reader {
                 _ => WatchEvent::Skipped(SkipReason::WrongType { found: type_name(&api_version, &kind) }),
             });
         }
-        if event_type == EventType::Bookmark {
+        if event_type == "BOOKMARK" {
             return Self::bookmark(scanned);
         }
         // a deletion is always shown: consumers may have seen the object before it opted out
         let object = match event_type {
-            EventType::Deleted => scanned.object(&self.plan),
+            "DELETED" => scanned.object(&self.plan),
             _ => scanned.object_to_show(&self.plan),
         };
         let object: Object = match object {
@@ -255,8 +236,8 @@ impl Reader {
             Err(error) => return Err(error),
         };
         Ok(match event_type {
-            EventType::Added => WatchEvent::Added(object),
-            EventType::Modified => WatchEvent::Modified(object),
+            "ADDED" => WatchEvent::Added(object),
+            "MODIFIED" => WatchEvent::Modified(object),
             _ => WatchEvent::Deleted(object),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    error::Error,
     ffi::{OsStr, OsString},
     fmt, io,
     path::{Path, PathBuf},
@@ -9,7 +10,7 @@ use std::{
 
 use kube::{
     Config,
-    config::{InClusterError, Kubeconfig, KubeconfigError},
+    config::{Kubeconfig, KubeconfigError},
 };
 
 use super::connect;
@@ -34,68 +35,24 @@ pub struct ClusterAccess {
 
 /// Reason why there is no access to a cluster. No request was sent.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccessError {
-    /// No kubeconfig and no service account found.
-    #[error(
-        "no cluster access found: tried {0}; set [kube] kubeconfig or KUBECONFIG, or run in a pod with a service account"
-    )]
-    NotFound(String),
-    /// The named kubeconfig does not exist.
-    #[error(
-        "failed to use kubeconfig {0}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or KUBECONFIG"
-    )]
-    NoKubeconfig(String),
-    /// A kubeconfig cannot be read, or lacks required entries.
-    #[error("failed to use kubeconfig {path}")]
-    Kubeconfig {
-        /// The file, or the files of `KUBECONFIG`.
-        path: String,
-        /// Cause.
-        source: Box<KubeconfigError>,
-    },
-    /// The kubeconfig does not have the requested context.
-    #[error("no context {context:?} in kubeconfig {path}, expected one of: {known}")]
-    UnknownContext {
-        /// The file, or the files of `KUBECONFIG`.
-        path: String,
-        /// Requested context.
-        context: String,
-        /// Existing contexts.
-        known: String,
-    },
-    /// No context was named, and the kubeconfig has no `current-context`.
-    #[error("kubeconfig {path} has no current-context, set [kube] context to one of: {known}")]
-    NoContext {
-        /// The file, or the files of `KUBECONFIG`.
-        path: String,
-        /// Existing contexts.
-        known: String,
-    },
-    /// The process runs in a pod, but cannot use the pod's service account.
-    #[error("failed to use the pod's service account; is automountServiceAccountToken off?")]
-    ServiceAccount(#[source] Box<InClusterError>),
-    /// The server's address is not a URL.
-    #[error("unexpected server address {0:?}, expected http://HOST[:PORT] or https://HOST[:PORT]")]
-    ServerUrl(String),
-    /// The cluster is only reachable through a proxy.
-    #[error(
-        "unsupported proxy {proxy} for {server}; put the server's host into NO_PROXY if it can be reached directly"
-    )]
-    Proxy {
-        /// The proxy.
-        proxy: String,
-        /// The API server.
-        server: String,
-    },
-    /// TLS or credentials cannot be set up.
-    #[error("failed to set up the client for {server}")]
-    Client {
-        /// The API server.
-        server: String,
-        /// Cause.
-        source: Box<kube::Error>,
-    },
+#[error("{message}")]
+pub struct AccessError {
+    message: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl AccessError {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), source: None }
+    }
+
+    fn with_source(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> Self {
+        Self { message: message.into(), source: Some(Box::new(source)) }
+    }
+
+    fn server_url(url: &str) -> Self {
+        Self::new(format!("unexpected server address {url:?}, expected http://HOST[:PORT] or https://HOST[:PORT]"))
+    }
 }
 
 /// Parts of the process's environment that locate the cluster.
@@ -134,7 +91,7 @@ impl ClusterAccess {
 
     /// Creates access to a server that needs no credentials, for example `http://127.0.0.1:8001`.
     pub fn without_credentials(url: &str, cluster_name: &str) -> Result<Self, AccessError> {
-        let server = url.parse().map_err(|_| AccessError::ServerUrl(url.to_owned()))?;
+        let server = url.parse().map_err(|_| AccessError::server_url(url))?;
         Self::prepare(Config::new(server), Some(cluster_name.to_owned()), "")
     }
 
@@ -170,14 +127,16 @@ impl ClusterAccess {
     ///
     /// Runs the kubeconfig's credential plugin, if any, and blocks until it ends.
     pub fn client(&self) -> Result<kube::Client, AccessError> {
-        connect::client(&self.config)
-            .map_err(|source| AccessError::Client { server: self.server_url(), source: Box::new(source) })
+        let failed =
+            |source| AccessError::with_source(format!("failed to set up the client for {}", self.server_url()), source);
+        connect::client(&self.config).map_err(failed)
     }
 
     fn load_in(options: &KubeOptions, surroundings: &Surroundings) -> Result<Self, AccessError> {
         match find(options, surroundings)? {
             Source::ServiceAccount => {
-                let config = Config::incluster().map_err(|error| AccessError::ServiceAccount(Box::new(error)))?;
+                let what = "failed to use the pod's service account; is automountServiceAccountToken off?";
+                let config = Config::incluster().map_err(|error| AccessError::with_source(what, error))?;
                 Self::prepare(config, None, &surroundings.no_proxy)
             }
             Source::Files(paths) => {
@@ -189,7 +148,7 @@ impl ClusterAccess {
 
     fn prepare(mut config: Config, cluster_name: Option<String>, no_proxy: &str) -> Result<Self, AccessError> {
         if config.cluster_url.host().is_none() || !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
-            return Err(AccessError::ServerUrl(config.cluster_url.to_string()));
+            return Err(AccessError::server_url(&config.cluster_url.to_string()));
         }
         let proxy = config.proxy_url.take();
         // The reflector makes and shows the retries. It also has the idle deadline of streams, which stay open for minutes.
@@ -201,10 +160,11 @@ impl ClusterAccess {
         let uri = &access.config.cluster_url;
         let is_needed = uri.scheme_str() == Some("https") && !is_direct(uri.host().unwrap_or_default(), no_proxy);
         match proxy.filter(|_| is_needed) {
-            Some(proxy) => {
-                let proxy = proxy.host().unwrap_or_default().to_owned();
-                Err(AccessError::Proxy { proxy, server: access.server_url() })
-            }
+            Some(proxy) => Err(AccessError::new(format!(
+                "unsupported proxy {} for {}; put the server's host into NO_PROXY if it can be reached directly",
+                proxy.host().unwrap_or_default(),
+                access.server_url()
+            ))),
             None => Ok(access),
         }
     }
@@ -245,8 +205,10 @@ fn find(options: &KubeOptions, surroundings: &Surroundings) -> Result<Source, Ac
         Some(file) => format!("{} (does not exist)", file.display()),
         None => "~/.kube/config (no home directory)".to_owned(),
     };
-    let tried = ["[kube] kubeconfig (not set)", &from_environment, of_pod, &at_home];
-    Err(AccessError::NotFound(tried.join(", ")))
+    Err(AccessError::new(format!(
+        "no cluster access found: tried [kube] kubeconfig (not set), {from_environment}, {of_pod}, {at_home}; set [kube] \
+         kubeconfig or KUBECONFIG, or run in a pod with a service account"
+    )))
 }
 
 fn expand_home(path: &str, home: Option<&Path>) -> PathBuf {
@@ -262,11 +224,16 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
         let list = env::join_paths(paths).unwrap_or_default();
         OsStr::to_string_lossy(&list).into_owned()
     };
-    let failed = |source| AccessError::Kubeconfig { path: path(), source: Box::new(source) };
+    let failed =
+        |source: KubeconfigError| AccessError::with_source(format!("failed to use kubeconfig {}", path()), source);
     let mut merged = Kubeconfig::default();
     for file in paths {
         regular_file::open(file).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => AccessError::NoKubeconfig(file.display().to_string()),
+            io::ErrorKind::NotFound => AccessError::new(format!(
+                "failed to use kubeconfig {}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or \
+                 KUBECONFIG",
+                file.display()
+            )),
             _ => failed(KubeconfigError::ReadConfig(error, file.clone())),
         })?;
         merged = Kubeconfig::read_from(file).and_then(|next| merged.merge(next)).map_err(failed)?;
@@ -278,11 +245,17 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
     let current = merged.current_context.clone().filter(|name| !name.is_empty());
     let context = match (context, current) {
         ("", Some(current)) => current,
-        ("", None) => return Err(AccessError::NoContext { path: path(), known: known() }),
+        ("", None) => {
+            let (path, known) = (path(), known());
+            return Err(AccessError::new(format!(
+                "kubeconfig {path} has no current-context, set [kube] context to one of: {known}"
+            )));
+        }
         (named, _) => named.to_owned(),
     };
     if !merged.contexts.iter().any(|named| named.name == context) {
-        return Err(AccessError::UnknownContext { path: path(), known: known(), context });
+        let (path, known) = (path(), known());
+        return Err(AccessError::new(format!("no context {context:?} in kubeconfig {path}, expected one of: {known}")));
     }
     merged.current_context = Some(context.clone());
     Ok((Config::try_from(merged).map_err(failed)?, context))
@@ -300,117 +273,4 @@ fn is_direct(host: &str, no_proxy: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KUBECONFIG: &str = r"
-apiVersion: v1
-kind: Config
-current-context: dev
-contexts:
-- {name: dev, context: {cluster: c, user: u}}
-- {name: prod, context: {cluster: p, user: u}}
-- {name: odd, context: {cluster: o}}
-clusters:
-- {name: c, cluster: {server: 'http://127.0.0.1:8080/'}}
-- {name: p, cluster: {server: 'https://user:secret@prod.example:6443/k8s/'}}
-- {name: o, cluster: {server: 'localhost'}}
-users:
-- {name: u, user: {token: t0ps3cret}}
-";
-
-    fn home() -> (tempfile::TempDir, Surroundings) {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join(".kube")).unwrap();
-        std::fs::write(dir.path().join(".kube/config"), KUBECONFIG).unwrap();
-        let surroundings = Surroundings { home: Some(dir.path().into()), ..Surroundings::default() };
-        (dir, surroundings)
-    }
-
-    fn options(kubeconfig: &str, context: &str) -> KubeOptions {
-        KubeOptions { kubeconfig: kubeconfig.into(), context: context.into() }
-    }
-
-    #[test]
-    fn cluster_access_follows_kubectl_order() {
-        let (dir, at_home) = home();
-        let other = dir.path().join("other");
-        std::fs::write(&other, KUBECONFIG).unwrap();
-        let in_pod = Surroundings { in_pod: true, ..at_home.clone() };
-        let with_env = Surroundings { kubeconfig: Some(other.clone().into()), ..in_pod.clone() };
-        let default_file = Source::Files(vec![dir.path().join(".kube/config")]);
-
-        assert_eq!(find(&options("/x", ""), &with_env).unwrap(), Source::Files(vec!["/x".into()]));
-        assert_eq!(find(&options("~/other", ""), &with_env).unwrap(), Source::Files(vec![other.clone()]));
-        assert_eq!(find(&options("", ""), &with_env).unwrap(), Source::Files(vec![other.clone()]));
-        assert_eq!(find(&options("", ""), &in_pod).unwrap(), Source::ServiceAccount);
-        assert_eq!(find(&options("", "dev"), &in_pod).unwrap(), default_file);
-        assert_eq!(find(&options("", ""), &at_home).unwrap(), default_file);
-        let list = env::join_paths([dir.path().join("missing"), other.clone()]).unwrap();
-        let with_list = Surroundings { kubeconfig: Some(list), ..at_home };
-        assert_eq!(find(&options("", ""), &with_list).unwrap(), Source::Files(vec![other]));
-    }
-
-    #[test]
-    fn missing_access_names_every_searched_location() {
-        let dir = tempfile::tempdir().unwrap();
-        let surroundings = Surroundings {
-            home: Some(dir.path().into()),
-            kubeconfig: Some("/missing".into()),
-            ..Surroundings::default()
-        };
-        let error = ClusterAccess::load_in(&KubeOptions::default(), &surroundings).unwrap_err().to_string();
-        for part in [
-            "KUBECONFIG (/missing does not exist)",
-            "not in a pod",
-            ".kube/config (does not exist)",
-            "[kube] kubeconfig",
-        ] {
-            assert!(error.contains(part), "{error}");
-        }
-    }
-
-    #[test]
-    fn context_names_cluster_and_plain_http_works() {
-        let (_dir, at_home) = home();
-        let access = ClusterAccess::load_in(&KubeOptions::default(), &at_home).unwrap();
-        assert_eq!((access.cluster_name(), &*access.server_url()), (Some("dev"), "http://127.0.0.1:8080"));
-        assert!(!access.config.default_retry && access.config.disable_compression);
-        assert_eq!(access.config.read_timeout, None);
-        let access = ClusterAccess::load_in(&options("", "prod"), &at_home).unwrap();
-        assert_eq!((access.cluster_name(), &*access.server_url()), (Some("prod"), "https://prod.example:6443/k8s"));
-        let shown = format!("{access:?}");
-        assert!(!shown.contains("secret") && !shown.contains("t0ps"), "{shown}");
-    }
-
-    #[test]
-    fn invalid_kubeconfig_is_named_with_expectation() {
-        let (dir, at_home) = home();
-        let load = |options: &KubeOptions| ClusterAccess::load_in(options, &at_home).unwrap_err().to_string();
-        assert!(load(&options("", "prdo")).contains("expected one of: dev, prod, odd"));
-        assert!(load(&options("", "odd")).contains("expected http://"));
-        assert!(load(&options("/missing", "")).contains("/missing"));
-        let empty = dir.path().join("empty");
-        std::fs::write(&empty, "").unwrap();
-        assert!(load(&options(empty.to_str().unwrap(), "")).contains("no current-context"));
-        std::fs::write(&empty, "a: [").unwrap();
-        assert!(load(&options(empty.to_str().unwrap(), "")).contains("failed to use kubeconfig"));
-    }
-
-    #[test]
-    fn no_proxy_matches_hosts_and_domains() {
-        for (host, no_proxy, expected) in [
-            ("127.0.0.1", "", true),
-            ("[::1]", "", true),
-            ("localhost", "", true),
-            ("api.example.com", "", false),
-            ("api.example.com", "a, api.example.com", true),
-            ("api.example.com", ".example.com", true),
-            ("api.example.com", "example.com", true),
-            ("badexample.com", "example.com", false),
-            ("api.example.com", "*", true),
-        ] {
-            assert_eq!(is_direct(host, no_proxy), expected, "{host} {no_proxy:?}");
-        }
-    }
-}
+mod tests;

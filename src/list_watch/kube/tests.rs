@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::list_watch::WatchEvent;
+use crate::list_watch::{Status, WatchEvent};
 
 /// A step of the server on a connection, after it has read a request.
 #[derive(Clone)]
@@ -487,4 +487,18 @@ async fn dropped_stream_closes_its_connection() {
     drop(stream);
     let read = timeout(Duration::from_secs(30), served).await.expect("the connection closes").unwrap();
     assert_eq!(read.unwrap_or(0), 0);
+}
+
+/// Rule: T-1.
+#[tokio::test(start_paused = true)]
+async fn all_causes_share_ten_retries() {
+    let sent = std::cell::Cell::new(0);
+    let send = || async {
+        sent.set(sent.get() + 1);
+        let status = Status { code: 503, retry_after: Some(Duration::from_secs(1)), ..Status::default() };
+        let failure = if sent.get() % 2 == 0 { Failure::Status(status) } else { Failure::Disconnected(String::new()) };
+        Err::<(), _>(Attempt::from(failure))
+    };
+    assert_eq!(repeated(send).await, Err(Failure::Disconnected(String::new())));
+    assert_eq!(sent.get(), 11);
 }

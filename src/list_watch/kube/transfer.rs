@@ -3,9 +3,9 @@
 use std::{future::Future, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, Stream, stream};
-use http::{Request, Response, header};
-use http_body_util::BodyExt;
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use http::{Request, header};
+use http_body_util::{BodyDataStream, BodyExt};
 use kube::client::Body;
 
 use super::{Attempt, Source, failure, query};
@@ -26,7 +26,7 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt> {
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, true));
     let idle = source.limits.idle;
-    let mut body = send(source, request).await?.into_body();
+    let mut body = send(source, request).await?;
     let mut decoder = ListDecoder::new(source.served.clone(), source.plan.clone(), source.limits.max_frame);
     loop {
         match within(idle, next_chunk(&mut body)).await? {
@@ -44,7 +44,7 @@ pub(super) async fn open_watch(
     // a server may compress each event of a watch separately, which costs both sides more than it saves
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, false));
     let request = request.header(header::ACCEPT_ENCODING, "identity");
-    let body = send(source, request).await?.into_body();
+    let body = send(source, request).await?;
     let decoder = WatchDecoder::new(source.served.clone(), source.plan.clone(), source.limits.max_frame);
     let batches = Batches { body, decoder, end: None, events: 0 };
     Ok(stream::unfold(batches, |mut batches| async move { Some((batches.next().await?, batches)) }))
@@ -52,18 +52,12 @@ pub(super) async fn open_watch(
 
 /// An open watch.
 struct Batches {
-    body: Body,
+    body: BodyDataStream<Body>,
     decoder: WatchDecoder,
-    /// Set when no more bytes are read.
-    end: Option<End>,
+    /// Set when no more bytes are read. A failure is passed to the consumer after the preceding events.
+    end: Option<Result<(), Failure>>,
     /// Number of events in the last batch: capacity of the next one.
     events: usize,
-}
-
-enum End {
-    /// Passed to the consumer after the preceding events.
-    Failed(Failure),
-    Reached,
 }
 
 impl Batches {
@@ -88,8 +82,8 @@ impl Batches {
             };
             is_dry = false;
             match chunk {
-                None => self.end = Some(End::Reached),
-                Some(Err(failure)) => self.end = Some(End::Failed(failure)),
+                None => self.end = Some(Ok(())),
+                Some(Err(failure)) => self.end = Some(Err(failure)),
                 Some(Ok(chunk)) => {
                     bytes += chunk.len();
                     self.decode(&chunk, &mut events);
@@ -100,30 +94,28 @@ impl Batches {
         if !events.is_empty() {
             return Some(Ok(events));
         }
-        match self.end.replace(End::Reached) {
-            Some(End::Failed(failure)) => Some(Err(failure)),
-            _ => None,
-        }
+        self.end.replace(Ok(()))?.err().map(Err)
     }
 
     fn decode(&mut self, chunk: &[u8], events: &mut Vec<WatchEvent>) {
         if let Err(failure) = self.decoder.push(chunk, events) {
-            self.end = Some(End::Failed(failure));
+            self.end = Some(Err(failure));
         } else if let Some(WatchEvent::Undecodable(_)) = events.last() {
-            self.end = Some(End::Reached);
+            self.end = Some(Ok(()));
         }
     }
 }
 
-/// Sends a request; an unsuccessful status is a failure.
-async fn send(source: &Source, request: http::request::Builder) -> Result<Response<Body>, Attempt> {
+/// Sends a request and returns the body of the answer; an unsuccessful status is a failure.
+async fn send(source: &Source, request: http::request::Builder) -> Result<BodyDataStream<Body>, Attempt> {
     let request = request.body(Body::empty()).map_err(|error| Failure::Request(error.to_string()))?;
     let idle = source.limits.idle;
     let answer = within(idle, source.client.send(request)).await?.map_err(|error| failure::sort(&error))?;
-    if answer.status().is_success() {
-        return Ok(answer);
+    let (head, body) = answer.into_parts();
+    let mut body = body.into_data_stream();
+    if head.status.is_success() {
+        return Ok(body);
     }
-    let (head, mut body) = answer.into_parts();
     let text = error_text(&mut body, idle).await;
     let retry_after = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
     let status = decode_status(head.status.as_u16(), retry_after, &text);
@@ -132,7 +124,7 @@ async fn send(source: &Source, request: http::request::Builder) -> Result<Respon
 }
 
 /// Reads the body of an error, up to a limit or the first failure.
-async fn error_text(body: &mut Body, idle: Duration) -> Vec<u8> {
+async fn error_text(body: &mut BodyDataStream<Body>, idle: Duration) -> Vec<u8> {
     let mut text = Vec::new();
     while text.len() < ERROR_BYTES_MAX
         && let Ok(Some(Ok(chunk))) = within(idle, next_chunk(body)).await
@@ -143,18 +135,8 @@ async fn error_text(body: &mut Body, idle: Duration) -> Vec<u8> {
 }
 
 /// Returns the next piece of a body, or `None` at its end.
-async fn next_chunk(body: &mut Body) -> Option<Result<Bytes, Failure>> {
-    loop {
-        match body.frame().await? {
-            Err(error) => return Some(Err(failure::sort(&error))),
-            Ok(frame) => {
-                // a frame without data is a trailer
-                if let Ok(data) = frame.into_data() {
-                    return Some(Ok(data));
-                }
-            }
-        }
-    }
+async fn next_chunk(body: &mut BodyDataStream<Body>) -> Option<Result<Bytes, Failure>> {
+    Some(body.next().await?.map_err(|error| failure::sort(&error)))
 }
 
 /// Limits a future to `idle`. The GET is not repeated after a timeout, because `idle` is already a long wait.

@@ -107,8 +107,9 @@ proptest! {
         let mut text = String::new();
         Writer::new(seed).given(&object, &mut text);
         let drop: Vec<_> = dropped.then(|| FieldPath::parse("metadata.managedFields").unwrap()).into_iter().collect();
-        let plan = ScanPlan::new(&drop, None);
-        let (plain, noted) = (plan.clone(), plan.noting_who_changed());
+        let plain = ScanPlan::new(&drop, None);
+        let mut noted = plain.clone();
+        noted.notes_who_changed = true;
         let noted = scan_object(text.as_bytes(), &noted).unwrap();
         let expected = model(&object["metadata"]["managedFields"]);
         prop_assert_eq!(noted.changed_by(), expected.clone(), "{}", text);
@@ -134,7 +135,8 @@ proptest! {
 fn noted(number: usize) -> Object {
     let mut value = testing::object(1, number).value().unwrap();
     value["metadata"]["managedFields"] = json!([of("kubectl-edit", "2026-11-21T06:40:03Z")]);
-    let plan = ScanPlan::new(&[FieldPath::parse("metadata.managedFields").unwrap()], None).noting_who_changed();
+    let mut plan = ScanPlan::new(&[FieldPath::parse("metadata.managedFields").unwrap()], None);
+    plan.notes_who_changed = true;
     scan_object(value.to_string().as_bytes(), &plan).unwrap()
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 use super::{dictionary::DICTIONARY_BYTES, *};
 use crate::object::Head;
 
-const CODECS: [Codec; 2] = [Codec::Zstd, Codec::Lz4];
+const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];
 
 fn body(name: usize) -> Vec<u8> {
     let env: Vec<String> = (0..60).map(|n| format!(r#"{{"name":"KEY_{n}","value":"v{}"}}"#, n * 7919)).collect();
@@ -16,7 +16,7 @@ fn identity(name: &str) -> Identity<'_> {
     Identity { namespace: "ns", name, uid: "u", resource_version: "7" }
 }
 
-fn pack(json: &[u8], codec: Codec, dictionary: Option<&Arc<Dictionary>>) -> Vec<u8> {
+fn pack(json: &[u8], codec: Compression, dictionary: Option<&Arc<Dictionary>>) -> Vec<u8> {
     with_packed(json, codec, dictionary.map(|dictionary| &**dictionary), <[u8]>::to_vec)
 }
 
@@ -24,7 +24,7 @@ fn dictionary(samples: &[Vec<u8>]) -> Arc<Dictionary> {
     Arc::new(Dictionary::new(1, &Dictionary::choose(samples).expect("enough samples")).expect("zstd takes any bytes"))
 }
 
-fn round_trip(json: &[u8], codec: Codec, dictionary: Option<&Arc<Dictionary>>) -> usize {
+fn round_trip(json: &[u8], codec: Compression, dictionary: Option<&Arc<Dictionary>>) -> usize {
     let packed = pack(json, codec, dictionary);
     let object = of_packed(identity("web"), &packed, json.len(), codec, dictionary.cloned()).expect("what was packed");
     assert_eq!((&*object.json(), object.name(), object.uid()), (json, "web", "u"));
@@ -122,7 +122,7 @@ fn tables_come_from_samples_outside_dictionary_content() {
         format!(r#"{{"kind":"Noise","own":["{}"]}}"#, own.join(r#"",""#)).into_bytes()
     };
     let samples: Vec<_> = (0..24).map(noisy).collect();
-    let packed = round_trip(&noisy(99), Codec::Zstd, Some(&dictionary(&samples)));
+    let packed = round_trip(&noisy(99), Compression::Zstd, Some(&dictionary(&samples)));
     let own_bytes = 40 * 16;
     assert!(packed < own_bytes * 2 / 3, "{packed} bytes of {own_bytes} hex digits, which are half a byte each");
 }
@@ -143,7 +143,7 @@ fn incomplete_or_foreign_body_is_error() {
     let json = body(1);
     let dictionaries = [dictionary(&[body(1), body(2)]), dictionary(&[body(3), body(4)])];
     let all = [None, Some(&dictionaries[0]), Some(&dictionaries[1])];
-    let read = |packed: &[u8], len: usize, codec: Codec, dictionary: Option<&Arc<Dictionary>>| {
+    let read = |packed: &[u8], len: usize, codec: Compression, dictionary: Option<&Arc<Dictionary>>| {
         of_packed(identity("a"), packed, len, codec, dictionary.cloned()).map(drop)
     };
     for codec in CODECS {
@@ -165,11 +165,11 @@ fn incomplete_or_foreign_body_is_error() {
         }
         assert!(read(b"{}{}{}", 6, codec, None).is_err());
     }
-    for (codec, other) in [(Codec::Zstd, Codec::Lz4), (Codec::Lz4, Codec::Zstd)] {
+    for (codec, other) in [(Compression::Zstd, Compression::Lz4), (Compression::Lz4, Compression::Zstd)] {
         assert!(read(&pack(&json, codec, None), json.len(), other, None).is_err());
     }
     let longer = CodecError::Length { expected: json.len() + 1, found: json.len() };
-    assert_eq!(read(&pack(&json, Codec::Zstd, None), json.len() + 1, Codec::Zstd, None), Err(longer));
+    assert_eq!(read(&pack(&json, Compression::Zstd, None), json.len() + 1, Compression::Zstd, None), Err(longer));
     assert_eq!(plain(identity("a"), b"\xff", 1).unwrap_err(), CodecError::Text);
     assert_eq!(plain(identity("a"), b"{}", 3).unwrap_err(), CodecError::Length { expected: 3, found: 2 });
 }

@@ -17,18 +17,16 @@ pub(super) const SAMPLES_BYTES: usize = 256 << 10;
 /// Maximum size of one sample.
 const SAMPLE_BYTES: usize = 32 << 10;
 
-/// Sampler that keeps evenly distributed samples of the offered objects, and signals when a dictionary is due.
+/// Sampler that keeps evenly distributed samples of the offered bytes, and signals when a dictionary is due.
 pub(super) struct Sampler {
     /// Bytes of JSON offered since the start.
     seen_bytes: u64,
     /// Objects are sampled while `seen_bytes` is in this range; after it, a dictionary is due. Small units never reach it, and
     /// keep no samples.
-    pub(super) window: Range<u64>,
-    /// Objects offered within the window.
-    seen: u64,
-    /// Objects skipped between two samples.
-    passed_over: u64,
-    samples: Vec<Object>,
+    window: Range<u64>,
+    /// Value of `seen_bytes` from which the next object is sampled.
+    next_at: u64,
+    pub(super) samples: Vec<Object>,
     pub(super) samples_bytes: usize,
 }
 
@@ -47,36 +45,23 @@ impl Sampler {
     /// Samples within the second half of the next `bytes` bytes.
     fn with_window(seen_bytes: u64, bytes: u64) -> Self {
         let window = seen_bytes + bytes / 2..seen_bytes + bytes;
-        Self { seen_bytes, window, seen: 0, passed_over: 0, samples: Vec::new(), samples_bytes: 0 }
+        Self { seen_bytes, next_at: window.start, window, samples: Vec::new(), samples_bytes: 0 }
     }
 
     /// Offers an object; returns true if a dictionary is due.
     pub(super) fn offer(&mut self, object: &Object) -> bool {
         let bytes = object.json_bytes();
         self.seen_bytes += bytes as u64;
-        if self.seen_bytes < self.window.start {
-            return false;
-        }
-        if self.seen.is_multiple_of(self.passed_over + 1) && bytes <= SAMPLE_BYTES {
+        let has_room = self.samples.len() < SAMPLES && self.samples_bytes + bytes <= SAMPLES_BYTES;
+        if self.seen_bytes >= self.next_at && bytes <= SAMPLE_BYTES && has_room {
             self.samples.push(object.clone());
             self.samples_bytes += bytes;
-            if self.samples.len() > SAMPLES || self.samples_bytes > SAMPLES_BYTES {
-                self.thin_out();
-            }
+            // The part of the window that this sample stands for: its share of either limit.
+            let window = self.window.end - self.window.start;
+            let share = (window / SAMPLES as u64).max(window * bytes as u64 / SAMPLES_BYTES as u64);
+            self.next_at = self.seen_bytes + share;
         }
-        self.seen += 1;
         self.seen_bytes >= self.window.end
-    }
-
-    /// Drops every second sample.
-    fn thin_out(&mut self) {
-        let mut at = 0_usize;
-        self.samples.retain(|_| {
-            at += 1;
-            at % 2 == 1
-        });
-        self.samples_bytes = self.samples.iter().map(Object::json_bytes).sum();
-        self.passed_over = self.passed_over * 2 + 1;
     }
 
     /// Returns the samples and starts the next window.

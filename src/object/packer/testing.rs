@@ -24,10 +24,7 @@ impl Packer {
     /// Offers some objects, then makes a dictionary if it is better.
     pub(crate) fn learn_of(&self, make: impl Fn(usize) -> Object) {
         let mut state = lock(&self.state);
-        state.sampler.window = 0..u64::MAX;
-        for number in 0..30 {
-            state.sampler.offer(&make(number));
-        }
+        state.sampler.samples.extend((0..30).map(make));
         state.renew();
     }
 }

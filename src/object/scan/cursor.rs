@@ -29,13 +29,6 @@ pub(crate) struct Member<'a> {
     pub(crate) comma: Option<usize>,
 }
 
-/// The beginning of an array's element.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Element {
-    /// Offset of the preceding comma; `None` for the first element.
-    pub(crate) comma: Option<usize>,
-}
-
 /// Undecoded bytes of a string between its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JsonText<'a> {
@@ -120,9 +113,10 @@ impl<'a> JsonCursor<'a> {
         Ok(Some(Member { key, comma }))
     }
 
-    /// Moves to the next element, or consumes the closing bracket.
-    pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<Option<Element>, ScanError> {
-        Ok(self.next(first, b']', "`,` or `]`")?.map(|comma| Element { comma }))
+    /// Moves to the next element and returns the offset of the preceding comma, or consumes the closing bracket.
+    #[expect(clippy::option_option, reason = "as for `next`")]
+    pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<Option<Option<usize>>, ScanError> {
+        self.next(first, b']', "`,` or `]`")
     }
 
     #[inline(always)]

@@ -277,13 +277,13 @@ impl<'a> Scanned<'a> {
             (b'[', Some(drop)) if let Some(each) = drop.each() => {
                 cursor.enter(b'[', "an array")?;
                 let mut elements = Cutter::new(cursor);
-                while let Some(element) = cursor.next_element(&mut elements.first)? {
+                while let Some(comma) = cursor.next_element(&mut elements.first)? {
                     if each.ends().is_empty() {
-                        elements.keep(element.comma, &mut self.edits);
+                        elements.keep(comma, &mut self.edits);
                         self.below(cursor, Some(each))?;
                     } else {
                         cursor.skip_value()?;
-                        elements.cut(element.comma, cursor.at(), &mut self.edits);
+                        elements.cut(comma, cursor.at(), &mut self.edits);
                     }
                 }
                 Ok(())

@@ -396,6 +396,10 @@ impl World {
         let (rows, store, resume, initial, completes) = expected.expect("the model has a batch too");
         let popped: Vec<Row> = batch.deltas.iter().map(|d| row(d.kind, &d.object)).collect();
         assert_eq!(popped, rows);
+        let mut keys: Vec<u8> = popped.iter().map(|row| row.1).collect();
+        keys.dedup();
+        let distinct: BTreeSet<u8> = keys.iter().copied().collect();
+        assert_eq!(keys.len(), distinct.len(), "the deltas of a key are consecutive: {popped:?}");
         let version = |v: &Option<ResourceVersion>| v.as_ref().map(|v| v.as_str().parse().unwrap_or(0));
         assert_eq!((version(&batch.store_version), version(&batch.resume_version)), (store, resume));
         assert_eq!((batch.initial, batch.completes_initial), (initial, completes));

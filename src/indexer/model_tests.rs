@@ -136,6 +136,7 @@ impl<H: KeyHasher> World<H> {
             let object = self.object(key.wrapping_add(n.wrapping_mul(dice)), dice.wrapping_mul(n + 1));
             deltas.push(Delta { kind: kind[usize::from(dice.wrapping_add(n) % 5)], object });
         }
+        deltas.sort_by_cached_key(|delta| delta.object.key().to_owned());
         let told = deltas.iter().any(|delta| !matches!(delta.kind, DeltaKind::Sync { .. }));
         let resume_version = told.then(|| self.clock.to_string().as_str().into());
         Deltas { deltas, resume_version, ..Deltas::default() }
@@ -165,6 +166,9 @@ impl<H: KeyHasher> World<H> {
             deltas.extend(shown.values().map(|o| Delta { kind: DeltaKind::Replaced, object: o.clone() }));
             shadow = shown;
             hit(&hits.relists_in_relists, usize::from(list > 0));
+        }
+        if lists > 1 {
+            deltas.sort_by_cached_key(|delta| delta.object.key().to_owned());
         }
         Deltas {
             deltas,
