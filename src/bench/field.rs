@@ -74,6 +74,7 @@ impl Draw<'_> {
 }
 
 /// Returns the content of a hole of the templates: text that all objects of an application share, then a field.
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the lifetimes of the methods do not match `Field`")]
 pub(super) fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
     let diverse = shape == Shape::Diverse;
     let text = |text: &str| (text.to_owned(), None);
@@ -89,12 +90,12 @@ pub(super) fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field
         "NS" => after("team-", |draw, out| write!(out, "{:02}", draw.set() % 100)),
         "UID" => field(|draw, out| write!(out, "{}", draw.of_object(0x5eed).uuid())),
         "APP" => text(app),
-        "OWNER" => after(&format!("{app}-"), Draw::hash),
+        "OWNER" => after(&format!("{app}-"), |draw, out| draw.hash(out)),
         "OWNERKIND" => text("ReplicaSet"),
         "OWNERAPI" => text("apps/v1"),
         "OWNERUID" => field(|draw, out| write!(out, "{}", Random::new(!draw.seed ^ (draw.set() << 8)).uuid())),
         "RESTART" => text("Always"),
-        "HASH" => field(Draw::hash),
+        "HASH" => field(|draw, out| draw.hash(out)),
         "IMAGE" => text("1.4.2"),
         "CREATED" | "TIME" if !diverse => text(BEGIN),
         "CREATED" => field(|draw, out| time(&mut draw.of_object(0xc4ea), out)),
@@ -106,7 +107,7 @@ pub(super) fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field
         "IP" => after("10.", |draw, out| address(draw.number, out)),
         "HOSTIP" => after("172.", |draw, out| address(draw.node(), out)),
         "VERSION" => field(|draw, out| write!(out, "{}", draw.version)),
-        "BLOCKS" => field(Draw::blocks),
+        "BLOCKS" => field(|draw, out| draw.blocks(out)),
         "DIGEST" if diverse => field(|draw, out| digest(&mut draw.own, out)),
         "DIGEST" => field(|draw, out| digest(&mut draw.of_object(0xd16e), out)),
         "MEM" if diverse => field(|draw, out| write!(out, "{}", (1 << 26) + draw.own.below(1 << 32))),

@@ -35,21 +35,21 @@ pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value
     objects.push(installation.object("v1", "ConfigMap", json!({ "data": data })));
     if let Some(Storage { size, .. }) = &values.storage {
         let spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } });
-        objects.push(installation.specified("v1", "PersistentVolumeClaim", spec));
+        objects.push(installation.specified("v1", "PersistentVolumeClaim", &spec));
     }
     let port = |(name, port): (&str, u16)| json!({ "name": name, "port": port, "targetPort": name });
     let ports: Vec<_> = installation.ports().into_iter().map(port).collect();
-    objects.push(installation.specified("v1", "Service", json!({ "selector": installation.labels, "ports": ports })));
+    objects.push(installation.specified("v1", "Service", &json!({ "selector": installation.labels, "ports": ports })));
     objects.push(installation.network_policy());
     let budget = json!({ "maxUnavailable": 1, "selector": installation.selector() });
-    objects.push(installation.specified("policy/v1", "PodDisruptionBudget", budget));
+    objects.push(installation.specified("policy/v1", "PodDisruptionBudget", &budget));
     let stateful_set = json!({
         "replicas": 1,
         "serviceName": name,
         "selector": installation.selector(),
         "template": { "metadata": { "labels": installation.labels }, "spec": installation.pod() },
     });
-    objects.push(installation.specified("apps/v1", "StatefulSet", stateful_set));
+    objects.push(installation.specified("apps/v1", "StatefulSet", &stateful_set));
     if values.monitoring {
         objects.extend(installation.monitoring());
     }
@@ -74,7 +74,7 @@ impl Installation<'_> {
         object
     }
 
-    fn specified(&self, api_version: &str, kind: &str, spec: Value) -> Value {
+    fn specified(&self, api_version: &str, kind: &str, spec: &Value) -> Value {
         self.object(api_version, kind, json!({ "spec": spec }))
     }
 
@@ -107,7 +107,7 @@ impl Installation<'_> {
             "ingress": [{ "ports": ingress }],
             "egress": [{ "ports": egress }],
         });
-        self.specified("networking.k8s.io/v1", "NetworkPolicy", spec)
+        self.specified("networking.k8s.io/v1", "NetworkPolicy", &spec)
     }
 
     fn pod(&self) -> Value {
@@ -194,6 +194,6 @@ impl Installation<'_> {
         // Grafana finds dashboards by this label.
         dashboards["metadata"]["labels"]["grafana_dashboard"] = json!("1");
         let rules: Value = serde_saphyr::from_str(ALERTS).expect("a test reads this file");
-        [self.specified(API, "ServiceMonitor", monitor), self.specified(API, "PrometheusRule", rules), dashboards]
+        [self.specified(API, "ServiceMonitor", &monitor), self.specified(API, "PrometheusRule", &rules), dashboards]
     }
 }
