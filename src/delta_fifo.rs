@@ -281,13 +281,13 @@ impl DeltaFifo {
             (Delta { kind: DeltaKind::Replaced, object: held.unwrap_or(item) }, is_shared)
         });
         let listed = opted_out.chain(items);
-        let (deltas, shared): (Vec<Delta>, Vec<bool>) = match &self.queue {
+        let (deltas, are_shared): (Vec<Delta>, Vec<bool>) = match &self.queue {
             Queue::Stream(_) => gone.chain(listed).unzip(),
             Queue::PerKey(_) => listed.chain(gone).unzip(),
         };
         match &mut self.queue {
-            Queue::Stream(queue) => queue.push_replace(deltas, &shared, version),
-            Queue::PerKey(queue) => queue.push_replace(deltas, &shared, version),
+            Queue::Stream(queue) => queue.push_replace(deltas, &are_shared, version),
+            Queue::PerKey(queue) => queue.push_replace(deltas, &are_shared, version),
         }
         if self.sync == SyncState::Unpopulated {
             self.sync = SyncState::Queued;

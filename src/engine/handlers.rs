@@ -287,7 +287,7 @@ impl Delivery {
             SinkConfig::Exec(_) if !self.allow_exec => {
                 return Err(io::Error::other("running programs is not allowed by default: start with --allow-exec"));
             }
-            SinkConfig::Exec(options) => waits(sinks::exec(options, name, &self.cluster, formatter()?)?),
+            SinkConfig::Exec(options) => waits(sinks::exec(options, name, &self.cluster, formatter()?)),
             SinkConfig::Kafka(options) => waits(sinks::kafka(options, &self.cluster, plan, formatter()?)?),
             SinkConfig::File(options) => {
                 let (options, formatter) = (options.clone(), formatter()?);

@@ -30,9 +30,9 @@ pub(super) fn nats(_: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsync>
 }
 
 /// Creates a handler of this name that runs a program, for the cluster of this name.
-pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
+pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> OpenAsync {
     let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(sink.clone(), name, cluster, formatter));
-    Ok(Arc::new(move || Ok(Arc::clone(&exec))))
+    Arc::new(move || Ok(Arc::clone(&exec)))
 }
 
 /// Creates a handler for Kafka, for the cluster of this name; it connects with its first batch.

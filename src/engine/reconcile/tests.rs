@@ -238,9 +238,9 @@ proptest! {
         prop_assert_eq!(stopped.len() + steps.keep.len(), running.len());
 
         // Every cached object is seeded or retired, once. Only a reload seeds into another entry. A seed is in its unit's scope.
-        let cached: Vec<(UnitId, &str, Vec<(UnitId, String)>)> = stopped.iter().map(|unit| {
+        let cached: Vec<_> = stopped.iter().map(|unit| {
             let objects = (0..5).map(|n| format!("n{n}")).filter(|name| specs[unit].covers(name));
-            (*unit, specs[unit].entry.as_str(), objects.map(|name| (*unit, name)).collect())
+            (*unit, specs[unit].entry.as_str(), objects.map(|name| (*unit, name)).collect::<Vec<_>>())
         }).collect();
         let count: usize = cached.iter().map(|(.., objects)| objects.len()).sum();
         let (seeds, remainders) = distribute(cached, &steps.start, |(_, namespace)| namespace.as_str());

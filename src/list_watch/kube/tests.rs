@@ -492,13 +492,14 @@ async fn dropped_stream_closes_its_connection() {
 /// Rule: T-1.
 #[tokio::test(start_paused = true)]
 async fn all_causes_share_ten_retries() {
-    let sent = std::cell::Cell::new(0);
+    let attempts = std::cell::Cell::new(0);
     let send = || async {
-        sent.set(sent.get() + 1);
+        attempts.set(attempts.get() + 1);
         let status = Status { code: 503, retry_after: Some(Duration::from_secs(1)), ..Status::default() };
-        let failure = if sent.get() % 2 == 0 { Failure::Status(status) } else { Failure::Disconnected(String::new()) };
+        let failure =
+            if attempts.get() % 2 == 0 { Failure::Status(status) } else { Failure::Disconnected(String::new()) };
         Err::<(), _>(Attempt::from(failure))
     };
     assert_eq!(repeated(send).await, Err(Failure::Disconnected(String::new())));
-    assert_eq!(sent.get(), 11);
+    assert_eq!(attempts.get(), 11);
 }

@@ -209,7 +209,7 @@ fn store_takes_packed_bodies_and_reads_after_restart() {
         packer.with_body(&own, |_, number, body| assert_eq!((number, body), (1, &same[..])));
         packer.set_compression(Compression::None);
         packer.with_body(&own, |codec, number, body| {
-            assert_eq!((codec, number, body), (Compression::None, 0, &*fresh.json()))
+            assert_eq!((codec, number, body), (Compression::None, 0, &*fresh.json()));
         });
     }
 }
