@@ -304,8 +304,8 @@ impl DeltaFifo {
             Queue::Stream(queue) => queue.pop()?,
             Queue::PerKey(queue) => queue.pop()?,
         };
-        self.known.apply(&deltas.deltas, &self.keep);
         deltas.initial = matches!(self.sync, SyncState::Unpopulated | SyncState::Queued);
+        self.known.apply(&deltas.deltas, &self.keep, deltas.initial);
         if self.sync == SyncState::Unannounced || self.sync == SyncState::Queued && replace {
             self.sync = SyncState::Synced;
             deltas.completes_initial = true;

@@ -140,7 +140,7 @@ pub struct Informer {
     siblings: Arc<Siblings>,
     first_list: FirstList,
     absence: Absence,
-    /// Last resync.
+    /// Number of the last resync.
     round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
     readers: ArcSwap<ReaderFactory>,
@@ -304,7 +304,8 @@ impl Informer {
     /// The indexer is taken from its slot. If a hung actor still holds the indexer, a new one replaces it.
     ///
     /// # Errors
-    /// Fails if no client can be created, or if another or a newer start is in progress. It then does not take the indexer.
+    /// Fails if no client can be created, if another start is in progress, or if a newer one has begun. A start that fails does
+    /// not take the indexer.
     pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, String> {
         let source = shared.sources.source(self).map_err(|error| format!("cannot create a client: {error}"))?;
         let source = Scoped::wrap(source, &self.options.gate);

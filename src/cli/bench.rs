@@ -63,7 +63,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "DIR")]
     #[expect(clippy::option_option, reason = "clap's type of an option with or without a value")]
     state: Option<Option<PathBuf>>,
-    /// Changes per second that continue while the engine syncs.
+    /// Rate of changes during the first sync, in changes per second.
     #[arg(long, value_name = "RATE", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), conflicts_with = "server")]
     flow: u64,
     /// Number of runs of each measurement; with more than one, the table shows median and range.

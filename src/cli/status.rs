@@ -64,17 +64,18 @@ pub(crate) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
     let metrics = engine.get("/metrics", "text/plain").await?;
     let (version, uptime, resident_bytes) = figures(&String::from_utf8_lossy(&metrics.body), Timestamp::now());
+    let part = |answer: &mut Value, key: &str| answer.get_mut(key).map(Value::take).unwrap_or_default();
     let mut status = json!({
         "engine": engine.url,
         "version": version,
         "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
         "residentBytes": resident_bytes,
-        "server": resources["server"].take(),
+        "server": part(&mut resources, "server"),
         "healthy": true,
         "problems": [],
-        "resources": resources["resources"].take(),
-        "handlers": handlers["handlers"].take(),
-        "journal": handlers["journal"].take(),
+        "resources": part(&mut resources, "resources"),
+        "handlers": part(&mut handlers, "handlers"),
+        "journal": part(&mut handlers, "journal"),
     });
     let problems = problems(&status, &String::from_utf8_lossy(&readiness.body));
     (status["healthy"], status["problems"]) = (problems.is_empty().into(), json!(problems));

@@ -24,7 +24,7 @@ use super::terminal::{self, SCREEN, colours};
 
 /// Interval between frames.
 const REDRAW: Duration = Duration::from_millis(250);
-/// Interval of checks whether everything is synced.
+/// Interval between two checks of the sync.
 const LOOK: Duration = Duration::from_millis(20);
 /// Frames over which a rate is measured: five seconds.
 const WINDOW: usize = 20;

@@ -40,15 +40,15 @@ pub(crate) struct ValidateArgs {
     /// and directories that the configuration names.
     #[arg(long)]
     pub(crate) elsewhere: bool,
-    /// Treats warnings and notes as errors, such as a `match` without a served type.
+    /// Treats warnings and notes, such as a `match` without a served type, as errors.
     #[arg(long)]
     pub(crate) strict: bool,
     /// Accepts handlers of type `exec`, for a configuration of `deltabus run --allow-exec`.
     #[arg(long)]
     pub(crate) allow_exec: bool,
     /// Output format. Text has findings on stderr, one per line, and the types of each `match` on stdout. JSON is one document
-    /// on stdout: `valid`, the numbers of `errors`, `warnings` and `notes`, and `findings` with `level`, `key`, `file`,
-    /// `line`, `column`, `variable`, `message` and `excerpt`, which may be `null`.
+    /// on stdout: `valid`, the numbers of `errors`, `warnings` and `notes`, and `findings`. Each finding has `level` and
+    /// `message`. Its `key`, `file`, `line`, `column`, `variable` and `excerpt` can be `null`.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: TextOutput,
 }

@@ -143,8 +143,10 @@ impl Formatter {
             out.extend_from_slice(text.as_bytes());
             return Ok(if is_json { DATA_CONTENT_TYPE } else { TEXT });
         }
-        // The data is rarely larger than the object and its previous state.
-        let objects = [event.record.object(), event.record.old()].into_iter().flatten();
+        // The data is rarely larger than the object and its previous state. A large reservation would stay in the batch.
+        let is_reference = form == Form::Reference || self.format == DataFormat::Ref;
+        let old = event.record.old().filter(|_| form == Form::Whole && self.format != DataFormat::Object);
+        let objects = [event.record.object(), old].into_iter().flatten().filter(|_| !is_reference);
         out.reserve(ATTRIBUTES_LEN + objects.map(Object::json_bytes).sum::<usize>());
         match mode {
             ContentMode::Structured => {

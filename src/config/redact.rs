@@ -44,7 +44,7 @@ pub enum SecretValues {
     /// Digests replace the values.
     #[default]
     Hmac,
-    /// Values are cut.
+    /// Keys and values are removed.
     Drop,
     /// Values are never fetched.
     Metadata,

@@ -64,7 +64,7 @@ pub enum HandlerAction {
     GiveUp(DeliveryId, GivenUp),
     /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
-    /// Tell the handler that gave up these events whether they are delivered, or given up. The delivery has ended.
+    /// Report the result to the handler that gave up these events: true if they were delivered here. The delivery has ended.
     Answer(DeliveryId, bool),
     /// Close the sink. This is the last action.
     Close,

@@ -72,6 +72,40 @@ fn slow_handler_delays_no_other_handler() {
     });
 }
 
+/// Handler without work in its deliveries, and with a tick every 20 ms.
+struct Ticking(Seen);
+
+impl Handler for Ticking {
+    fn deliver(&mut self, _: &Notification) -> Result<(), HandlerError> {
+        std::thread::sleep(Duration::from_millis(2));
+        Ok(())
+    }
+
+    fn tick_interval(&self) -> Option<Duration> {
+        Some(Duration::from_millis(20))
+    }
+
+    fn tick(&mut self) -> Result<(), HandlerError> {
+        self.0.lock().unwrap().push("tick".into());
+        Ok(())
+    }
+}
+
+#[test]
+fn busy_handler_ticks_too() {
+    run(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        let of_handler = Arc::clone(&seen);
+        let sink = thread(Arc::new(move || Ok(Box::new(Ticking(Arc::clone(&of_handler))))));
+        let status = engine.add("one", sink, None);
+        engine.commit(&pods(0..4_000)); // at least two seconds of deliveries
+        until(|| seen.lock().unwrap().len() > 3).await;
+        assert!(status.view().queued > 0, "the handler is still busy");
+        assert_eq!(engine.stop(SOON).await, []);
+    });
+}
+
 #[test]
 fn idle_handlers_stop_at_once() {
     run(async {

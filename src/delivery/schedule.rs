@@ -1,8 +1,9 @@
 //! Batches of a handler's events, and the order between them (`[handlers.*] order`, `concurrency`, `batch`).
 //!
 //! [`Schedule`] receives events in the order of the handler's reader and forms batches. Several batches may be in
-//! delivery at the same time. A batch that is retried blocks only the objects in it. When
-//! [`ScheduleOptions::window_events`] are held, nothing more is read, and waiting events are coalesced in the journal.
+//! delivery at the same time. A batch that is retried blocks only the objects in it. Nothing more is read while
+//! [`ScheduleOptions::window_events`] are held, or a batch and [`WAITING_MAX`] more events wait. Unread events are coalesced in
+//! the journal.
 //!
 //! The reasons are in `docs/decisions/0012-order-in-the-delivery-core.md`.
 

@@ -128,7 +128,7 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route, whose reader receives no events of units in `joins` before they add it.
+    /// Returns the interest of a route. Its reader gets no events of a unit in `joins` until that unit adds the reader.
     pub fn interest_of(&self, route: &Route, joins: &BTreeSet<UnitId>) -> Interest {
         let taken = self.units.iter().filter(|(_, unit)| route.takes(&unit.info.entry));
         let interest = |(id, unit): (&UnitId, &Unit)| {

@@ -275,11 +275,15 @@ impl Blocking {
         if let AttemptOutcome::Failed(error) = self.guarded(|_| Ok(())) {
             tracing::warn!(handler, %error, "failed to open the handler; will retry with its first event");
         }
+        let mut ticked = Instant::now();
         // Jobs that still wait for an abandoned thread are delivered by its replacement.
         while !self.left_behind.load(Ordering::Acquire) {
-            let tick = self.handler.as_ref().and_then(|handler| handler.tick_interval());
+            let interval = self.handler.as_ref().and_then(|handler| handler.tick_interval());
+            let wait = interval.map_or(Duration::from_hours(1), |interval| interval.saturating_sub(ticked.elapsed()));
+            // A queue that is never empty must not delay the tick.
+            let job = if wait.is_zero() { Err(RecvTimeoutError::Timeout) } else { queue.recv_timeout(wait) };
             // If the receiver was dropped, its owner no longer waits; the job is done anyway.
-            match queue.recv_timeout(tick.unwrap_or(Duration::from_hours(1))) {
+            match job {
                 Ok(Job::Deliver(batch, _, answer)) => {
                     let fault = self.fault.clone();
                     drop(answer.send(self.guarded(|handler| {
@@ -291,19 +295,22 @@ impl Blocking {
                     drop(answer.send(self.close()));
                     return;
                 }
-                Err(RecvTimeoutError::Timeout) if self.handler.is_some() => match self.guarded(Handler::tick) {
-                    AttemptOutcome::Failed(error) => {
-                        if let Some(suppressed) = flushes.failed(started.elapsed()) {
-                            tracing::error!(handler, %error, suppressed, "failed to flush the handler");
+                Err(RecvTimeoutError::Timeout) if self.handler.is_some() => {
+                    match self.guarded(Handler::tick) {
+                        AttemptOutcome::Failed(error) => {
+                            if let Some(suppressed) = flushes.failed(started.elapsed()) {
+                                tracing::error!(handler, %error, suppressed, "failed to flush the handler");
+                            }
                         }
-                    }
-                    AttemptOutcome::Delivered => {
-                        if let Some(failures) = flushes.worked() {
-                            tracing::info!(handler, failures, "the handler flushes again");
+                        AttemptOutcome::Delivered => {
+                            if let Some(failures) = flushes.worked() {
+                                tracing::info!(handler, failures, "the handler flushes again");
+                            }
                         }
+                        AttemptOutcome::Panicked(_) => {} // logged by the panic hook
                     }
-                    AttemptOutcome::Panicked(_) => {} // logged by the panic hook
-                },
+                    ticked = Instant::now();
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use super::Delta;
+use super::{Delta, is_same_state};
 use crate::object::{Keep, KeyRef, Object};
 
 /// Number of entries below which the table does not shrink.
@@ -35,8 +35,9 @@ impl Known {
         self.table.len()
     }
 
-    /// Applies a batch, and keeps the part of each object that `keep` keeps.
-    pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
+    /// Applies a batch, and keeps the part of each object that `keep` keeps. Like the indexer, it keeps the form of an unchanged
+    /// state, unless `initial` is set: so both hold the same bodies.
+    pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep, initial: bool) {
         // The processor fetches many objects in parallel while the code only reads. So all keys are found before any is changed.
         let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
@@ -46,6 +47,7 @@ impl Known {
         for Delta { kind, object } in deltas {
             match table.entry(hash_of(object), |known| known.has_key(object.key()), hash_of) {
                 Entry::Occupied(known) if kind.is_deletion() => drop(known.remove()),
+                Entry::Occupied(known) if !initial && is_same_state(known.get(), object) => {}
                 Entry::Occupied(mut known) => *known.get_mut() = keep.of(object),
                 Entry::Vacant(_) if kind.is_deletion() => {}
                 Entry::Vacant(place) => drop(place.insert(keep.of(object))),
@@ -61,7 +63,7 @@ impl FromIterator<Object> for Known {
     fn from_iter<I: IntoIterator<Item = Object>>(objects: I) -> Self {
         let mut known = Self::default();
         let deltas = objects.into_iter().map(|object| Delta { kind: super::DeltaKind::Replaced, object });
-        known.apply(&deltas.collect::<Vec<_>>(), &Keep::Whole);
+        known.apply(&deltas.collect::<Vec<_>>(), &Keep::Whole, true);
         known
     }
 }
@@ -84,7 +86,7 @@ mod tests {
         assert!(known.table.capacity() >= 4_000);
         let (kept, gone) = objects.split_at(10);
         let deleted = |object: &Object| Delta { kind: DeltaKind::Deleted, object: object.clone() };
-        known.apply(&gone.iter().map(deleted).collect::<Vec<_>>(), &Keep::Whole);
+        known.apply(&gone.iter().map(deleted).collect::<Vec<_>>(), &Keep::Whole, false);
         assert!(known.len() == 10 && known.table.capacity() < 100, "{}", known.table.capacity());
         assert!(kept.iter().all(|object| known.get(object.key()).is_some()));
         assert!(gone.iter().all(|object| known.get(object.key()).is_none()));

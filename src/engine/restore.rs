@@ -147,7 +147,7 @@ impl Conductor {
         let (gate, (options, unit_options)) = match gate.and_then(|gate| Ok((gate, options?))) {
             Ok(prepared) => prepared,
             Err(error) => {
-                error!(unit = id.0, %error, "cannot restore a unit in the state: listing its objects again");
+                error!(unit = id.0, %error, "cannot restore a unit from the state directory; its objects are listed again");
                 self.router.remove_unit(id);
                 return Ok(0);
             }

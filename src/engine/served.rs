@@ -15,6 +15,7 @@ use super::{
     state::served,
 };
 use crate::{
+    change::Change,
     config::Rediscover,
     discovery::{self, Catalog},
     journal::Record,
@@ -101,7 +102,9 @@ impl Conductor {
         let mut state = self.lock();
         let Some(catalog) = state.catalog.clone() else { return };
         let now = self.clock.elapsed();
-        for change in records.iter().map(|record| &record.change) {
+        // An unchanged CRD of a relist is no news.
+        let changes = records.iter().map(|record| &record.change);
+        for change in changes.filter(|change| !matches!(change, Change::Unchanged { .. })) {
             let Some((plural, group)) = change.object().and_then(|object| object.name().split_once('.')) else {
                 continue;
             };

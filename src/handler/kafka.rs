@@ -25,7 +25,7 @@ pub mod message;
 mod options;
 #[cfg(feature = "kafka")]
 mod sent;
-#[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "the handler is not built"))]
+#[cfg_attr(not(any(feature = "kafka", test)), expect(dead_code, reason = "the handler is not built"))]
 pub mod template;
 
 #[cfg(feature = "kafka")]

@@ -615,6 +615,8 @@ fn retired_dictionary_is_repacked_stepwise_and_invisibly() {
     let others: Vec<_> =
         [200, 300, 400, 500].map(|family| (packer.learn(family), packer.pack(&packing::object(family, 1)))).into();
     let retiring = packer.retiring().expect("the first");
+    fifo.push(ReflectorEvent::Updated(packing::object(100, 5))); // the cached state again, as from a reopened watch
+    apply(&mut indexer, fifo.pop().expect("one delta"));
 
     let reader = indexer.store().reader();
     let seen = |indexer: &Indexer| {

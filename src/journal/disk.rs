@@ -264,7 +264,7 @@ impl Disk {
         self.obstacles.borrow()[obstacle as usize].is_some()
     }
 
-    /// Sets or removes an obstacle. Returns true if it was not present before, or is no longer present.
+    /// Sets or removes an obstacle. Returns true if its presence has changed.
     fn set(&self, obstacle: Obstacle, why: Option<NotWritable>) -> bool {
         self.obstacles.send_if_modified(|obstacles| {
             let before = std::mem::replace(&mut obstacles[obstacle as usize], why);

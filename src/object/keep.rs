@@ -54,9 +54,8 @@ impl Keep {
 }
 
 impl Object {
-    /// Creates the placeholder of an object that opts out: its identity and version. It goes as far as the queue, which
-    /// then withdraws the object from consumers that saw it; see
-    /// `DeltaKind::OptedOut`.
+    /// Creates the placeholder of an object that opts out: its identity and version. The DeltaFIFO receives it, and
+    /// withdraws the object from consumers that saw it; see `DeltaKind::OptedOut`.
     pub fn opted_out(identity: Identity<'_>, type_meta: &TypeMeta) -> Self {
         let json = identity_json(identity, type_meta);
         Self::lay_out(identity, Form::OptedOut, json.len(), &[], |room| room.put(json.as_bytes()))

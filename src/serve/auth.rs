@@ -225,6 +225,13 @@ mod tests {
     }
 
     #[test]
+    fn no_token_lets_no_client_in() {
+        let (_dir, gate) = gate(&[]);
+        assert_eq!(ask(&gate, Method::GET, None), Err(401));
+        assert_eq!(ask(&gate, Method::GET, Some("Bearer s3cret-s3cret-s3")), Err(401));
+    }
+
+    #[test]
     fn short_or_unreadable_token_lets_no_client_in() {
         for content in [Some(""), Some("s3cret"), None] {
             let (dir, gate) =

@@ -235,7 +235,7 @@ fn removed_type_stays_cached_when_kept() {
         let live = Live::start_over(simulator, |builder| builder.config(parse(config))).await;
         live.settled().await;
         live.simulator.store().delete(DEFINITIONS, "", "apples.acme.io").unwrap();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(live.watched("apples"), ["*"]);
         assert!(!live.settled().await.iter().any(|said| said.starts_with("tombstone relist")));
         live.stop().await;

@@ -5,16 +5,18 @@ use serde_json::Value;
 use super::json_path::{JsonPath, text};
 
 /// Sorts items by the first value at the path in their objects, like kubectl. Missing values come first. Quantities and
-/// numbers are compared by amount, and text by letters, with runs of digits as numbers.
+/// numbers come next, by amount. Other text is sorted by letters, with runs of digits as numbers.
 pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
     let key = |item: &T| {
         let value = *path.find(object(item)).first()?;
         Some((amount(value), natural(&text(value)), text(value)))
     };
     let mut keyed: Vec<_> = items.drain(..).map(|item| (key(&item), item)).collect();
+    // The order must be total, also for a column with amounts and other text.
     keyed.sort_by(|(a, _), (b, _)| match (a, b) {
         (Some((Some(a), ..)), Some((Some(b), ..))) => a.total_cmp(b),
-        (Some((_, a, text_a)), Some((_, b, text_b))) => (a, text_a).cmp(&(b, text_b)),
+        (Some((None, a, text_a)), Some((None, b, text_b))) => (a, text_a).cmp(&(b, text_b)),
+        (Some((a, ..)), Some((b, ..))) => a.is_none().cmp(&b.is_none()),
         _ => a.is_some().cmp(&b.is_some()),
     });
     items.extend(keyed.into_iter().map(|(_, item)| item));
@@ -65,6 +67,7 @@ mod tests {
                 json!({"v": "1Mi"}),
             ],
             vec![json!({"v": "web-2"}), json!({"v": "web-10"}), json!({"v": "web-10-a"}), json!({"v": "x"})],
+            vec![json!({"v": "2"}), json!({"v": "1Ki"}), json!({"v": "1z"})],
             vec![json!({"v": "2026-01-02T00:00:00Z"}), json!({"v": "2026-01-10T00:00:00Z"})],
         ] {
             let mut items: Vec<_> = sorted.iter().rev().cloned().collect();

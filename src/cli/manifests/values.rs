@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Memory of an engine that watches nothing, and of one object. docs/operations.md contains the measurements.
 const BYTES_IDLE: u64 = 64 << 20;
 const BYTES_OBJECT: u64 = 4 << 10;
-/// Space of a file handler that keeps all its files.
+/// Volume space for a file handler that never removes old files.
 const FILE_BYTES: u64 = 10 << 30;
 
 /// Values of an installation. The Helm chart in `deploy/helm/deltabus` documents each value.

@@ -55,6 +55,21 @@ fn other_objects_overtake_object_in_delivery() {
 }
 
 #[test]
+fn blocked_object_stops_reading_at_limit() {
+    let items = (1..3).map(|sequence| item(sequence, 7));
+    let mut schedule = schedule(ScheduleOptions { window_events: 100_000, ..options() }, items);
+    let (first, _) = schedule.next(Duration::ZERO, false).unwrap();
+    for sequence in 3.. {
+        let Some(room) = schedule.room() else { break };
+        assert!(room.events > 0 && sequence < 10_000);
+        schedule.push(item(sequence, 7), Duration::ZERO);
+    }
+    assert_eq!(schedule.waiting.len(), options().batch_events + WAITING_MAX);
+    schedule.finished(first);
+    assert_eq!(schedule.next(Duration::ZERO, false).unwrap().1, [3, 4]);
+}
+
+#[test]
 fn total_order_has_one_batch_in_delivery() {
     for (order, concurrency) in [(DeliveryOrder::Total, 8), (DeliveryOrder::PerObject, 1), (DeliveryOrder::None, 1)] {
         let items = (1..5).map(|sequence| item(sequence, sequence));

@@ -72,8 +72,8 @@ pub struct Append<'a> {
     pub time_micros: i64,
     /// The changes.
     pub changes: &'a [Change],
-    /// Name of the only reader that the records are for, in joins and leaves. Such records do not change the states of
-    /// objects. With [`NOBODY`] the records are the unit's first state, and for no reader.
+    /// Name of the reader that joins or leaves: only this reader gets the records, and the states of objects do not change.
+    /// With [`NOBODY`] the records are the unit's first state, and no reader gets them. With `None` all readers get them.
     pub only: Option<&'a str>,
     /// Versions that the append reaches; `None` keeps those of the unit.
     pub reached: Option<&'a Reached>,

@@ -60,7 +60,7 @@ impl Form {
     }
 }
 
-/// Parses the parameters of a range. Returns the requested kind (empty for whole objects) and its version.
+/// Parses the parameters of a media range in `Accept`. Returns the requested kind (empty for whole objects) and its version.
 fn of_range([name, group, version]: [Option<&str>; 3]) -> Option<(&str, MetaVersion)> {
     let Some(name) = name else { return Some(("", V1)) };
     let version = match (group, version) {

@@ -152,6 +152,7 @@ impl Watch {
     async fn start(&mut self, call: &Call, streaming: Option<bool>) -> Result<(), ApiError> {
         let asked = parse_version(call.param("resourceVersion"))?;
         if streaming == Some(true)
+            && call.past.is_none()
             && let Some(asked) = asked
         {
             wait_for_version(&self.shared, asked).await?;
