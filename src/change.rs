@@ -144,7 +144,7 @@ impl Change {
         matches!(self, Self::Updated { .. }) && self.old().is_none()
     }
 
-    /// Returns the object after the change; `None` if it no longer exists.
+    /// Returns the object after the change; `None` if it has left the cache.
     pub(crate) fn state(&self) -> Option<&Object> {
         match self {
             Self::Deleted { .. } | Self::Removed { .. } => None,

@@ -298,7 +298,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
             Ok(io::stdout().write_all(config.show().as_bytes())?)
         }
         Command::Schema => {
-            // Unlike its value, the schema itself has its keywords in the usual order.
+            // The schema itself has its keywords in the usual order; its `Value` does not.
             Ok(writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&crate::config::schema::schema())?)?)
         }
     }

@@ -1,4 +1,4 @@
-//! Description of a kube client's error in one line. Its own text repeats nested causes.
+//! One-line description of a kube client's error. The text of such an error repeats nested causes.
 
 use std::{error::Error, io};
 
@@ -18,7 +18,8 @@ pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
     if said.is_empty() { error.to_string() } else { said.join(": ") }
 }
 
-/// Returns an error and its causes. An [`io::Error`] hides the error that it wraps; here it is a cause.
+/// Returns an error and its causes. An [`io::Error`] hides the error that it wraps; here the wrapped error is a
+/// cause.
 pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     let cause = |error: &'a (dyn Error + 'static)| match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
     {

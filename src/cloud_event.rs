@@ -79,8 +79,8 @@ impl Encoder {
         self.plain.0.strip_prefix("/clusters/").unwrap_or_default()
     }
 
-    /// Appends the event to `out`, as one line without a line break at the end. It has `changed_by` next to the object, if
-    /// it is known who changed it.
+    /// Appends the event to `out`, as one line without a line break at the end. `data` also has `changed_by` if it is known
+    /// who changed the object.
     pub fn encode(&self, out: &mut Vec<u8>, event: &Event) {
         self.write_attributes(out, event, DATA_CONTENT_TYPE);
         out.extend_from_slice(br#","data":{"#);
@@ -91,7 +91,7 @@ impl Encoder {
         out.extend_from_slice(b"}}");
     }
 
-    /// Writes all members except `data`, without the closing brace; `content_type` is that of `data`.
+    /// Writes all members except `data`, without the closing brace; `content_type` is the type of `data`.
     fn write_attributes(&self, out: &mut Vec<u8>, event: &Event, content_type: &str) {
         let Event { unit, record } = event;
         out.extend_from_slice(br#"{"specversion":"1.0","id":""#);
@@ -230,7 +230,7 @@ fn write_old(out: &mut Vec<u8>, old: &Object) {
     write_json(out, old);
 }
 
-/// Writes who changed an object, after another member; nothing if that is not known.
+/// Writes `changed_by` after another member. Writes nothing if it is not known who changed the object.
 fn write_changed_by(out: &mut Vec<u8>, object: &Object) {
     if let Some(changed_by) = object.changed_by() {
         out.extend_from_slice(br#","changed_by":"#);

@@ -6,8 +6,8 @@
 //!
 //! The structs of this module are the file format: their fields are the keys, their docs are the descriptions that
 //! `deltabus schema` prints, and their `Default`s are the defaults. `structure` checks a file against the JSON Schema that is
-//! generated from them, so nothing is written twice. `meaning` checks what a schema cannot express: references, cycles and
-//! contradictions. Both report all errors at once, each with the origin of the value.
+//! generated from them, so nothing is written twice. `meaning` checks rules that a schema cannot express, on references,
+//! cycles and contradictions. Both report all errors at once, each with the origin of the value.
 
 mod engine;
 mod error;
@@ -284,7 +284,7 @@ fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigE
             meaning::check(&config, place, &mut report);
             config
         }
-        // An error that the schema did not find is reported all the same, with a less helpful message.
+        // An error that the schema check did not find is also reported, but its message is less helpful.
         Err(error) => {
             report.errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
             Config::default()

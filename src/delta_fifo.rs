@@ -217,7 +217,8 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns how many objects a list of `items` would delete after all queued deltas. Visits every item and every known key.
+    /// Counts the objects that exist after all queued deltas, and those of them that a list of `items` would delete. Visits every
+    /// item and every known key.
     pub(crate) fn compare(&self, items: &[Object]) -> Comparison {
         let mut comparison = Comparison::default();
         if self.known.len() == 0 && self.is_empty() {
@@ -313,9 +314,9 @@ impl DeltaFifo {
         Some(deltas)
     }
 
-    /// Packs some known objects again whose dictionary is being retired, and returns them. The consumer must then keep these
-    /// forms of the same states, so that both share them. Returns nothing if none is left. Call it while there is no other
-    /// work.
+    /// Repacks some of the known objects whose dictionary is being retired, and returns them. The consumer must then keep these
+    /// forms of the same states, so that queue and consumer share them. Returns an empty list if no such object is left. Call it
+    /// while there is no other work.
     pub fn repack(&mut self) -> Vec<Object> {
         let Some(packer) = self.keep.packer() else { return Vec::new() };
         self.repacking.step(packer, &mut self.known)
@@ -341,9 +342,9 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns the size of the queued deltas, in bytes: the size of every object that came with an event. If the cache or
-    /// another delta holds the object anyway, a delta counts 16 bytes. That is the case for tombstones, resyncs and unchanged
-    /// list items.
+    /// Returns the size of the queued deltas, in bytes: the size of every object that came with an event. If the cache or another
+    /// delta also holds the object, the delta counts as 16 bytes. That is the case for tombstones, resyncs and unchanged list
+    /// items.
     pub fn queued_bytes(&self) -> usize {
         self.load().bytes
     }

@@ -70,7 +70,7 @@ pub enum EngineError {
         /// Error of the system.
         error: std::io::Error,
     },
-    /// Type of an entry with `on_missing = "fail"` that the server does not serve.
+    /// Unserved type, whose entry has `on_missing = "fail"`.
     #[error("{0}")]
     Missing(String),
     /// State directory that cannot be used.
@@ -90,7 +90,7 @@ pub enum EngineError {
 /// Events that a stop left undelivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopReport {
-    /// Name, number of events, and first events by name, for each handler.
+    /// For each handler: its name, the number of undelivered events, and the names of the first of these events.
     pub undelivered: Vec<(String, u64, Vec<String>)>,
 }
 

@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_mins(1);
 pub(crate) struct Failures {
     /// Failures since the last success.
     count: u64,
-    /// Failures since the last line.
+    /// Unlogged failures since the last line.
     suppressed: u64,
     logged_at: Option<Duration>,
     /// Set if a failure was logged since the last success.

@@ -1,7 +1,7 @@
 //! Fuzz targets: code that reads bytes or texts from outside, with properties that hold for any input.
 //!
 //! `cargo test` runs each target over the inputs in `tests/fuzz/<target>`: seeds, inputs that increased the coverage, and
-//! one named input for each past failure. `bash .ci/long fuzz` looks for new ones.
+//! one named input for each past failure. `bash .ci/long fuzz` searches for new inputs.
 
 use std::{str, sync::LazyLock, time::Duration};
 
@@ -77,8 +77,8 @@ mod libfuzzer {
         0
     }
 
-    /// Fuzzes the target if it is the first word of `DELTABUS_FUZZ`; the other words are arguments of libFuzzer. Ends the
-    /// process.
+    /// Fuzzes the target and ends the process, if the first word of `DELTABUS_FUZZ` is the target's name. The other words
+    /// are arguments of libFuzzer.
     pub(super) fn check(name: &str, target: fn(&[u8])) {
         let words = env::var("DELTABUS_FUZZ").unwrap_or_default();
         if words.split(' ').next() != Some(name) {
@@ -89,7 +89,7 @@ mod libfuzzer {
         let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
         let mut argc = c_int::try_from(argv.len()).expect("some words");
         argv.push(ptr::null_mut());
-        // SAFETY: `argc` words that end with NUL, and a null pointer; they live until the call returns.
+        // SAFETY: `argv` has `argc` words that end with NUL, then a null pointer. All of them live until the call returns.
         process::exit(unsafe { LLVMFuzzerRunDriver(&raw mut argc, &mut argv.as_mut_ptr(), call_target) });
     }
 }
@@ -132,7 +132,7 @@ fn scan(input: &[u8]) {
     let paths = ["metadata.labels[*]", "spec", "*.*", "status[*].a"].map(path);
     object.pluck_many(&Plucker::new(&paths));
     let Ok(value) = object.value() else { return };
-    // Of a repeated key, all values are plucked, but `value` has only the last one.
+    // A path plucks all values of a repeated key, but `value` has only the last one.
     let without_repeats = Object::from_json(value.to_string().as_bytes()).unwrap();
     for path in &paths {
         assert_eq!(sorted(without_repeats.pluck(path)), sorted(values(&value, path.steps())), "{path}");
@@ -164,7 +164,7 @@ fn watch_cut(input: &[u8]) {
     }
 }
 
-/// Returns a seeded writer, the largest object size, and the bytes to cut. The first two bytes are the seed.
+/// Returns a seeded writer, the largest object size, and the bytes to cut. The first two bytes of the input are the seed.
 fn chosen(input: &[u8]) -> Option<(Writer, usize, &[u8])> {
     let (seed, bytes) = input.split_first_chunk()?;
     let mut writer = Writer::new(u16::from_le_bytes(*seed).into());
@@ -295,7 +295,7 @@ fn event_query_round_trips() {
 /// Longest error answer to an invalid query.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
 
-/// Checks a query; the next line is the `Last-Event-ID`.
+/// Checks a query, the first line of the input. The rest of the input, if any, is the `Last-Event-ID`.
 fn event_query(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (query, id) = text.split_once('\n').map_or((text, None), |(query, id)| (query, Some(id)));
@@ -323,7 +323,7 @@ fn accepted_expression_ends_within_its_bounds() {
     check("cel", cel);
 }
 
-/// Limit for the CPU time of one evaluation, far above that of clients, because test builds are slow.
+/// Limit for the CPU time of one evaluation, far above the limit for clients, because test builds are slow.
 const EVALUATION_MAX: Duration = Duration::from_secs(1);
 
 fn cel(input: &[u8]) {

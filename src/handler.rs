@@ -19,7 +19,8 @@ use futures_util::future::BoxFuture;
 pub use crate::cloud_event::Form;
 use crate::{cloud_event::FormatError, notification::Notification};
 
-/// A sink of events. Its methods may block: each handler has its own thread, unless it declares that it never blocks.
+/// A sink of events. Its methods may block, because each handler has its own thread. Only code that never blocks may run
+/// without one (`Sink::InPlace`).
 ///
 /// Any closure `FnMut(&Notification) -> Result<(), HandlerError>` is a handler.
 pub trait Handler: Send + 'static {
@@ -91,7 +92,7 @@ pub enum HandlerError {
 }
 
 impl From<FormatError> for HandlerError {
-    /// Rejects the event, because encoding it again would fail again. `NoSmaller` becomes `TooLarge`.
+    /// Rejects the event, because a second encoding would fail too. `NoSmaller` becomes `TooLarge`.
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::NoSmaller(_) => Self::TooLarge(error.to_string()),

@@ -36,14 +36,14 @@ use crate::{
     object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion},
 };
 
-/// Meaning of a known name with a new uid (D-7).
+/// Treatment of an object that has a known name and a new uid (D-7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recreated {
-    /// The old object was deleted, the new one added.
+    /// The old object is deleted and the new one is added.
     #[default]
     DeleteAdd,
-    /// The object was updated.
+    /// The object is updated.
     Update,
 }
 
@@ -115,8 +115,8 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Requests that events of a watch also get [`Cause::Downtime`] if they happened during the absence, because a handler does
-    /// not want them.
+    /// Requests [`Cause::Downtime`] also for watch events that happened during the absence, because a handler does not want such
+    /// events.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
     }
@@ -156,8 +156,8 @@ impl Transaction {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// Sets the number of objects of all units of the type in the final [`Change::Synced`]. `None` removes that change: other
-    /// units are not synced yet, or an earlier batch had the change.
+    /// Sets the number of objects of all units of the type in the final [`Change::Synced`]. `None` removes that change, because
+    /// other units are not synced yet or an earlier batch had the change.
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
             (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,
@@ -297,8 +297,8 @@ impl<H: KeyHasher> Indexer<H> {
     }
 }
 
-/// Stages the part of an object that `keep` keeps. With whole bodies, the values of the indexes are read from the original
-/// object, which need not be unpacked. Otherwise they are read from the stub, so that they match it.
+/// Stages the part of an object that `keep` keeps. With whole bodies, the values of the indexes are read from the original object,
+/// which need not be unpacked. Otherwise the values are read from the stub, so that index and stub match.
 pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, object: &Object) {
     match keep.of(object) {
         kept if keep.is_whole() => store.put_as(&kept, object),
@@ -306,7 +306,7 @@ pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, obj
     }
 }
 
-/// Changes that are planned so far, and the resulting state of the cache.
+/// Changes planned so far, and the resulting state of the cache.
 struct Plan<'a, H> {
     indexer: &'a Indexer<H>,
     changes: Vec<Change>,
@@ -437,7 +437,8 @@ fn is_another(old: &Object, new: &Object) -> bool {
     !old.uid().is_empty() && !new.uid().is_empty() && old.uid() != new.uid()
 }
 
-/// Returns the version that a store reaches with its last delta (I-11). Deltas of a list or a resync do not determine it.
+/// Returns the version that the store reaches if `delta` is the last one of a batch (I-11). `None` for a delta of a list or a
+/// resync, and for an object without a version.
 fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
     let version = delta.object.resource_version();
     (delta.kind.is_watched() && !version.is_empty()).then(|| version.into())

@@ -79,7 +79,7 @@ pub struct InformerOptions {
 /// Start of a unit: the cache of the units that it replaces, readable at once.
 #[derive(Clone, Debug)]
 pub enum Seed {
-    /// The objects are fetched as before. The watch continues, without a list and without events.
+    /// The unit fetches the same data as before. The watch continues, without a list and without events.
     Resume {
         /// All cached objects.
         objects: Vec<Object>,
@@ -88,8 +88,8 @@ pub enum Seed {
         /// See [`Meta::resume_version`]. If it is unset, the unit starts with a list.
         resume_version: ResourceVersion,
         /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is not
-        /// older than the objects. If a list has to be compared before the first answer of the server, the differences have the
-        /// cause [`Downtime`](crate::change::Cause::Downtime).
+        /// older than the objects. If the first data from the server is a list, its differences have the cause
+        /// [`Downtime`](crate::change::Cause::Downtime).
         saved: bool,
     },
     /// Other data is fetched, or no version allows resuming: the first list is compared with the objects.
@@ -218,8 +218,8 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Sets the cause [`Downtime`](crate::change::Cause::Downtime) for all changes made before the server's first answer, even
-    /// if a watch brings them. Call it before the actors start.
+    /// Makes watch events also have the cause [`Downtime`](crate::change::Cause::Downtime) if their changes were made before the
+    /// server's first answer. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
     }

@@ -7,7 +7,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `handle` | [`Journal`], the shared handle: one short lock per call; calls of the store run outside the lock |
+//! | `handle` | [`Journal`], the shared handle: one short lock per call; calls to the store run outside the lock |
 //! | `memory` | the pure core: batches that are not visible yet, units, readers |
 //! | `reader` | records that wait for one reader; for a slow reader they are coalesced or spilled |
 //! | `filter`, `recovery` | selection of the records that a reader wants: by its filter, and after a restart |
@@ -88,8 +88,8 @@ pub struct Record {
     pub time_micros: i64,
     /// The change.
     pub change: Change,
-    /// Set when the `old` of a [`Change::Updated`] was discarded to save memory. `old` is then a copy of `object` and must not
-    /// be shown.
+    /// Set when the `old` of a [`Change::Updated`] was discarded to save memory, or was never known. `old` is then a copy of
+    /// `object` and must not be shown.
     pub old_lost: bool,
 }
 
@@ -359,8 +359,8 @@ pub struct Interest {
 /// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Set when the reader sees nothing of the unit before it joins in [`Journal::cross`]. Has no effect on a unit that the reader
-    /// already sees.
+    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect on a unit that the reader already
+    /// sees.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,
@@ -373,8 +373,8 @@ pub struct ReaderOptions {
     pub bounds: Bounds,
     /// Wanted records.
     pub interest: Interest,
-    /// Name of the reader. With a store, a reader resumes at the cursor of the last reader with the same name, even after
-    /// restarts. The state of a reader without a name is not saved.
+    /// Name of the reader. With a store, a reader resumes at the cursor that the reader of this name had in the last run. With
+    /// `None`, the reader's state is not saved.
     pub name: Option<String>,
 }
 
@@ -419,15 +419,17 @@ pub struct ReaderStats {
     pub dropped: u64,
     /// Updates that lost their `old` at the limit.
     pub olds_given_up: u64,
-    /// Records that the filter refused; they count as acknowledged.
+    /// Records that the filter refused. They need no acknowledgement, and do not count in `acknowledged`.
     pub filtered: u64,
     /// Filtered records that were refused because the filter failed.
     pub filter_errors: u64,
-    /// Acknowledged records that the handler gave up; [`Journal::replay`] queues them again.
+    /// Acknowledged records that the handler gave up; [`Journal::replay`] queues them again. Counted only for a named reader with a
+    /// store, otherwise 0.
     pub given_up: u64,
-    /// Cursor: every wanted record up to here is acknowledged, coalesced or dropped.
+    /// Cursor: every wanted record up to here is acknowledged, filtered, coalesced or dropped.
     pub position: Sequence,
-    /// Time of the oldest record that waits or is in flight, in microseconds since the Unix epoch.
+    /// Time of the oldest record that waits or is in flight, in microseconds since the Unix epoch; `None` if no record does, or its
+    /// time is not known.
     pub oldest_micros: Option<i64>,
 }
 

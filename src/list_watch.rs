@@ -130,7 +130,7 @@ pub struct Status {
     pub message: String,
     /// Set when a cause is `ResourceVersionTooLarge` or the message begins with "Too large resource version".
     pub too_large: bool,
-    /// Seconds of `Retry-After`, or of `details.retryAfterSeconds`.
+    /// Delay from `Retry-After` or `details.retryAfterSeconds`; `None` if the server gave none.
     pub retry_after: Option<Duration>,
 }
 

@@ -58,7 +58,7 @@ pub enum ReadError {
 /// Identity of one published version of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Counter of versions.
+    /// Number of the version.
     pub generation: u64,
     /// Resource version of the collection at this version of the cache (I-11).
     pub resource_version: ResourceVersion,

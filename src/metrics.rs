@@ -232,7 +232,7 @@ fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
         (Gauge, "journal_last_sync_seconds", "Duration of the last fsync", last_sync),
         (MetricType::Histogram, "journal_fsync_duration_seconds", "Duration of an fsync", syncs),
         (Counter, "journal_syncs", "Fsyncs", whole(journal.syncs)),
-        (Counter, "journal_failures", "Times the state could not be written", whole(journal.failures)),
+        (Counter, "journal_failures", "Failures to write the state", whole(journal.failures)),
     ] {
         register(registry, kind, name, help, single(value));
     }

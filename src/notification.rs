@@ -61,7 +61,7 @@ impl Notification {
         self.events().iter().map(|event| event.record.sequence).collect()
     }
 
-    /// Returns the events from `range.start` to before `range.end`; both must be within this notification.
+    /// Returns the events with an index in `range`, which must be within this notification.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let start = self.range.start + range.start;

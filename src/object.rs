@@ -372,7 +372,7 @@ impl Object {
         }
     }
 
-    /// Returns true if it is packed with exactly this dictionary.
+    /// Returns true if the object is packed with exactly this dictionary.
     pub(crate) fn is_packed_with(&self, dictionary: &Arc<Dictionary>) -> bool {
         matches!(self.form(), Form::Packed { dictionary: Some(own), .. } if Arc::ptr_eq(own, dictionary))
     }

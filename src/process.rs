@@ -34,7 +34,7 @@ impl Usage {
     pub(crate) fn now() -> Self {
         static STARTED: LazyLock<Option<f64>> = LazyLock::new(started);
         let status = read("/proc/self/status");
-        // One of them is the directory itself.
+        // One of the entries is the open directory itself.
         let open_fds = fs::read_dir("/proc/self/fd").map(|fds| (fds.count() as u64).saturating_sub(1));
         Self {
             cpu_seconds: Duration::from_nanos(cpu()).as_secs_f64(),
@@ -60,7 +60,7 @@ pub(crate) fn clock(id: ClockId) -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// Returns the value of a line in kilobytes, as bytes; 0 if there is no such line.
+/// Returns the value of the line `name`, converted from kilobytes to bytes; 0 if there is no such line.
 pub(crate) fn bytes_in(file: &str, name: &str) -> u64 {
     bytes_of(&read(file), name).unwrap_or_default()
 }

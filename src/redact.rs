@@ -1,11 +1,11 @@
 //! Redaction: confidential values are replaced or removed when objects arrive.
 //!
 //! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs
-//! receive it. Of a Secret, only the names of its keys remain:
+//! receive it. Of a Secret, only the names of its keys remain. A value has one of these treatments:
 //!
-//! - `hmac`: each value becomes an HMAC-SHA256 of the object's uid, the path and the value. Changes of a value are
+//! - `hmac`: the value becomes an HMAC-SHA256 of the object's uid, the path and the value. Changes of the value are
 //!   visible, but the value is not. The same value in two objects gives different digests.
-//! - `drop`: the values are removed.
+//! - `drop`: the value is removed.
 //!
 //! A rule may have a condition on the original object. If the condition cannot be evaluated, the rule applies.
 //!
@@ -92,7 +92,7 @@ pub struct Rule {
     pub path: FieldPath,
     /// Treatment of the values.
     pub treatment: Treatment,
-    /// Set if the values are bytes in base64, so that their replacement must be too.
+    /// Set if the values are bytes in base64. Their replacements must then be base64 too.
     pub base64: bool,
     /// Condition on the objects; `None`: all objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ impl Rule {
 /// Complete redaction of one type. Equal redactions give equal results for the same object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redaction {
-    /// Set if the values are not even fetched, only metadata.
+    /// Set if only the metadata of objects is fetched, without the values.
     pub metadata_only: bool,
     /// Rules for the values.
     pub rules: Vec<Rule>,

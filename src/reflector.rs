@@ -69,8 +69,8 @@ pub enum ReflectorEvent {
     Replace {
         /// All objects of the collection, one per key.
         items: Vec<Object>,
-        /// Objects that this list lacks but that must not be deleted, because a second list had them with a later version.
-        /// Their known state remains until the watch reports a change.
+        /// Objects that this list lacks, but that must not be deleted. A second list had them, with a version later than that of
+        /// this list. Their known state remains until the watch reports a change.
         spared: Vec<Object>,
         /// Version of the list.
         resource_version: ResourceVersion,
@@ -103,7 +103,7 @@ pub enum StreamingLists {
 pub struct ReflectorConfig {
     /// Use of streaming lists for the initial state.
     pub streaming_lists: StreamingLists,
-    /// Streams that may end without a marker before streaming lists are given up (D-2).
+    /// Number of streams without a marker after which streaming lists are given up (D-2).
     #[educe(Default = 3)]
     pub streaming_attempts_max: u32,
     /// Longest wait for the marker after the stream opens, and after each `ADDED` before the marker (D-2).
@@ -121,10 +121,12 @@ pub struct ReflectorConfig {
     /// Grace period after a watch's `timeoutSeconds`. A watch that is open for longer counts as stalled (D-6).
     #[educe(Default = Duration::from_secs(15))]
     pub watch_grace: Duration,
-    /// Longest silence of a watch on a server that has sent a bookmark. After it the watch counts as stalled; zero: never (D-6).
+    /// Longest silence of a watch on a server that has sent a bookmark. A watch that is silent for longer counts as stalled. Zero:
+    /// no watch does (D-6).
     #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
-    /// Period after the first 500 on a watch in which the watch is resumed instead of relisted; zero: none.
+    /// Period after the first HTTP 500 on a watch. During this period a 500 causes no new list: the watch is resumed. Zero: every
+    /// 500 causes a new list.
     pub internal_error_retry: Duration,
     /// Time between two resyncs; zero: no resyncs.
     pub resync_period: Duration,
@@ -231,7 +233,7 @@ pub(crate) struct Reflector {
     /// Set when an initial state was emitted, or is in the store that this reflector resumed from.
     has_listed: bool,
     backoff: Backoff,
-    /// Streams of this cycle that ended without a marker (D-2).
+    /// Number of streams of this cycle that ended without a marker (D-2).
     unmarked: u32,
     /// Time at which streaming lists are tried again. Set when the server does not support them (D-2).
     streaming_retry_at: Option<Duration>,
@@ -240,7 +242,7 @@ pub(crate) struct Reflector {
     resync_at: Option<Duration>,
     /// Number of the last resync, of this reflector or of the previous one.
     round: u32,
-    /// Times of the first and the last 500 of a series on a watch.
+    /// Times of the first and the last HTTP 500 of a series on a watch.
     internal_errors: Option<(Duration, Duration)>,
     /// Availability of the collection: whether the server permits list and watch.
     availability: Availability,
@@ -251,7 +253,7 @@ pub(crate) struct Reflector {
 
 #[derive(Debug)]
 enum State {
-    /// Not started; if `check`, requests the server's version first.
+    /// Not started. If `check` is set, the start requests the server's version first.
     Idle {
         check: bool,
     },

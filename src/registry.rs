@@ -74,7 +74,7 @@ impl WatchedType {
         self.units.iter().any(|unit| unit.options.scope.metadata_only)
     }
 
-    /// Returns true if the cache keeps bodies, so not with `cache = "none"`.
+    /// Returns true if the caches of all units keep bodies. With `cache = "none"` they do not.
     pub fn keeps_bodies(&self) -> bool {
         self.units.iter().all(|unit| unit.options.indexer.keep.is_whole())
     }
@@ -156,7 +156,7 @@ impl Registry {
         self.catalog.load_full()
     }
 
-    /// Returns a type with its names. For a type that is no longer served, only the names that follow from the type.
+    /// Returns a type with its names. For a type that is no longer served, returns only the names that follow from it.
     pub fn names(&self, resource: &ResourceType) -> ServedType {
         let named = self.catalog.load().types().iter().find(|served| served.resource == *resource).cloned();
         named.unwrap_or_else(|| ServedType::unnamed(resource.clone()))

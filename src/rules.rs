@@ -3,7 +3,7 @@
 //! - `changed`: in an update, at least one of these paths differs between the previous and the new object.
 //! - `when`: a CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` is true.
 //!
-//! [`Rules`] judge each change before it is coalesced with others. They read only the fields of an object that they
+//! [`Rules`] judge each change before it is coalesced with others. Of an object, they read only the fields that they
 //! name. The previous object in a rule:
 //!
 //! | change | `old` | `changes` | `changed` |
@@ -14,7 +14,7 @@
 //! | unchanged: redelivered by a resync or relist | the object | `[]` | counts as unchanged |
 //!
 //! If an expression cannot be decided without an unknown value, it matches, so that no event is lost. The previous
-//! object is unknown if the cache keeps no bodies, or if it was dropped to save memory or disk.
+//! object is unknown if the cache keeps no bodies, or if the object was dropped to save memory or disk.
 //!
 //! The language needs the feature `rules`. Without it, every expression is an error.
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::regular_file;
 
-/// Location of a secret. Neither the location nor the secret is ever printed: both show as `***`.
+/// Location of a secret. Its `Debug` form is `***`; errors name the location, but never contain the secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline, description = "Location of a secret; set exactly one of these keys.", transform = exclusive_keys)]

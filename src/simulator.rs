@@ -2,8 +2,8 @@
 //!
 //! It serves list, paging, watch, bookmarks, streaming lists, 410, conflicts, writes, discovery and custom resources
 //! over HTTP/1.1 on loopback, without authentication. [`Workload`] changes objects as a live cluster does. With the feature
-//! `testing`, `Faults` injects misbehaviour. `deltabus demo`, tests and benches use it; the real kube-apiserver remains the
-//! reference.
+//! `testing`, `Faults` injects misbehaviour. `deltabus demo`, tests and benches use the simulator; the real kube-apiserver
+//! remains the reference.
 //!
 //! ```no_run
 //! use deltabus::{Simulator, SimulatorOptions};
@@ -18,9 +18,9 @@
 //! - A definition has one served version. There are no schemas, and so no validation.
 //! - Strategic merge patches are merge patches (lists are replaced).
 //! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
-//! - An expired `continue` token has no successor: the list starts again.
+//! - An expired `continue` token has no successor: the client starts the list again.
 //! - Controllers of definitions and namespaces act immediately.
-//! - Everything is allowed. Tests can remove rights (`Faults::forbid`).
+//! - Every request is allowed. Tests can remove rights (`Faults::forbid`).
 
 mod error;
 #[cfg(any(test, feature = "testing"))]
@@ -116,7 +116,7 @@ impl Simulator {
         Self::start_behind(None, options)
     }
 
-    /// Starts a server that answers the requests that `front` leaves to it.
+    /// Starts a server. It answers the requests that `front` does not answer.
     pub(crate) fn start_behind(front: Option<Arc<dyn Front>>, options: SimulatorOptions) -> io::Result<Self> {
         let store = SharedStore::new(options.seed, options.history);
         let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], options.port)))?;
@@ -193,13 +193,13 @@ impl Simulator {
 
     /// Simulates a stopped server: connections break and new ones are refused. The objects stay.
     ///
-    /// It takes effect shortly after this call returns.
+    /// The stop takes effect shortly after this call returns.
     pub fn go_down(&self) {
         self.shared.order(|orders| orders.is_down = true);
         self.close_connections();
     }
 
-    /// Ends [`Simulator::go_down`], on the same address.
+    /// Ends [`Simulator::go_down`]: the server accepts connections again, on the same address.
     pub fn come_up(&self) {
         self.shared.order(|orders| orders.is_down = false);
     }

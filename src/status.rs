@@ -21,7 +21,7 @@ use crate::{
     trace::{self, Span, TraceContext},
 };
 
-/// Upper bounds for the duration of a list, in seconds. Few, because each unit has its own histogram.
+/// Upper bounds for the duration of a list, in seconds. There are few bounds, because each unit has its own histogram.
 const LIST_BOUNDS: &[f64] = &[0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
 
 /// State of a unit, with its name in `/v1/resources`.
@@ -105,7 +105,7 @@ pub struct UnitView {
     pub resource_version: String,
     /// Number of deltas between reflector and indexer.
     pub queue_length: u64,
-    /// Size of their objects, in bytes.
+    /// Size of the objects in these deltas, in bytes.
     pub queue_bytes: u64,
     /// Changes applied since the start.
     pub events: EventCounts,
@@ -135,19 +135,19 @@ pub struct UnitView {
     /// Age of the oldest delta that is not yet applied, in seconds; 0 if there is none.
     #[serde(rename = "lagSeconds")]
     pub lag_seconds: f64,
-    /// Set if the unit was restarted too often; shown as the state.
+    /// Set if the unit was restarted too often; [`UnitStatus::view`] then sets `state` to `degraded`.
     #[serde(skip)]
     pub degraded: bool,
     /// Set if the unit was created after the first discovery.
     #[serde(skip)]
     pub late: bool,
-    /// Seconds since the server last sent anything, bookmarks included; `null` before that.
+    /// Seconds since the server last sent anything, bookmarks included; `null` if it has sent nothing yet.
     #[serde(rename = "lastActivitySeconds")]
     pub last_activity_seconds: Option<f64>,
     /// Time from which [`UnitView::lag_seconds`] is computed; `None` if no delta waits.
     #[serde(skip)]
     pub waiting_since: Option<Instant>,
-    /// Time from which [`UnitView::last_activity_seconds`] is computed.
+    /// Time from which [`UnitView::last_activity_seconds`] is computed; `None` if the server has sent nothing yet.
     #[serde(skip)]
     pub last_activity: Option<Instant>,
 }
@@ -233,7 +233,7 @@ impl UnitStatus {
 #[derive(Debug)]
 pub struct Timings {
     /// Duration from the request for a watch or streaming list to the head of its answer, in seconds. Only successful
-    /// ones count.
+    /// requests count.
     pub watch_open: Histogram,
     /// Duration from the decoding of a watch event until its batch is applied, published and released, in seconds.
     pub event_age: Histogram,
@@ -260,7 +260,7 @@ pub struct ReloadCounts {
     pub applied: u64,
     /// Number of configurations refused because of errors.
     pub refused: u64,
-    /// Time of the last applied configuration.
+    /// Time of the last applied configuration; `None` before the first one.
     pub last_applied: Option<Timestamp>,
 }
 

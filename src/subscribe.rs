@@ -61,7 +61,7 @@ pub struct SubscribeOptions {
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub buffer_events: u32,
-    /// Approximate maximum size of these events, encoded forms included.
+    /// Approximate maximum size of the events in memory, encoded forms included.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub buffer_bytes: u64,

@@ -127,7 +127,7 @@ pub(crate) enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SupervisorVerdict {
     pub(crate) decision: Decision,
-    /// Time for the next [`SupervisorInput::Timer`]; replaces every earlier time.
+    /// Time for the next [`SupervisorInput::Timer`]; replaces every earlier time. `None` if no timer is needed.
     pub(crate) wake_at: Option<Duration>,
 }
 
@@ -175,7 +175,7 @@ struct Life {
     alive: bool,
     /// Set if it was abandoned.
     abandoned: bool,
-    /// Time of the heartbeat that it has not answered.
+    /// Time of the unanswered heartbeat; `None` if there is none.
     asked_at: Option<Duration>,
 }
 

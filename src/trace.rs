@@ -3,7 +3,7 @@
 //! Spans are recorded only after [`start`]. Before that, a span costs one check. A program without the feature `otlp`
 //! records none.
 //!
-//! A delivery is part of the trace of the first batch that it delivers, and linked to the traces of the others. The
+//! A delivery is part of the trace of the first batch that it delivers, and linked to the traces of the other batches. The
 //! last 4,096 batches are remembered here with their sequences, so records do not contain a span.
 
 use std::fmt;

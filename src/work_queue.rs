@@ -58,7 +58,7 @@ pub struct Stats {
 /// State of an item that is queued or in work.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Dirty since this time, and once in the FIFO.
+    /// Dirty (needs work) since this time, and once in the FIFO.
     Queued { since: Duration },
     /// Taken at `since`. If `again` is set, the item has also been dirty since that time.
     InWork { since: Duration, again: Option<Duration> },
@@ -107,7 +107,7 @@ struct Items<T> {
     phases: HashMap<T, Phase>,
     delayed: Delayed<T>,
     intake: Intake,
-    /// `adds` and the four numbers that `take` and `done` count; the others are computed on request.
+    /// `adds`, `retries`, and the four numbers that `take` and `done` count; the others are computed on request.
     counted: Stats,
 }
 
@@ -227,7 +227,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         }
     }
 
-    /// Returns true if this put the item in the FIFO.
+    /// Marks an item as dirty. Returns true if this put the item in the FIFO.
     fn mark_dirty(&mut self, item: T, since: Duration) -> bool {
         let is_queued = match self.phases.get_mut(&item) {
             Some(Phase::Queued { .. } | Phase::InWork { again: Some(_), .. }) => return false,

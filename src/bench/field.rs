@@ -9,7 +9,7 @@ use crate::simulator::Random;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Number of letters from one 64-bit draw.
 const LETTERS_A_DRAW: usize = 12;
-/// Creation time of objects with equal times.
+/// Creation time, and time of all changes, of objects that are not [`Shape::Diverse`].
 const BEGIN: &str = "2026-01-01T00:00:00Z";
 /// Size of a text block in bytes, and number of blocks in a config map.
 const BLOCK: usize = 4096;
@@ -25,7 +25,7 @@ pub(super) struct Draw<'a> {
     /// Number of the change that led to this state; 0 for the first state.
     pub(super) change: u64,
     pub(super) version: u64,
-    /// Source of values that differ in one object. It is the same for all states of an object.
+    /// Source of random values. It gives the same values for all states of the object.
     pub(super) own: Random,
     /// Text blocks of config maps.
     pub(super) pool: &'a [u8],

@@ -13,7 +13,7 @@ pub struct Run {
     pub synced: Synced,
     /// Changes per second during the sync.
     pub flow: f64,
-    /// Number of changes after the sync; 0 if a live cluster was observed for some time.
+    /// Number of changes after the sync; 0 for a live cluster, which is observed for a fixed time.
     pub changes: u64,
     /// Cost of events.
     pub events: EventsCost,
@@ -93,7 +93,7 @@ pub struct Figure {
     pub unit: &'static str,
     /// Number of decimal places.
     pub decimals: usize,
-    /// Function that computes it. The result is 0 or not finite if the figure was not measured.
+    /// Function that computes the figure. The result is 0 or not finite if the figure was not measured.
     of: fn(&Run) -> f64,
 }
 

@@ -135,7 +135,7 @@ impl Generator {
         out
     }
 
-    /// Appends an object in the form of a list: built-in types have no type in their items.
+    /// Appends an object in the form of a list: items of built-in types do not name their type.
     pub fn write_item(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         if self.shape == Shape::Custom {
             return self.write(number, change, out);

@@ -32,8 +32,8 @@ pub type Stamp = (u64, u64);
 pub enum EngineOrder {
     /// Measures until the handler has seen this version. Two results: an empty one at the start, then [`EventsCost`].
     Reach(u64),
-    /// Records the arrival of each event until this version. Two results: an empty one at the start, then one
-    /// [`Stamp`] per event, taken when the handler was called.
+    /// Records the arrival of each event until this version. Two results: an empty one at the start, then a list
+    /// with one [`Stamp`] per event, taken when the handler was called.
     Note(u64),
     /// Reads in several ways. Result: [`Reads`](super::figures::Reads), and the number of events per second during the reads.
     Read {
@@ -52,7 +52,7 @@ pub enum EngineAnswer {
     Progress {
         /// Objects in the cache, or events since the sync.
         done: u64,
-        /// Last failure.
+        /// Last failure; `None` if there was none.
         wrong: Option<String>,
     },
     /// Result of the start, or of an [`EngineOrder`].
@@ -67,13 +67,13 @@ pub enum EngineAnswer {
 pub struct Synced {
     /// Objects in the cache.
     pub objects: u64,
-    /// Nanoseconds from the start of the engine to the event that its cache is complete.
+    /// Nanoseconds from the start of the engine to the event that reports the complete cache.
     pub wall_nanos: u64,
     /// CPU nanoseconds until the engine was idle.
     pub cpu_nanos: u64,
     /// Resident bytes of the idle engine.
     pub resident: u64,
-    /// Peak resident bytes until then.
+    /// Peak resident bytes until the engine was idle.
     pub resident_peak: u64,
     /// Bytes of the cached objects in their cached form.
     pub bodies: u64,

@@ -43,7 +43,7 @@ struct Shared {
     generator: Generator,
     /// Number of changes so far, and the source of further ones.
     head: watch::Sender<Head>,
-    /// States for the last list.
+    /// Object states that were computed last.
     states: Mutex<Arc<States>>,
     /// Times at which single changes were written to a socket; `None` while they are not recorded.
     sent: Mutex<Option<Vec<Stamp>>>,
@@ -168,7 +168,7 @@ impl ReplayServer {
         self.shared.changes()
     }
 
-    /// Makes changes as fast as watches accept them.
+    /// Makes this number of further changes, as fast as watches accept them.
     pub fn release(&self, changes: u64) {
         self.shared.head.send_modify(|head| head.changes += changes);
     }

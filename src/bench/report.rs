@@ -34,7 +34,7 @@ impl Measured {
     }
 }
 
-/// Returns a table with a line per figure and a column per kind. Several runs give a range.
+/// Returns a table with a line per figure and a column per kind. For several runs, a cell has the median and the range.
 pub fn table(measured: &[Measured]) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(measured.iter().map(|of| of.name.clone()));

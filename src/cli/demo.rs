@@ -51,7 +51,7 @@ pub(crate) struct DemoArgs {
     /// Address of the HTTP server; port 0 takes any free port.
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = loopback)]
     listen: SocketAddr,
-    /// Steps of the workload per second. Each step makes one to four writes.
+    /// Steps of the workload per second. Each step makes one to about ten writes.
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
     rate: f64,
     /// Seed for the changes in the cluster.

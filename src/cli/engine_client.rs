@@ -39,7 +39,7 @@ pub(crate) struct EngineArgs {
     /// Address of the engine: `HOST[:PORT]` or a URL [default: `[http] listen` of FILE, else `127.0.0.1:8080`].
     #[arg(long, value_name = "URL", env = "DELTABUS_ENGINE", value_parser = engine_url)]
     engine: Option<String>,
-    /// Configuration that the engine runs with; can be repeated.
+    /// Configuration of the engine; can be repeated.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
     /// File with the token for `[http] auth = "token"` [default: variable `DELTABUS_TOKEN`, else `token` of FILE].
@@ -203,7 +203,8 @@ impl EngineClient {
         self.refusal(opened.code, &body)
     }
 
-    /// Returns an error with advice if no engine listens, which means that the connection is refused. Fails for any other reason.
+    /// Returns an error with advice if the connection is refused, because then no engine listens. Returns `None` if an engine
+    /// answers. Fails if the request fails for another reason.
     pub(crate) async fn absent(&self) -> anyhow::Result<Option<anyhow::Error>> {
         match self.client.get("/livez", "*/*", ANSWER_TIMEOUT).await {
             Ok(_) => Ok(None),

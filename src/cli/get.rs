@@ -134,7 +134,7 @@ impl Output {
     }
 }
 
-/// Splits `INDEX=VALUE` at the first `=` outside of brackets: `labels['a=b']=c` has its name up to the bracket's end.
+/// Splits `INDEX=VALUE` at the first `=` outside of brackets: the index of `labels['a=b']=c` is `labels['a=b']`.
 fn parse_index(text: &str) -> Result<(String, String), String> {
     let start = text.rfind("]=").map_or(0, |bracket| bracket + 1);
     match text[start..].split_once('=') {
@@ -281,8 +281,8 @@ async fn list<'a>(
     }
 }
 
-/// Reads one response; `names` is the media type that output of names needs. Prints the engine's warnings to stderr, with the
-/// first page only.
+/// Reads one response; `names` is the media type for `-o name`. On the first page of a list, prints the engine's warnings to
+/// stderr.
 async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) -> anyhow::Result<Value> {
     let accept = match args.output {
         Output::Table | Output::Wide => TABLE,
@@ -293,7 +293,7 @@ async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) ->
     let is_document = matches!(args.output, Output::Json | Output::Yaml);
     let is_first = !path.contains("continue=");
     for warning in answer.warnings.iter().filter(|_| is_first) {
-        // A warning about removed fields is shown for documents only; one about omitted objects, for every format.
+        // Warnings about removed fields are shown for documents only; warnings about omitted objects, for every format.
         if is_document || warning.starts_with("only ") {
             report::note(warning);
         }

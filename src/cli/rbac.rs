@@ -83,7 +83,7 @@ pub(super) struct Grants {
     rights: BTreeSet<Right>,
     /// Set when the state directory is bound to the cluster by the uid of `kube-system`.
     knows_the_cluster: bool,
-    /// Sentences about what the roles grant and do not grant.
+    /// Sentences about rights that the roles grant or do not grant.
     pub(super) remarks: Vec<String>,
 }
 

@@ -30,12 +30,12 @@ use super::{ConfigArgs, KubeArgs, report, terminal};
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Time limit for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
-/// Interval of checks whether stdout is still read.
+/// Interval between two checks that stdout is still read.
 const LOOK_AT_HANDLERS: Duration = Duration::from_millis(200);
 
-/// Interval of checks for changed configuration files.
+/// Interval between two checks for changed configuration files.
 const LOOK_AT_FILES: Duration = Duration::from_secs(1);
-/// Interval of checks while a changed file may still be written.
+/// Interval between two checks while a changed file may be incomplete.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the engine: watches and caches resources, and sends changes to handlers.

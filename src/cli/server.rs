@@ -107,7 +107,7 @@ impl Rights {
             }
             // a server without authorization does not have this API
             Err(error) if matches!(error.code, Some(404 | 405)) => {
-                self.unknown = Some("the server does not report what a user may do".to_owned());
+                self.unknown = Some("the server does not report the rights of users".to_owned());
             }
             Err(error) => self.unknown = Some(error.to_string()),
         }

@@ -191,7 +191,7 @@ fn late_unit(row: &Value) -> Option<String> {
         "waiting" => None,
         state @ ("forbidden" | "degraded" | "backing_off") => Some(said.unwrap_or_else(|| state.replace('_', " "))),
         _ if row["synced"] == false => Some(said.unwrap_or_else(|| "not synced yet".to_owned())),
-        // A watch may be silent between two bookmarks, the answer to a list may not.
+        // A watch may be silent between two bookmarks; the answer to a list may not be silent.
         "listing" => late(&row["lastActivitySeconds"]).map(|lag| format!("no answer from the API server for {lag}")),
         _ => late(&row["lagSeconds"]).map(|lag| format!("changes are applied {lag} late")),
     }

@@ -31,7 +31,7 @@ const WINDOW: usize = 20;
 /// Lines of news and of events, if there is room.
 const NEWS_MAX: usize = 3;
 const EVENTS_MAX: usize = 5;
-/// Rows of types that take precedence over events.
+/// Number of type rows that get their lines before events do.
 const ROWS_WANTED: usize = 12;
 
 /// Newest events as lines, shared by the handler that writes them and the frame that shows them.

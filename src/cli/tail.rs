@@ -109,7 +109,7 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     end_in_any_case()?;
     let mut sink = Sink { printer: Printer::new(args.output), explainer, out: Vec::new() };
     System::new().block_on(async {
-        let mut told = StopSignals::new()?; // before others can see that it runs
+        let mut told = StopSignals::new()?; // before others can see that the command runs
         let can_watch = !args.engine.is_named() && (config.is_some() || args.kube.is_given());
         let address = config.as_ref().and_then(|config| config.http.listen);
         match args.engine.client(config.as_ref()) {

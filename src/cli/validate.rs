@@ -25,9 +25,9 @@ const NAMED_MAX: usize = 8;
 
 /// Checks a configuration and reports all errors at once, with file, line, key and the nearest valid name.
 ///
-/// The command asks the API server which types each `match` selects, which `fields` it cannot select by, and what this user
-/// may not list or watch. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has errors, and
-/// 1 if the server cannot be reached.
+/// The command asks the API server which types each `match` selects, which `fields` they do not support, and which of them
+/// this user may not list or watch. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has
+/// errors, and 1 if the server cannot be reached.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
 pub(crate) struct ValidateArgs {
@@ -43,7 +43,7 @@ pub(crate) struct ValidateArgs {
     /// Treats warnings and notes, such as a `match` without a served type, as errors.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Accepts handlers of type `exec`, for a configuration of `deltabus run --allow-exec`.
+    /// Accepts handlers of type `exec`, as `deltabus run --allow-exec` does.
     #[arg(long)]
     pub(crate) allow_exec: bool,
     /// Output format. Text has findings on stderr, one per line, and the types of each `match` on stdout. JSON is one document
@@ -214,7 +214,7 @@ impl Verdict {
         }
     }
 
-    /// Reports `namespaces` of entries with types that have none.
+    /// Reports `namespaces` and `namespace_selector` of entries with cluster-scoped types.
     fn namespaces_of_nothing(&mut self, loaded: &Loaded) {
         for (name, resource) in &loaded.config.resources {
             let types = self.claims.iter().filter(|(owned, _)| owned.entry == *name).map(|(owned, _)| &owned.resource);
@@ -308,7 +308,7 @@ impl Verdict {
     /// Reports the selectors that types of an entry do not support.
     async fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) {
         for (name, entry) in &loaded.config.resources {
-            // Every type supports these two, and a wildcard may select hundreds of types.
+            // Every type supports the name and the namespace, and a wildcard may select hundreds of types.
             let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
             if keys.map(str::trim).all(|key| matches!(key, "" | "metadata.name" | "metadata.namespace")) {
                 continue;

@@ -28,10 +28,10 @@ use super::{
     report::{self, TableOutput},
 };
 
-/// Units that are verified at the same time.
+/// Maximum number of units that are verified at the same time.
 const AT_ONCE: usize = 8;
 
-/// Differences of one unit that the table lists.
+/// Maximum number of differences of one unit that the table lists.
 const NAMED_MAX: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -62,7 +62,7 @@ pub(crate) struct VerifyArgs {
     engine: EngineArgs,
     #[command(flatten)]
     kube: KubeArgs,
-    /// Time for a type that is behind to catch up.
+    /// Time limit for a type to catch up.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     wait: Duration,
     /// Output format.

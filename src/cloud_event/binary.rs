@@ -33,7 +33,7 @@ macro_rules! attributes {
         }
 
         impl Attribute {
-            /// All attributes, in numeric order.
+            /// All attributes, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// Returns the attribute's name.

@@ -11,7 +11,7 @@ use crate::object::Object;
 pub struct TemplateError {
     /// Class of the error.
     pub kind: TemplateErrorKind,
-    /// Line and column in the template, from 1, in characters.
+    /// Line and column in the template, both from 1; `None` if they are not known.
     pub place: Option<(usize, usize)>,
     pub(super) message: String,
 }
@@ -19,7 +19,7 @@ pub struct TemplateError {
 /// Class of a [`TemplateError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateErrorKind {
-    /// Syntax error, or a filter, test or function that does not exist. It fails for every event.
+    /// Syntax error, or a filter, test or function that does not exist. Every event fails.
     Wrong,
     /// Read of a field that does not exist in this event.
     Undefined,

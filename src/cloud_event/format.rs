@@ -280,7 +280,7 @@ fn diff(old: &Object, new: &Object, form: Form) -> Result<Vec<u8>, FormatError> 
     Ok(listed(&json(&changes), new))
 }
 
-/// Returns a list of changes, and who made the last change.
+/// Returns data that consists of a list of changes, and `changed_by` if it is known who changed the object.
 fn listed(changes: &[u8], object: &Object) -> Vec<u8> {
     let mut out = br#"{"changes":"#.to_vec();
     out.extend_from_slice(changes);

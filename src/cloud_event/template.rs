@@ -93,7 +93,7 @@ impl Template {
     }
 
     /// Renders a sample event of this kind. The objects have every field that the template reads. `truth` is the value
-    /// of each field in a condition; as text each field is `0`. A real event with such fields fails in the same way.
+    /// of each field in a condition; as text each field is `0`. An error means that real events with such fields fail too.
     pub fn try_out(&self, kind: ChangeKind, truth: bool) -> Result<String, TemplateError> {
         let any = || Value::from_object(Sample { truth, depth: 3 });
         let has_old = matches!(kind, ChangeKind::Updated | ChangeKind::Unchanged);
@@ -132,7 +132,7 @@ fn changes(old: &Json, new: &Json) -> Vec<Value> {
     differences(old, new).into_iter().map(change).collect()
 }
 
-/// Returns who changed the object; unknown parts are empty texts.
+/// Returns the variable `changed_by`. Unknown parts are empty texts; if nothing is known, the variable is none.
 fn changed_by(who: Option<ChangedBy<'_>>) -> Value {
     let Some(who) = who else { return Value::from(()) };
     let parts = who.parts().map(|(name, part)| (name, Value::from(part)));

@@ -54,8 +54,8 @@ pub struct Kube {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
-    /// Period that begins with the first error 500 on a watch. Within it, such an error resumes the watch instead of
-    /// listing. "0s": none.
+    /// Time, from the first error 500 on a watch, in which such errors only resume the watch. After it, an error 500 starts
+    /// a new list. "0s": every error 500 starts a new list.
     #[serde(with = "Text::<Duration>")]
     pub internal_error_retry: Duration,
     /// Time without data after which a watch reconnects, and is counted as stalled. Applies once the server has sent a

@@ -44,7 +44,7 @@ pub struct Finding {
     pub key: String,
     /// Problem, expected value, and the most similar valid name.
     pub message: String,
-    /// Lines around a syntax error, with a caret.
+    /// Lines around a syntax error, with a caret; `None` for other errors.
     pub excerpt: Option<String>,
 }
 

@@ -53,8 +53,8 @@ impl Config {
 }
 
 impl External {
-    /// Collects secrets and files. A secret is `{ env = … }` or `{ file = … }` in any option; the key of a file ends
-    /// with `_file`.
+    /// Collects secrets and files. A secret is `{ env = … }` or `{ file = … }` in any option. Any other file has a key
+    /// that ends with `_file`.
     fn walk(&mut self, key: &str, value: &Value) {
         match value {
             // Users choose the names of headers, so `env` and `file` have no meaning there.

@@ -62,7 +62,7 @@ impl HandlerConfig {
         }
         if no_json && matches!(self.sink, SinkConfig::Webhook(_)) && self.batch().max_events > 1 {
             let message =
-                "may produce invalid JSON, and a batch is a JSON array of such texts: expected JSON, or no `batch`";
+                "may produce invalid JSON, but a batch is a JSON array of its outputs: expected JSON, or no `batch`";
             at.warn(&["template"], message);
         }
     }

@@ -26,7 +26,7 @@ pub struct HandlerConfig {
     #[serde(default = "super::text::yes")]
     pub enabled: bool,
     /// Names and globs of the `[resources.*]` entries whose changes the handler gets; `!` before a name or glob
-    /// excludes, with precedence. Default: all, or none if the handler only takes dead letters of other handlers.
+    /// excludes, with precedence. Default: all. []: the handler gets only events that other handlers give up.
     #[serde(default = "super::text::all")]
     #[schemars(transform = Format::ResourceNames)]
     pub resources: Vec<String>,
@@ -185,8 +185,8 @@ pub struct HandlerDefaults {
     pub resync: Duration,
     /// Delivers unchanged objects again after a relist, like the informers of client-go.
     pub deliver_unchanged: bool,
-    /// Restriction of concurrent deliveries. `per-object`: events of one object are never in two of them. `total`:
-    /// there is only one delivery at a time. `none`: no restriction.
+    /// Restriction of concurrent deliveries. `per-object`: two of them never contain events of the same object.
+    /// `total`: there is only one delivery at a time. `none`: no restriction.
     pub order: DeliveryOrder,
     /// Maximum number of concurrent deliveries, if the sink takes several and `order` is not `total`.
     #[schemars(range(min = 1, max = 1024))]
@@ -240,13 +240,13 @@ pub enum Initial {
 #[educe(Default)]
 #[serde(default)]
 pub struct Buffer {
-    /// Maximum number of waiting events. A full buffer with `coalesce` counts only events of objects that are not in
-    /// the cache, such as deletions. Up to two more may wait for each cached object.
+    /// Maximum number of waiting events. With `coalesce`, a full buffer counts only events of objects that are not in the
+    /// cache, such as deletions. In addition, up to two events of each cached object may wait.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_events: u64,
-    /// Maximum bytes that wait. A full buffer with `coalesce` counts only data that is not in the cache. Previous
-    /// objects of updates are dropped first.
+    /// Maximum size of the waiting events. With `coalesce`, a full buffer counts only data that is not in the cache.
+    /// Previous objects of updates are dropped first.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub max_bytes: u64,

@@ -55,8 +55,8 @@ pub struct Http {
     /// address that the client connected to are always accepted. A request for another host is refused with 421: it may
     /// come from a web page whose host name points to this machine.
     pub allowed_hosts: Vec<String>,
-    /// Maximum number of open connections of `listen`; `probe_listen` takes 64. At the limit, the connection that has waited
-    /// longest for its client is closed. If all connections are being answered, a new one is refused.
+    /// Maximum number of open connections of `listen`; `probe_listen` allows 64. At the limit, the connection that has
+    /// waited longest for its client is closed. If no connection waits for its client, a new one is refused.
     #[schemars(range(min = 1))]
     #[educe(Default = 1024)]
     pub max_connections: u32,
@@ -73,7 +73,7 @@ pub struct Http {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(30))]
     pub write_timeout: Duration,
-    /// Maximum bytes of all responses that are being written, except streams. Beyond it, a request gets 429. A single
+    /// Maximum bytes of all responses that are being written, except streams. Above it, a request gets 429. A single
     /// response may be larger, and a response of up to 16 KiB is never refused.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 256 << 20)]

@@ -404,7 +404,7 @@ impl Walk<'_> {
     fn value(&mut self, value: &Spanned<DeValue<'_>>, key: ValueOrigin, path: &KeyPath) -> Value {
         let span = value.span();
         let is_table = value.get_ref().is_table();
-        // The origin of a table is its header: the span of its value may end on any line up to its last.
+        // The origin of a table is its header, because the span of the value may end on any line of the table.
         let origin = if is_table { key.clone() } else { self.file.origin(span.start) };
         self.positions.record(path.clone(), Place { key, value: origin.clone(), is_table });
         let number = match value.get_ref() {

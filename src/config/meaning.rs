@@ -225,8 +225,8 @@ impl Checker<'_> {
             matches!(handler.options.format, FormatSettings::Patch | FormatSettings::MergePatch | FormatSettings::Diff);
         if let Some(entry) = self.taken(handler, |resource| needs_old && resource.cache == Cache::None) {
             let message = format!(
-                "[resources.{entry}] has cache = \"none\", so the previous object of an update is unknown: its updates \
-                 contain the whole object"
+                "[resources.{entry}] has cache = \"none\", so the previous object of an update is unknown: events of \
+                 updates contain the whole object"
             );
             at.warn(&["format"], message);
         }
@@ -406,7 +406,7 @@ fn empty_indexes(at: &mut Section<'_>, resource: &ResourceConfig) {
     }
 }
 
-/// Reports options without effect if there is only one delivery at a time.
+/// Reports options that have no effect because there is only one delivery at a time.
 fn concurrency(at: &mut Section<'_>, handler: &HandlerConfig) {
     if handler.options.timeout.is_zero() {
         return at.error(&["timeout"], "expected more than \"0s\": every attempt would fail at once");

@@ -13,12 +13,12 @@ use crate::{
     secret::SecretRef,
 };
 
-/// Values that are replaced or cut when objects arrive: before the cache, the journal and every handler.
+/// Values that are replaced or removed when objects arrive: before the cache, the journal and every handler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Redact {
-    /// Treatment of the values of Secrets. `hmac` replaces each by a digest, which shows changes but not the value; `drop` cuts
-    /// them; `metadata` never fetches them.
+    /// Treatment of the values of Secrets. `hmac` replaces each by a digest, which shows changes but not the value. `drop`
+    /// removes keys and values. `metadata` never fetches them.
     pub secrets: SecretValues,
     /// Key of the digests: text of at least 16 bytes, the same for all replicas, read at the start and at each reload.
     /// Default: a random key, kept in `[state] dir`. Without that directory, digests differ after a restart.
@@ -50,7 +50,7 @@ pub enum SecretValues {
     Metadata,
 }
 
-/// Values of some entries that are replaced by digests.
+/// Path whose values are replaced by digests, in the objects of some entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RedactedPath {
     /// Names and globs of `[resources.*]` entries; `!` before a name or glob excludes, with precedence.

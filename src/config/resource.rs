@@ -74,7 +74,7 @@ pub struct ResourceConfig {
 #[educe(Default)]
 #[serde(default)]
 pub struct ResourceDefaults {
-    /// Paths that are cut from an object before it is stored or sent.
+    /// Paths that are removed from an object before it is stored or sent.
     #[schemars(transform = Format::FieldPath)]
     #[educe(Default = vec!["metadata.managedFields".to_owned(), LAST_APPLIED.to_owned()])]
     pub drop: Vec<String>,
@@ -146,10 +146,10 @@ pub enum OnMissing {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OnRemoved {
-    /// Each object is deleted.
+    /// Each cached object is reported as `deleted`.
     #[default]
     Drain,
-    /// Objects stay unchanged.
+    /// Objects stay in the cache unchanged.
     Keep,
 }
 

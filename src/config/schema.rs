@@ -33,7 +33,7 @@ pub fn schema() -> Schema {
     schema
 }
 
-/// Returns the schema of `[defaults]`. It is not part of `Config`, whose entries already contain what they inherit.
+/// Returns the schema of `[defaults]`. It is not part of `Config`, whose entries already contain the inherited values.
 fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
     let describe = |schema: Schema, description: &str| {
         let mut schema = schema.to_value();

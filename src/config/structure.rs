@@ -267,7 +267,7 @@ fn collect_sections<'a>(
         if !known.contains(&section) {
             known.push(section);
         }
-        // Keys that can have defaults are shown where they take effect.
+        // A key of `[defaults]` is listed only with the tables in which it takes effect.
         if !(header.is_empty() && name == "defaults") {
             collect_sections(root, schema, &below(name), sections);
         }

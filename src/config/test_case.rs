@@ -13,10 +13,10 @@ use super::{Loaded, ValueOrigin, text::Optional};
 /// Change of objects, and the expected number of events for each handler. The tests of all files are run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TestCase {
-    /// Short description of the test, different from all others. Required.
+    /// Short description of the test, different for each test. Required.
     pub name: String,
     /// File of YAML or JSON with the objects before the change. A relative path starts at the directory of the
-    /// configuration file. An object that is missing here is new.
+    /// configuration file. An object that is missing here is added.
     #[serde(default, with = "Optional")]
     pub old: Option<PathBuf>,
     /// File of YAML or JSON with the objects after the change. An object that is missing here is deleted.

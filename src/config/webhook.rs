@@ -60,7 +60,7 @@ pub struct WebhookSink {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum WebhookMethod {
-    /// Usual method.
+    /// Default method.
     #[default]
     Post,
     /// Method for receivers that store the event.

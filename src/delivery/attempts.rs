@@ -28,10 +28,10 @@ pub struct RetryPolicy {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(1))]
     pub max: Duration,
-    /// Draws each delay at random from the upper half of its length, so that retries of many handlers do not coincide.
+    /// Multiplies each delay by a random factor from 0.5 to 1, so that retries of many handlers do not coincide.
     #[educe(Default = true)]
     pub jitter: bool,
-    /// Time after which the event goes to `dead_letter`, or is dropped and counted.
+    /// Time, from the first failure, after which the event goes to `dead_letter`, or is dropped and counted.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_hours(24))]
     pub give_up_after: Duration,

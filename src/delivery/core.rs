@@ -34,9 +34,9 @@ pub struct CoreOptions {
     pub schedule: ScheduleOptions,
     /// Retries of failed attempts.
     pub retry: RetryPolicy,
-    /// Maximum rate of attempts.
+    /// Maximum rate of attempts; `None` for no limit.
     pub rate: Option<Rate>,
-    /// Set for an asynchronous sink, which accepts all forms, and whose running attempts can be cancelled.
+    /// Set for an asynchronous sink: it accepts all forms, and its running attempts can be cancelled.
     pub is_async: bool,
     /// Time for running attempts to end when a paused handler is to drain.
     pub patience: Duration,
@@ -49,7 +49,7 @@ pub struct GivenUp {
     pub events: Notification,
     /// Reason for giving them up.
     pub reason: GiveUp,
-    /// Set for events of the handler's reader; others are of another handler, which gave them up.
+    /// Set for events of the handler's own reader. If not set, another handler gave them up first.
     pub is_own: bool,
 }
 
@@ -68,7 +68,7 @@ pub enum HandlerAction {
     Answer(DeliveryId, bool),
     /// Close the sink. This is the last action.
     Close,
-    /// End without closing the sink, which is closed for good for this reason. This is the last action.
+    /// End without closing the sink: it is already closed for good, for this reason. This is the last action.
     End(String),
 }
 
@@ -107,7 +107,7 @@ pub struct CoreView {
     pub is_limited: bool,
     /// Set if the last attempt of some delivery failed.
     pub is_failing: bool,
-    /// Start of the oldest running attempt.
+    /// Start of the oldest running attempt; `None` if no attempt is running.
     pub oldest_attempt: Option<Duration>,
 }
 
@@ -132,8 +132,8 @@ impl Delivery {
 
 /// State of one handler's deliveries.
 ///
-/// **Invariants:** the number of deliveries in progress is at most the schedule's concurrency, including those of other
-/// handlers. The handler's own events and those of other handlers take turns.
+/// **Invariants:** the number of deliveries in progress is at most the schedule's concurrency. Deliveries of events that other
+/// handlers gave up count too. These events and the handler's own events take turns.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct HandlerCore {
@@ -184,7 +184,7 @@ impl HandlerCore {
         }
     }
 
-    /// Returns the room for the next read; `None` if nothing is to be read. After the read call [`HandlerCore::read`].
+    /// Returns the room for the next read; `None` if nothing is to be read. Pass the result of the read to [`HandlerCore::read`].
     pub fn room(&self) -> Option<Room> {
         let is_done = self.is_over || self.is_closing() || (self.is_draining() && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
@@ -320,8 +320,8 @@ impl HandlerCore {
         self.deliveries.len() < self.options.schedule.concurrency.max(1)
     }
 
-    /// Ends the running attempts if possible. Returns false if there are none. Their deliveries are removed in the
-    /// next step.
+    /// Marks the running attempts of an asynchronous sink as ended. Returns false if there are none. Their deliveries are removed
+    /// in the next step.
     fn cancel(&mut self) -> bool {
         let mut is_any = false;
         if self.options.is_async {

@@ -51,7 +51,7 @@ const LETTERS_MAX: usize = 16;
 pub struct HandlerOptions {
     /// Name of the handler.
     pub name: String,
-    /// Type of its sink. If all handlers are `stdout` and their readers have ended, lost events are not logged.
+    /// Type of its sink. If all handlers are `stdout` and their output is no longer read, lost events are not logged.
     pub kind: &'static str,
     /// Selection of its events.
     pub route: Route,
@@ -89,7 +89,7 @@ pub struct Leftover {
     pub handler: String,
     /// Number of events.
     pub events: u64,
-    /// The oldest of them, at most a hundred.
+    /// Names of the oldest ones, at most 100.
     pub named: Vec<EventName>,
 }
 
@@ -121,7 +121,7 @@ impl HandlerRequests {
     }
 }
 
-/// Events that another handler gave up, and the answer when they are delivered.
+/// Events that another handler gave up, and the channel for the answer. It is closed without an answer if they are not delivered.
 pub(super) type DeadLetter = (Notification, oneshot::Sender<()>);
 
 /// One handler.
@@ -129,7 +129,7 @@ pub(super) struct HandlerMember {
     name: String,
     pub(super) reader: ReaderId,
     pub(super) requests: watch::Sender<HandlerRequests>,
-    /// Closed when the handler has ended.
+    /// Queue of the events that other handlers gave up. Closed when the handler has ended.
     letters: mpsc::Sender<DeadLetter>,
     /// Fault of the actor, for tests.
     pub(super) fault: SharedFault,
@@ -196,13 +196,13 @@ impl Handlers {
         self.is_stopping.load(atomic::Ordering::Acquire)
     }
 
-    /// Returns the status of all handlers.
+    /// Returns the status of all handlers, except those that are being removed.
     pub fn views(&self) -> Vec<HandlerView> {
         let is_shown = |member: &Arc<HandlerMember>| member.removed().is_none();
         self.all().iter().filter(|member| is_shown(member)).map(|member| member.parts().status.view()).collect()
     }
 
-    /// Returns the status of a handler.
+    /// Returns the status of a handler; `None` if no handler has this name.
     pub fn status(&self, name: &str) -> Option<Arc<HandlerStatus>> {
         self.find(name).map(|member| Arc::clone(&member.parts().status))
     }
@@ -350,7 +350,8 @@ impl Handlers {
         }
     }
 
-    /// Waits until the time limit for the end of the actor with these parts has passed.
+    /// Waits until the actor with these parts has exceeded the time limit for its end. Does not return while the actor has no order
+    /// to end.
     async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
         let mut requests = member.requests.subscribe();
         loop {
@@ -367,7 +368,8 @@ impl Handlers {
         }
     }
 
-    /// Logs that the sink of a handler was closed for good, and discards the events that wait for it.
+    /// Logs that the sink of a handler was closed for good, and discards its waiting events. With a store they are kept for the
+    /// next run.
     fn report_end(&self, member: &HandlerMember, reason: &str) {
         let left = self.router.journal().stats(member.reader);
         let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
@@ -393,7 +395,7 @@ impl Handlers {
         self.router.close(member.reader);
     }
 
-    /// Returns true if all handlers are `stdout` and their readers have ended, as in `deltabus run … | head`.
+    /// Returns true if all handlers are `stdout` and their output is no longer read, as in `deltabus run … | head`.
     fn is_unread(&self) -> bool {
         let is_pipe = |member: &HandlerMember| member.parts().status.lock().view.kind == "stdout";
         let is_unread = |member: &Arc<HandlerMember>| member.ended_by_sink() && is_pipe(member);
@@ -451,7 +453,7 @@ impl Handlers {
             });
             drop(timeout_at(deadline, join_all(ended)).await);
         }
-        // All tasks have ended by then, unless their arbiter has stopped.
+        // All tasks have ended by `latest`, unless their arbiter has stopped.
         let latest = deadline.max(Instant::now()) + ANSWER_GRACE + CLOSE_GRACE * 2;
         drop(timeout_at(latest, join_all(all.iter().map(|member| member.letters.closed()))).await);
         self.report_losses();

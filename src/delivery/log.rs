@@ -71,7 +71,7 @@ impl DeliveryLog {
     ) {
         let Some(error) = self.count(sent) else {
             if !is_failing && let Some(failures) = self.failures.worked() {
-                info!(handler = self.status.name(), failures, "delivers again");
+                info!(handler = self.status.name(), failures, "the handler delivers again");
             }
             return;
         };

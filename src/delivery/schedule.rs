@@ -45,7 +45,7 @@ pub struct ScheduleOptions {
     pub batch_events: usize,
     /// Maximum size of the bodies in a batch, in bytes; a single event may exceed it.
     pub batch_bytes: usize,
-    /// Time that an event waits for its batch to become full.
+    /// Maximum time that an event waits for its batch to become full.
     pub linger: Duration,
     /// Maximum number of events held, including those in delivery.
     pub window_events: usize,
@@ -63,7 +63,8 @@ pub struct ScheduledEvent<T> {
     /// Hash of its object; `None` for the end of a type's initial state. Two objects with the same hash wait for each
     /// other, which only costs a round trip.
     pub object: Option<u64>,
-    /// Set for a deletion. The next object of this name is not sent before the deletion is acknowledged.
+    /// Set for a deletion or removal. Except with [`DeliveryOrder::None`], the next object of this name is not sent before this
+    /// event is acknowledged.
     pub gone: bool,
     /// Bytes of its bodies.
     pub bytes: usize,
@@ -92,7 +93,8 @@ const WAITING_MAX: usize = 1_000;
 struct Waiting<T> {
     arrival: u64,
     since: Duration,
-    /// Unfinished events that precede the end of a type's initial state, with [`DeliveryOrder::PerObject`].
+    /// Number of unfinished events of the type before this one. Counted only for the end of a type's initial state with
+    /// [`DeliveryOrder::PerObject`]; otherwise 0.
     ahead: usize,
     item: ScheduledEvent<T>,
 }
@@ -129,7 +131,7 @@ pub struct Schedule<T> {
     options: ScheduleOptions,
     /// Waiting events in order of arrival.
     waiting: Vec<Waiting<T>>,
-    /// Those of them that a batch may take, and the arrival time of the first one.
+    /// Waiting events that a batch may take. `free_since` is the arrival time of the first one.
     free: Load,
     free_since: Option<Duration>,
     /// Waiting events, and those in delivery.
@@ -166,8 +168,8 @@ impl<T> Schedule<T> {
         self.held.events == 0
     }
 
-    /// Returns the room for the next batch. `None` if no batch could start, or the window is full: the journal can
-    /// still coalesce unread events.
+    /// Returns the room for the next batch. `None` if no batch could start, or the window is full. Unread events stay in the
+    /// journal, which can still coalesce them.
     pub fn room(&self) -> Option<Room> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
@@ -288,7 +290,7 @@ impl<T> Schedule<T> {
 }
 
 impl<T> Waiting<T> {
-    /// Returns true if no event in delivery and no earlier one must be finished first.
+    /// Returns true if a batch may take the event: its object is not in delivery, and it waits for no earlier events.
     fn is_free(&self, busy: &HashSet<u64>) -> bool {
         self.ahead == 0 && self.item.object.is_none_or(|object| !busy.contains(&object))
     }

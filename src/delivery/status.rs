@@ -32,7 +32,7 @@ pub enum HandlerState {
     Retrying,
     /// Paused by a user; events wait.
     Paused,
-    /// An attempt has taken longer than `[supervision] hung_after`, and too many threads are hung to start another.
+    /// An attempt has taken longer than `[supervision] hung_after`. Its thread is not replaced, because too many threads are hung.
     Hung,
     /// Unexpected end of its actor, which will be restarted.
     Failed,
@@ -162,7 +162,7 @@ pub struct HandlerView {
     pub in_flight_seconds: Option<f64>,
     /// Last error; `null` if there was none.
     pub last_error: Option<String>,
-    /// Seconds since the last error.
+    /// Seconds since the last error; `null` if there was none.
     pub last_error_age_seconds: Option<f64>,
     /// Histograms of the handler.
     #[serde(skip)]
@@ -172,7 +172,7 @@ pub struct HandlerView {
 /// Request to a running handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Start no delivery; running deliveries end. It lasts until [`Control::Resume`] or a restart.
+    /// Start no attempt; running attempts end. The pause lasts until [`Control::Resume`], or until the process ends.
     Pause,
     /// Continue after a pause.
     Resume,

@@ -190,9 +190,9 @@ impl RouteTable {
         (UnitTerms { resource: number, late: options.late, cached: options.cached }, new)
     }
 
-    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the readers of handlers that it must
-    /// add or remove, because their routes have changed since: `saw` returns true for the readers that read it, and `known`
-    /// has the names of that run's handlers.
+    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the readers of handlers that the unit must add
+    /// or remove, because their routes have changed since. `saw` returns true for a reader that read the unit. `known` has the
+    /// names of that run's handlers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,
@@ -273,7 +273,7 @@ impl RouteTable {
         self.units.get(&unit).map(|unit| Arc::clone(&unit.info))
     }
 
-    /// Adds to each record the description of its unit. Leaves out records of unknown units.
+    /// Adds the description of its unit to each record. Leaves out records of unknown units.
     pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
         let mut last: Option<(UnitId, &Arc<UnitInfo>)> = None;
         let mut events = Vec::with_capacity(records.len());

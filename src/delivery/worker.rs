@@ -1,9 +1,9 @@
 //! Thread of a handler. It receives jobs over a bounded channel and answers each one.
 //!
-//! A handler that blocks receives one job at a time. An asynchronous handler has a runtime on its thread, which runs
-//! its deliveries concurrently. A panic ends the handler, not the thread. The next job opens a new handler; other
-//! deliveries end with the old handler (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At
-//! most three abandoned threads of one handler exist at a time.
+//! A handler that blocks receives one job at a time. An asynchronous handler has a runtime on its thread, which runs its deliveries
+//! concurrently. A panic ends the handler, not the thread. The next job opens a new handler; deliveries that already run continue
+//! with the old one (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At most three abandoned
+//! threads of one handler exist at a time.
 
 use std::{
     io,
@@ -118,8 +118,8 @@ impl Worker {
         Self(Arc::new(Shared { name: name.to_owned(), open, patience, threads, fault }))
     }
 
-    /// Starts the thread, which opens its handler at once. Don't use it for a handler that must not be opened before its
-    /// predecessor is closed.
+    /// Starts the thread, which opens its handler at once. Do not use it if the previous handler must be closed before this one is
+    /// opened.
     ///
     /// # Errors
     /// Fails if the system cannot start another thread.
@@ -203,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// Replaces a thread that was silent for this time, unless another attempt has done so. Returns the outcome of its
+    /// Replaces a thread that was silent for this time, unless another attempt has replaced it already. Returns the outcome of its
     /// attempts; `None` if too many threads hang, or the system cannot start another one.
     fn replace(&self, hung: &Thread, silent: Duration, status: &HandlerStatus) -> Option<AttemptOutcome> {
         let mut threads = lock(&self.threads);

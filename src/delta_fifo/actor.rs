@@ -64,7 +64,8 @@ impl DeltaFifoActor {
         }
     }
 
-    /// Sends the next batch, or objects that were packed again while there is none, unless something is in flight.
+    /// Sends the next batch, unless something is in flight. If the queue is empty, repacks some objects and sends those, or stops
+    /// the actor of a closed queue.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         if self.in_flight {
             return;

@@ -35,8 +35,8 @@ impl Known {
         self.table.len()
     }
 
-    /// Applies a batch, and keeps the part of each object that `keep` keeps. Like the indexer, it keeps the form of an unchanged
-    /// state, unless `initial` is set: so both hold the same bodies.
+    /// Applies a batch, and keeps the part of each object that `keep` keeps. Unless `initial` is set, the form of an unchanged
+    /// state is kept. The indexer does the same, so both hold the same bodies.
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep, initial: bool) {
         // The processor fetches many objects in parallel while the code only reads. So all keys are found before any is changed.
         let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();

@@ -5,7 +5,7 @@ use actix::{Message, Recipient};
 use super::Deltas;
 use crate::object::Object;
 
-/// One transaction for the indexer. The answer is sent after it was applied, published and released.
+/// One transaction for the indexer. The answer is sent after the transaction was applied, published and released.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Apply(pub Deltas);

@@ -22,7 +22,7 @@ pub(super) struct PerKeyQueue {
     pub(super) load: Load,
     /// Set while a Replace is queued: the number of keys in its batch, and the version of the list.
     replace: Option<(usize, ResourceVersion)>,
-    /// Version of the last pushed event, if it was not handed out yet.
+    /// Version of the last pushed event; `None` once it was handed out.
     last: Option<Reached>,
     /// Version up to which all events were handed out.
     version: ResourceVersion,
@@ -107,7 +107,7 @@ impl PerKeyQueue {
         self.load.len += 1;
     }
 
-    /// Appends a list (F-13, F-14). `shared` states for each delta if its object is held anyway.
+    /// Appends a list (F-13, F-14). `shared` states for each delta if the cache or another delta also holds its object.
     ///
     /// Every queued key is then either listed or deleted. So from now on the whole queue leaves as one batch.
     pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {

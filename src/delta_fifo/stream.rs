@@ -46,7 +46,7 @@ impl StreamQueue {
         }
     }
 
-    /// Appends a list as one element. `shared` states for each delta if its object is held anyway.
+    /// Appends a list as one element. `shared` states for each delta if the cache or another delta also holds its object.
     pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {
         let bytes: usize = deltas.iter().zip(shared).map(|(delta, shared)| bytes_of(delta, *shared)).sum();
         self.load.len += deltas.len();

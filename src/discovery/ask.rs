@@ -68,7 +68,7 @@ pub struct TypeAccess {
 }
 
 /// Requests the served types. Sends two requests. If the server is older than 1.26 or refuses the aggregated form, one
-/// more follows for each group and version.
+/// more request follows for each group and version.
 ///
 /// Fails if `/api` or `/apis` fails. A single failing group is in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
@@ -208,7 +208,7 @@ async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, Discover
     match root {
         Ok(Root::Types(versions)) => Ok(versions),
         Ok(Root::Names(versions)) => {
-            // A server may need half a minute to answer for a dead version. The requests for the others must not wait for it.
+            // A server may need half a minute to answer for a dead version. Requests for other versions must not wait.
             let filled =
                 versions.into_iter().enumerate().map(async |(at, version)| (at, filled(client, version).await));
             let mut versions: Vec<_> = stream::iter(filled).buffer_unordered(REQUESTS_MAX).collect().await;

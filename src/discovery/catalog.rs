@@ -10,8 +10,8 @@ use crate::object::ResourceType;
 
 /// Snapshot of the types that a server serves.
 ///
-/// **Invariant:** the types are in kubectl's order of preference: the core group first, then the groups in the server's
-/// order, each with its preferred version first.
+/// **Invariant:** the types are in kubectl's order of preference. The core group comes first, then the other groups in the
+/// server's order, each with its preferred version first.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     types: Vec<ServedType>,
@@ -224,8 +224,7 @@ impl Catalog {
         }
     }
 
-    /// Finds the readable type of a pattern. If there is none, returns the nearest names,
-    /// best first.
+    /// Finds the readable type of a pattern. If there is none, returns the nearest names, best first.
     pub fn find_readable(&self, pattern: &Pattern) -> Result<&ServedType, Vec<String>> {
         let found = self.find_among(pattern, ServedType::is_readable);
         found.ok_or_else(|| self.suggest(pattern, ServedType::is_readable))
@@ -250,7 +249,7 @@ impl Catalog {
     /// name, then a singular name, then a kind. Among types with the same name, the first watchable one is used.
     pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
         let Pattern::Type { name, rest } = pattern else { return None };
-        // like kubectl: first as version and group, then as a group
+        // like kubectl: `rest` is read first as version and group, then as a group
         let versioned = rest.as_deref().and_then(|rest| rest.split_once('.'));
         versioned
             .and_then(|(version, group)| self.find(name, Some(group), Some(version), &is_meant))

@@ -204,8 +204,8 @@ fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
     }
 }
 
-/// Returns true if added or removed CRDs can change the selection. These depend on CRDs: `*`, `*.GROUP` and types of a group
-/// that is not built in, and names that have no type yet.
+/// Returns true if added or removed CRDs can change the selection. The following depend on CRDs: `*`, `*.GROUP` and types of a
+/// group that is not built in, and names that have no type yet.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     // a CRD's group contains a dot
     let is_custom = |group: &str| group.contains('.') && !is_built_in_group(group);

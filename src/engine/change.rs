@@ -11,9 +11,9 @@
 //! A type may move to another entry. Readers of both entries then get the differences. Readers of only the old entry get
 //! removals. Readers of only the new entry get the existing objects, after the first list of that entry.
 //!
-//! The last three steps run without interruption, unless the journal is not writable. Each type has its own task, so a
-//! blocked task delays only its own type. If a task panics, the state still describes the units. The next change replaces
-//! all units that were asked to stop.
+//! If the journal is writable, the last three steps run without interruption. Each type has its own task, so a blocked task
+//! delays only its own type. If a task panics, the state still describes the units. The next change replaces all units that
+//! were asked to stop.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -103,8 +103,8 @@ impl Conductor {
         join_all(ends).await;
     }
 
-    /// Replaces the units that have stopped by seeded new units; returns the stopped ones with the objects that they
-    /// leave behind.
+    /// Replaces the units that have stopped with new, seeded units. Returns each stopped unit with the objects that it leaves
+    /// behind.
     fn replace_units(&self, name: &TypeName, steps: &Steps) -> Vec<Ended> {
         let mut state = self.lock();
         let State { types, next_unit, .. } = &mut *state;
@@ -156,7 +156,7 @@ impl Conductor {
     /// Appends the last events about the objects of ended units; waits if the journal accepts no records now.
     ///
     /// The order is safe in a crash. The last events about the old units' objects are stored first, then the seeds of the new
-    /// units. Only then the old units end.
+    /// units. Only then do the old units end.
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
@@ -181,7 +181,7 @@ impl Conductor {
         }
     }
 
-    /// Applies today's rules to the objects of an ended unit, which may have let them in under other rules.
+    /// Applies today's rules to the objects of an ended unit. The unit may have received them under other rules.
     fn under_rules_of_today(&self, spec: &UnitSpec, objects: Remainder<Object>) -> Remainder<Object> {
         let config = Arc::clone(&self.lock().config);
         let key = lock(&self.library).key.clone();
@@ -305,7 +305,7 @@ impl Conductor {
     }
 }
 
-/// Asks a unit to move a reader. Returns false if it must be asked again; a unit that has ended need not.
+/// Asks a unit to move a reader. Returns true if the reader was moved, or if the unit has ended. Otherwise, ask again.
 async fn has_moved(supervisor: &Addr<UnitSupervisor>, asked: Move) -> bool {
     match supervisor.send(RunningIndexer).await {
         Ok(Some(indexer)) => matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),

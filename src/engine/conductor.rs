@@ -51,7 +51,7 @@ use crate::{
     supervisor::{Exit, child::panic_text, fault::SharedFault},
 };
 
-/// Interval of checks of the state of units. Changes of that state do not wake the loop.
+/// Interval between two checks of the units' state. Changes of that state do not wake the loop.
 const LOOK: Duration = Duration::from_millis(500);
 /// Period of [`Conductor::tend`].
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -195,7 +195,7 @@ impl Conductor {
                     unit.first = First::Done;
                 }
                 if !unit.spec.is_whole_of_namespaces() || unit.supervisor.is_none() {
-                    continue; // units of single namespaces cannot replace it
+                    continue; // units of single namespaces cannot replace this unit
                 }
                 match (inquiries.get(name), unit_state) {
                     (None, UnitState::Forbidden) => refused.push(name.clone()),

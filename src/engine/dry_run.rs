@@ -1,5 +1,5 @@
-//! Dry run of a configuration without a cluster: the events that each handler would get, and the reasons for the others.
-//! `deltabus test` and `deltabus tail --explain` use it.
+//! Dry run of a configuration without a cluster: the events that each handler would get, and the reasons why it would not
+//! get the other events. `deltabus test` and `deltabus tail --explain` use it.
 //!
 //! A dry run makes no decisions of its own. Two states of an object pass through the same stages as in an engine, with the
 //! same options. The routes and rules of the handlers then decide about the resulting changes, and the formatters of the
@@ -208,7 +208,7 @@ fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
     pairs.iter().filter(is_namespace).filter_map(labels).collect()
 }
 
-/// Returns the reason for an object in a namespace that none of the entries of its type includes.
+/// Returns the reason why an object is left out: no entry of its type includes its namespace.
 fn left_out(entries: &[String], namespace: &str) -> String {
     let entries: Vec<_> = entries.iter().map(|entry| format!("[resources.{entry}]")).collect();
     format!("`namespaces` of {} leaves out {namespace}", entries.join(" and of "))

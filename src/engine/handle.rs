@@ -42,7 +42,7 @@ use crate::{
     supervisor::fault::{Fault, Harm, Moment},
 };
 
-/// Interval of checks while waiting for a condition.
+/// Interval between two checks of an awaited condition.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Result of applying a configuration.
@@ -123,7 +123,7 @@ impl EngineHandle {
     }
 
     /// Stops watching an entry that the program added: its objects are `removed`, cause `reload` (D-9). Returns true if
-    /// there was such an entry.
+    /// the program had added this entry.
     ///
     /// # Errors
     /// Fails if the engine was stopped.
@@ -133,7 +133,7 @@ impl EngineHandle {
     }
 
     /// Adds a handler to the running engine (S-5). With `initial = "send"` it gets the cached objects, cause `replay`, and then
-    /// the changes; it misses nothing, and gets nothing twice. Each unit adds it between two batches. Until
+    /// the changes; it misses nothing, and gets nothing twice. Each unit adds the handler between two batches. Until
     /// [`EngineHandle::handler_synced`] returns true, `added` events are part of the initial state.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Removes a handler that the program added: its current call ends, and waiting events are dropped. An unknown name has
+    /// Removes a handler that the program added: its current call is the last, and waiting events are dropped. An unknown name has
     /// no effect (S-7).
     ///
     /// # Errors
@@ -223,8 +223,8 @@ impl EngineHandle {
         }
     }
 
-    /// Waits like [`EngineHandle::wait_for_sync`], but at most for `within`, and not after a stop. Returns true for each
-    /// entry that is synced. The result does not cover handlers (S-8).
+    /// Waits like [`EngineHandle::wait_for_sync`], but at most for `within`. A stop of the engine ends the wait. Returns true
+    /// for each entry that is synced. The result does not cover handlers (S-8).
     pub async fn wait_for_sync_within(&self, within: Duration) -> BTreeMap<String, bool> {
         let stopped = async {
             while lock(&self.conductor.delivery).is_some() {
@@ -249,8 +249,8 @@ impl EngineHandle {
     /// Types that are found later get the indexes too. When this returns, [`Lister::by_index`] can use them.
     ///
     /// # Errors
-    /// Fails if a type has an index with one of the names, or if its unit is restarting. The types
-    /// before it keep the new indexes, and types that are found later still get them.
+    /// Fails if a type has an index with one of the names, or if its unit is restarting. Types to which the indexes were
+    /// added before the failure keep them, and types that are found later still get them.
     pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
         let supervisors: Vec<_> = {
             let state = self.conductor.lock(); // no unit starts meanwhile
@@ -267,7 +267,7 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Injects a fault into an actor of a unit; actors are counted from 0 in the order of the data.
+    /// Injects a fault into an actor of a unit; actors are counted from 0, the reflector first.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_unit(&self, plural: &str, actor: usize, harm: Harm, moment: Moment) {
         for unit in self.conductor.lock().units() {

@@ -79,7 +79,7 @@ pub(super) struct Delivery {
     hung_after: Duration,
 }
 
-/// Prepared change of a handler that can no longer fail.
+/// Change of a handler, prepared so that it can no longer fail.
 struct Step {
     name: String,
     plan: HandlerConfig,
@@ -120,9 +120,9 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns the readers that units must
-    /// add or remove, in order. The caller must repeat a request while its unit is not running. Call this before the units of
-    /// a new entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
+    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns the moves of readers that
+    /// units must make, in order. The caller must repeat a move until its unit has made it. Call this before the units of a new
+    /// entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
     ///
     /// # Errors
     /// Fails, without any change, if a new sink cannot be created.
@@ -152,7 +152,7 @@ impl Delivery {
         self.put(self.own(handler, is_taken)?)
     }
 
-    /// Removes a program's handler: its current call ends, and waiting events are dropped. An unknown name has no
+    /// Removes a program's handler: its current call is the last, and waiting events are dropped. An unknown name has no
     /// effect (S-7).
     pub(super) fn remove_own(&self, name: &str) {
         if !self.plans.contains_key(name) {

@@ -61,7 +61,7 @@ pub struct UnitSpec {
     pub entry: String,
     /// Type of the objects.
     pub resource: ResourceType,
-    /// Only namespace that it watches; `None` for the whole cluster.
+    /// The only namespace that the unit watches; `None` for the whole cluster.
     pub namespace: Option<String>,
     /// Field selector with which the server leaves namespaces out; may be empty.
     pub namespace_fields: String,
@@ -199,7 +199,7 @@ pub struct Planned {
     pub resource: ResourceType,
     /// Units in the order of namespaces.
     pub units: Vec<UnitSpec>,
-    /// Reason for having no units.
+    /// Reason for having no units; `None` if there are units.
     pub waiting: Option<WaitingReason>,
     /// Namespaces in which the right to watch the type is unknown.
     pub unasked: BTreeSet<String>,

@@ -99,7 +99,7 @@ pub struct History {
     pub occasion: Occasion,
     /// Set if the type was missing at the engine's first discovery.
     pub late: bool,
-    /// Set if the type has had units, or needed none: a unit that appears now is a change.
+    /// Set if the type has had units, or needed none: the first objects of a new unit are then changes.
     pub settled: bool,
 }
 
@@ -153,8 +153,8 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
     (First::Compared(cause), with.iter().map(|unit| unit.id).collect())
 }
 
-/// Returns the old units of a type that a reload moves to the entry of `spec`, if they are of a single other entry. Readers
-/// of both entries get the differences. The new unit adds the other readers, and needs bodies for that.
+/// Returns the old units of a type that a reload moves to the entry of `spec`, if they all belong to one other entry. Readers
+/// of both entries get the differences. The new unit adds the readers of only its own entry, and needs bodies for that.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);

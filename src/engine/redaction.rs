@@ -41,7 +41,7 @@ pub(super) struct DigestKey {
 }
 
 impl DigestKey {
-    /// Reads the configured key, or the key in `state_dir`, which is created the first time. Without both, returns the key of
+    /// Reads the configured key, or the key in `state_dir`, which is created the first time. Without either, returns the key of
     /// `running`, or a new one for this run. Reads and writes files: blocks.
     ///
     /// # Errors
@@ -106,7 +106,8 @@ impl DigestKey {
         Ok(Transform::new(move |object| redactor.apply(object, |_| {}).map_err(|error| error.to_string())))
     }
 
-    /// Logs once for an entry's path that its condition cannot be evaluated, without the reason, which may contain values.
+    /// Logs once for each path of an entry that its condition cannot be evaluated. The reason may contain values, so it is not
+    /// logged.
     fn say_doubt(&self, entry: &str, rule: &Rule, object: &Object) {
         let path = rule.path.to_string();
         if lock(&self.doubted).insert((entry.to_owned(), path.clone())) {

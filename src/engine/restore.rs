@@ -36,7 +36,7 @@ use crate::{
 struct Description {
     #[serde(flatten)]
     spec: UnitSpec,
-    /// Set if no object of its first list existed at the very first start.
+    /// Set if the unit was created as [`First::Initial`] with `late`.
     late: bool,
     /// Set if its first list is not compared with cached objects.
     initial: bool,
@@ -91,7 +91,7 @@ impl Conductor {
             match serde_json::from_value::<Description>(stored.description.clone()) {
                 Ok(description) => described.push((stored, description)),
                 Err(error) => {
-                    error!(unit = stored.id.0, %error, "cannot read a unit in the state: listing its objects again");
+                    error!(unit = stored.id.0, %error, "cannot read a unit in the state directory; its objects are listed again");
                     journal.retire_unit(stored.id);
                 }
             }

@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// Interval of checks whether changes of units are still in progress.
+/// Interval between two checks for unfinished changes of units.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time limit for subscribers to read the remaining events of their streams.
 const STREAMS_END: Duration = Duration::from_secs(1);

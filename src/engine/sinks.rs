@@ -9,7 +9,7 @@ use crate::{
     handler::{AsyncHandler, exec::Exec, webhook::Webhook},
 };
 
-/// Creates a webhook. A request may contain several events if a batch may.
+/// Creates a webhook. A request may contain several events if a batch may contain several.
 pub(super) fn webhook(sink: &WebhookSink, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(plan.batch().max_events > 1, plan.options.timeout).map_err(io::Error::other)?;
     let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
@@ -23,7 +23,7 @@ pub(super) fn nats(sink: &NatsSink, cluster: &str, formatter: Formatter) -> io::
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::nats::NatsHandler::new(options.clone(), formatter.clone())))))
 }
 
-/// Fails with the missing feature.
+/// Fails with the name of the missing feature.
 #[cfg(not(feature = "nats"))]
 pub(super) fn nats(_: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsync> {
     Err(io::Error::other(format!("type: {}", crate::build_info::lacking("nats"))))
@@ -48,7 +48,7 @@ pub(super) fn kafka(
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
 }
 
-/// Fails with the missing feature.
+/// Fails with the name of the missing feature.
 #[cfg(not(feature = "kafka"))]
 pub(super) fn kafka(_: &KafkaSink, _: &str, _: &HandlerConfig, _: Formatter) -> io::Result<OpenAsync> {
     Err(io::Error::other(format!("type: {}", crate::build_info::lacking("kafka"))))

@@ -206,8 +206,8 @@ impl State {
         self.begun = true;
     }
 
-    /// Returns the desired units of a type; `None` if the running units should continue: the type may still exist, its
-    /// entry keeps its objects, or the namespaces are not known yet.
+    /// Returns the desired units of a type; `None` if the running units should continue. Reasons: the type may still exist,
+    /// its entry keeps its objects, or the namespaces are not known yet.
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {
@@ -218,8 +218,7 @@ impl State {
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
     }
 
-    /// Keeps the versions of the desired units, and updates the specs of units that continue to the present configuration of
-    /// their entry.
+    /// Keeps the versions of the desired units. For each unit that continues, stores its spec from the present configuration.
     pub(super) fn watch(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         let Some(kept) = self.types.get_mut(name) else { return };
         kept.versions = desired.iter().map(|spec| (spec.entry.clone(), spec.resource.clone())).collect();

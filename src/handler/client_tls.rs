@@ -17,7 +17,7 @@ pub struct ClientTls {
     /// PEM file of the client's certificate. "": none.
     #[serde(with = "Optional")]
     pub cert_file: Option<PathBuf>,
-    /// PEM file of its key. "": none.
+    /// PEM file of the client's key. "": none.
     #[serde(with = "Optional")]
     pub key_file: Option<PathBuf>,
 }

@@ -46,7 +46,7 @@ const OUTPUT_TIME: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct ExecOptions {
-    /// Program and its arguments, without a shell. A program without a slash is searched in PATH. Required.
+    /// Program and its arguments, without a shell. A program without a slash is looked up in PATH. Required.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
     /// Names of further environment variables that the program gets from the engine; "*" means all. PATH, HOME, LANG and TZ
@@ -194,7 +194,7 @@ impl Group {
         Self(group)
     }
 
-    /// Records that the run has ended.
+    /// Records that the run has ended. Returns its process group, or `None` if its end was recorded before.
     fn forget(&mut self) -> Option<Pid> {
         let group = self.0.take()?;
         lock(&GROUPS).remove(&group.as_raw_nonzero().get());

@@ -1,7 +1,7 @@
 //! Events as JSON lines in files. Files are rotated by size or name, compressed, and the oldest removed.
 //!
-//! - Each batch is one write. After a failed write (full disk), the file is truncated to its last complete line before
-//!   the batch is retried. So a file never contains part of an event.
+//! - Each batch is one write. If the write fails (full disk), the file is truncated to its length before the write, and
+//!   the batch is retried. So no part of an event remains in the file.
 //! - An incomplete last line after a crash is removed when the file is opened. Its event was not acknowledged, so it is
 //!   delivered again. A last line that is not an event is kept and terminated with a line break.
 //! - `%` patterns in the path are replaced by the time of writing, in UTC. A new name is a new file.
@@ -34,7 +34,7 @@ use crate::{
 };
 use rotated::Rotated;
 
-/// Larger buffers are freed.
+/// Maximum capacity of the buffer that is kept after a batch, in bytes.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// Beginning of each line that this handler writes.
 const EVENT_START: &[u8] = br#"{"specversion""#;
@@ -136,7 +136,7 @@ impl FileHandler {
         Self::with_clock(options, formatter, Timestamp::now)
     }
 
-    /// Opens the file once. Fails if it can never be opened: it is a directory, or this user may not write it.
+    /// Opens the file once. Fails if it can never be opened: it is a directory, or this user may not write to it.
     /// Temporary problems, such as a full disk, are left to the retries of the handler.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl FileHandler {
         if open.regular
             && let Some(loose) = private_dir::looseness(path, permissions)
         {
-            tracing::warn!("others can read or change these events: {loose}");
+            tracing::warn!("other users can read or change the events: {loose}");
         }
         self.rotated.look(path);
         Ok(open)

@@ -4,7 +4,7 @@
 //!
 //! The messages of a batch belong to different objects and are sent concurrently. The next message of an object is in a
 //! later batch, which starts when this one is acknowledged. Each key belongs to one partition, and the client keeps the
-//! order within a partition when connections fail. It repeats a message until it is stored. If it is `idempotent`, a
+//! order within a partition when connections fail. It repeats a message until the message is stored. With `idempotent`, a
 //! broker recognizes the repetition. An attempt that ends without an answer leaves its messages with the client, and
 //! the next attempt waits for the same ones (`kafka/sent.rs`).
 //!

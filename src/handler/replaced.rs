@@ -12,7 +12,7 @@ thread_local! {
     static FLAG: RefCell<Arc<AtomicBool>> = RefCell::default();
 }
 
-/// Sets the flag of the current thread.
+/// Makes `flag` the flag of the current thread. A true value means that the thread was replaced.
 pub(crate) fn set(flag: Arc<AtomicBool>) {
     FLAG.set(flag);
 }

@@ -13,7 +13,7 @@ use self::line::Line;
 use super::{Handler, HandlerError};
 use crate::{cloud_event::Formatter, notification::Notification};
 
-/// Larger buffers are freed.
+/// Maximum capacity of the buffer that is kept after a batch, in bytes.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
 
 /// Layout of events.

@@ -36,7 +36,7 @@ pub enum AddIndexersError {
     /// One of the names exists already; none was added.
     #[error(transparent)]
     Exists(#[from] IndexExists),
-    /// The unit is restarting: retry. Or it was stopped: do not retry.
+    /// The unit is restarting (retry), or it was stopped (do not retry).
     #[error("the indexer is not running")]
     NotRunning,
 }

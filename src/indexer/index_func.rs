@@ -14,7 +14,7 @@ pub const NAMESPACE_INDEX: &str = "namespace";
 
 /// A named index function. It returns zero or more values per object (I-1).
 ///
-/// **Contract:** the values depend on the object alone. They are computed again from the previous object when it changes
+/// **Contract:** the values depend on the object alone. When an object changes, the values of its previous state are computed again
 /// (I-2). If they differ the second time, wrong entries stay in the index.
 #[derive(Clone)]
 pub struct IndexFunc {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Maximum number of hashes in a flat posting, and about the maximum in one piece of a larger posting.
+/// Maximum number of hashes in a flat posting, and approximate maximum in one piece of a larger posting.
 const PIECE_LEN_MAX: usize = 512;
 /// Binary logarithm of the maximum number of pieces.
 const PIECE_BITS_MAX: u32 = 16;

@@ -39,7 +39,7 @@ impl Siblings {
         others.try_fold(objects, |total, member| member.synced.then(|| total + member.objects))
     }
 
-    /// Adds a unit. A seeded unit may be synced already.
+    /// Adds a unit. A unit that starts with a cache may be synced already.
     pub fn join(&self, unit: UnitId, synced: bool, objects: u64) {
         lock(&self.units).insert(unit, Member { synced, objects });
     }

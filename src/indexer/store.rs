@@ -1,7 +1,7 @@
 //! Storage of the cache: one evmap map with objects and index postings, published as a whole (I-9, D-12).
 //!
-//! [`EvmapStore`] is the write half. [`StoreReader`] reads the version published last, without a lock. No other module uses
-//! evmap. Objects and postings share one map, because two maps could not be published at once.
+//! [`EvmapStore`] is the write half. [`StoreReader`] reads the version published last, without a lock. No other module uses evmap.
+//! Objects and postings share one map, because two maps could not be published together.
 //!
 //! evmap keeps two copies of the map. Readers use one copy, the writer updates the other, and a publish swaps them. A key of
 //! the map takes 49 bytes in each copy, and the map never frees that memory. So the key is only the first 17 bits of a 32-bit
@@ -9,10 +9,9 @@
 //! the same full hash are compared by name when they are read: of a million objects, some hundred pairs have the same hash.
 //!
 //! Costs and duties:
-//! - A reader inside [`ReadStore::read`] does not block the next publish, but the one after it. So a query only copies
+//! - A reader inside [`ReadStore::read`] does not block the next publish. It blocks the publish after that. So a query only copies
 //!   pointers; slow work (selectors, decoding) comes after the query. Never publish on a thread that is inside `read`: it would
-//!   wait for itself. A reader that loses its CPU inside `read` delays the writer by a time slice, 4 to 16 ms on a loaded
-//!   machine.
+//!   wait for itself. A reader that loses its CPU inside `read` delays the writer by a time slice, 4 to 16 ms on a loaded machine.
 //! - Replaced values live until the next publish. Call [`EvmapStore::publish_idle`] once when a busy time ends.
 //! - **Dropping the store empties every reader** permanently. The store is `Send`: the owner of the unit keeps it while the
 //!   actor that writes it is replaced, and calls [`EvmapStore::discard`] before the next actor continues. If a hung actor
@@ -53,7 +52,7 @@ pub struct Meta {
     pub generation: u64,
     /// Version of the last applied write (I-11); unset before the first.
     pub store_version: ResourceVersion,
-    /// Version from which a watch can be resumed; unset if it cannot.
+    /// Version from which a watch can be resumed; unset if there is none.
     pub resume_version: ResourceVersion,
     /// Set when the initial state is complete.
     pub synced: bool,
@@ -238,7 +237,7 @@ fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// Staged change of one value. If both states are `None`, it changes nothing, and is not found by name.
+/// Staged change of one value. If both states are `None`, the entry changes nothing, and a search by name does not find it.
 struct Staged {
     hash: u32,
     published: Option<Slot>,
@@ -252,7 +251,7 @@ impl Staged {
 }
 
 /// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get_all`] sees staged changes, readers do not.
-/// One [`EvmapStore::publish`] shows all of them at once.
+/// One [`EvmapStore::publish`] shows all of them together.
 ///
 /// evmap can neither read nor discard unpublished changes. So staged changes are kept outside the map: one per object and one
 /// per posting, even if a batch changes the same one several times.
@@ -386,8 +385,8 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Stages the state of one key, and updates the counters. `state` has the object, and the form from which its index values
-    /// are read.
+    /// Stages the state of one key, and updates the counters. `state` has the object, and the form from which its index values are
+    /// read; `None` removes the key.
     fn stage(&mut self, key: KeyRef<'_>, state: Option<(&Object, &Object)>) {
         if let Some((hash, old)) = self.stage_object(key, state.map(|(object, _)| object)) {
             self.reindex(hash, old.as_ref(), state.map(|(_, read)| read), 0);

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// Injects a fault into one actor of the unit; actors are counted from 0 in the order of the data.
+/// Injects a fault into one actor of the unit; actors are counted from 0, the reflector first.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
@@ -224,8 +224,7 @@ impl Handler<RunningIndexer> for UnitSupervisor {
 
 #[cfg(any(test, feature = "testing"))]
 impl UnitSupervisor {
-    /// Injects the stored faults into the actors of this generation, if they are up. A test may send a fault earlier, because
-    /// a cache counts events while it catches up with the journal.
+    /// Injects the stored faults into the actors of this generation. If the actors are not up yet, the faults stay stored.
     fn strike(&mut self) {
         let Some(running) = self.running(self.core.generation()) else { return };
         for (heartbeat, fault) in running.heartbeats.clone().iter().zip(&mut self.faults) {

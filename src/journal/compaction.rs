@@ -21,7 +21,7 @@
 //! events.
 //!
 //! Records are compared within their unit, because bodies are packed with dictionaries of the unit. Names and uids are kept as
-//! hashes: a compaction over a million waiting objects takes some 80 MB.
+//! hashes: a compaction over a million waiting objects uses about 80 MB of memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -125,7 +125,7 @@ enum Merge {
     Nothing,
 }
 
-/// Last records of all objects that wait for one reader. The table exists during one pass.
+/// Last record of each object with records that wait for one reader. The table exists during one pass.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     tails: HashMap<LaneHash, Tail>,

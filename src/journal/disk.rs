@@ -1,4 +1,4 @@
-//! Disk side of a journal with a store: the store, the obstacles to writes, and the calls of the committer.
+//! Disk side of a journal with a store: the store, the obstacles to writes, and the calls to the committer.
 
 use std::{
     collections::BTreeMap,
@@ -63,13 +63,13 @@ pub struct JournalOptions {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_hours(24))]
     pub retention: Duration,
-    /// Approximate maximum size of the directory. At this size, delivered changes are removed early. Changes that wait for a
-    /// handler are coalesced, and never removed.
+    /// Approximate maximum size of the directory. At this size, delivered changes are removed early, and changes that wait
+    /// for a handler are coalesced. If that is not enough, `on_full` applies.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 4 << 30)]
     pub max_bytes: u64,
-    /// Behaviour if waiting changes fill the directory although they are coalesced. `stop_reading` stops reading from
-    /// the API server. `drop` drops the oldest changes, and counts and names them.
+    /// Behaviour if the directory is full of waiting changes that cannot be coalesced further. `stop_reading` stops reading
+    /// from the API server. `drop` drops the oldest changes, and counts and names them.
     pub on_full: OnFull,
     /// Maximum size of the bodies that are written but not durable yet, in bytes. Beyond it appends wait for the disk.
     #[serde(skip)]
@@ -96,7 +96,7 @@ pub enum NotWritable {
         /// Reader that waits for the oldest record.
         slowest: String,
     },
-    /// More records are written than the disk has made durable.
+    /// Too many written records are not durable yet.
     #[error("waiting for the disk: {bytes} written bytes are not durable yet")]
     Behind {
         /// Size of the bodies that are not durable, in bytes.
@@ -156,7 +156,7 @@ enum Obstacle {
     Behind,
 }
 
-/// Calls of the committer, as bits.
+/// Calls to the committer, as bits.
 pub(super) mod calls {
     /// Records were written.
     pub(in crate::journal) const SYNC: u8 = 1;
@@ -168,7 +168,7 @@ pub(super) mod calls {
     pub(in crate::journal) const END: u8 = 1 << 3;
 }
 
-/// Pending calls of the committer. A call that is already pending wakes no thread.
+/// Pending calls to the committer. A call that is already pending wakes no thread.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     calls: Mutex<u8>,
@@ -329,8 +329,8 @@ impl Disk {
         }
     }
 
-    /// Notes the size of the bodies that are not durable. Once above the limit, no appends are taken until half of the limit
-    /// is reached.
+    /// Notes the size of the bodies that are not durable. Above the limit, appends are refused until the size has fallen to half of
+    /// it.
     pub(super) fn set_unsynced(&self, bytes: usize) {
         let max = self.options.unsynced_max_bytes;
         let is_behind = bytes > if self.has(Obstacle::Behind) { max / 2 } else { max };

@@ -1,8 +1,8 @@
 //! Filters of readers. Each record of a reader's interest is judged by itself, before it is coalesced.
 //!
-//! Judging a record takes microseconds, so a reader does it when it reads, outside of the journal's lock. Records that are
-//! about to be coalesced are judged earlier. The append judges them if they wait in memory, and the compaction if they wait in
-//! the state. A refused record counts as acknowledged.
+//! Judging a record takes microseconds. So a reader judges its records when it reads them, outside of the journal's lock. Records
+//! that are about to be coalesced are judged earlier. The append judges them if they wait in memory, and the compaction if they
+//! wait in the state. A refused record needs no acknowledgement.
 
 use std::{fmt, sync::Arc};
 

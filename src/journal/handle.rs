@@ -1,4 +1,4 @@
-//! Handle of a journal. Each call takes one short lock; disk access happens outside of it.
+//! Handle of a journal. Each call takes one short lock; disk access happens outside of it, except in `open_reader`.
 
 mod append;
 mod readers;

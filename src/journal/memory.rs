@@ -5,9 +5,8 @@
 //! in their order.
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
-//! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow
-//! readers. A batch is visible once it is released and durable; with [`Fsync::Interval`], once it is released and
-//! written.
+//! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow readers
+//! from the store. A batch is visible once it is released and durable; with [`Fsync::Interval`], once it is released and written.
 
 mod readers;
 pub(super) mod units;
@@ -47,7 +46,7 @@ pub(crate) struct MemoryJournal {
     next_reader: u32,
     /// An id above those of all units.
     pub(super) next_unit: u32,
-    /// Moment at which a released batch becomes durable, and so visible; `None` without a store.
+    /// Policy for when written records become durable; `None` without a store.
     fsync: Option<Fsync>,
     /// Batches that are not durable, in append order.
     unsynced: VecDeque<Unsynced>,
@@ -66,7 +65,7 @@ pub(super) struct Unsynced {
     pub(super) unit: UnitId,
     pub(super) ticket: Ticket,
     pub(super) records: Arc<Vec<Record>>,
-    /// Name of the only reader that the records are for.
+    /// Name of the only reader that gets the records; `None` for all readers.
     pub(super) only: Option<Box<str>>,
     pub(super) reached: Option<Reached>,
     written: bool,
@@ -146,13 +145,13 @@ impl MemoryJournal {
         Ok(self.push(unit, changes, now_micros, Turn::Show))
     }
 
-    /// Appends the first state of a unit, which no reader sees. The caller must write it like an append.
+    /// Appends the first state of a unit, which no reader sees. The caller must write the records like an append.
     pub(crate) fn seed(&mut self, unit: UnitId, changes: &[Change], now_micros: i64) -> Ticket {
         self.push(unit, changes, now_micros, Turn::Seed)
     }
 
-    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set,
-    /// and otherwise stops seeing it. Returns `None` if the reader is closed. The caller must write it like an append.
+    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set, and
+    /// otherwise stops seeing it. Returns `None` if the reader is closed. The caller must write the records like an append.
     pub(crate) fn cross(
         &mut self,
         (reader, joins): (ReaderId, bool),

@@ -1,8 +1,8 @@
 //! One reader of the journal: the records that it wants, and those that it has not acknowledged.
 //!
 //! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits they are dropped, or coalesced in a
-//! [`Backlog`] until that is empty again. For a named reader of a journal with a store, only the positions of further records
-//! are kept, in [`Stored`].
+//! [`Backlog`] until the backlog is empty again. For a named reader of a journal with a store, only the positions of further
+//! records are kept, in [`Stored`].
 
 mod ack;
 pub(super) mod backlog;

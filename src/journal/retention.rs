@@ -28,7 +28,7 @@ impl Retention {
         i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// Notes the last record at a time. If the clock is set back, records are kept longer.
+    /// Notes the last record at this time. If the clock is set back, records are kept longer.
     pub(super) fn note(&mut self, now_micros: i64, last: Sequence) {
         let step = self.step_micros();
         if self.moments.back().is_none_or(|(at, _)| now_micros.saturating_sub(*at) >= step) {
@@ -61,7 +61,7 @@ impl Retention {
     }
 }
 
-/// Returns the first record to keep if the state is too large. The records from `first` to `needed` are not needed.
+/// Returns the first record to keep if the state is too large. No reader needs the records from `first` to the one before `needed`.
 pub(super) fn make_room(first: Sequence, needed: Sequence) -> Sequence {
     let spare = needed.0.saturating_sub(first.0);
     Sequence(first.0 + spare.div_ceil(PARTS))

@@ -1,8 +1,8 @@
 //! Client-side part of a unit's scope: namespace globs and the user's transform. Both apply to every incoming object,
 //! but the transform skips objects that [opt out](crate::object::IGNORE_ANNOTATION).
 //!
-//! An event of an excluded namespace still advances the stream's version. Items of excluded namespaces are removed
-//! from lists. Tombstones and resyncs are built from admitted objects, so they need neither step (F-60).
+//! An event of an excluded namespace still advances the stream's version. Items of excluded namespaces are removed from lists.
+//! Tombstones and resyncs are built from admitted objects, so they skip both the filter and the transform (F-60).
 
 use std::{
     rc::Rc,
@@ -24,9 +24,9 @@ use crate::{
 pub struct Gate {
     /// Admitted namespaces; objects without a namespace always pass.
     pub namespaces: Namespaces,
-    /// Transform for every incoming object.
+    /// Transform for every incoming object; `None` leaves objects unchanged.
     pub transform: Option<Transform>,
-    /// Transform for objects that a previous gate admitted.
+    /// Transform for objects that a previous gate admitted; `None` leaves them unchanged.
     pub of_cached: Option<Transform>,
     /// Number of times that the transform could not evaluate a rule's condition, and therefore applied the rule.
     pub doubts: Arc<AtomicU64>,
@@ -38,7 +38,8 @@ impl Gate {
         self.namespaces.is_all() && self.transform.is_none()
     }
 
-    /// Returns the transformed form of an object that a previous gate admitted; `None` if it must not be shown.
+    /// Returns the transformed form of an object that a previous gate admitted; `None` if the transform fails: the object must then
+    /// not be shown.
     pub fn pass_cached(&self, object: Object) -> Option<Object> {
         match &self.of_cached {
             Some(transform) => transform.apply(object).ok(),

@@ -30,9 +30,9 @@ const LISTS: [&str; 14] = [
 /// A step is `.name`, `['name']` or `["name"]`; a backslash escapes a quote or a backslash. The steps `[*]` and `.*` select
 /// every element of an array and every member of an object. There are no positions in arrays.
 ///
-/// Three words at the start of a path abbreviate a longer path: `labels` and `annotations` for those of `metadata`, and
-/// `owner`, only if it is the whole path, for `metadata.ownerReferences[*].uid`. Write `['labels']` for a top-level member
-/// with such a name.
+/// Three words abbreviate a longer path. At the start of a path, `labels` and `annotations` mean `metadata.labels` and
+/// `metadata.annotations`. As the whole path, `owner` means `metadata.ownerReferences[*].uid`. Write `['labels']` for a top-level
+/// member with such a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FieldPath {
@@ -77,8 +77,8 @@ impl FieldPath {
         Parser { path, at: 0 }.path().map_err(|(at, expected)| FieldPathError { path: path.to_owned(), at, expected })
     }
 
-    /// Returns the path with `[*]` inserted wherever a member directly follows a list of a built-in type. The original
-    /// path never matches. Returns `None` if it has no such step.
+    /// Returns the path with `[*]` inserted wherever a member directly follows a list of a built-in type. The original path never
+    /// matches. Returns `None` if nothing is inserted.
     pub(crate) fn with_lists(&self) -> Option<Self> {
         let mut steps = Vec::with_capacity(self.steps.len() + 1);
         for step in &self.steps {

@@ -91,8 +91,8 @@ impl Packer {
         lock(&self.state).made.iter().filter_map(Weak::upgrade).find(|dictionary| dictionary.number() == number)
     }
 
-    /// Returns the number and bytes of each dictionary that the store has not written. It must write them before a body that
-    /// uses them.
+    /// Returns the number and bytes of each dictionary that the store has not written. The store must write a dictionary before a
+    /// body that uses it.
     pub fn unwritten(&self) -> Vec<(u8, Vec<u8>)> {
         lock(&self.state).unwritten.clone().unwrap_or_default()
     }
@@ -147,7 +147,7 @@ impl Packer {
     }
 
     /// Passes the body for the store to `take`, with its compression and the number of its dictionary (0: none). A packed body in
-    /// memory is reused if it has the current compression, and no dictionary or one of this packer.
+    /// memory is reused if it has the current compression, and either no dictionary or one of this packer.
     pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Compression, u8, &[u8]) -> T) -> T {
         let is_ours = |dictionary: &Arc<Dictionary>| {
             self.dictionary(dictionary.number()).is_some_and(|ours| Arc::ptr_eq(&ours, dictionary))
@@ -234,7 +234,8 @@ impl State {
         self.current = Some(dictionary);
     }
 
-    /// Makes a dictionary from half the samples, and adopts it if it makes the other half smaller.
+    /// Makes a dictionary from half the samples, and adopts it if it makes the other half smaller by enough: see [`BETTER`] and
+    /// [`WORTH_REPACKING`].
     fn renew(&mut self) {
         let samples = self.sampler.take();
         if !self.may_adopt() {

@@ -1,10 +1,10 @@
 //! Check that the server is not older than the known state. This file implements D-5 and its only exception.
 //!
-//! After a restore of etcd from a backup, the server's version is lower than ours. Lists at our version then fail as
-//! too large (504, R-22). A watch from our version opens but stays silent: the server omits all events and bookmarks up
-//! to that version. It sends events again, without any notice, once its own version has passed ours. The reflector
-//! therefore requests the server's version in two cases: before it resumes from a saved cache, and after a watch was
-//! silent for longer than the bookmark interval.
+//! After a restore of etcd from a backup, the server's version is lower than the known one. Lists at the known version then fail as
+//! too large (504, R-22). A watch from the known version opens but stays silent: the server omits all events and bookmarks up to
+//! that version. Once the server's own version is higher, it sends events again, without any notice. The reflector therefore
+//! requests the server's version in two cases: before it resumes from a saved cache, and after a watch was silent for longer than
+//! the bookmark interval.
 
 use std::cmp::Ordering;
 
@@ -38,7 +38,7 @@ impl Reflector {
             Ok(page) if page.resource_version.compare(&self.last) == Some(Ordering::Less) => {
                 turn.reports
                     .push(ReflectorReport::ServerOlder { version: page.resource_version, last: self.last.clone() });
-                self.unavailable = true; // the most recent state, whatever its version
+                self.unavailable = true; // requests the most recent state, whatever its version
                 self.begin_cycle(turn)
             }
             Ok(page) => {

@@ -24,7 +24,7 @@ const KNOWN_MIN: usize = 100;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub(crate) known: usize,
-    /// Known objects that the list lacks, and would therefore delete.
+    /// Number of known objects that the list lacks, and would therefore delete.
     pub(crate) missing: usize,
 }
 
@@ -93,7 +93,7 @@ impl Reflector {
         self.counters.confirmations += 1;
         turn.reports.push(ReflectorReport::ConfirmingList { version: version.clone(), comparison });
         self.doubted = Some(Doubted { items, version, comparison });
-        self.unavailable = true; // the most recent state
+        self.unavailable = true; // requests the most recent state
         if self.config.streaming_lists == StreamingLists::Always {
             self.begin_streaming(turn)
         } else {

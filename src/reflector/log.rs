@@ -69,10 +69,10 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             info!(%resource, %version, found, "the second list arrived: deleting objects that both lists lack");
         }
         ReflectorReport::Duplicates { count } => {
-            warn!(%resource, count, "list named objects twice, kept the last of each");
+            warn!(%resource, count, "a list contained objects twice; kept the last of each");
         }
         ReflectorReport::Rejected { count } => {
-            warn!(%resource, count, "list held objects of another type or without a name");
+            warn!(%resource, count, "skipped objects of a list: of another type, without a name, or nested too deeply");
         }
         ReflectorReport::TransformFailed { count, first } => {
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");

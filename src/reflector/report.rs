@@ -36,7 +36,7 @@ pub(crate) enum Availability {
     Unauthorized,
 }
 
-/// Reason why a watch ended, or a streaming list after its marker.
+/// Reason why a watch ended, or why a streaming list ended after its marker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EndCause {
     /// EOF, reset, server timeout.
@@ -73,7 +73,7 @@ pub(crate) enum GiveUpCause {
 /// An event for the log, or for the error callback of R-2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorReport {
-    /// A list failed, and therefore the cycle.
+    /// A list failed, and therefore the cycle failed.
     ListFailed(Failure),
     /// A watch could not be opened, and therefore the cycle failed.
     WatchStartFailed(Failure),
@@ -85,7 +85,8 @@ pub(crate) enum ReflectorReport {
     VersionRefused { version: ResourceVersion, failure: Failure },
     /// A streaming list was given up (R-34, R-35, D-2). The next attempt is after `retry_at`; `None`: in the next cycle.
     GaveUpStreaming { cause: GiveUpCause, retry_at: Option<Duration> },
-    /// A streaming list has no marker yet; repeated every ten seconds. `silent` is the time since its last event.
+    /// A streaming list has no marker yet; repeated every ten seconds. `silent` is the time since its last event; `None`
+    /// before the first.
     MarkerLate { waiting: Duration, silent: Option<Duration> },
     /// A list older than the known state was refused and requested again (D-5).
     OlderListRefused { version: ResourceVersion, last: ResourceVersion },
@@ -112,7 +113,7 @@ pub(crate) enum ReflectorReport {
 pub(crate) struct Counters {
     /// Lists started, including repeats with another version.
     pub(crate) lists: u64,
-    /// Watches requested, without streaming lists.
+    /// Watches requested; streaming lists are not counted.
     pub(crate) watches: u64,
     /// Streaming lists requested.
     pub(crate) streaming_lists: u64,

@@ -97,7 +97,7 @@ impl ReflectorRun {
             if matches!(input, ReflectorInput::Opened(Ok(())) | ReflectorInput::Received(_))
                 && let Some(failures) = self.failures.worked()
             {
-                info!(resource = %self.resource, failures, "watched again");
+                info!(resource = %self.resource, failures, "the type is watched again");
             }
             let mut step = self.reflector.step(input, received - self.started, rand::rng().random());
             self.observe(&step);
@@ -145,7 +145,7 @@ impl ReflectorRun {
         }
     }
 
-    /// Counts a resync, which is the last event of its step. Removes the event if no handler waits for it.
+    /// Records the number of a resync, which is the last event of its step. Removes the event if no handler waits for it.
     fn leave_out_resync(&self, events: &mut Vec<ReflectorEvent>) {
         if let Some(&ReflectorEvent::Resync { round }) = events.last() {
             self.unit.round.store(round, Ordering::Relaxed);

@@ -19,11 +19,11 @@ pub(super) struct Stream {
     pub(super) requested: ResourceVersion,
     /// Time of the request.
     pub(super) sent_at: Duration,
-    /// Time of the server's answer.
+    /// Time of the server's answer; `None` before it.
     pub(super) opened_at: Option<Duration>,
-    /// Time of the last accepted event.
+    /// Time of the last accepted event; `None` before the first.
     pub(super) heard_at: Option<Duration>,
-    /// Accepted events, bookmarks included.
+    /// Number of accepted events, bookmarks included.
     pub(super) accepted: u64,
     /// Set while versions of events are ignored, because the events come in no order.
     pub(super) unordered: bool,
@@ -57,7 +57,7 @@ impl Stream {
         self.began_at().saturating_add(self.lifetime)
     }
 
-    /// Returns the time of its opening, or of its request.
+    /// Returns the time of the opening, or of the request while the stream is not open.
     pub(super) fn began_at(&self) -> Duration {
         self.opened_at.unwrap_or(self.sent_at)
     }
@@ -67,17 +67,17 @@ impl Stream {
         self.heard_at.unwrap_or_else(|| self.began_at())
     }
 
-    /// Returns true if it is too short-lived to be followed by another at once (D-1).
+    /// Returns true if the stream is too short-lived for another one to follow at once (D-1).
     pub(super) fn is_quick(&self, now: Duration) -> bool {
         now.saturating_sub(self.sent_at) < SHORT
     }
 
-    /// Returns true if it was *very short* (R-44).
+    /// Returns true if the stream was *very short* (R-44).
     pub(super) fn is_short(&self, now: Duration) -> bool {
         self.is_quick(now) && self.accepted == 0
     }
 
-    /// Returns true if its long silence suggests that the server is older than the requested version.
+    /// Returns true if the long silence of the stream suggests that the server is older than the requested version.
     pub(super) fn is_suspicious(&self, now: Duration) -> bool {
         !self.vouched && self.opened_at.is_some_and(|at| now.saturating_sub(at) >= SILENT)
     }

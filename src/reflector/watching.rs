@@ -12,7 +12,7 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Time between two 500s after which they count as unrelated.
+/// Minimum time between two HTTP 500s that count as unrelated.
 const INTERNAL_ERROR_GAP: Duration = Duration::from_mins(1);
 
 impl Reflector {
@@ -156,7 +156,7 @@ impl Reflector {
         }
     }
 
-    /// Sets `last` to a bookmark's version unless it is lower (R-51, D-5). Returns true if it was set.
+    /// Sets `last` to a bookmark's version, unless that version is lower than `last` (R-51, D-5). Returns true if `last` was set.
     fn bookmark(&mut self, version: ResourceVersion, turn: &mut Turn) -> bool {
         self.bookmarks_seen = true;
         if !is_usable(&version) || version.compare(&self.last) == Some(Ordering::Less) {
@@ -268,7 +268,7 @@ impl Reflector {
         self.wait(Then::Cycle, after, turn)
     }
 
-    /// Returns true if a 500 is within the budget of `internal_error_retry`.
+    /// Returns true if an HTTP 500 is within the budget of `internal_error_retry`.
     fn tolerates_internal_error(&mut self, now: Duration) -> bool {
         let budget = self.config.internal_error_retry;
         if budget.is_zero() {

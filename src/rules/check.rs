@@ -17,7 +17,8 @@ use super::{
 
 /// Maximum number of literal patterns in an expression with limited patterns.
 const PATTERNS_MAX: usize = 8;
-/// Maximum size of a compiled pattern in bytes, if it is limited, or may come from an object in every evaluation.
+/// Maximum size in bytes of a compiled pattern that is not literal. For a literal one, it applies only with
+/// `limits_patterns`.
 pub(super) const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
@@ -104,7 +105,7 @@ impl<'a> Check<'a> {
             Expr::Comprehension(all) => {
                 let RuleLimits { nested, chained, .. } = *self.limits;
                 if self.made.len() == nested {
-                    let expected = format!("expected {nested} in one another at most");
+                    let expected = format!("expected a depth of {nested} at most");
                     return self.refuse(expression, format!("macros are nested too deeply, {expected}"));
                 }
                 if self.chained == chained {
@@ -131,7 +132,7 @@ impl<'a> Check<'a> {
                 let is_own = matches!(&call.args[..], [IdedExpr { expr: Expr::Ident(name), .. }, _]
                     if self.made.contains(&name.as_str()));
                 if !is_own {
-                    return self.refuse(expression, "`+` is not offered within a macro: its result has no bound");
+                    return self.refuse(expression, "`+` is not offered within a macro: its result could be too large");
                 }
                 self.collects += 1;
                 call.args.iter().try_for_each(|part| self.visit(part))?;
@@ -173,18 +174,18 @@ impl<'a> Check<'a> {
             return self.pattern(at, call).map(|()| false);
         }
         if UNBOUNDED.contains(&name) {
-            return self.refuse(at, format!("`{name}` is not offered: its result has no bound"));
+            return self.refuse(at, format!("`{name}` is not offered: its result could be too large"));
         }
         let mut parts = call.target.as_deref().into_iter().chain(&call.args);
         if JOINING.contains(&name) && (!self.made.is_empty() || parts.any(has_macro)) {
-            let where_not = "within a macro or for its result: that has no bound";
+            let where_not = "within a macro or for its result: the text or list could be too large";
             return self.refuse(at, format!("`{name}` is not offered {where_not}"));
         }
         if self.collects > 0 && !SMALL.contains(&name) {
             let expected = SMALL.join(", ");
             return self.refuse(at, format!("`{name}` is not offered within `map`, expected one of {expected}"));
         }
-        // called without arguments, an existing function reports another error than an unknown one
+        // a call without arguments fails with different errors for an existing and an unknown function
         let target = match &call.target {
             Some(_) if !is_qualified => Some(Expr::Literal(LiteralValue::Null)),
             Some(target) => Some(target.expr.clone()),

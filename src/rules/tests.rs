@@ -272,7 +272,7 @@ fn unbounded_expression_is_refused() {
     assert!(problem(&format!("object.spec{} == 1", ".a".repeat(200))).contains("nested too deeply"));
     assert!(problem(&format!("1{} == 0", "-1".repeat(500))).contains("400 at most"));
     let thrice = "object.spec.a.all(a, object.spec.a.all(b, object.spec.a.all(c, a == b && b == c)))";
-    assert_eq!(problem(thrice), "macros are nested too deeply, expected 2 in one another at most");
+    assert_eq!(problem(thrice), "macros are nested too deeply, expected a depth of 2 at most");
     assert!(problem("lists.range(1000000).size() > 0").contains("not offered"));
     assert!(problem("object.kind.replace('a', 'aa') == 'b'").contains("not offered"));
     let grows = |layer: &str, layers: usize| (0..layers).fold("['x']".to_owned(), |list, _| format!("{list}{layer}"));

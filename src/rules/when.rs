@@ -36,8 +36,8 @@ use crate::object::difference::paths_between;
 /// Maximum length of an error, in characters.
 const ERROR_MAX: usize = 300;
 
-/// Maximum size of an expression in bytes, and maximum number of its signs. Each of [`SIGNS`] may add a level. The
-/// parser is recursive, and for some forms it has no limit of its own.
+/// Maximum size of an expression in bytes, and maximum number of its [`SIGNS`]. Each sign may add a level. The parser is
+/// recursive, and for some forms it has no limit of its own.
 const TEXT_MAX: usize = 4 << 10;
 const SIGNS_MAX: usize = 400;
 const SIGNS: &[u8] = b"+-*/%.?([{!<>=";
@@ -265,7 +265,7 @@ impl<'d, 'o> Scope<'d, 'o> {
         Some(CowVal::Borrowed(&**list))
     }
 
-    /// Returns who changed the object; unknown parts are empty texts.
+    /// Returns the variable `changed_by`; unknown parts are empty texts.
     fn changed_by(&self) -> CowVal<'_, '_> {
         let Some(who) = self.subject.object.object.changed_by() else { return CowVal::owned(CelNull) };
         let text = |text: &str| CelString::from(text.to_owned());

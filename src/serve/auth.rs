@@ -1,4 +1,4 @@
-//! Authentication of requests by bearer tokens; none is needed if only this machine can reach the listener.
+//! Authentication of requests by bearer tokens, with `auth = "token"` in `[http]`.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -24,7 +24,7 @@ use crate::{
     secret::{ExposeSecret as _, SecretRef, SecretString},
 };
 
-/// Wrong tokens that an address may send in a burst; then one per `ATTEMPT_INTERVAL`.
+/// Number of wrong tokens that an address may send in a burst; then one per `ATTEMPT_INTERVAL`.
 const ATTEMPTS: u32 = 10;
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(6);
 
@@ -106,7 +106,7 @@ impl Gate {
         Err(ApiError::unauthorized())
     }
 
-    /// Counts a failure, and returns true if it is to be logged: clients could fill the log.
+    /// Counts a failure, and returns true if it is to be logged. Not every failure is, because clients could fill the log.
     fn is_due(&self, failures: &Mutex<Failures>) -> bool {
         lock(failures).failed(self.start.elapsed()).is_some()
     }
@@ -127,7 +127,8 @@ fn is_change(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Reads a token. This runs for each request, so that a changed token counts at once: it is in a small file, or in memory.
+/// Reads a token. This runs for each request, so that a changed token counts at once. The cost is low, because the token is
+/// in a small file or in memory.
 fn read(secret: &SecretRef) -> Result<SecretString, String> {
     let token = secret.read()?;
     check_token(token.expose_secret())?;
@@ -140,7 +141,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Wrong tokens by address. Each address may send a burst. An entry may be dropped after a time without wrong tokens.
+/// For each address that sent wrong tokens, the time at which its burst is available again. Later, the entry may be dropped.
 #[derive(Debug, Default)]
 struct Attempts(HashMap<IpAddr, Instant>);
 

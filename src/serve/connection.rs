@@ -196,7 +196,7 @@ impl Answer {
         lock(&self.activity).is_stream = true;
     }
 
-    /// Releases the share of a part of the response that is being written.
+    /// Releases the budget of a part of the response when the part is handed to the connection.
     pub(super) fn release(&mut self, frame: &Frame<Bytes>) {
         if let Some(charge) = &mut self.charge {
             charge.release(frame.data_ref().map_or(0, |data| data.len() as u64));

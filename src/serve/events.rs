@@ -62,7 +62,7 @@ pub(super) async fn events(
     Ok((Extension(Endless), headers, Body::from_stream(pieces)).into_response())
 }
 
-/// Checks that a type or an entry of `[resources]` exists. Otherwise its stream would stay empty. Accepts all names before
+/// Checks that `name` is a type or an entry of `[resources]`. Otherwise its stream would stay empty. Accepts all names before
 /// discovery.
 fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     if !registry.is_discovered() {

@@ -155,7 +155,8 @@ impl Connections {
         });
     }
 
-    /// Closes the connection that has waited longest for its client; returns `false` if all are being answered.
+    /// Closes the connection that has waited longest for its client. Returns `false` if every connection has a request that is
+    /// being answered.
     fn close_longest_waiting(&mut self) -> bool {
         let waiting = self.open.iter().filter_map(|(id, (_, activity))| Some((lock(activity).waits_since()?, *id)));
         let longest = waiting.min_by_key(|(since, _)| *since).and_then(|(_, id)| self.open.remove(&id));

@@ -46,14 +46,14 @@ pub enum ServerFault {
         /// Seconds of the `Retry-After` header.
         retry_after: Option<u32>,
     },
-    /// Answer a list with a `Table`, or start a watch with an event that contains a `Table`.
+    /// Answer a list request with a `Table`, or start a watch with an event that contains a `Table`.
     Table,
-    /// Answer a list with another kind's list, or start a watch with an event of another kind.
+    /// Answer a list request with a list of another kind, or start a watch with an event of another kind.
     WrongList,
-    /// Answer a list with no objects, at the current version. The same holds for the initial events of a watch.
+    /// Answer a list request with an empty list, at the current version. The same holds for the initial events of a watch.
     EmptyList,
-    /// Answer a list that requests a version with the state of this many versions ago, like a lagging replica that does not
-    /// wait. The same holds for the initial events of a watch. Requests without a version are not affected.
+    /// Answer a list request with the state of this many versions ago, like a lagging replica that does not wait. The same
+    /// holds for the initial events of a watch. Requests without a version are not affected.
     Lag(u64),
     /// Cut the body off after this many bytes, without the end that HTTP requires.
     CutAfterBytes(u64),
@@ -115,7 +115,7 @@ pub(super) enum Next {
     Send,
     /// Do not send it; the version advances.
     Skip,
-    /// Execute this first. If the stream continues, ask again.
+    /// Execute this fault first. If the stream continues after the fault, ask again for the same event.
     Do(StreamFault),
 }
 
@@ -196,8 +196,7 @@ impl Faults {
     /// Refuses requests with 403 for missing rights; `SelfSubjectAccessReview`s give the same answer.
     ///
     /// `verb` is a verb of RBAC (`list`, `watch`, `get` …, `*`). `resource` is a name as in kubectl (`pods`, `deployments.apps`,
-    /// `*.apps`, `*`).
-    /// As on a real server, open watches continue, and discovery still lists the type.
+    /// `*.apps`, `*`). As on a real server, open watches continue, and discovery still lists the type.
     pub fn forbid(&self, verb: &str, resource: &str, area: Area) {
         lock(&self.refusals).push(Refusal::new(verb, resource, area));
     }

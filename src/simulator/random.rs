@@ -10,7 +10,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Starts a second sequence of the same seed. Two users of one sequence would draw the same uids.
+    /// Starts a second sequence of the same seed. Two generators with the same sequence would draw the same uids.
     pub fn another(seed: u64) -> Self {
         Self(!Self(seed).next_u64())
     }

@@ -47,7 +47,7 @@ pub(crate) use watch::{WatchTimer, push_bookmark};
 /// Number of requests that the log keeps.
 const REQUESTS_KEPT: usize = 10_000;
 
-/// Server of objects that the store does not have: it answers before the simulator.
+/// Server of objects that are not in the store. It gets each request before the simulator.
 pub(crate) trait Front: fmt::Debug + Send + Sync {
     /// Returns a JSON document; `None` leaves the request to the simulator.
     fn answer(self: Arc<Self>, call: &Call) -> Option<Result<Body, ApiError>>;

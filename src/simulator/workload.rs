@@ -120,7 +120,7 @@ impl Workload {
         Self { random: Random::new(seed), ..Self::default() }
     }
 
-    /// Makes one change to the cluster: one to about eight writes.
+    /// Makes one change to the cluster: up to about eight writes. Steps that add or delete a type or a namespace make more.
     pub fn step(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let time = now();
         self.season_goes_on(store, &time)?;

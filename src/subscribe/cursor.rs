@@ -62,8 +62,8 @@ pub struct JournalFacts<'a> {
     pub journal: &'a str,
     /// Its released watermark.
     pub released: Sequence,
-    /// The position just before the requested time. The flag is set if earlier events that belong to the stream are no
-    /// longer kept.
+    /// The position just before the requested time; `None` if no time was requested. The flag is set if events after
+    /// that time may be missing; the position is then the oldest one that can be read from.
     pub time: Option<(Sequence, bool)>,
 }
 

@@ -51,7 +51,7 @@ impl Hub {
 }
 
 impl Drop for Feed {
-    /// Removes the ring, for whatever reason the feed ends. Remaining subscribers find no ring, and their streams end.
+    /// Removes the ring when the feed ends, also after a panic. Remaining subscribers find no ring, and their streams end.
     fn drop(&mut self) {
         self.hub.router.close(self.reader);
         self.hub.ring().take_if(|(reader, _)| *reader == self.reader);
@@ -60,7 +60,7 @@ impl Drop for Feed {
 }
 
 impl Feed {
-    /// Reads until no subscriber is left, or the engine has ended.
+    /// Reads until there has been no subscriber for [`LINGER`], or the engine has ended.
     pub(super) async fn run(self) {
         let mut phase = self.hub.phase.subscribe();
         let mut idle_since = Instant::now();
@@ -107,7 +107,7 @@ impl Feed {
             hub.journal.ack(*reader, read);
         }
         let (mut position, mut lost) = (hub.journal.stats(*reader).position, 0);
-        // The position counts only if nothing was dropped before it was read.
+        // A loss may have moved the position after it was read. So the position is read again until no further loss is reported.
         loop {
             let losses = hub.journal.take_losses(*reader);
             let more = losses.named.len() as u64 + losses.unnamed;

@@ -126,8 +126,8 @@ impl Frame {
         Self { sse: out.into(), json, unplaced }
     }
 
-    /// Returns the bytes in a format, without a copy. If earlier events are incomplete, `is_place` is false: a stream cannot
-    /// resume here.
+    /// Returns the bytes in a format, without a copy. `is_place` is true if a stream can resume after this event; otherwise
+    /// SSE gets no `id:`.
     pub fn bytes(&self, format: StreamFormat, is_place: bool) -> Bytes {
         match format {
             StreamFormat::Sse => self.sse.slice(if is_place { 0 } else { self.unplaced }..),

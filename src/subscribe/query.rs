@@ -202,7 +202,7 @@ mod tests {
         let refused = |when: &str| compile(when, "prod").unwrap_err().to_string();
         assert!(refused("objct.kind").starts_with("when: Invalid value: \"objct.kind\": line 1, column 1: "));
         for (when, expected) in [
-            ("object.a.all(x, x.all(y, y > 1))", "macros are nested too deeply, expected 1 in one another at most"),
+            ("object.a.all(x, x.all(y, y > 1))", "macros are nested too deeply, expected a depth of 1 at most"),
             ("'x'.matches(object.a)", "`matches` takes only a literal pattern here"),
             ("'x'.matches('(a{1000}){1000}')", "`matches`: Compiled regex exceeds size limit of 262144 bytes"),
         ] {

@@ -65,7 +65,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes an empty ring that starts after `place`, at the current time. A single event is never too large for `bounds`.
+    /// Makes an empty ring that starts after `place`, at the current time. A single event is kept, even if it exceeds
+    /// `bounds.max_bytes`.
     pub fn new(place: Sequence, now_micros: i64, bounds: Bounds) -> Self {
         Self { floor: place, floor_micros: now_micros, head: place, entries: VecDeque::new(), bytes: 0, bounds }
     }
@@ -85,12 +86,12 @@ impl Ring {
         }
     }
 
-    /// Records that no other event exists up to `place`.
+    /// Records that the stream has no further events up to `place`.
     pub fn reach(&mut self, place: Sequence) {
         self.head = self.head.max(place);
     }
 
-    /// Records that events before `place` were lost. Empties the ring, because its events are no longer contiguous.
+    /// Records that some events up to `place` were lost. Empties the ring, because its events are no longer contiguous.
     pub fn cut(&mut self, place: Sequence, now_micros: i64) {
         self.entries.clear();
         self.bytes = 0;

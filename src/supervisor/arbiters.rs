@@ -63,13 +63,13 @@ impl Arbiters {
         async move { answer.await.unwrap_or(Err(Exit::ArbiterGone)) }
     }
 
-    /// Returns a seat with its present arbiter, which another unit may have replaced.
+    /// Returns a seat with its present arbiter. Another unit may have replaced the earlier one.
     pub fn present(&self, &Seat { index, .. }: &Seat) -> Seat {
         Seat { index, arbiter: Arc::clone(&lock(&self.pool).arbiters[index]) }
     }
 
-    /// Replaces the hung arbiter of a seat, unless another unit has done so, and returns the new seat. The old thread cannot be
-    /// ended from outside, so it is abandoned.
+    /// Replaces the hung arbiter of a seat, unless another unit has already replaced it. Returns the new seat. The old thread
+    /// cannot be ended from outside, so it is abandoned.
     pub fn replace(&self, Seat { index, arbiter }: &Seat) -> Seat {
         let mut pool = lock(&self.pool);
         let present = &mut pool.arbiters[*index];

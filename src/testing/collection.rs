@@ -99,7 +99,7 @@ impl Collection {
         self.history.clear();
     }
 
-    /// Answers a list. `lag` is the number of versions by which a list of any state may be out of date.
+    /// Answers a list. `lag` is the number of versions by which a list that accepts any version may be out of date.
     pub(crate) fn list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<ListPage, Failure> {
         let (version, offset) = match &request.continue_token {
             Some(token) => parse_token(token).ok_or_else(|| status(400))?,

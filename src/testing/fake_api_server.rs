@@ -90,12 +90,12 @@ impl FakeApiServer {
         self.act(|server| server.list_failures.push_back(failure));
     }
 
-    /// Delays the answers of lists, until it is called with `false`.
+    /// With `hold`, delays the answers to lists until a call without it.
     pub(crate) fn hold_lists(&self, hold: bool) {
         self.act(|server| server.hold_lists = hold);
     }
 
-    /// Sends `events` on every open stream, before all due events: wrong kinds, errors, bad bookmarks.
+    /// Sends `events`, such as wrong kinds, errors or bad bookmarks, on every open stream before all due events.
     pub(crate) fn inject(&self, events: &[WatchEvent]) {
         self.act(|server| server.streams.values_mut().for_each(|open| open.injected.extend(events.iter().cloned())));
     }

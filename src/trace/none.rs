@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt::Display, time::Duration};
 
 use super::{SpanUnit, TraceContext};
 
-/// Sender of spans, which such a program cannot start.
+/// Sender of spans. A program without the feature `otlp` cannot start one.
 #[derive(Debug)]
 pub struct Exporter(Infallible);
 

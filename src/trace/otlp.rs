@@ -164,8 +164,8 @@ impl Span {
         span
     }
 
-    /// Begins the span of a delivery of events with these sequences, in order. `given_up` is set if another handler gave up
-    /// the events: the span of its delivery.
+    /// Begins the span of a delivery of events with these sequences, in order. If another handler gave up the events,
+    /// `given_up` is the span of its delivery.
     pub(crate) fn of_delivery(
         handler: &str,
         given_up: Option<TraceContext>,
@@ -256,7 +256,7 @@ impl Batches {
         }
     }
 
-    /// Returns the span of the first batch with any of these sequences, and the spans of the others.
+    /// Returns the span of the first batch with any of these sequences, and the spans of the other batches.
     fn of(&self, sequences: impl Iterator<Item = u64>) -> (Option<TraceContext>, Vec<TraceContext>) {
         let (mut first, mut others, mut end) = (None, BTreeSet::new(), 0);
         for sequence in sequences {

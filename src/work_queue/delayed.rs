@@ -9,7 +9,7 @@ use std::{
 /// Ready time of an item, and its rank among items with the same time.
 type Slot = (Duration, u64);
 
-/// Items by ready time. Each item is in it at most once, with its earliest time.
+/// Items by ready time. Each item occurs at most once, with its earliest time.
 #[derive(Debug)]
 pub(super) struct Delayed<T> {
     by_time: BTreeMap<Slot, T>,

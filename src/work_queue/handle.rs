@@ -71,9 +71,11 @@ pub struct WorkQueue<T> {
 struct Shared<T> {
     state: Mutex<State<T>>,
     origin: Instant,
-    /// Wakes the tasks and threads in `take`, and the tasks that wait for the drain.
+    /// Wakes the tasks in `take`.
     takers: Notify,
+    /// Wakes the threads in `take_blocking`.
     taker_threads: Condvar,
+    /// Wakes the tasks that wait for a drain.
     drainers: Notify,
 }
 
@@ -175,8 +177,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         delay
     }
 
-    /// Clears the failures of an item. This does not end the work on it. The limiter keeps an item until it is
-    /// forgotten, even if it has succeeded. [`WorkItem::finish`] clears the failures and ends the work.
+    /// Clears the failures of an item. This does not end the work on it. The limiter keeps the failures of an item until
+    /// this call, even if the item has succeeded. [`WorkItem::finish`] clears the failures and ends the work.
     #[doc(alias = "Forget")]
     pub fn forget(&self, item: &T) {
         self.shared.lock().limiter.forget(item);
@@ -307,7 +309,7 @@ pub struct WorkItem<T: Clone + Eq + Hash> {
 }
 
 impl<T: Clone + Eq + Hash> WorkItem<T> {
-    /// Ends the work. An item that was added meanwhile is queued again, last. Its failures remain counted.
+    /// Ends the work. An item that was added meanwhile goes to the end of the queue. Its failures remain counted.
     #[doc(alias = "Done")]
     pub fn done(self) {}
 

@@ -32,8 +32,8 @@ impl<T> RateLimiter<T> for Box<dyn RateLimiter<T>> {
     }
 }
 
-/// Returns client-go's default for controllers, the longer of two delays: 5 ms … 1000 s for each item, and 10
-/// items per second with a burst of 100 for all items together.
+/// Returns client-go's default for controllers: the longer of two delays. One is 5 ms … 1000 s for each item. The other
+/// limits all items together to 10 per second, with a burst of 100.
 #[doc(alias = "DefaultTypedControllerRateLimiter")]
 pub fn default_controller_limiter<T: Clone + Eq + Hash + Send + 'static>() -> MaxOf<T> {
     MaxOf::new(vec![
@@ -48,7 +48,7 @@ pub fn default_item_limiter<T>() -> Exponential<T> {
     Exponential::new(Duration::from_millis(1), Duration::from_secs(1000))
 }
 
-/// Counts one more failure of an item and returns the number before it.
+/// Counts a failure of an item. Returns the number of earlier failures.
 fn count<T: Clone + Eq + Hash>(failures: &mut HashMap<T, u32>, item: &T) -> u32 {
     let Some(failures) = failures.get_mut(item) else {
         failures.insert(item.clone(), 1);

@@ -85,7 +85,7 @@ fn json_output_has_the_same_content() {
     // a server without access reviews gives no result
     let expected = serde_json::json!({
         "name": "nodes", "group": "", "version": "v1", "kind": "Node", "namespaced": false, "entry": "rest", "pattern": "no",
-        "access": "unknown", "refused": [], "unknown": "the server does not report what a user may do",
+        "access": "unknown", "refused": [], "unknown": "the server does not report the rights of users",
     });
     assert_eq!(nodes, &expected);
     assert_eq!(document["unmatched"][0]["pattern"], "podz");

@@ -143,7 +143,7 @@ fn missing_access_review_leaves_rights_unknown() {
     assert!(stdout.contains(" unknown "), "{stdout}");
     assert!(
         stderr.contains(
-            "cannot check the rights to list and watch types: the server does not report what a user may do\n"
+            "cannot check the rights to list and watch types: the server does not report the rights of users\n"
         ),
         "{stderr}"
     );

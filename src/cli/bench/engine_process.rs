@@ -93,7 +93,7 @@ impl EngineProcess {
             let answer = serde_json::from_str::<EngineAnswer>(&line);
             match answer.with_context(|| format!("unexpected answer of the engine process: {line:?}"))? {
                 EngineAnswer::Progress { done, wrong } => {
-                    // Items that all arrive at the end are not counted before that.
+                    // The count stays 0 for a time if all items arrive at the end.
                     let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
                     let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));
                     self.progress.set_message(format!("{phase}{count}{wrong}"));

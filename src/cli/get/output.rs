@@ -47,7 +47,7 @@ impl<'a> ListPrinter<'a> {
         }
     }
 
-    /// Prints the objects. Returns the number of printed rows; JSON, YAML and JSONPath output counts as one.
+    /// Prints the objects. Returns the number of printed rows; output of other formats counts as one.
     pub(super) fn finish(mut self) -> io::Result<usize> {
         let args = self.args;
         if let Some(path) = &args.sort_by {

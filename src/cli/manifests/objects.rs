@@ -157,7 +157,7 @@ impl Installation<'_> {
             "volumeMounts": mounts,
         });
         if !secrets.env.is_empty() {
-            container["env"] = secrets.env.iter().map(variable).collect(); // an empty list changes at each apply
+            container["env"] = secrets.env.iter().map(variable).collect(); // an empty list would be a change at each apply
         }
         container
     }

@@ -105,7 +105,7 @@ impl Values {
     /// Returns the values for a configuration in these files, for a number of objects and the rules of the roles.
     ///
     /// # Errors
-    /// Paths that no volume can have, and a configuration that is too large.
+    /// Fails for paths that no volume can have, for a loopback address of the probes, and if the configuration is too large.
     pub(super) fn of(
         loaded: &Loaded,
         files: Vec<(PathBuf, String)>,
@@ -147,7 +147,7 @@ impl Values {
         })
     }
 
-    /// Returns sentences about what the reader has to do.
+    /// Returns remarks for the user, such as secrets to create.
     pub(super) fn remarks(&self, name: &str, namespace: &str, config: &Config) -> Vec<String> {
         let mut remarks = Vec::new();
         let create = |secret: &str, from: &str, keys: &[String]| {

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Maximum length of values; longer values are cut in the middle.
 const VALUE_MAX: usize = 60;
 
-/// Paths that every update changes. They are shown only if nothing else has changed.
+/// Paths that change together with others. They are shown only if nothing else has changed.
 const BESIDES: [&str; 2] = ["metadata.resourceVersion", "metadata.generation"];
 
 /// Returns a line for each path at which two states differ, without line ends.

@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use super::show::with_changed_by;
 
-/// Explainer of events by the handlers of a configuration.
+/// Writer of explanations for the handlers of a configuration.
 pub(super) struct Explainer {
     config: Config,
-    /// Types of the server, which decide the entry of a type.
+    /// Types of the server. They decide which entry a type belongs to.
     pub(super) catalog: Catalog,
     /// Created with the first event, which names the cluster.
     dry_run: Option<DryRun>,
@@ -30,7 +30,7 @@ impl Explainer {
         Self { config, catalog: Catalog::default(), dry_run: None }
     }
 
-    /// Appends a line for each handler, or nothing if the message is not an event.
+    /// Appends a line for each handler; one line in total if the event lacks its object; nothing if the message is not an event.
     ///
     /// # Errors
     /// Fails if the handlers of the configuration cannot be prepared.

@@ -15,7 +15,8 @@ const SAMPLE: usize = 100;
 /// Maximum number of types to read if the events of all types are shown.
 const TYPES_MAX: usize = 20;
 
-/// Compares the fields that the expression reads with cached objects of the types. Errors are ignored: the engine reports its own.
+/// Compares the fields that the expression reads with cached objects of the types. Errors are ignored, because
+/// the request for the stream reports them.
 pub(super) async fn warn(engine: &EngineClient, catalog: &Catalog, types: &[String], when: &str) {
     let options = RulesOptions { when: Some(when.to_owned()), ..RulesOptions::default() };
     let Ok(rules) = Rules::compile(options) else { return };

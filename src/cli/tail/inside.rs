@@ -15,19 +15,19 @@ use tokio::time::sleep;
 use super::{Sink, sse::Reader};
 use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
 
-/// Interval of checks whether the types of the API server are known.
+/// Interval between two checks that the types of the API server are known.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Default selection: all types except those that change too often to be read.
 const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
 
-/// Returns the configuration of an engine that watches some types, or all. Of a given configuration, it keeps only the
-/// watched resources and the access to the cluster.
+/// Returns the configuration of an engine that watches some types, or all. A given configuration loses its handlers,
+/// its state and its HTTP server.
 pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[String]) -> anyhow::Result<Config> {
     let selection = if types.is_empty() { EVERYTHING.to_owned() } else { format!("match = {types:?}") };
     let mut config = given.map_or_else(|| Config::from_toml_str(&format!("[resources.all]\n{selection}\n")), Ok)?;
     config.handlers.clear();
-    config.state.dir = None; // it belongs to another engine
+    config.state.dir = None; // the directory belongs to another engine
     (config.http.listen, config.http.probe_listen) = (None, None);
     kube.apply(&mut config.kube);
     Ok(config)

@@ -92,13 +92,13 @@ fn line_of(event: &Value, kind: ChangeKind) -> Line {
     Line { micros, kind, what, note }
 }
 
-/// Returns who changed an object, if the event or `managedFields` contain it: `  by kubectl-edit`.
+/// Returns the author of a change, such as `  by kubectl-edit`; an empty text if it is not known.
 fn by(data: &Value) -> String {
     let by = |manager: &str| if manager.is_empty() { String::new() } else { format!("  by {}", printable(manager)) };
     with_changed_by(data, |who| who.map(|who| by(&who.manager)).unwrap_or_default())
 }
 
-/// Passes to `take` who changed the object of an event: from the event, else from `managedFields` if they are kept.
+/// Passes the author of an event's change to `take`: from the event, else from `managedFields` if they are kept.
 pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedBy<'_>>) -> T) -> T {
     let noted = &data["changed_by"];
     if noted.is_object() {

@@ -5,13 +5,13 @@ use std::{fs, path::Path};
 use crate::{engine::dry_run::DryState, handler::stdout::line::printable};
 use serde_json::Value;
 
-/// Maximum depth of nested collections, which JSON parsers also have.
+/// Maximum depth of nested collections, the same as in `serde_json`.
 const DEPTH_MAX: usize = 128;
 
 /// Reads the objects of a file: one object, several documents, or a `List` as kubectl prints it. Blocks.
 ///
 /// # Errors
-/// A message for people, which names the file.
+/// Returns a message for people, which names the file.
 pub(super) fn read(path: &Path) -> Result<Vec<DryState>, String> {
     let said = |error: String| printable(&format!("{}: {error}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| said(format!("failed to read the file: {error}")))?;

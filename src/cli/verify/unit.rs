@@ -17,7 +17,7 @@ use super::{
     compare::{Outcome, State, compare},
 };
 
-/// Objects in one page.
+/// Number of objects in one page.
 const PAGE: &str = "500";
 
 const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -29,7 +29,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Duration of a watch for changes that the cache has not seen yet, in seconds.
 const LISTEN_SECONDS: &str = "1";
 
-/// Interval of checks of a unit that is not synced.
+/// Interval between two checks of a unit that is not synced or is behind.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Versions to try before giving up, if the server has compacted each of them.
@@ -68,7 +68,7 @@ pub(super) struct Unit {
     label_selector: String,
     #[serde(default)]
     field_selector: String,
-    /// Namespaces that a cluster-wide unit shows, if it does not show all.
+    /// Namespaces that a cluster-wide unit shows; empty for all.
     #[serde(default)]
     namespaces: Vec<String>,
 }
@@ -159,8 +159,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Waits until the cache contains every change that the server reports after the cache's version. Fails with the reason
-    /// if it does not.
+    /// Waits until the cache contains every change that the server reports after the cache's version. Fails if the
+    /// cache is still behind at the deadline.
     ///
     /// Comparing versions is not enough: the version of a quiet type stays behind those of other types.
     async fn wait_until_caught_up(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<()> {

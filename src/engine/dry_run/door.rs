@@ -116,7 +116,7 @@ impl Door {
         Ok(Self { info: Arc::new(spec.info()), spec, options })
     }
 
-    /// Returns the changes when `new` replaces `old` in the cache. Without `old`, the cache is empty before.
+    /// Returns the changes when `new` replaces `old` in the cache. Without `old`, the cache is empty before the change.
     ///
     /// # Errors
     /// Returns the reason if there are none.

@@ -17,7 +17,7 @@ use crate::private_dir;
 /// Suffix of a file rotated by size; sorts by time.
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
 const ZSTD_LEVEL: i32 = 3;
-/// Suffix of a file whose compression has not ended.
+/// Suffix of a compressed file that is not complete.
 const HALF: &str = ".zst.part";
 
 /// Thread that compresses and removes rotated files, and its queue of paths of current files. `None` without rotation.
@@ -44,7 +44,7 @@ impl Rotated {
         Self(thread.inspect_err(failed).ok().map(|thread| (current, thread)))
     }
 
-    /// Requests work on all files except `current`.
+    /// Requests compression and removal of the handler's files, except `current`.
     pub(super) fn look(&self, current: &Path) {
         if let Some((sender, _)) = &self.0 {
             // If the channel is full, the waiting message also covers this file.
@@ -52,7 +52,7 @@ impl Rotated {
         }
     }
 
-    /// Waits for the running work.
+    /// Waits until all requested work is done, and ends the thread.
     pub(super) fn close(&mut self) {
         if let Some((sender, thread)) = self.0.take() {
             drop(sender); // ends the thread
@@ -61,7 +61,7 @@ impl Rotated {
     }
 }
 
-/// Renames a full file to its rotated name. If the name is taken, because the clock was set back, it has a later time.
+/// Renames a full file to its rotated name. If the name is taken, because the clock was set back, a later time is used.
 pub(super) fn rename(path: &Path, mut now: Timestamp) -> io::Result<()> {
     loop {
         let suffix = strtime::format(SUFFIX, &now.to_zoned(TimeZone::UTC)).map_err(io::Error::other)?;

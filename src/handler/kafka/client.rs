@@ -103,7 +103,7 @@ impl Client {
         for topic in missing {
             let producer = self.producer().clone();
             let looking = spawn_blocking(move || {
-                // The next message shows if the topic exists.
+                // The result is not needed: the next message shows whether the topic exists.
                 drop(producer.client().fetch_metadata(Some(&topic), METADATA_WAIT));
             });
             drop(looking.await);
@@ -139,7 +139,7 @@ impl Drop for Client {
 struct Reporter {
     brokers: String,
     trouble: watch::Sender<Trouble>,
-    /// Set if there is a last error; checked for each message.
+    /// Set while `trouble` has a last error. Each stored message checks only this flag.
     is_troubled: AtomicBool,
 }
 

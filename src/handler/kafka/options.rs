@@ -68,7 +68,7 @@ pub enum Acks {
     #[serde(rename = "1")]
     #[strum(serialize = "1")]
     Leader,
-    /// No acknowledgement. Messages are lost with the connection.
+    /// No acknowledgement. Messages are lost if the connection is lost.
     #[serde(rename = "0")]
     #[strum(serialize = "0")]
     None,
@@ -78,7 +78,7 @@ pub enum Acks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Sasl")]
 pub struct KafkaSasl {
-    /// Proof of the password. `PLAIN` sends the password: use it only with `tls`. Required.
+    /// Mechanism that proves the password. `PLAIN` sends the password: use it only with `tls`. Required.
     pub mechanism: SaslMechanism,
     /// Name of the user. Required.
     pub username: String,

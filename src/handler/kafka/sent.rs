@@ -47,7 +47,7 @@ fn key(event: &Event, form: Form) -> MessageKey {
 pub(super) struct Sent(Mutex<HashMap<MessageKey, State>>);
 
 impl Sent {
-    /// Removes and returns the state of a message; `None` if it has failed, as if it had never been sent.
+    /// Removes and returns the state of a message; `None` if it was not sent, or has failed.
     pub(super) fn take(&self, event: &Event, form: Form) -> Option<State> {
         let mut table = lock(&self.0);
         if table.is_empty() {

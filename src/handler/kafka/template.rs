@@ -75,8 +75,8 @@ impl KeyTemplate {
         NameTemplate::parse(text, &OF_KEYS).map(Self)
     }
 
-    /// Returns true if each object of a topic has its own key. Otherwise a tombstone of one object would delete another
-    /// one.
+    /// Returns true if each object of a topic has its own key. Otherwise a tombstone of one object would delete the
+    /// messages of another one.
     pub fn is_per_object(&self, topic: &TopicTemplate) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource, Uid};
         let either = |wanted| self.0.has(wanted) || topic.0.has(wanted);
@@ -85,7 +85,7 @@ impl KeyTemplate {
     }
 
     /// Writes the key of an event to `key`, replacing its content; it is never empty. For an event without an object,
-    /// the key is the name of the type.
+    /// the key is the type with the suffix `.synced`.
     pub(super) fn write(&self, key: &mut String, cluster: &str, event: &Event) {
         key.clear();
         let resource = &event.unit.resource;

@@ -33,7 +33,7 @@ use crate::{
 
 /// Maximum number of messages of a batch that wait for an acknowledgement.
 const UNDER_WAY_MAX: usize = 1024;
-/// Maximum number of repetitions because another writer was faster.
+/// Maximum number of tries to store a message. A try fails if another writer stores to the subject first.
 const CONFLICTS_MAX: u32 = 8;
 
 /// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
@@ -113,9 +113,8 @@ struct SendAttempt<'a> {
 }
 
 impl SendAttempt<'_> {
-    /// Sends all messages. Continues after a failure, and returns the first one. A message that the server refuses has
-    /// precedence over other failures. A message that is too large is found before any message is sent, so that a retry
-    /// sends nothing twice.
+    /// Sends all messages. Continues after a failure, and returns the first one. A refusal by the server has precedence over
+    /// other failures. A message that is too large is found before any message is sent, so that a retry sends nothing twice.
     async fn send(&self, stream: Option<&Stream>, watch: &Watch) -> Result<(), HandlerError> {
         let events = self.batch.events();
         let messages = events.iter().map(|event| self.message(event)).collect::<Result<Vec<_>, _>>()?;
@@ -190,7 +189,7 @@ impl SendAttempt<'_> {
             message = self.message(event)?;
         }
         let problem =
-            format!("{subject} received other messages {CONFLICTS_MAX} times meanwhile: check for another writer");
+            format!("{subject} got other messages during all {CONFLICTS_MAX} attempts: check for another writer");
         Err(HandlerError::Failed(problem))
     }
 

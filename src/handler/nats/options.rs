@@ -84,7 +84,7 @@ pub enum NatsAuth {
 pub struct JetStreamOptions {
     /// Name of the stream. Required.
     pub stream: String,
-    /// Create the stream if it does not exist. An existing stream is compared with the options below.
+    /// Creates the stream if it does not exist. An existing stream is compared with the options below.
     #[educe(Default = true)]
     pub create: bool,
     /// Subjects of the stream. Default: all subjects of the `subject` template, for every cluster.

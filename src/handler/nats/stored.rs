@@ -114,7 +114,7 @@ impl Memory {
             }
         }
         if let Err(error) = stream.delete_consumer(&consumer.cached_info().name).await {
-            tracing::debug!(%error, "the server removes the consumer by itself");
+            tracing::debug!(%error, "failed to delete the consumer; the server removes it later");
         }
         Ok(is_found)
     }

@@ -107,7 +107,7 @@ fn usable(found: &Config, options: &JetStreamOptions) -> Result<(), String> {
         (
             is_conditional && found.retention != RetentionPolicy::Limits,
             retention.as_str(),
-            "with expect_last = \"per-subject\" what is stored must stay to be looked up; use a stream of retention \
+            "with expect_last = \"per-subject\" stored messages must be kept for lookups; use a stream of retention \
              limits, or expect_last = \"off\"",
         ),
         (
@@ -152,7 +152,7 @@ fn as_asked(found: &Config, options: &JetStreamOptions) -> Result<Vec<String>, S
             text(found.max_age),
             text(options.max_age),
             for_ever(found.max_age) < for_ever(options.max_age),
-            "messages would go too early; change the stream or `max_age`",
+            "messages would be removed too early; change the stream or `max_age`",
         ),
         (
             "duplicate_window",

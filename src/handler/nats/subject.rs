@@ -54,8 +54,8 @@ impl SubjectTemplate {
         Ok(Self { template, wildcard: wildcard.join(".") })
     }
 
-    /// Returns true if each object has its own subjects. Otherwise the sequence of a subject does not belong to one
-    /// object.
+    /// Returns true if each object has its own subjects. Otherwise several objects may share the sequence of a
+    /// subject.
     pub fn is_per_object(&self) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource};
         let has = |wanted| self.template.has(wanted);

@@ -1,6 +1,6 @@
 //! Comparison of wildcard subjects, with the rules of the server.
 
-/// Returns true if `wildcard` includes every subject of `subject`, which may be a wildcard too.
+/// Returns true if `wildcard` matches `subject`. If `subject` is a wildcard too, all its subjects must match.
 pub(super) fn covers(wildcard: &str, subject: &str) -> bool {
     let (mut wildcard, mut subject) = (wildcard.split('.'), subject.split('.'));
     loop {
@@ -13,7 +13,7 @@ pub(super) fn covers(wildcard: &str, subject: &str) -> bool {
     }
 }
 
-/// Returns true if some subject matches both.
+/// Returns true if at least one subject matches both wildcards.
 pub(super) fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {

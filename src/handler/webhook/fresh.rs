@@ -16,7 +16,7 @@ type Make<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 pub(super) struct Fresh<T> {
     files: Vec<PathBuf>,
     make: Make<T>,
-    /// The value, and the identities of the files at that time.
+    /// The value, and the identities of the files at the last computation; `None` for a missing file.
     made: Mutex<(Arc<T>, Vec<Option<Stamp>>)>,
 }
 

@@ -65,7 +65,7 @@ fn without_query(place: &str) -> String {
     }
 }
 
-/// Converts the beginning of a body to one line without control characters, of at most `max` bytes.
+/// Converts the beginning of a body to one line without control characters, and cuts it after `max` bytes.
 pub(super) fn printable(body: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(body);
     let line = text.replace(|c: char| c.is_control() || is_invisible(c), " ");

@@ -24,8 +24,8 @@ pub enum Auth {
         /// The password.
         password: SecretRef,
     },
-    /// Secret of a Standard Webhooks signature: base64 of 24 to 64 bytes after `whsec_`. During a rotation, several
-    /// secrets separated by blanks.
+    /// Secret of a Standard Webhooks signature: base64 of 24 to 64 bytes after `whsec_`. During a rotation, it contains
+    /// several secrets, separated by blanks.
     Signature(SecretRef),
 }
 
@@ -63,8 +63,8 @@ impl Auth {
     }
 }
 
-const EXPECTED_KEY: &str = "expected a signing secret: base64 of 24 to 64 bytes behind \"whsec_\", or several of them with \
-                            blanks between";
+const EXPECTED_KEY: &str = "expected a signing secret: base64 of 24 to 64 bytes after \"whsec_\", or several of them, \
+                            separated by blanks";
 
 /// Parses a key. The error does not contain it.
 fn key(secret: &str) -> Result<Hmac<Sha256>, String> {

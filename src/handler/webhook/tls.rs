@@ -28,7 +28,7 @@ pub struct TlsOptions {
     /// PEM file of the client's certificate; read again when it changes. "": none.
     #[serde(with = "Optional")]
     pub cert_file: Option<PathBuf>,
-    /// PEM file of its key; read again when it changes. "": none.
+    /// PEM file of the client's key; read again when it changes. "": none.
     #[serde(with = "Optional")]
     pub key_file: Option<PathBuf>,
     /// Name that the receiver's certificate must have. "": the host in `url`.
@@ -116,7 +116,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|_| {
-        format!("{} holds no key without a password: expected PEM, \"-----BEGIN PRIVATE KEY-----\"", file.display())
+        format!("{} holds no unencrypted key: expected PEM, \"-----BEGIN PRIVATE KEY-----\"", file.display())
     })
 }
 

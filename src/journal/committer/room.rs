@@ -29,8 +29,8 @@ const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 /// Number of waiting records in the log from which a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// Maximum number of coalesced records per waiting record of the log at which a pass over fewer records is worth its cost: it
-/// scans both.
+/// Number of coalesced records per waiting record of the log below which a pass over fewer records is worth its cost. A pass scans
+/// both.
 const MERGED_A_RECORD: u64 = 8;
 
 /// State of the measures against a full state.
@@ -40,7 +40,7 @@ pub(super) struct Room {
     /// Records before this one are being removed, in parts.
     pub(super) removing: Option<Sequence>,
     pub(super) pass: Option<Pass>,
-    /// Time of the last measure while the state was full.
+    /// Time of the last measure while the state was full; `None` before the first one.
     tried: Option<Instant>,
     shrink: Shrink,
 }
@@ -118,7 +118,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes measures against a state full of waiting records. Returns the position before which all records were dropped.
+    /// Takes measures against a state full of waiting records. Returns the position before which all records were dropped; `None`
+    /// if none were.
     fn be_full(&mut self, bytes: u64, first: Sequence, visible: Sequence) -> Result<Option<Sequence>, StoreError> {
         let grace = if self.room.shrink.is_running() { GRACE.1 } else { GRACE.0 };
         if self.room.pass.is_some() || self.room.tried.is_some_and(|tried| now() < tried + grace) {

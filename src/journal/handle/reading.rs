@@ -108,9 +108,9 @@ impl Journal {
         self.call_for_save();
     }
 
-    /// Queues all given-up records of a reader again, if they are still kept. They are read before the records that already
-    /// wait. Records that are in flight or were [rewound](Journal::rewind) come before them. Returns their number. With a store,
-    /// the filter of a named reader judges them again.
+    /// Queues all given-up records of a reader again, if they are still kept. Returns their number. They are read before the
+    /// records that already wait. With a store, a named reader reads [rewound](Journal::rewind) records before them, and its filter
+    /// judges the replayed records again. Any other reader reads replayed and rewound records in the order of their positions.
     pub fn replay(&self, reader: ReaderId) -> u64 {
         let replayed = self.inner.with(reader, JournalReader::replay);
         self.call_for_save();

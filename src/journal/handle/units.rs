@@ -43,12 +43,12 @@ impl Journal {
         packer
     }
 
-    /// Returns an id above those of all units of this run and the last.
+    /// Returns an id above those of all units of this run and the last run.
     pub fn next_unit(&self) -> UnitId {
         UnitId(self.inner.core().next_unit)
     }
 
-    /// Returns the terms set by [`Journal::add_unit`].
+    /// Returns the terms set by [`Journal::add_unit`]; `None` before that call.
     pub fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
         self.inner.core().terms(unit)
     }
@@ -92,10 +92,10 @@ impl Journal {
         disk.note(disk.store.put_unit(stored)); // after an error the repair writes all units again
     }
 
-    /// Returns true if every unit of the reader's interest has synced, and the reader has acknowledged everything up to that
-    /// point (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of one of its units. Returns
-    /// false for all readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once
-    /// it has acknowledged the new units too.
+    /// Returns true if every unit of the reader's interest has synced, and the reader has acknowledged everything up to that point
+    /// (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of one of its units. Returns false for all
+    /// readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once it has
+    /// acknowledged the initial state of the new units too.
     pub fn has_synced(&self, reader: ReaderId) -> bool {
         self.inner.core().has_synced(reader)
     }

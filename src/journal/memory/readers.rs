@@ -35,7 +35,8 @@ impl MemoryJournal {
         Ok(())
     }
 
-    /// Opens a reader: where the last run ended, if that run had a reader of this name, otherwise at the released watermark.
+    /// Opens a reader. If the last run had a reader of this name, the reader resumes from its state. Otherwise it starts at the
+    /// released watermark.
     pub(crate) fn open_reader(&mut self, options: ReaderOptions) -> ReaderId {
         let ReaderOptions { bounds, interest, name } = options;
         let reader = match name.filter(|_| self.is_stored()) {
@@ -118,7 +119,7 @@ impl MemoryJournal {
         slow.min().map(|(_, id, name)| (id, name))
     }
 
-    /// Returns the number of records that wait for named readers: in the log, and as coalesced entries.
+    /// Returns two numbers of records that wait for named readers: those in the log, and those with coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         self.readers.values().map(JournalReader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
     }
@@ -166,7 +167,8 @@ impl MemoryJournal {
         self.forget_given_up(first, false);
     }
 
-    /// Makes readers forget given-up records before a position: those with coalesced entries, or those in the log.
+    /// Makes readers forget given-up records before a position: those with coalesced entries if `coalesced` is set, otherwise those
+    /// in the log.
     pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
         self.readers.values_mut().for_each(|reader| reader.forget_given_up(before, coalesced));
     }

@@ -37,8 +37,8 @@ impl JournalReader {
         acknowledged
     }
 
-    /// Acknowledges records in flight, and remembers them for a replay. For a reader without a name, only the newest ones
-    /// within its limits are kept, in memory.
+    /// Acknowledges records in flight, and remembers them for a replay. A reader that is not stored keeps only the newest ones
+    /// within its limits, in memory.
     pub(crate) fn give_up(&mut self, positions: &[Sequence]) {
         let taken = self.take_in_flight(positions);
         self.tally.stats.acknowledged += taken.len() as u64;

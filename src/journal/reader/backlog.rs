@@ -81,7 +81,7 @@ struct Entry {
     lane: Option<Lane>,
     /// Set when the object is deleted: the cache no longer holds its body.
     dead: bool,
-    /// Set for an update that changed the uid. No other record shows that uid, so the deletion does not replace the update.
+    /// Set for an update that changed the uid. A later deletion does not replace it: no other record shows the new uid.
     recreated: bool,
 }
 

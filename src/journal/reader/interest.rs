@@ -14,7 +14,7 @@ use crate::{
 /// A reader's view of one unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sight {
-    /// Position from which on the reader sees the unit. `None` before the join: the reader sees nothing of it yet.
+    /// Position after which the reader sees the records of the unit; `None` before the join.
     joined: Option<Sequence>,
     /// Set while the unit is part of the interest. If not set, the reader is about to leave the unit.
     wanted: bool,

@@ -1,4 +1,4 @@
-//! Judging of records by a reader's filter. Refused records count as acknowledged.
+//! Judging of records by a reader's filter. Refused records need no acknowledgement.
 
 use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{

@@ -34,7 +34,7 @@ pub(super) struct Stored {
     /// Units that the reader is about to join without any record. If the process ended before the join took effect, no record
     /// would show it.
     pub(super) joining: BTreeSet<UnitId>,
-    /// Position at which the reader was abandoned. Later records are not judged.
+    /// Position at which the reader was abandoned; `None` if it was not. Later records are not judged.
     pub(super) frozen: Option<Sequence>,
     /// Set while there are unsaved changes.
     changed: bool,
@@ -99,7 +99,7 @@ pub struct ToLoad {
 /// Records of the next step of a compaction.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// The reader's filter, and the positions of the records to judge before anything is coalesced.
+    /// The reader's filter, and the positions of the records to judge before anything is coalesced; `None` without a filter.
     pub to_judge: Option<(RecordFilter, Vec<u64>)>,
     /// Positions of the records, in order.
     pub places: Vec<u64>,
@@ -244,7 +244,7 @@ impl JournalReader {
         stored.needs.min(self.first_in_log().unwrap_or(mark.0 + 1)).max(stored.floor)
     }
 
-    /// Forgets given-up records before a position: those with coalesced entries, or those in the log.
+    /// Forgets given-up records before a position: those with coalesced entries if `coalesced` is set, otherwise those in the log.
     pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
         if let Some(Stored { given_up, compacted, changed, .. }) = &mut self.stored {
             let mut forgotten = if coalesced { &*given_up & &*compacted } else { &*given_up - &*compacted };
@@ -259,8 +259,8 @@ impl JournalReader {
         self.stored.iter().flat_map(|stored| stored.spilled.iter())
     }
 
-    /// Drops the records at `positions` that wait in the store. `named` contains the known ones. The reader then needs no
-    /// record before `upto`.
+    /// Drops the records at `positions` that wait in the store. `named` contains those that could be loaded: their losses are
+    /// named, others only counted. The reader then needs no record before `upto`.
     pub(crate) fn drop_spilled(&mut self, positions: &[u64], named: &[Record], upto: Sequence) {
         let Some(stored) = &mut self.stored else { return };
         for at in positions.iter().filter(|at| stored.spilled.remove(**at)) {
@@ -278,7 +278,7 @@ impl JournalReader {
         self.first_in_log().filter(|first| *first <= until.0).zip(self.name())
     }
 
-    /// Returns the number of records that wait for a named reader: in the log, and as coalesced entries.
+    /// Returns two numbers of records that wait for a named reader: those in the log, and those with coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         let Some(stored) = &self.stored else { return (0, 0) };
         let pending = self.pending();
@@ -286,8 +286,8 @@ impl JournalReader {
         (pending.len() - compacted, compacted)
     }
 
-    /// Starts the next step of a compaction, with at most `max` records up to `until`. Nothing is loaded from the store until
-    /// the step is [released](Self::release) or [completed](Self::compacted).
+    /// Starts the next step of a compaction, with at most `max` records up to `until`. Nothing is loaded from the store until the
+    /// step is [released](Self::release) or [completed](Self::compacted). Returns `None` if no such record is left.
     pub(crate) fn hold(&mut self, max: usize, until: Sequence) -> Option<Held> {
         let places = self.pending() - &self.stored.as_ref()?.compacted;
         let places: Vec<_> = places.iter().take_while(|position| *position <= until.0).take(max).collect();

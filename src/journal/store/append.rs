@@ -107,7 +107,8 @@ impl<'a> Writer<'a> {
         let object_key = object_key(head.unit, object.key());
         let (key, print) = (self.recent.key(&object_key), self.recent.print_of(object));
         let state = self.state(&object_key, key)?;
-        // With these causes, the same version may have another body, because the configuration may have changed what is kept.
+        // With these causes, the same version may have another body, because a new configuration may keep other parts of the
+        // object.
         let may_differ = matches!(head.cause, Some(Cause::Reload | Cause::Downtime));
         head.body = match state {
             Some(state) if state.is(print) && !may_differ => StoredBody::At(state.sequence.get()),

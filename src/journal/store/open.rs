@@ -43,8 +43,8 @@ const FORMAT: u32 = 2;
 
 impl Store {
     /// Opens the store in `dir`, which is created if absent. Holds its lock until [`Store::close`], or until the last clone is
-    /// dropped. Reads fjall's journal file, up to some 100 MB. With `group_fsync`, appends are durable before they are handed
-    /// out. Otherwise they are synced at an interval, and after an unclean end the journal gets a new id.
+    /// dropped. Reads fjall's journal file, up to about 100 MB. With `group_fsync`, appends are durable before they are handed out.
+    /// Otherwise they are synced at an interval, and after an unclean end the journal gets a new id.
     pub fn open(dir: &Path, group_fsync: bool) -> Result<(Self, Recovered), StoreError> {
         open(dir, group_fsync).map_err(|fault| fault.tell(dir, "open the store"))
     }
@@ -133,8 +133,8 @@ fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
     Ok((Store { inner: Arc::new(inner) }, recovered))
 }
 
-/// Locks a state directory until the returned file is closed, also by the end of the process. If another process has the lock,
-/// the error contains its id.
+/// Locks a state directory until the returned file is closed, or the process ends. If another process has the lock, the error
+/// contains its id.
 fn lock_dir(dir: &Path) -> Result<File, Fault> {
     let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
     match file.try_lock() {
@@ -165,7 +165,7 @@ fn make_private(dir: &Path) -> io::Result<()> {
         drop(fs::set_permissions(dir, Permissions::from_mode(OWNER_ALONE)));
     }
     if let Some(loose) = private_dir::looseness(dir, OWNER_ALONE) {
-        warn!("others can read or change the state: {loose}");
+        warn!("other users can read or change the state: {loose}");
     }
     Ok(())
 }

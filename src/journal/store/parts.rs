@@ -124,13 +124,13 @@ pub struct LogPage {
     pub to: Sequence,
     /// Number of records that cannot be read any more: their unit was forgotten, or their body was removed.
     pub missing: u64,
-    /// First position whose record is kept. Requested records before it are missing.
+    /// First position whose record is kept. Requested records before it are not in the page, and not counted in `missing`.
     pub first: Sequence,
 }
 
 impl Store {
-    /// Returns the directory to open if `dir` is configured. Usually it is `dir` itself. It is a subdirectory if `dir` has no
-    /// store yet and is the root of a volume with a group, as Kubernetes mounts it for `fsGroup`. Reads the disk.
+    /// Returns the directory to open if `dir` is configured. Usually it is `dir` itself. It is a subdirectory if `dir` has no store
+    /// yet and is the root of a volume with a group. Kubernetes mounts such a volume for `fsGroup`. Reads the disk.
     pub fn home(dir: &Path) -> PathBuf {
         let is_taken = dir.join(FORMAT_FILE).exists();
         if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }

@@ -48,7 +48,7 @@ pub struct Head<'a> {
     /// `None` for [`ChangeKind::Synced`].
     pub(crate) cause: Option<Cause>,
     pub(super) tombstone: bool,
-    /// Name of the only reader that the record is for.
+    /// Name of the only reader that gets the record; `None` for all readers.
     pub(crate) only: Option<&'a str>,
     /// Both parts are empty for [`ChangeKind::Synced`].
     pub(super) key: KeyRef<'a>,
@@ -235,7 +235,7 @@ impl<'a> Head<'a> {
     /// Returns the record with these bodies; `None` if a required body is missing.
     pub(super) fn record(&self, object: Option<Object>, old: Option<Object>) -> Option<Record> {
         let cause = self.cause.unwrap_or(Cause::Watch);
-        // Also with `cache = "none"`, where the previous object was never known: the object is the placeholder.
+        // This is also set with `cache = "none"`, where the previous object was never known. The object is then the placeholder.
         let old_lost = self.kind == ChangeKind::Updated && old.is_none();
         let change = match self.kind {
             ChangeKind::Added => Change::Added { object: object?, cause },

@@ -23,7 +23,7 @@ use crate::{
 /// Number of records removed per call.
 const RECORDS_A_CALL: usize = 4096;
 
-/// Interval, in records, between removals of whole head files. One file holds about as many heads, and each removal writes a
+/// Interval, in records, between removals of whole head files. One file holds about this number of heads, and each removal writes a
 /// manifest.
 const RECORDS_A_DROP: u64 = 32_768;
 

@@ -123,7 +123,7 @@ struct Known {
     /// Number of removed readers. A [`Noted`] from before a removal is void.
     removals: u64,
     durable: Facts,
-    /// Content of the file.
+    /// Content of the file; `None` if there is no seal.
     sealed: Option<Facts>,
 }
 
@@ -159,8 +159,8 @@ impl Sealer {
         }
     }
 
-    /// Removes a reader from the seal, before the store removes it: the seal must not demand a removed reader. If that fails,
-    /// the whole seal is removed.
+    /// Removes a reader from the seal, before the store removes it: the seal must not demand a removed reader. If the new seal
+    /// cannot be written, the whole seal is removed.
     pub(super) fn remove(&self, dir: &Path, name: &str) -> io::Result<()> {
         let mut known = lock(&self.0);
         known.removals += 1;

@@ -1,9 +1,9 @@
 //! Repair of the end of fjall's journal file after an interrupted run.
 //!
 //! fjall itself removes a last batch that has no end marker. But it refuses to open if the batch has an end marker and damaged
-//! content. A power failure can leave that, because the pages of a file reach the disk in any order. So this module first cuts
-//! the file at the first invalid batch. It does not cut if later batches show that the invalid batch had been synced: the disk
-//! has then lost durable data.
+//! content. A power failure can cause this, because the pages of a file reach the disk in any order. So this module first cuts the
+//! file at the first invalid batch. It does not cut if later batches show that the invalid batch had been synced: the disk has then
+//! lost durable data.
 //!
 //! The format is that of fjall 3 (`FJL\x03`). A batch consists of:
 //! - a start: 1, count u32, sequence number u64
@@ -57,7 +57,7 @@ impl Mark {
 pub(super) enum Tail {
     /// Complete.
     Whole,
-    /// No valid batch exists from this byte on.
+    /// The batch at this byte is invalid, and no later batch shows that it had been synced.
     Torn(u64),
     /// The batch at this byte is damaged, although it had been synced.
     Damaged(u64),

@@ -30,7 +30,7 @@ pub struct WatchDecoder {
     pending: Vec<u8>,
     /// Bracket nesting at the end of `pending`.
     nesting: Nesting,
-    /// Bytes that all runs of [`WatchDecoder::check_lines`] have read for the pending document.
+    /// Number of bytes that all runs of [`WatchDecoder::check_lines`] have read for the pending document.
     checked: usize,
     ended: bool,
 }

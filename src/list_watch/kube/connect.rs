@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Lifetime of an unused connection. Load balancers keep theirs longer, so few requests meet a closed connection.
+/// Lifetime of an unused connection. Load balancers keep unused connections longer, so few requests meet a closed connection.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of a connection's read buffer. Once a list has filled the buffer, the connection keeps it during the watch.

@@ -15,10 +15,10 @@ pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 /// Upper bound of the tables that zstd puts before the content.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
-/// One in this many samples is held out of the content, and also each sample without room. zstd builds its tables from
-/// the held-out samples, because the tables must describe the parts of a body that the content lacks. Samples within
-/// the content have no such parts, so literals would be stored uncompressed. With them, the packed size of two pods
-/// grew from 314 and 728 bytes to 414 and 1,014 bytes, in the same time.
+/// One in this many samples is held out of the content, and also each sample without room. zstd builds its tables from the held-out
+/// samples, because the tables must describe the parts of a body that the content lacks. Samples within the content have no such
+/// parts, so literals would be stored uncompressed. With tables from samples within the content, the packed size of two pods grew
+/// from 314 and 728 bytes to 414 and 1,014 bytes, in the same time.
 const HELD_OUT_ONE_OF: usize = 4;
 
 /// A dictionary of samples of one type, prepared for compression and decompression.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::object::Object;
 
-/// Bytes of JSON before the first dictionary; making it reads a sixteenth of them. Later attempts follow whenever the
-/// total has doubled, or after [`AGAIN_AFTER_BYTES`].
+/// Bytes of JSON before the first dictionary. Its samples are at most a quarter of them. Later attempts follow whenever the total
+/// has doubled, or after [`AGAIN_AFTER_BYTES`].
 const FIRST_AFTER_BYTES: u64 = 1 << 20;
 
 /// Maximum bytes of JSON between two attempts.
@@ -21,8 +21,8 @@ const SAMPLE_BYTES: usize = 32 << 10;
 pub(super) struct Sampler {
     /// Bytes of JSON offered since the start.
     seen_bytes: u64,
-    /// Objects are sampled while `seen_bytes` is in this range; after it, a dictionary is due. Small units never reach it, and
-    /// keep no samples.
+    /// Objects are sampled while `seen_bytes` is in this range; after it, a dictionary is due. Small units never reach the range,
+    /// and keep no samples.
     window: Range<u64>,
     /// Value of `seen_bytes` from which the next object is sampled.
     next_at: u64,
@@ -56,7 +56,7 @@ impl Sampler {
         if self.seen_bytes >= self.next_at && bytes <= SAMPLE_BYTES && has_room {
             self.samples.push(object.clone());
             self.samples_bytes += bytes;
-            // The part of the window that this sample stands for: its share of either limit.
+            // The sample stands for this part of the window: the larger of its shares of the two limits.
             let window = self.window.end - self.window.start;
             let share = (window / SAMPLES as u64).max(window * bytes as u64 / SAMPLES_BYTES as u64);
             self.next_at = self.seen_bytes + share;

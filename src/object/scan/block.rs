@@ -1,8 +1,8 @@
 //! JSON structure, 64 bytes at a time: ends of strings, and nesting of brackets.
 //!
-//! A kernel turns a block into four bit masks; the code that uses the masks is the same for every kernel. There are four
-//! kernels: AVX-512 and AVX2 (detected at run time), SSE2 (every `x86_64`), and plain words (any processor). Tests compare
-//! the others with plain words.
+//! A kernel turns a block into four bit masks; the code that uses the masks is the same for every kernel. There are four kernels:
+//! AVX-512 and AVX2 (detected at run time), SSE2 (every `x86_64`), and plain words (any processor). Tests compare the other three
+//! with plain words.
 
 /// Positions of special bytes in a block of 64; bit 0 is the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,8 +290,8 @@ fn padded(tail: &[u8]) -> Block {
     block
 }
 
-/// Returns a mask of the bytes that follow an odd run of backslashes. Also returns 1 if the first byte of the next
-/// block follows one, else 0.
+/// Returns a mask of the bytes that follow an odd run of backslashes. Also returns 1 if the first byte of the next block follows an
+/// odd run, else 0.
 ///
 /// For a run that begins on an odd bit, the addition carries past its end. That distinguishes odd from even lengths without
 /// a loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).

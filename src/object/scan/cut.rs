@@ -308,8 +308,8 @@ pub(crate) fn without(json: &[u8], paths: &PathTree) -> Result<Vec<u8>, ScanErro
     Ok(left)
 }
 
-/// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it;
-/// malformed annotations count as no.
+/// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it; malformed
+/// annotations do not opt out.
 fn opts_out(annotations: &[u8]) -> bool {
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(IGNORE_ANNOTATION));
     let read = || JsonCursor::new(annotations).values([IGNORE_ANNOTATION.as_bytes()]).and_then(|[value]| text(value));
@@ -328,7 +328,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Returns true if it is this text.
+    /// Returns true if the member is this text.
     fn is(self, wanted: &str) -> Result<bool, ScanError> {
         match self {
             Self::Text(text) => Ok(*text.bytes()? == *wanted.as_bytes()),

@@ -18,10 +18,10 @@ use crate::{journal::UnitId, mutex::lock, object::Object};
 /// Time for which the rest of a paged list can be fetched.
 const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
 
-/// Maximum number of stored paged lists; the oldest is dropped.
+/// Maximum number of stored paged lists. Above it, the oldest is dropped.
 const SNAPSHOTS_MAX: usize = 64;
 
-/// Maximum number of objects in stored lists, 8 bytes each. The oldest list is dropped; the newest is always kept.
+/// Maximum number of objects in stored lists, 8 bytes each. Above it, the oldest lists are dropped, but never the newest.
 const OBJECTS_MAX: usize = 2 << 20;
 
 /// Collection: the type, a namespace or all, a unit or all.

@@ -34,7 +34,7 @@ pub(super) fn served(store: &SimulatorStore) -> Vec<DiscoveredType> {
     of_store.chain(reviews).collect()
 }
 
-/// Returns the `OpenAPI` document at a path, or the index of all; `None` for any other path.
+/// Returns the `OpenAPI` document at a path, or the index of all documents; `None` for any other path.
 pub(super) fn openapi(store: &SimulatorStore, path: &str) -> Option<Value> {
     let resources = store.types().map(|(_, info)| &info.resource);
     let root = |resource: &ResourceType| match resource.group.as_str() {

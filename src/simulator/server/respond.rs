@@ -1,4 +1,4 @@
-//! Answers of requests.
+//! Answers to requests.
 
 use std::sync::Arc;
 

@@ -54,7 +54,7 @@ struct Watch {
     changes: signal::Receiver<u64>,
 }
 
-/// Bookmarks and end of a watch.
+/// Times of the bookmarks and of the end of a watch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WatchTimer {
     /// Set if the client wants bookmarks.

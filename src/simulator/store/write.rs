@@ -13,9 +13,9 @@ use crate::object::ObjectKey;
 /// Part of an object that a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All of it with the status: writes from within the process.
+    /// Whole object with the status, for writes from within the process.
     Whole,
-    /// All except the status, if the status is a subresource.
+    /// Whole object; without the status if that is a subresource.
     Main,
     /// Only the status.
     Status,
@@ -33,7 +33,7 @@ pub(crate) struct WriteContext<'a> {
 /// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchKind {
-    /// RFC 7386. Strategic merge patches are handled like this too, so their lists replace.
+    /// RFC 7386. Strategic merge patches are handled like this too, so their lists replace the existing ones.
     Merge,
     /// Server-side apply: a merge that creates a missing object.
     Apply,

@@ -177,8 +177,8 @@ fn unusable_files_are_reported_with_expectation() {
         ),
         (
             format!("auth = {{ signature = {{ file = {place:?} }} }}"),
-            "handlers.hook.auth.signature: expected a signing secret: base64 of 24 to 64 bytes behind \"whsec_\", or \
-             several of them with blanks between"
+            "handlers.hook.auth.signature: expected a signing secret: base64 of 24 to 64 bytes after \"whsec_\", or \
+             several of them, separated by blanks"
                 .to_owned(),
         ),
     ] {

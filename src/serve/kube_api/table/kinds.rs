@@ -15,10 +15,10 @@ use crate::object::ResourceType;
 pub(in crate::serve::kube_api) struct Kind {
     /// Name of the type, as kubectl qualifies it.
     pub(super) name: &'static str,
-    /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. Types other than
-    /// these and text follow the name, after a colon.
+    /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. A column of
+    /// another type than text has the type after a colon.
     columns: &'static str,
-    /// Returns a cell for every column.
+    /// Function that returns a cell for every column.
     pub(super) cells: fn(&Row<'_>) -> Vec<Value>,
 }
 

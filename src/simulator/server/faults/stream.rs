@@ -37,7 +37,7 @@ pub(super) struct FaultyStream {
     end: Option<End>,
 }
 
-/// End of a stream before its time.
+/// Premature end of a stream.
 #[derive(Clone, Copy)]
 enum End {
     Clean,
