@@ -258,7 +258,7 @@ impl<H: KeyHasher> Indexer<H> {
         self.store.publish_idle();
     }
 
-    /// Replaces cached objects by other forms of the same states, and publishes them. Call it while there are no unpublished
+    /// Replaces cached objects with the same states in another encoding, and publishes them. Call it while there are no unpublished
     /// commits. Readers see the same version of the same states.
     pub fn replace(&mut self, forms: &[Object]) {
         let states = self.store.get_all(forms.iter().map(Object::key));

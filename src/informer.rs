@@ -276,7 +276,7 @@ impl Informer {
         match append(*current) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
-                error!(resource = %self.resource, error = %fenced, "failed to append the last events of the objects");
+                error!(resource = %self.resource, error = %fenced, "failed to append the last events of a stopped unit to the journal");
             }
             Ok(()) => {}
         }

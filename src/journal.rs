@@ -107,7 +107,7 @@ impl Record {
         }
     }
 
-    /// Returns the name of this record for reports.
+    /// Returns the name of this record for reports. It is displayed as `added default/web (sequence 7, uid …)`.
     pub fn event_name(&self) -> EventName {
         EventName {
             sequence: self.sequence,
@@ -297,7 +297,7 @@ impl ChangeSet {
     pub const DOWNTIME: Self = Self(1 << 8);
     /// All kinds of events.
     pub const ALL: Self = Self(0x1ff);
-    /// Refreshed objects. They are no events. The journal has them so that waiting records get the new state.
+    /// Refreshed objects, which are not events. The journal stores them so that waiting records get the new state.
     const REFRESHED: Self = Self(1 << 9);
 
     /// Returns the union of both sets.

@@ -9,12 +9,14 @@
 //! ```toml
 //! [dependencies]
 //! actix = "0.13"
+//! tokio = { version = "1", features = ["macros", "signal"] } # for Ctrl-C
 //! deltabus = { path = "../deltabus", default-features = false } # a clone of the repository
 //! k8s-openapi = { version = "0.29", features = ["latest"] } # only for typed objects
 //! ```
 //!
-//! This program watches pods, prints each change, and then counts the cached pods. It uses the cluster of the current kubectl
-//! context:
+//! This program watches pods, counts those in the cache, and prints each change until Ctrl-C. It uses the cluster of the
+//! current kubectl context. Pods that exist at the start are not printed, because they are not changes
+//! ([`HandlerDefaults::initial`]).
 //!
 //! ```no_run
 //! use deltabus::{Engine, HandlerDefaults};
@@ -26,7 +28,7 @@
 //!             .watch::<Pod>()
 //!             .on_change("print", HandlerDefaults::default(), |batch| {
 //!                 for event in batch.events() {
-//!                     println!("{:?}", event.record.change);
+//!                     println!("{} {}", event.unit.resource.kind, event.record.event_name());
 //!                 }
 //!                 Ok(()) // an error makes the engine retry the batch
 //!             })
@@ -35,11 +37,17 @@
 //!         engine.wait_for_sync().await;
 //!         let pods = engine.lister_of::<Pod>().ok_or("every server has pods")?;
 //!         println!("{} pods", pods.untyped().len());
+//!         tokio::select! {
+//!             result = tokio::signal::ctrl_c() => result?,
+//!             error = engine.failed() => return Err(error.into()),
+//!         }
 //!         engine.stop().await;
 //!         Ok(())
 //!     })
 //! }
 //! ```
+//!
+//! An actix `System` is a tokio runtime, so `tokio::time` and `tokio::signal` work inside it.
 //!
 //! # Watching
 //!
@@ -58,8 +66,8 @@
 //! # Handling changes
 //!
 //! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It gets a
-//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Its [`HandlerDefaults`]
-//! select its events, and set the retries of failed batches. A controller puts keys in a [`WorkQueue`].
+//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Each event names its
+//! type ([`UnitInfo`]) and its [`Change`]. [`HandlerDefaults`] select the events, and set the retries of failed batches. A controller puts keys in a [`WorkQueue`].
 //!
 //! # Testing without a cluster
 //!
@@ -142,14 +150,14 @@ pub use config::{
     Batch, Buffer, Config, ConfigErrors, EventType, HandlerDefaults, Initial, Mode, OnMissing, OnRemoved,
     ResourceConfig, Retry,
 };
-pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, TypedLister};
+pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, TypedLister};
 pub use handler::{AsyncHandler, Form, HandlerError};
 pub use indexer::index_func::{IndexFunc, IndexNameError};
-pub use journal::{Record, Sequence, WhenFull};
+pub use journal::{EventName, Record, Sequence, WhenFull};
 pub use lister::{
     FieldSelector, LabelSelector, Lister, NamespaceLister, Query, ReadError, Selector, SelectorError, Version,
 };
-pub use notification::{Event, Notification, Stopped};
+pub use notification::{Event, Notification, Stopped, UnitInfo};
 pub use object::{FieldPath, FieldPathError, KeyError, KeyRef, Object, ObjectKey, ResourceType, ResourceVersion};
 pub use simulator::{Simulator, SimulatorOptions, Sizes, Workload};
 pub use work_queue::{

@@ -24,7 +24,7 @@ pub struct UnitInfo {
 /// One change on its way to a handler.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Description of its unit.
+    /// Type and scope of the object: `event.unit.resource.kind` is `Pod`.
     pub unit: Arc<UnitInfo>,
     /// The change and its sequence.
     pub record: Record,

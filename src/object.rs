@@ -230,7 +230,7 @@ pub struct Identity<'a> {
 /// **Invariants:** the name is not empty (K-4); the bytes are one JSON object with `apiVersion` and `kind`; the identity
 /// matches the bytes. One pointer leads to one allocation, so a reader loads little memory.
 ///
-/// An object does not know its resource type: every unit handles one type.
+/// An object does not know its resource type. In a handler, `event.unit.resource` is its type.
 #[derive(Clone)]
 pub struct Object(Shared<Head>);
 

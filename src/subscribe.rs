@@ -1,7 +1,7 @@
 //! Streams of events for clients: `/v1/events`, `deltabus tail`.
 //!
 //! ```text
-//! journal ─one reader─▶ feed ─▶ Ring (each event once, encoded once) ─▶ Cursor a subscriber ─▶ frames
+//! journal ─one reader─▶ feed ─▶ Ring (each event once, encoded once) ─▶ one Cursor per subscriber ─▶ frames
 //! store ───pages, if a cursor is older than the ring──────────────▶
 //! caches ──existing objects, on request──────────────────────▶
 //! ```

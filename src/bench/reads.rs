@@ -29,7 +29,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Draws keys and a selector; `None` for an empty cache.
+    /// Chooses random keys, and a selector for a label of the first object. Returns `None` for an empty cache.
     pub(super) fn new(lister: Lister) -> Option<Self> {
         let objects = lister.list(&Selector::all());
         let mut random = Random::new(1);

@@ -161,7 +161,7 @@ impl Batch {
 #[educe(Default)]
 #[serde(default)]
 pub struct HandlerDefaults {
-    /// Kinds of events that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
+    /// Kinds of events that are sent: `added`, `updated`, `deleted`, `removed`, `synced`. Default: all but `synced`.
     #[schemars(length(min = 1))]
     #[educe(Default = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed])]
     pub on: Vec<EventType>,
@@ -173,7 +173,7 @@ pub struct HandlerDefaults {
     #[serde(with = "Optional")]
     #[schemars(transform = Format::Rule)]
     pub when: Option<String>,
-    /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`).
+    /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`). Default: `skip`.
     pub initial: Initial,
     /// Sends the changes that happened while the process was down, including deletions. If `catch_up` is off for a
     /// handler of the same types, such changes have the cause `downtime` for all handlers, even if a watch reports

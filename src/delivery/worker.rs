@@ -304,7 +304,7 @@ impl Blocking {
                         }
                         AttemptOutcome::Delivered => {
                             if let Some(failures) = flushes.worked() {
-                                tracing::info!(handler, failures, "the handler flushes again");
+                                tracing::info!(handler, failures, "the handler can be flushed again");
                             }
                         }
                         AttemptOutcome::Panicked(_) => {} // logged by the panic hook

@@ -119,7 +119,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds your own handler: a function that is called with each batch of changes, on a separate thread, where it may block.
+    /// Adds your own handler: a function that is called with each batch of changes of all watched types. It has a separate
+    /// thread, which it may block.
     /// Failed calls are retried as `options` say.
     #[must_use]
     pub fn on_change(

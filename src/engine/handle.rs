@@ -203,7 +203,8 @@ impl EngineHandle {
         self.registry().types().iter().filter(of_entry).map(|watched| watched.lister()).collect()
     }
 
-    /// Returns a reader of a watched type, by its qualified name: `pods`, `deployments.apps`.
+    /// Returns a reader of a watched type, by its qualified name: `pods`, `deployments.apps`. `None` before the type was found.
+    /// A reader stays valid when units are replaced.
     pub fn lister(&self, qualified_name: &str) -> Option<Lister> {
         let types = self.registry().types();
         let found = types.iter().find(|watched| watched.resource.qualified_name() == qualified_name);
@@ -216,7 +217,8 @@ impl EngineHandle {
         Some(TypedLister::new(watched.lister()))
     }
 
-    /// Waits until every configured resource that exists and is allowed is synced (`/readyz`).
+    /// Waits until every configured resource that exists and is allowed is synced (`/readyz`). It waits as long as the server
+    /// is unreachable; [`EngineHandle::wait_for_sync_within`] has a limit.
     pub async fn wait_for_sync(&self) {
         while !self.conductor.lock().is_settled() || !self.registry().unready().is_empty() {
             sleep(LOOK).await;

@@ -308,7 +308,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Returns the staged state of one value, for changes.
+    /// Returns the staged state of one map value, so that the caller can change it.
     fn stage_slot(&mut self, hash: u32, name: Name<'_>) -> &mut Option<Slot> {
         let make = || {
             let published = self.writer.enter().and_then(|map| find(&map, hash, name).cloned());

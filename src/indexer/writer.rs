@@ -136,7 +136,7 @@ impl IndexerWriter {
         self.journal.cross(moved, self.unit, self.epoch, &changes, Timestamp::now())
     }
 
-    /// Replaces cached objects by other forms of the same states.
+    /// Replaces cached objects with the same states in another encoding, for instance packed.
     pub(super) fn replace(&mut self, forms: &[Object]) {
         self.lease.indexer().replace(forms);
         view::show(&mut self.status.lock(), self.lease.get().store().meta());

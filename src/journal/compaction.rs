@@ -125,7 +125,7 @@ enum Merge {
     Nothing,
 }
 
-/// Last record of each object with records that wait for one reader. The table exists during one pass.
+/// Last waiting record of each object, for one reader. The table exists during one pass.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     tails: HashMap<LaneHash, Tail>,

@@ -46,7 +46,7 @@ pub struct Scope {
     /// Field selector in API syntax; empty for none.
     pub fields: String,
     /// Field selector that excludes namespaces; it is joined with `fields`. An object never changes its namespace, so
-    /// this selector does not make a unit selective.
+    /// an object that is absent from a list was deleted, in spite of this selector.
     pub namespace_fields: String,
     /// Requests `PartialObjectMetadata`: the server sends only `metadata`.
     pub metadata_only: bool,

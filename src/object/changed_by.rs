@@ -77,7 +77,7 @@ impl Object {
         &bytes[bytes.len() - self.who_bytes()..]
     }
 
-    /// Returns the object with this encoded [`Object::who`]. An object that already has one is returned unchanged.
+    /// Adds this encoded [`Object::who`] to the object. An object that already has one stays unchanged.
     #[must_use]
     pub(crate) fn with_who(self, who: &[u8]) -> Self {
         if who.is_empty() || self.who_bytes() > 0 {

@@ -26,7 +26,7 @@ impl Reflector {
         })
     }
 
-    /// Resumes the watch, or compares the complete state if the server is older than the known state.
+    /// Resumes the watch. If the server is older than the known state, compares that state with a new list instead.
     pub(super) fn checked(&mut self, answer: Result<ListPage, Failure>, turn: &mut Turn) -> ReflectorAction {
         match answer {
             Err(failure) => {

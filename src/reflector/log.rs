@@ -77,6 +77,6 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
         ReflectorReport::TransformFailed { count, first } => {
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");
         }
-        ReflectorReport::Skipped { count, first } => warn!(%resource, count, ?first, "skipped documents of the watch"),
+        ReflectorReport::Skipped { count, first } => warn!(%resource, count, ?first, "skipped unusable watch events"),
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct EngineProcess {
 }
 
 impl EngineProcess {
-    /// Starts an engine that watches a type of a server. Ctrl-c on the terminal reaches only this process.
+    /// Starts an engine that watches a type of a server. Ctrl-c on the terminal reaches only the bench.
     pub(super) fn start(
         args: &BenchArgs,
         server: String,

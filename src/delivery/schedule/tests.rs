@@ -57,7 +57,7 @@ fn other_objects_overtake_object_in_delivery() {
 #[test]
 fn blocked_object_stops_reading_at_limit() {
     let items = (1..3).map(|sequence| item(sequence, 7));
-    let mut schedule = schedule(ScheduleOptions { window_events: 100_000, ..options() }, items);
+    let mut schedule = schedule(ScheduleOptions { window_events: 100_000, window_bytes: 100_000, ..options() }, items);
     let (first, _) = schedule.next(Duration::ZERO, false).unwrap();
     for sequence in 3.. {
         let Some(room) = schedule.room() else { break };

@@ -87,7 +87,7 @@ struct Entry {
 }
 
 impl Store {
-    /// Scans some of the earlier entries. Repeat it while [`Compactor::scan_from`] is set.
+    /// Scans some of the coalesced entries that earlier passes wrote. Call it again while [`Compactor::scan_from`] is set.
     pub(crate) fn scan_compacted(&self, compactor: &mut Compactor) -> Result<(), StoreError> {
         self.with("read coalesced records", |_, files| {
             let Some(from) = compactor.scan_from.take() else { return Ok(()) };

@@ -53,8 +53,8 @@ pub struct StoredReader {
     pub joined: BTreeSet<UnitId>,
     /// Given-up records, for a later replay.
     pub given_up: RoaringTreemap,
-    /// Pending or given-up records that have coalesced entries of their own, and need no record of the log. Not saved with the
-    /// reader: it is recovered from the entries.
+    /// Pending or given-up records that are stored as coalesced entries, and no longer in the log. Not saved with the reader, but
+    /// recovered from the entries.
     pub compacted: RoaringTreemap,
 }
 

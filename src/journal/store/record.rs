@@ -221,7 +221,7 @@ impl<'a> Head<'a> {
         self.only.is_some_and(|name| name != NOBODY)
     }
 
-    /// Returns true if the record made its own body the state of its object.
+    /// Returns true if the body of this record became the state of its object.
     pub(super) fn is_state(&self) -> bool {
         let lives = !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Removed | ChangeKind::Synced);
         lives && !self.is_addressed() && self.body == StoredBody::Own

@@ -119,7 +119,7 @@ pub(crate) fn container_end(bytes: &[u8], depth_max: u32) -> Progress {
 pub(crate) struct StringEnd {
     /// Offset of the closing quote.
     pub(crate) quote: usize,
-    /// Set when there is a backslash before it.
+    /// Set when the string contains a backslash.
     pub(crate) escapes: bool,
 }
 
