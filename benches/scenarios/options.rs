@@ -85,7 +85,7 @@ const ROWS: [Row; 12] = [
     Row::engine("`compression = \"none\"`, diverse", Shape::Diverse, UNPACKED),
     Row::engine("`drop = []`: nothing dropped, one shape", Shape::Pods, ALL),
     Row::engine("nothing dropped, `compression = \"none\"`", Shape::Pods, ALL_UNPACKED),
-    Row { handler: FILE, ..Row::engine("to a `file` with `object` and `old`, one shape", Shape::Pods, "") },
+    Row { handler: FILE, ..Row::engine("a `file` handler with the default format, one shape", Shape::Pods, "") },
     Row::engine("with a state directory, one shape", Shape::Pods, GROUP),
     Row::engine("with a state directory, diverse", Shape::Diverse, GROUP),
     Row::engine("with `fsync = \"1s\"`, one shape", Shape::Pods, INTERVAL),

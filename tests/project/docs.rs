@@ -227,7 +227,7 @@ fn readme_factors_match_benchmarks() {
     for (row, measured_row) in [
         ("diverse pods", "**deltabus**, diverse pods"),
         ("`compression = \"none\"`", "`compression = \"none\"`, one shape"),
-        ("to a `file` with `object` and `old`", "to a `file` with `object` and `old`, one shape"),
+        ("a `file` handler with the default format", "a `file` handler with the default format, one shape"),
         ("with a state directory", "with a state directory, one shape"),
     ] {
         let measured = numbers(&measured, measured_row);
