@@ -161,7 +161,7 @@ pub struct EventName {
     pub unit: UnitId,
     /// Kind of change.
     pub kind: ChangeKind,
-    /// Key of the object; both parts are empty for [`ChangeKind::Synced`].
+    /// Key of the object; both parts are empty for `synced`.
     pub key: ObjectKey,
     /// Uid of the object; empty if it has none.
     pub uid: Box<str>,
