@@ -65,6 +65,7 @@ impl KafkaSink {
     ///
     /// # Errors
     /// Fails if a template is invalid.
+    #[cfg_attr(not(any(feature = "kafka", test)), expect(dead_code, reason = "the handler is not built"))]
     pub(crate) fn options(&self, cluster: &str, timeout: Duration, total_order: bool) -> Result<KafkaOptions, String> {
         Ok(KafkaOptions {
             brokers: self.brokers.clone(),
