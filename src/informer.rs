@@ -248,11 +248,10 @@ impl Informer {
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
         self.end(journal, |epoch| {
             let ticket = self.siblings.leave(self.id, |total| {
-                let Meta { generation, store_version, resume_version, synced, .. } = self.meta();
+                let reached = self.meta().reached();
                 let is_synced =
-                    total.map(|objects| Change::Synced { objects, resource_version: store_version.clone() });
+                    total.map(|objects| Change::Synced { objects, resource_version: reached.store_version.clone() });
                 let changes: Vec<_> = changes.iter().cloned().chain(is_synced).collect();
-                let reached = Reached { generation, store_version, resume_version, synced };
                 journal.append(self.id, epoch, &changes, &reached, Timestamp::now())
             })?;
             journal.release(ticket);
@@ -388,12 +387,7 @@ impl Informer {
         let meta = self.meta();
         let mut store = EvmapStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
         self.objects().into_iter().for_each(|object| store.put(&object));
-        store.reach(Reached {
-            generation: meta.generation + 1,
-            store_version: meta.store_version,
-            resume_version: meta.resume_version,
-            synced: meta.synced,
-        });
+        store.reach(Reached { generation: meta.generation + 1, ..meta.reached() });
         store.publish();
         let indexer = Indexer::new(store, self.options.indexer.clone());
         let mut indexer = indexer.with_first_list(self.first_list).with_absence(self.absence.clone());

@@ -119,7 +119,8 @@ impl Record {
     }
 
     /// Returns the size of the objects that the record refers to.
-    fn body_bytes(&self) -> usize {
+    #[inline]
+    pub(crate) fn body_bytes(&self) -> usize {
         self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
@@ -128,7 +129,9 @@ impl Record {
         Self { change: self.change.packed(), ..self.clone() }
     }
 
-    fn is_gone(&self) -> bool {
+    /// Returns true if the record ends its object for handlers.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
         matches!(self.change, Change::Deleted { .. } | Change::Removed { .. })
     }
 }

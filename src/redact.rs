@@ -92,7 +92,7 @@ pub struct Rule {
     pub path: FieldPath,
     /// Treatment of the values.
     pub treatment: Treatment,
-    /// Set if the values are bytes in base64. Their replacements must then be base64 too.
+    /// Set if the values are bytes in base64. A replacement must then be base64 too.
     pub base64: bool,
     /// Condition on the objects; `None`: all objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]

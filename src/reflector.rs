@@ -70,7 +70,7 @@ pub enum ReflectorEvent {
         /// All objects of the collection, one per key.
         items: Vec<Object>,
         /// Objects that this list lacks, but that must not be deleted. A second list had them, with a version later than that of
-        /// this list. Their known state remains until the watch reports a change.
+        /// this list. The known states remain until the watch reports a change.
         spared: Vec<Object>,
         /// Version of the list.
         resource_version: ResourceVersion,

@@ -9,7 +9,7 @@ use std::{
 
 pub(crate) use crate::list_watch::kube::raw::Opened;
 use crate::{
-    config::{Config, HttpAuth},
+    config::{self, Config, HttpAuth},
     list_watch::Failure,
     list_watch::kube::ClusterAccess,
     list_watch::kube::raw::{Answer, RawClient},
@@ -153,9 +153,7 @@ fn is_private(url: &str) -> bool {
 
 /// Returns true if an address is on this machine.
 pub(crate) fn is_loopback(url: &str) -> bool {
-    let Ok(uri) = url.parse::<http::Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    host.parse::<std::net::IpAddr>().map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+    url.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some_and(config::webhook::is_loopback))
 }
 
 /// Reads the certificates of a PEM file.

@@ -202,7 +202,7 @@ impl Formatter {
         let Some(object) = event.record.object().filter(|_| form != Form::Reference) else {
             return Ok(Data::Members(form));
         };
-        let is_gone = matches!(change, Change::Deleted { .. } | Change::Removed { .. });
+        let is_gone = event.record.is_gone();
         let nothing_new = matches!(change, Change::Unchanged { .. });
         Ok(match (self.format, event.record.old()) {
             (DataFormat::CloudEvents, _) => Data::Members(form),

@@ -93,8 +93,7 @@ impl NatsSink {
         let is_open = |server: &String| {
             server_address(server).is_some_and(|address| !address.host().is_some_and(super::webhook::is_loopback))
         };
-        let requires_tls = self.tls.is_some() || nats::ask_for_tls(&self.servers);
-        if !requires_tls && self.servers.iter().any(is_open) {
+        if !nats::requires_tls(self.tls.as_ref(), &self.servers) && self.servers.iter().any(is_open) {
             let message = "`servers` are nats://: the secret is sent without encryption unless the server asks for \
                            TLS; expected tls://, or `tls`";
             at.warn(key, message);

@@ -19,9 +19,8 @@ use super::{
 };
 use crate::{
     handler::{Form, HandlerError},
-    journal::{ChangeKind, Sequence},
+    journal::Sequence,
     notification::{Event, Notification},
-    object::Object,
 };
 
 /// Maximum delay that a sink can ask for.
@@ -320,7 +319,7 @@ impl HandlerCore {
         self.deliveries.len() < self.options.schedule.concurrency.max(1)
     }
 
-    /// Marks the running attempts of an asynchronous sink as ended. Returns false if there are none. Their deliveries are removed
+    /// Marks the running attempts of an asynchronous sink as ended. Returns false if there are none. The deliveries are removed
     /// in the next step.
     fn cancel(&mut self) -> bool {
         let mut is_any = false;
@@ -401,9 +400,7 @@ fn item(event: Event) -> ScheduledEvent<Event> {
     let hasher = foldhash::fast::FixedState::with_seed(11);
     let Event { unit, record } = &event;
     let resource = hasher.hash_one((&unit.resource.group, &unit.resource.plural));
-    let object = record.object();
-    let bytes = object.map_or(0, Object::size_bytes) + record.old().map_or(0, Object::size_bytes);
-    let gone = matches!(ChangeKind::of(&record.change), ChangeKind::Deleted | ChangeKind::Removed);
-    let object = object.map(|object| hasher.hash_one((resource, object.key())));
+    let (bytes, gone) = (record.body_bytes(), record.is_gone());
+    let object = record.object().map(|object| hasher.hash_one((resource, object.key())));
     ScheduledEvent { sequence: record.sequence, resource, object, gone, bytes, content: event }
 }

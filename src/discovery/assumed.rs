@@ -35,7 +35,7 @@ pub struct Assumed {
     pub catalog: Catalog,
     /// Resource type for each type of the given objects.
     pub types: BTreeMap<ObjectType, ResourceType>,
-    /// Types of the given objects that are not built in. Their plural and scope are guesses.
+    /// Types of the given objects that are not built in. Plural and scope of these types are guesses.
     pub guessed: Vec<ResourceType>,
 }
 

@@ -32,9 +32,9 @@ use super::{
     state::{State, TypeState, Unit},
 };
 use crate::{
-    change::{Cause, Change, Reached},
+    change::{Cause, Change},
     delivery::table::UnitOptions,
-    indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings, store::Meta},
+    indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings},
     informer::{
         Informer, InformerOptions, Seed,
         actor::{RunningIndexer, StopUnit, UnitSupervisor},
@@ -97,10 +97,8 @@ impl Conductor {
             });
             asked.collect::<Vec<Addr<UnitSupervisor>>>()
         });
-        let ends = asked.unwrap_or_default().into_iter().map(|supervisor| async move {
-            let _ended_by_itself = supervisor.send(StopUnit).await;
-        });
-        join_all(ends).await;
+        // An error means that the supervisor has ended by itself.
+        join_all(asked.unwrap_or_default().iter().map(|supervisor| supervisor.send(StopUnit))).await;
     }
 
     /// Replaces the units that have stopped with new, seeded units. Returns each stopped unit with the objects that it leaves
@@ -209,8 +207,7 @@ impl Conductor {
         for unit in made.unwrap_or_default() {
             let Some(start) = steps.start.iter().find(|start| start.spec == unit.spec) else { continue };
             let objects = unit.informer.objects();
-            let Meta { generation, store_version, resume_version, synced, .. } = unit.informer.meta();
-            let reached = Reached { generation, store_version, resume_version, synced };
+            let reached = unit.informer.meta().reached();
             while let Err(why) = journal.seed(unit.informer.id, &objects, &reached, Timestamp::now()) {
                 warn!(resource = %unit.spec.resource, %why, "the unit will start when the journal accepts its objects");
                 journal.writable().await;

@@ -239,7 +239,7 @@ impl Conductor {
                 }
                 None => Steps::default(), // still unknown: the running units stay
             };
-            let decided = plan.desired(&name).is_some();
+            let decided = plan.is_decided(&name);
             let Some(kept) = state.types.get_mut(&name) else { continue };
             kept.due = None;
             kept.not_before = None;
@@ -294,7 +294,7 @@ impl Conductor {
         if self.registry.is_discovered() {
             return;
         }
-        let undecided = plan.types.keys().any(|name| plan.desired(name).is_none());
+        let undecided = plan.types.keys().any(|name| !plan.is_decided(name));
         let at_work = self.lock().types.values().any(|kept| kept.busy || kept.due.is_some());
         if !undecided && !at_work {
             self.registry.set_discovered();

@@ -23,14 +23,13 @@ use self::{
     state::Pair,
 };
 use super::{
-    handlers::{formatter, route, rules},
+    handlers::{changes, formatter, rules},
     plan::NamespaceLabels,
 };
 use crate::{
     change::{Cause, Change},
     cloud_event::{Encoder, Formatter},
     config::{Config, HandlerConfig, TypePattern},
-    delivery::table::Route,
     discovery::{Assumed, Catalog, ObjectType},
     journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
     notification::Event,
@@ -58,7 +57,9 @@ pub struct DryRun {
 #[derive(Debug)]
 struct DryHandler {
     enabled: bool,
-    route: Route,
+    /// Entries whose types the handler takes.
+    entries: BTreeSet<String>,
+    changes: ChangeSet,
     rules: Rules,
     formatter: Formatter,
 }
@@ -216,10 +217,10 @@ fn left_out(entries: &[String], namespace: &str) -> String {
 
 impl DryHandler {
     fn new(config: &Config, handler: &HandlerConfig, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
-        let taken: Vec<String> = config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect();
         Ok(Self {
             enabled: handler.enabled,
-            route: route(&taken, &handler.options, cluster)?,
+            entries: config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect(),
+            changes: changes(&handler.options),
             rules: rules(&handler.options, cluster)?,
             formatter: formatter(encoder, handler.options.format, handler.template.as_deref())?,
         })
@@ -230,14 +231,14 @@ impl DryHandler {
         if !self.enabled {
             return Some(DISABLED.to_owned());
         }
-        if !self.route.takes(entry) {
+        if !self.entries.contains(entry) {
             return Some(format!("`resources` does not include {entry:?}"));
         }
         let (change, kind) = (&record.change, ChangeKind::of(&record.change));
         if let Change::Added { cause: Cause::Replay, .. } = change {
             return Some("existing objects are shown only to this stream".to_owned());
         }
-        let changes = self.route.changes;
+        let changes = self.changes;
         if !changes.contains(change) {
             let is_initial = matches!(change, Change::Added { cause: Cause::Initial, .. });
             return Some(match kind {

@@ -372,7 +372,7 @@ pub(super) fn formatter(
 }
 
 /// Returns the route of a handler, which decides its events. The error describes an invalid option.
-pub(super) fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Result<Route, String> {
+fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Result<Route, String> {
     let resources = resources.iter().map(String::as_str);
     let route = Route::new(resources, changes(options), options.resync).map_err(|error| error.to_string())?;
     Ok(route.with_rules(rules(options, cluster)?))
@@ -380,7 +380,7 @@ pub(super) fn route(resources: &[String], options: &HandlerDefaults, cluster: &s
 
 /// Returns the changes that a handler gets before its rules are applied. Skipped initial objects count as added: their next
 /// event is an update or a deletion (I2).
-fn changes(options: &HandlerDefaults) -> ChangeSet {
+pub(super) fn changes(options: &HandlerDefaults) -> ChangeSet {
     let on = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
     let on = on.fold(ChangeSet::default(), ChangeSet::with);
     let (added, updated) = (on.has(ChangeSet::ADDED), on.has(ChangeSet::UPDATED));

@@ -215,14 +215,16 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the desired units of a type; `None` if they depend on namespaces that are not known yet. Running units then
-    /// continue.
+    /// Returns true unless the units of a type depend on namespaces that are not known yet.
+    pub fn is_decided(&self, name: &TypeName) -> bool {
+        let mut planned = self.types.get(name).into_iter().flatten();
+        planned.all(|planned| planned.waiting != Some(WaitingReason::Namespaces))
+    }
+
+    /// Returns the desired units of a type; `None` if they are not [decided](Self::is_decided). Running units then continue.
     pub fn desired(&self, name: &TypeName) -> Option<Vec<UnitSpec>> {
-        let planned = self.types.get(name).map_or(&[][..], Vec::as_slice);
-        if planned.iter().any(|planned| planned.waiting == Some(WaitingReason::Namespaces)) {
-            return None;
-        }
-        Some(planned.iter().flat_map(|planned| planned.units.iter().cloned()).collect())
+        let planned = self.types.get(name).into_iter().flatten();
+        self.is_decided(name).then(|| planned.flat_map(|planned| planned.units.iter().cloned()).collect())
     }
 }
 

@@ -85,9 +85,8 @@ impl State {
             info!(resource = %name, "the type is now allowed in the whole cluster");
             return self.allow(name);
         };
-        let is_new = |known: &Allowed| !answer.iter().all(|(name, allowed)| known.get(name) == Some(allowed));
-        if self.refused.get(name).is_some_and(is_new) {
-            self.refused.entry(name.clone()).or_default().extend(answer);
+        if let Some(known) = self.refused.get_mut(name) {
+            known.extend(answer);
         }
         self.due(name, Occasion::Scope);
     }

@@ -116,8 +116,7 @@ async fn stop_units(conductor: &Conductor) {
         sleep(LOOK).await;
     }
     let units = conductor.lock().units();
-    join_all(units.into_iter().filter_map(|unit| unit.supervisor).map(|supervisor| async move {
-        let _ended_by_itself = supervisor.send(StopUnit).await;
-    }))
-    .await;
+    // An error means that the supervisor has ended by itself.
+    join_all(units.iter().filter_map(|unit| unit.supervisor.as_ref()).map(|supervisor| supervisor.send(StopUnit)))
+        .await;
 }

@@ -92,7 +92,7 @@ pub(super) struct State {
     /// Number of plans that were made.
     #[cfg(any(test, feature = "testing"))]
     pub(super) plans: u64,
-    /// Groups that did not answer at the first discovery. Their types do not count as late.
+    /// Groups that did not answer at the first discovery. Types of these groups do not count as late.
     pub(super) unasked_at_start: BTreeSet<String>,
     #[educe(Default = Rediscovery::new(BackoffConfig::default()))]
     pub(super) rediscovery: Rediscovery,

@@ -8,7 +8,7 @@
 //! broker recognizes the repetition. An attempt that ends without an answer leaves its messages with the client, and
 //! the next attempt waits for the same ones (`kafka/sent.rs`).
 //!
-//! So, with `idempotent`, a message is stored twice only after a stop during a delivery, or after a failed client was
+//! With `idempotent`, a message is therefore stored twice only after a stop during a delivery, or after a failed client was
 //! replaced. The next run or client then sends the unacknowledged messages again.
 //!
 //! The client is librdkafka, which includes its own OpenSSL and takes minutes to compile. Therefore this handler

@@ -47,5 +47,5 @@ mod wildcard;
 
 #[cfg(feature = "nats")]
 pub use deliver::NatsHandler;
-pub(crate) use options::ask_for_tls;
+pub(crate) use options::requires_tls;
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions};

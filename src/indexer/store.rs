@@ -69,6 +69,12 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// Returns the versions that the store has reached.
+    pub fn reached(self) -> Reached {
+        let Self { generation, store_version, resume_version, synced, .. } = self;
+        Reached { generation, store_version, resume_version, synced }
+    }
+
     /// Returns the id of a named index.
     pub fn index_id(&self, name: &str) -> Option<u32> {
         let at = self.indexes.as_slice().iter().position(|index| index.name() == name)?;

@@ -52,6 +52,13 @@ pub struct Scope {
     pub metadata_only: bool,
 }
 
+impl Scope {
+    /// Returns the type in which the server sends objects of type `own`.
+    pub(crate) fn served(&self, own: &TypeMeta) -> TypeMeta {
+        if self.metadata_only { TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata") } else { own.clone() }
+    }
+}
+
 /// Limits on the size and duration of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -95,8 +102,7 @@ impl KubeListWatch {
     /// Objects carry the type of `resource` unless `plan` names another.
     pub fn new(client: Client, resource: Arc<ResourceType>, scope: Scope, plan: ScanPlan, limits: Limits) -> Self {
         let own = TypeMeta::new(resource.api_version(), resource.kind.clone());
-        let metadata = || TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
-        let served = if scope.metadata_only { metadata() } else { own.clone() };
+        let served = scope.served(&own);
         let plan = Arc::new(if plan.type_meta().is_some() { plan } else { plan.with_type_meta(own) });
         Self { source: Arc::new(Source { client, resource, scope, served, plan, limits }) }
     }

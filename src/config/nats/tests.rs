@@ -91,7 +91,10 @@ fn secret_sent_to_nats_unencrypted_causes_warning() {
 
 #[test]
 fn one_tls_address_requires_tls_of_all_servers() {
-    let requires = |lines: &str| load(lines).unwrap().options("").unwrap().requires_tls();
+    let requires = |lines: &str| {
+        let options = load(lines).unwrap().options("").unwrap();
+        nats::requires_tls(options.tls.as_ref(), &options.servers)
+    };
     assert!(requires(r#"servers = ["TLS://a:4222", "nats://b:4222"]"#), "the cluster names servers without a scheme");
     assert!(requires("servers = [\"nats://a\"]\ntls = {}"));
     assert!(!requires("servers = [\"nats://tls.example:4222\"]"));

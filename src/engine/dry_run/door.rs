@@ -43,7 +43,6 @@ const FRAME_MAX: usize = 64 << 20;
 /// Stages of one unit, from the watch event to the cache.
 pub(super) struct Door {
     pub(super) info: Arc<UnitInfo>,
-    spec: UnitSpec,
     options: InformerOptions,
 }
 
@@ -87,7 +86,7 @@ impl Door {
         let plan = plan(config, &types, &KnownNamespaces::Known(labels.clone()), &BTreeMap::new());
         for planned in plan.types.into_values().flatten() {
             if let Some(spec) = planned.units.into_iter().find(|unit| unit.covers(namespace)) {
-                return Self::of(spec);
+                return Self::of(&spec);
             }
             let is_meant = config
                 .resources
@@ -108,12 +107,12 @@ impl Door {
         Err(left_out(&entries, namespace))
     }
 
-    fn of(spec: UnitSpec) -> Result<Self, String> {
+    fn of(spec: &UnitSpec) -> Result<Self, String> {
         let key = Key::new(KEY)?;
         let library = Library { key: Some(DigestKey::lasting(key)), ..Library::default() };
         let packer = Arc::new(Packer::new(Compression::None));
-        let options = options::informer(&spec, &library, packer)?;
-        Ok(Self { info: Arc::new(spec.info()), spec, options })
+        let options = options::informer(spec, &library, packer)?;
+        Ok(Self { info: Arc::new(spec.info()), options })
     }
 
     /// Returns the changes when `new` replaces `old` in the cache. Without `old`, the cache is empty before the change.
@@ -148,7 +147,7 @@ impl Door {
             [] => Err(format!("the annotation {IGNORE_ANNOTATION} hides the object")), // in each state
             [Change::Unchanged { .. }] => Err(UNCHANGED.to_owned()),
             [Change::Refreshed { .. }] => {
-                Err(format!("`ignore_changes` of [resources.{}] covers every difference", self.spec.entry))
+                Err(format!("`ignore_changes` of [resources.{}] covers every difference", self.info.entry))
             }
             _ => Ok(changes),
         }
@@ -165,16 +164,15 @@ impl Door {
             (false, _) => "labels",
             (true, false) => "fields",
         };
-        Err(format!("`{option}` of [resources.{}] does not select the object", self.spec.entry))
+        Err(format!("`{option}` of [resources.{}] does not select the object", self.info.entry))
     }
 
     /// Decodes an object as the server sends it, and passes it through the gate.
     fn passed(&self, word: &str, object: &Value) -> Result<WatchEvent, String> {
         let own = TypeMeta::new(self.info.resource.api_version(), self.info.resource.kind.clone());
         let mut object = object.clone();
-        let mut served = own.clone();
+        let served = self.options.scope.served(&own);
         if self.options.scope.metadata_only {
-            served = TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
             object = json!({ "metadata": object["metadata"] });
         }
         object["apiVersion"] = served.api_version.as_str().into();
@@ -191,7 +189,7 @@ impl Door {
             ) => Err(why),
             Some(WatchEvent::PassedOver { why: PassedOver::Foreign, .. }) => {
                 let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-                Err(left_out(std::slice::from_ref(&self.spec.entry), namespace))
+                Err(left_out(std::slice::from_ref(&self.info.entry), namespace))
             }
             other => Err(format!("cannot decode the object: {other:?}")),
         }

@@ -110,7 +110,7 @@ impl DryState {
 }
 
 impl Pair {
-    /// Pairs the states of each object. Their namespaces must be filled in before.
+    /// Pairs the states of each object. Namespaces must be filled in before.
     ///
     /// # Errors
     /// Fails if one side has an object twice.

@@ -4,7 +4,6 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 use super::{KafkaHandler, KafkaOptions, template::TOPIC_LEN_MAX};
 use crate::{
-    change::Change,
     cloud_event::{self, Attribute, ContentMode, Form},
     handler::HandlerError,
     notification::Event,
@@ -55,7 +54,7 @@ impl KafkaHandler {
             return Err(HandlerError::Rejected(problem));
         }
         self.options.key.write(key, cluster, event);
-        *is_tombstone = matches!(event.record.change, Change::Deleted { .. } | Change::Removed { .. });
+        *is_tombstone = event.record.is_gone();
         *headers = None;
         if *is_tombstone || *mode == ContentMode::Binary {
             let encoder = self.formatter.encoder();
@@ -91,7 +90,7 @@ mod tests {
     };
     use super::*;
     use crate::{
-        change::Cause,
+        change::{Cause, Change},
         cloud_event::{
             Encoder,
             tests::{event, unit},

@@ -35,18 +35,11 @@ pub struct NatsOptions {
     pub jetstream: Option<JetStreamOptions>,
 }
 
-impl NatsOptions {
-    /// Returns true if every connection needs TLS. One `tls://` address is enough, because the client learns further
-    /// servers without a scheme.
-    #[cfg(feature = "nats")]
-    pub(crate) fn requires_tls(&self) -> bool {
-        self.tls.is_some() || ask_for_tls(&self.servers)
-    }
-}
-
-/// Returns true if one of the addresses has `tls://`, which then applies to all.
-pub(crate) fn ask_for_tls(servers: &[String]) -> bool {
-    servers.iter().filter_map(|server| server.split_once("://")).any(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
+/// Returns true if every connection needs TLS. One `tls://` address is enough, because the client learns further servers without
+/// a scheme.
+pub(crate) fn requires_tls(tls: Option<&ClientTls>, servers: &[String]) -> bool {
+    let is_tls = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("tls");
+    tls.is_some() || servers.iter().filter_map(|server| server.split_once("://")).any(is_tls)
 }
 
 /// Credentials. Secrets are read for each connection.

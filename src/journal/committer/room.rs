@@ -187,10 +187,10 @@ impl Work<'_> {
         let helped = bytes < shrink.bytes - shrink.bytes / 64;
         shrink.every = if helped { SHRINK_EVERY.0 } else { (shrink.every * 2).min(SHRINK_EVERY.1) };
         (shrink.at, shrink.bytes) = (now() + shrink.every, bytes);
-        let (store, disk_dir) = (self.disk.store.clone(), self.disk.store.dir().to_owned());
+        let store = self.disk.store.clone();
         let spawned = thread::Builder::new().name("journal shrinking".to_owned()).spawn(move || {
             if let Err(error) = store.shrink() {
-                warn!(dir = %disk_dir.display(), %error, "cannot free disk space of the state");
+                warn!(dir = %store.dir().display(), %error, "cannot free disk space of the state");
             }
         });
         match spawned {
