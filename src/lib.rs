@@ -66,8 +66,9 @@
 //! # Handling changes
 //!
 //! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It gets a
-//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Each event names its
-//! type ([`UnitInfo`]) and its [`Change`]. [`HandlerDefaults`] select the events, and set the retries of failed batches. A controller puts keys in a [`WorkQueue`].
+//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Each event names its type
+//! ([`UnitInfo`]) and its [`Change`]. [`HandlerDefaults`] select the events, and set the retries of failed batches. A controller
+//! puts keys in a [`WorkQueue`].
 //!
 //! # Testing without a cluster
 //!

@@ -54,7 +54,7 @@ pub use faults::{Faults, ServerFault, StreamFault, Times};
 pub use random::Random;
 #[cfg(any(test, feature = "testing"))]
 pub use rights::Area;
-pub(crate) use server::{Call, Front, WatchTimer, list_head, push_bookmark};
+pub(crate) use server::{Call, Front, WatchTimer, list_head, push_bookmark, push_event};
 pub use server::{RequestKind, SeenRequest};
 pub use shared::{Backup, SharedStore};
 pub use store::{Deletion, HistoryLimits, RawObject, Stored};

@@ -42,7 +42,7 @@ use self::faults::respond;
 pub(crate) use list::list_head;
 pub(crate) use request::Call;
 pub use request::{RequestKind, SeenRequest};
-pub(crate) use watch::{WatchTimer, push_bookmark};
+pub(crate) use watch::{WatchTimer, push_bookmark, push_event};
 
 /// Number of requests that the log keeps.
 const REQUESTS_KEPT: usize = 10_000;

@@ -11,7 +11,7 @@ use super::{FLOW_STEP, Head, Shared};
 use crate::{
     bench::{States, measure::monotonic},
     mutex::lock,
-    simulator::{ApiError, Call, SimulatorOptions, WatchTimer, list_head, push_bookmark},
+    simulator::{ApiError, Call, SimulatorOptions, WatchTimer, list_head, push_bookmark, push_event},
 };
 
 /// Minimum size of a chunk in bytes.
@@ -118,7 +118,7 @@ impl Watch {
             while chunk.len() < CHUNK
                 && let Some(number) = left.next()
             {
-                frame("ADDED", chunk, |chunk| generator.write(number, states.last(number), chunk));
+                push_event("ADDED", chunk, |chunk| generator.write(number, states.last(number), chunk));
             }
             if !left.is_empty() {
                 return true;
@@ -132,7 +132,7 @@ impl Watch {
         while self.cursor < head && chunk.len() < CHUNK {
             self.cursor += 1;
             let number = generator.drawn(self.cursor);
-            frame("MODIFIED", chunk, |chunk| generator.write(number, self.cursor, chunk));
+            push_event("MODIFIED", chunk, |chunk| generator.write(number, self.cursor, chunk));
             if let Some(sent) = &mut *lock(&self.shared.sent) {
                 sent.push((generator.version(self.cursor), monotonic()));
             }
@@ -145,12 +145,4 @@ impl Watch {
         let resource = generator.resource();
         push_bookmark((&resource.kind, resource.api_version()), generator.version(self.cursor), annotations, chunk);
     }
-}
-
-fn frame(kind: &str, chunk: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    chunk.extend_from_slice(b"{\"type\":\"");
-    chunk.extend_from_slice(kind.as_bytes());
-    chunk.extend_from_slice(b"\",\"object\":");
-    write(chunk);
-    chunk.extend_from_slice(b"}\n");
 }

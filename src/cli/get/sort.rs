@@ -9,14 +9,14 @@ use super::json_path::{JsonPath, text};
 pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
     let key = |item: &T| {
         let value = *path.find(object(item)).first()?;
-        Some((amount(value), natural(&text(value)), text(value)))
+        Some(amount(value).ok_or_else(|| (natural(&text(value)), text(value))))
     };
     let mut keyed: Vec<_> = items.drain(..).map(|item| (key(&item), item)).collect();
     // The order must be total, also for a column with amounts and other text.
     keyed.sort_by(|(a, _), (b, _)| match (a, b) {
-        (Some((Some(a), ..)), Some((Some(b), ..))) => a.total_cmp(b),
-        (Some((None, a, text_a)), Some((None, b, text_b))) => (a, text_a).cmp(&(b, text_b)),
-        (Some((a, ..)), Some((b, ..))) => a.is_none().cmp(&b.is_none()),
+        (Some(Ok(a)), Some(Ok(b))) => a.total_cmp(b),
+        (Some(Err(a)), Some(Err(b))) => a.cmp(b),
+        (Some(a), Some(b)) => a.is_err().cmp(&b.is_err()),
         _ => a.is_some().cmp(&b.is_some()),
     });
     items.extend(keyed.into_iter().map(|(_, item)| item));

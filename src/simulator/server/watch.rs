@@ -203,7 +203,7 @@ impl Watch {
                 return;
             }
             let Some((kind, object)) = self.queue.pop_front() else { break };
-            push_event(self.shape, kind, &object, chunk);
+            push_event(kind.as_ref(), chunk, |chunk| chunk.extend_from_slice(&shaped(&object, self.shape)));
         }
         if self.marker && self.queue.is_empty() {
             self.marker = false;
@@ -274,9 +274,12 @@ impl Watch {
     }
 }
 
-fn push_event(shape: Shape, kind: HistoryKind, object: &Stored, chunk: &mut Vec<u8>) {
-    chunk.extend_from_slice(format!(r#"{{"type":"{}","object":"#, kind.as_ref()).as_bytes());
-    chunk.extend_from_slice(&shaped(object, shape));
+/// Appends an event; `write` appends its object.
+pub(crate) fn push_event(kind: &str, chunk: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    chunk.extend_from_slice(b"{\"type\":\"");
+    chunk.extend_from_slice(kind.as_bytes());
+    chunk.extend_from_slice(b"\",\"object\":");
+    write(chunk);
     chunk.extend_from_slice(b"}\n");
 }
 

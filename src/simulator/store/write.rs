@@ -184,17 +184,17 @@ impl SimulatorStore {
     /// Deletes or marks an existing object.
     pub(super) fn delete_present(&mut self, id: TypeId, present: &Arc<Stored>, context: &WriteContext<'_>) -> Deletion {
         let mut object = present.value();
-        let metadata = &mut object["metadata"];
-        if !metadata["deletionTimestamp"].is_null() {
+        if !object["metadata"]["deletionTimestamp"].is_null() {
             return Deletion::Waiting(Arc::clone(present));
         }
         if self.info(id).is_lifecycle() {
             return self.terminate(id, object, context);
         }
-        if metadata["finalizers"].as_array().is_none_or(Vec::is_empty) {
+        if !has_finalizers(&object) {
             let gone = self.remove(id, present.key(), None).expect("the caller has just seen the object");
             return Deletion::Done(gone);
         }
+        let metadata = &mut object["metadata"];
         metadata["deletionTimestamp"] = json!(context.time);
         metadata["deletionGracePeriodSeconds"] = json!(0);
         if let Some(generation) = metadata["generation"].as_i64() {
