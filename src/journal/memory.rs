@@ -205,6 +205,12 @@ impl MemoryJournal {
         self.pending.iter().any(|batch| batch.unit == unit && waits(batch))
     }
 
+    /// Returns the units with a join of this reader that is not visible yet.
+    fn joining(&self, reader: ReaderId) -> Vec<UnitId> {
+        let joins = Turn::Cross { reader, joins: true };
+        self.pending.iter().filter(|batch| batch.turn == joins).map(|batch| batch.unit).collect()
+    }
+
     /// Notes that the store has written an append, which brings the unit to `reached`. Returns the readers to wake. If the
     /// unit was taken over in the meantime, takes the append back and fails.
     pub(crate) fn written(

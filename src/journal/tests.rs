@@ -482,6 +482,24 @@ fn late_reader_gets_the_same_rounds_as_others() {
     assert_eq!(due, [false, true, false, true]);
 }
 
+/// Rule: S-11.
+#[test]
+fn unit_replaced_during_a_join_still_shows_its_resyncs() {
+    let mut journal = MemoryJournal::default();
+    let of_unit = |unit| Interest {
+        units: [(unit, UnitInterest { joins: true, resync_every: 2 })].into(),
+        changes: ChangeSet::ALL,
+        filter: None,
+    };
+    let late = open(&mut journal, of_unit(UnitId(0)));
+    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
+    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
+    journal.set_interest(late, &of_unit(UnitId(2)));
+    journal.release(before);
+    assert_eq!(all(&mut journal, late), ["added a/1", "updated a/1"]);
+}
+
 #[test]
 fn late_type_is_new_to_readers_skipping_initial() {
     let mut journal = MemoryJournal::default();

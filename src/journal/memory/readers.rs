@@ -60,8 +60,9 @@ impl MemoryJournal {
             self.unit(*unit);
         }
         let last = self.last();
+        let joining = self.joining(reader);
         if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.set_interest(interest, &self.units, &self.synced, last);
+            reader.set_interest(interest, &joining, &self.units, &self.synced, last);
         }
     }
 

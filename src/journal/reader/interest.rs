@@ -38,10 +38,12 @@ impl JournalReader {
         }
     }
 
-    /// Replaces the interest. A unit that the reader sees and no longer wants stays visible until the reader leaves it.
+    /// Replaces the interest. A unit that the reader sees, or is joining, and no longer wants stays visible until the reader
+    /// leaves it.
     pub(crate) fn set_interest(
         &mut self,
         interest: &Interest,
+        joining: &[UnitId],
         units: &Units,
         synced: &HashMap<TypeNumber, Sequence>,
         last: Sequence,
@@ -51,7 +53,9 @@ impl JournalReader {
         }
         self.changes = interest.changes;
         self.filter.clone_from(&interest.filter);
-        self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
+        self.units.retain(|unit, sight| {
+            interest.units.contains_key(unit) || sight.joined.is_some() || joining.contains(unit)
+        });
         for (unit, sight) in &mut self.units {
             sight.wanted = interest.units.contains_key(unit);
             sight.resync_every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
@@ -152,7 +156,8 @@ impl JournalReader {
             let synced = units.get(id).and_then(|unit| synced.get(&unit.terms.resource));
             sight.joined.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
         };
-        !self.abandoned && self.units.iter().all(is_done)
+        let counts = |(_, sight): &(&UnitId, &Sight)| sight.wanted || sight.joined.is_some();
+        !self.abandoned && self.units.iter().filter(counts).all(is_done)
     }
 
     /// Returns the units that the reader sees.
