@@ -50,7 +50,7 @@ pub enum Change {
         /// Source of the change.
         cause: Cause,
     },
-    /// Deletion reported by the server.
+    /// Deletion of the object on the server.
     Deleted {
         /// Final state of the object; with `tombstone`, the last known state.
         object: Object,
@@ -162,7 +162,7 @@ fn pack(object: &mut Object) {
 /// Position of a cache after a batch is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Counter of versions. Together with `store_version` it identifies a version.
+    /// Version counter of the cache. Together with `store_version` it identifies a version of the cache.
     pub generation: u64,
     /// Resource version of the last write applied (I-11); unset before the first one.
     pub store_version: ResourceVersion,

@@ -182,7 +182,7 @@ impl FileArgs {
     }
 }
 
-/// Cluster of a command, which replaces the configured one.
+/// Cluster for a command. It replaces the cluster of the configuration.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KubeArgs {
     /// Kubeconfig file, instead of `[kube] kubeconfig`. Its current context is used unless --context selects another.

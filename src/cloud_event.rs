@@ -33,7 +33,7 @@ pub enum Form {
     Whole,
     /// The event without `old`.
     WithoutOld,
-    /// Only the attributes, which are a reference to the object.
+    /// The attributes, which identify the object, without the object itself. A tombstone keeps `finalstateunknown`.
     Reference,
 }
 

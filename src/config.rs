@@ -163,7 +163,7 @@ impl Config {
     /// the previous ones. The variables of `environment` that begin with `DELTABUS__` are merged last.
     ///
     /// Tables are merged key by key, lists and scalars are replaced, and `[[tests]]` are concatenated. The error contains the
-    /// first hundred errors and the number of further ones. Reads files: blocks.
+    /// first hundred errors and the number of further ones. This function reads files, so it blocks the thread.
     pub fn load<P: AsRef<Path>>(
         paths: &[P],
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -174,7 +174,7 @@ impl Config {
     }
 
     /// Loads files like [`Config::load`], but for another machine: without the environment of this one, and without checking
-    /// the files and secrets that the configuration names. Also returns the text of each file. Reads files: blocks.
+    /// the files and secrets that the configuration names. Also returns the text of each file. Blocks the thread.
     pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let mut layers = layers::Layers::of(paths);
         let texts = std::mem::take(&mut layers.texts);
@@ -188,7 +188,7 @@ impl Config {
         resolve(layers, ConfigPlace::Here).map(|loaded| loaded.config)
     }
 
-    /// Returns true if a handler that uses the author of a change gets the changes of an entry, directly or as dead
+    /// Returns true if the changes of an entry reach a handler that uses the author of a change, directly or as dead
     /// letters. The engine must then record who changed the objects.
     pub fn asks_who_changed(&self, entry: &str) -> bool {
         let mut asking = self.handlers.iter().filter(|(_, handler)| handler.enabled && handler.asks_who_changed());
@@ -243,8 +243,8 @@ impl Config {
 
     fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
-        // The mode `full` of these entries is only the default. An explicit `full` is refused if Secrets' values are
-        // never fetched.
+        // If the values of Secrets are never fetched, an explicit mode `full` of Secrets is refused. These entries have it
+        // only by default, so it is left out.
         let unsaid = |resource: &ResourceConfig| {
             self.redact.secrets == SecretValues::Metadata
                 && resource.mode == Mode::Full

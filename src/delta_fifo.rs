@@ -161,8 +161,8 @@ impl DeltaFifo {
     /// Returns a queue over the state `known`. Set `synced` if the unit was synced before: then no further batch is `initial`
     /// (F-53).
     ///
-    /// If the unit is not synced, `known` comes from another unit, which may have removed other parts of the objects. So the
-    /// first Replace keeps the bodies of its items.
+    /// If the unit is not synced, `known` comes from another unit, which may have removed other parts of the objects. The first
+    /// Replace then uses the bodies of its own items, even for states that are known.
     pub fn new(order: QueueOrder, known: impl Iterator<Item = Object>, synced: bool) -> Self {
         let queue = match order {
             QueueOrder::Stream => Queue::Stream(StreamQueue::default()),
@@ -256,9 +256,9 @@ impl DeltaFifo {
         }
     }
 
-    /// Appends a list: deletions of objects that it lacks, removals of the items that opt out, and the items. In stream order,
-    /// the deletions come first (F-22); in per-key order, they come last (F-13, F-14). Deletions of queued keys come before
-    /// those of known keys, which are sorted by key.
+    /// Appends a list: deletions of objects that it lacks, removals of the items that opt out, and the items. In stream order, the
+    /// deletions come first (F-22); in per-key order, they come last (F-13, F-14). Among the deletions, queued keys come first. The
+    /// other known keys follow, sorted.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
@@ -342,9 +342,8 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns the size of the queued deltas, in bytes: the size of every object that came with an event. If the cache or another
-    /// delta also holds the object, the delta counts as 16 bytes. That is the case for tombstones, resyncs and unchanged list
-    /// items.
+    /// Returns the size of the queued deltas, in bytes. A delta counts as 16 bytes plus the size of its object. If the cache or
+    /// another delta also holds the object, only the 16 bytes count: for tombstones, resyncs and unchanged list items.
     pub fn queued_bytes(&self) -> usize {
         self.load().bytes
     }

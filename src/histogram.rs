@@ -7,7 +7,7 @@ use std::{
 
 /// A distribution of values over buckets.
 ///
-/// Any thread may count. A snapshot taken during a count may have a value in a bucket that is not yet in the sum.
+/// Any thread may count. A snapshot taken during a count may include the value in its bucket, but not yet in the sum.
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// Upper bounds of the buckets, inclusive and ascending.
@@ -67,7 +67,8 @@ impl Histogram {
 }
 
 impl HistogramSnapshot {
-    /// Adds the counts of another histogram with the same bounds. An empty snapshot adopts its bounds.
+    /// Adds the counts and the sum of `other`, which must have the same bounds. If `self` is the default value, without buckets, it
+    /// becomes a copy of `other`.
     pub fn add(&mut self, other: &Self) {
         if self.counts.is_empty() {
             *self = other.clone();

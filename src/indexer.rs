@@ -393,8 +393,8 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         }
     }
 
-    /// Returns the state of a key after the planned changes. The deltas of one key are consecutive, so that only the last change
-    /// can be of the same key.
+    /// Returns the state of a key after the planned changes. The deltas of one key are consecutive, so only the last change can be
+    /// of the same key.
     fn state_of(&self, key: KeyRef<'_>, cached: Option<Object>) -> Option<Object> {
         match self.changes.last() {
             Some(change) if change.object().is_some_and(|object| object.key() == key) => change.state().cloned(),

@@ -1,7 +1,7 @@
 //! Unit of restart for one resource type: reflector → DeltaFIFO → indexer.
 //!
 //! An [`Informer`] contains the parts that survive its actors: the slot of the indexer, the read handles and the visible state.
-//! [`Informer::launch`] starts the three actors on the current arbiter, which resume from the content of the cache.
+//! [`Informer::launch`] starts the three actors on the current arbiter. The actors resume from the content of the cache.
 
 pub mod actor;
 mod running;
@@ -76,7 +76,7 @@ pub struct InformerOptions {
     pub warnings: Vec<String>,
 }
 
-/// Start of a unit: the cache of the units that it replaces, readable at once.
+/// Initial content of a unit's cache, from the units that it replaces. Readers see it at once.
 #[derive(Clone, Debug)]
 pub enum Seed {
     /// The unit fetches the same data as before. The watch continues, without a list and without events.
@@ -127,7 +127,7 @@ pub struct Shared {
 
 /// One watched resource type: the parts that survive its actors.
 pub struct Informer {
-    /// Number of the unit in this engine.
+    /// Id of the unit in this engine.
     pub id: UnitId,
     /// Name of its `[resources.*]` entry.
     pub entry: String,
@@ -140,11 +140,11 @@ pub struct Informer {
     siblings: Arc<Siblings>,
     first_list: FirstList,
     absence: Absence,
-    /// Number of the last resync.
+    /// Round of the last resync.
     round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
     readers: ArcSwap<ReaderFactory>,
-    /// Epoch that may take the indexer.
+    /// Latest epoch. Only a start with a later epoch may take the indexer.
     epoch: Mutex<u64>,
 }
 
@@ -163,7 +163,7 @@ impl Informer {
         let (objects, first_list, versions) = match seed {
             None => (Vec::new(), FirstList::default(), None),
             Some(Seed::Relist { objects, first_list }) => {
-                // Another unit has let them in: they may contain values that must be redacted now.
+                // Another unit admitted these objects: they may contain values that must be redacted now.
                 let objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
                 (objects, first_list, None)
             }
@@ -218,7 +218,7 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Makes watch events also have the cause [`Downtime`](crate::change::Cause::Downtime) if their changes were made before the
+    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to watch events, if their changes were made before the
     /// server's first answer. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
@@ -235,8 +235,8 @@ impl Informer {
         }
     }
 
-    /// Returns true if a unit of another scope, or with other options, can compare its first list with the bodies of all cached
-    /// objects.
+    /// Returns true if the cache has the bodies of all its objects. A unit of another scope, or with other options, can then
+    /// compare its first list with these bodies.
     pub fn has_bodies(&self) -> bool {
         self.options.indexer.keep.is_whole() && (self.meta().synced || self.first_list.bodies)
     }
@@ -259,9 +259,8 @@ impl Informer {
         })
     }
 
-    /// Appends `changes` for one reader of the journal, which then sees nothing more of this unit: see
-    /// [`Journal::cross`]. Call it before [`Informer::retire`], when the actors have ended for good.
-    /// An error changes nothing.
+    /// Appends `changes` for one reader of the journal. After them the reader sees nothing more of this unit: see
+    /// [`Journal::cross`]. Call it before [`Informer::retire`], when the actors have ended for good. An error changes nothing.
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
         let leave = Move { reader, kind: MoveKind::Leave };
         self.end(journal, |epoch| journal.cross(leave, self.id, epoch, changes, Timestamp::now()))

@@ -129,7 +129,7 @@ impl Record {
         Self { change: self.change.packed(), ..self.clone() }
     }
 
-    /// Returns true if the record ends its object for handlers.
+    /// Returns true if the object no longer exists for handlers after this record.
     #[inline]
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.change, Change::Deleted { .. } | Change::Removed { .. })
@@ -270,8 +270,8 @@ pub struct UnitTerms {
     pub cached: bool,
 }
 
-/// Number of a resource type within an engine. Records of one object are coalesced across all units of its type. A
-/// [`Change::Synced`] covers all of these units too.
+/// Id of a resource type within an engine. Records of one object are coalesced across all units of the type. A [`Change::Synced`]
+/// covers all of these units too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TypeNumber(pub u32);
 

@@ -1,8 +1,8 @@
-//! Watches any type of a Kubernetes API server, keeps each in a cache, and gives every change to handlers.
+//! Watches objects of any type on a Kubernetes API server, keeps them in caches, and gives every change to handlers.
 //!
 //! deltabus is an engine of actors. Each watched type has a reflector, a DeltaFIFO and an indexer, which are supervised as one
-//! unit. The indexers write lock-free caches and one ordered journal; handlers read the journal at their own pace. An engine is
-//! a [`RunningEngine`], started by the [`EngineBuilder`] that [`Engine::builder`] returns.
+//! unit. The indexers write lock-free caches and one ordered journal; handlers read the journal at their own pace.
+//! [`Engine::builder`] returns an [`EngineBuilder`], and [`EngineBuilder::start`] returns a [`RunningEngine`].
 //!
 //! # A first program
 //!
@@ -51,24 +51,24 @@
 //!
 //! # Watching
 //!
-//! [`EngineBuilder::watch`] takes a type of k8s-openapi. [`EngineBuilder::watch_type`] takes any name that kubectl
-//! knows, with the options of a [`ResourceConfig`]. [`EngineBuilder::config`] takes a whole [`Config`], the same as the
-//! TOML file of the program. [`EngineHandle::watch_type`] and [`EngineHandle::unwatch`] change a running engine. A type
-//! that does not exist yet is watched as soon as the server serves it.
+//! [`EngineBuilder::watch`] takes a type of k8s-openapi. [`EngineBuilder::watch_type`] takes any name that kubectl knows, with the
+//! options of a [`ResourceConfig`]. [`EngineBuilder::config`] takes a whole [`Config`], which has the same options as the TOML file
+//! of the program `deltabus`. [`EngineHandle::watch_type`] and [`EngineHandle::unwatch`] change a running engine. A type that does
+//! not exist yet is watched as soon as the server serves it.
 //!
 //! # Reading
 //!
 //! A [`Lister`] reads the cache of one type without locks: by key, by namespace, by [`Selector`] or by an index. Indexes are
-//! configured as paths, or are functions ([`IndexFunc`]). [`Lister::snapshot`] runs several reads on one version. An
-//! [`Object`] is the JSON of the server. [`Object::decode`] decodes it into a Rust type, and a [`TypedLister`] decodes
+//! configured as paths, or are functions ([`IndexFunc`]). [`Lister::snapshot`] runs several reads on the same version of the cache.
+//! An [`Object`] holds the JSON from the server. [`Object::decode`] decodes it into a Rust type, and a [`TypedLister`] decodes
 //! every object that it returns.
 //!
 //! # Handling changes
 //!
-//! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It gets a
-//! [`Notification`] with the [`Event`]s of a batch, in order for each object, at least once. Each event names its type
-//! ([`UnitInfo`]) and its [`Change`]. [`HandlerDefaults`] select the events, and set the retries of failed batches. A controller
-//! puts keys in a [`WorkQueue`].
+//! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It
+//! receives batches: each [`Notification`] has the [`Event`]s of one batch. Delivery is at least once, and in order for each
+//! object. Each event has the type of its object ([`UnitInfo`]) and the [`Change`]. [`HandlerDefaults`] select the events, and set
+//! the retries of failed batches. A controller puts keys in a [`WorkQueue`].
 //!
 //! # Testing without a cluster
 //!
@@ -77,9 +77,9 @@
 //! # Features
 //!
 //! Without default features, this is the slim library: the engine, listers, and your own handlers. `state` keeps state across
-//! restarts, `rules` adds expressions (`when`), `nats` and `kafka` add these handlers, `otlp` adds spans, and `cli` is the program
-//! `deltabus`. All but `kafka` are default features. An option that needs a missing feature causes an error with the
-//! name of the feature.
+//! restarts, `rules` adds expressions (`when`), `nats` and `kafka` add the handlers of these names, `otlp` adds OpenTelemetry
+//! spans, and `cli` is the program `deltabus`. All but `kafka` are default features. An option that needs a missing feature causes
+//! an error with the name of the feature.
 //!
 //! Hidden items, such as the command line, are not part of the API.
 

@@ -99,7 +99,7 @@ pub enum WatchEvent {
 /// Reason why an event is withheld from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
-    /// The scope excludes its namespace.
+    /// The scope excludes the object's namespace.
     Foreign,
     /// The transform failed (F-61), with this error.
     TransformFailed(String),

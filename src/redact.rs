@@ -1,7 +1,7 @@
 //! Redaction: confidential values are replaced or removed when objects arrive.
 //!
-//! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs
-//! receive it. Of a Secret, only the names of its keys remain. A value has one of these treatments:
+//! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs receive it. A
+//! Secret keeps the names of its keys, but not their values. A value has one of these treatments:
 //!
 //! - `hmac`: the value becomes an HMAC-SHA256 of the object's uid, the path and the value. Changes of the value are
 //!   visible, but the value is not. The same value in two objects gives different digests.
@@ -30,7 +30,8 @@ use crate::{
 /// Prefix of a digest, so that readers recognize it.
 const MARK: &str = "hmac-sha256:";
 
-/// Key of all digests. The same key and value give the same digest. At least 16 bytes.
+/// Key of all digests, at least 16 bytes. With the same key, the same value at the same path of the same object has the same
+/// digest.
 #[derive(Clone)]
 pub struct Key(Arc<[u8]>);
 

@@ -69,7 +69,7 @@ pub enum ReflectorEvent {
     Replace {
         /// All objects of the collection, one per key.
         items: Vec<Object>,
-        /// Objects that this list lacks, but that must not be deleted. A second list had them, with a version later than that of
+        /// Objects that this list lacks, but that must not be deleted. A second list had them, with versions later than that of
         /// this list. The known states remain until the watch reports a change.
         spared: Vec<Object>,
         /// Version of the list.
@@ -103,7 +103,7 @@ pub enum StreamingLists {
 pub struct ReflectorConfig {
     /// Use of streaming lists for the initial state.
     pub streaming_lists: StreamingLists,
-    /// Number of streams without a marker after which streaming lists are given up (D-2).
+    /// Maximum number of streams without a marker in one cycle. When it is reached, streaming lists are given up (D-2).
     #[educe(Default = 3)]
     pub streaming_attempts_max: u32,
     /// Longest wait for the marker after the stream opens, and after each `ADDED` before the marker (D-2).

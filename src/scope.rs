@@ -143,8 +143,8 @@ impl Namespaces {
         Some(names.into_iter().collect())
     }
 
-    /// Returns a field selector for a list of all namespaces: `metadata.namespace!=a,metadata.namespace!=b`. It is set
-    /// if all namespaces except literal names are included; otherwise `None`.
+    /// Returns a field selector for a list of all namespaces: `metadata.namespace!=a,metadata.namespace!=b`. `None` unless all
+    /// namespaces are included except some literal names.
     pub fn field_selector(&self) -> Option<String> {
         let pushed = self.includes_all() && !self.excludes.is_empty() && self.excludes.iter().all(Pattern::is_literal);
         let names: BTreeSet<&str> = self.excludes.iter().map(Pattern::text).collect();

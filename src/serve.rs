@@ -55,7 +55,7 @@ const LISTS_WAITING: usize = 64;
 /// Interval at which expired snapshots of paged lists are dropped.
 const EXPIRE: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of a connection in the kernel that are not sent yet.
+/// Maximum number of unsent bytes that the kernel holds for a connection.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
@@ -120,7 +120,7 @@ pub enum Surface {
     Probes,
 }
 
-/// Starts a server on an address. Reads the certificate, if there is one: blocks briefly.
+/// Starts a server on an address. It blocks briefly to read the certificate, if there is one.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, or if the certificate cannot be used.

@@ -100,7 +100,7 @@ pub struct SimulatorOptions {
     pub watch_cache: bool,
 }
 
-/// A running simulated API server, on its own thread; dropping it stops it.
+/// A running simulated API server, on its own thread. Dropping this value stops the server.
 #[derive(Debug)]
 pub struct Simulator {
     address: SocketAddr,

@@ -62,7 +62,7 @@ pub(crate) trait Textual: Sized {
     fn print(&self) -> String;
 }
 
-/// `#[serde(with)]` for a [`Textual`], which also provides its schema.
+/// `#[serde(with)]` for a [`Textual`]. It also provides the JSON Schema of the text.
 pub(crate) struct Text<T>(PhantomData<T>);
 
 impl<T: Textual> Text<T> {

@@ -50,7 +50,7 @@ pub struct Stats {
     /// n workers are blocked.
     #[doc(alias = "workqueue_unfinished_work_seconds")]
     pub unfinished: Duration,
-    /// Time in work of the item that was taken first among those now in work.
+    /// Time in work of the item that has been in work longest.
     #[doc(alias = "workqueue_longest_running_processor_seconds")]
     pub longest_running: Duration,
 }

@@ -99,7 +99,7 @@ impl Generator {
         self.objects
     }
 
-    /// Returns their type.
+    /// Returns the type of the objects.
     pub fn resource(&self) -> &ResourceType {
         &self.resource
     }

@@ -62,7 +62,7 @@ pub(crate) struct DemoArgs {
 /// Parses a loopback address, so that only this machine can connect.
 fn loopback(text: &str) -> Result<SocketAddr, String> {
     let expected =
-        || "expected a loopback address and a port, such as 127.0.0.1:0: reads are not authenticated".to_owned();
+        || "expected a loopback address and a port, such as 127.0.0.1:0 (reads are not authenticated)".to_owned();
     text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback()).ok_or_else(expected)
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     outcome
 }
 
-/// Writes a kubeconfig that only this user can read; dropping it removes the file.
+/// Writes a kubeconfig that only this user can read. Dropping the returned value removes the file.
 fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new().prefix("deltabus-demo-").suffix(".kubeconfig").tempfile()?;
     file.write_all(simulator.kubeconfig().as_bytes())?;

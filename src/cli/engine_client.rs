@@ -36,16 +36,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Options that locate an engine.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// Address of the engine: `HOST[:PORT]` or a URL [default: `[http] listen` of FILE, else `127.0.0.1:8080`].
+    /// Address of the engine: `HOST[:PORT]` or a URL [default: `[http] listen` of the configuration, else
+    /// `127.0.0.1:8080`].
     #[arg(long, value_name = "URL", env = "DELTABUS_ENGINE", value_parser = engine_url)]
     engine: Option<String>,
     /// Configuration of the engine; can be repeated.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// File with the token for `[http] auth = "token"` [default: variable `DELTABUS_TOKEN`, else `token` of FILE].
+    /// File with the token for `[http] auth = "token"` [default: variable `DELTABUS_TOKEN`, else `[http] token` of the
+    /// configuration].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// PEM file of certificate authorities to trust for https:// [default: `tls.cert_file` of FILE, else the system's].
+    /// PEM file of certificate authorities to trust for https:// [default: `[http] tls.cert_file` of the configuration,
+    /// else the system's authorities].
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
@@ -69,7 +72,7 @@ impl EngineArgs {
         self.client(self.load()?.as_ref())
     }
 
-    /// Creates a client of the engine on the current tokio runtime; sends nothing. Reads files: blocks.
+    /// Creates a client of the engine on the current tokio runtime; sends nothing. Reads files, so it blocks the thread.
     pub(crate) fn client(&self, config: Option<&Config>) -> anyhow::Result<EngineClient> {
         let url = self.url(config)?;
         let token = self.token(config)?;

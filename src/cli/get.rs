@@ -134,7 +134,8 @@ impl Output {
     }
 }
 
-/// Splits `INDEX=VALUE` at the first `=` outside of brackets: the index of `labels['a=b']=c` is `labels['a=b']`.
+/// Splits `INDEX=VALUE` at the `=` of the last `]=`, else at the first `=`. So `labels['a=b']=c` has the index
+/// `labels['a=b']`.
 fn parse_index(text: &str) -> Result<(String, String), String> {
     let start = text.rfind("]=").map_or(0, |bracket| bracket + 1);
     match text[start..].split_once('=') {

@@ -102,7 +102,7 @@ impl Grants {
     /// Returns the rights that a configuration needs on a server.
     pub(super) fn of(config: &Config, catalog: &Catalog, selection: &Selection, extent: &Extent<'_>) -> Self {
         let mut grants = Self { knows_the_cluster: config.state.dir.is_some(), ..Self::default() };
-        // A Role cannot grant the cluster-scoped types of a group.
+        // A Role with a wildcard grants no cluster-scoped types. The next loop grants those by name.
         for entry in config.resources.values().filter(|_| extent.wildcard) {
             for pattern in &entry.patterns {
                 let group = match pattern.pattern() {
@@ -254,8 +254,8 @@ pub(super) fn roles(
 }
 
 impl Extent<'_> {
-    /// Returns the places where the rights on a type of an entry are needed. The flag is true if the entry does not name
-    /// them, so that the engine has to search for them.
+    /// Returns the places where the rights on a type of an entry are needed. The flag is true if `--namespace` names the
+    /// places. The engine then has to search for them, because the entry does not name them.
     fn places(&self, entry: &ResourceConfig, namespaced: bool) -> (Vec<Place>, bool) {
         if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
             return (names.into_iter().map(|name| Some(name.to_owned())).collect(), false);

@@ -31,7 +31,7 @@ const WINDOW: usize = 20;
 /// Lines of news and of events, if there is room.
 const NEWS_MAX: usize = 3;
 const EVENTS_MAX: usize = 5;
-/// Number of type rows that get their lines before events do.
+/// Number of type rows that have priority over events on a low screen.
 const ROWS_WANTED: usize = 12;
 
 /// Newest events as lines, shared by the handler that writes them and the frame that shows them.
@@ -59,7 +59,7 @@ impl Write for Recent {
     }
 }
 
-/// Draws frames until the screen is cleared: the newest events, the news of the cluster, and the lines of the footer.
+/// Draws frames with the types, the newest events, the news of the cluster and the footer, until the screen is cleared.
 pub(crate) async fn draw(registry: Arc<Registry>, recent: Recent, news: News, footer: Vec<String>) {
     let drawing = terminal::drawing();
     let (mut history, mut size) = (History::default(), terminal::size());
@@ -98,7 +98,7 @@ pub(crate) fn events(view: &UnitView) -> u64 {
     view.events.added + view.events.updated + view.events.deleted + view.events.removed
 }
 
-/// Types of the last frames, newest first.
+/// Types in each of the last frames, newest frame first.
 #[derive(Default)]
 struct History(VecDeque<Vec<UnitView>>);
 
@@ -114,7 +114,7 @@ impl History {
         self.0.truncate(WINDOW + 1);
     }
 
-    /// Returns the types, those with the most events first. Types that the server does not have come last.
+    /// Returns the types, those with the most events first. Types that are not served come last.
     fn rows(&self) -> Vec<Row<'_>> {
         let frames = u32::try_from(self.0.len().saturating_sub(1)).unwrap_or(1).max(1);
         let row = |view| Row { view, rate: f64::from(self.recent(view)) / (REDRAW * frames).as_secs_f64() };
@@ -123,7 +123,8 @@ impl History {
         rows
     }
 
-    /// Returns the events of a type since the oldest frame. The first list does not count: it does not show activity.
+    /// Returns the number of events of a type since the oldest frame. Events before the type was synced do not count, because
+    /// they show no activity.
     fn recent(&self, view: &UnitView) -> u32 {
         let is_it = |old: &&UnitView| (&old.api_version, &old.plural) == (&view.api_version, &view.plural);
         let before = self.0.iter().rev().filter_map(|views| views.iter().find(is_it)).find(|old| old.synced);
@@ -167,7 +168,7 @@ impl Frame {
         let style = |style: Style| if self.colours { style } else { Style::new() };
         let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
-        // The terminal's own ^C scrolls the frame up by a line: the line that stays behind is the first, empty one.
+        // The terminal's echo of ^C scrolls up by a line. Only the first line stays behind, so it is empty.
         let mut frame = vec![String::new(), paint(bold, &self.title(rows))];
         let footer = &self.footer[self.footer.len().saturating_sub(lines / 3)..];
         let room = lines.saturating_sub(1 + frame.len() + 2 + footer.len() + 1);

@@ -189,7 +189,7 @@ impl TailArgs {
     }
 }
 
-/// Returns a type as the engine spells it. Any other text may be the name of an entry, which the engine knows.
+/// Returns a type as the engine spells it. Other text is returned unchanged, because it may be the name of an entry.
 fn qualified(catalog: &Catalog, text: &str) -> String {
     let pattern = Pattern::parse(text).ok().filter(|pattern| !pattern.is_wildcard());
     let served = pattern.and_then(|pattern| catalog.find_readable(&pattern).ok());

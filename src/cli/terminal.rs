@@ -139,7 +139,7 @@ pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
     let (started, drawing) = (Instant::now(), drawing());
     while !registry.unready().is_empty() {
         let views = registry.views();
-        // The terminal's own ^C scrolls up by a line: the line that stays behind is the first, empty one.
+        // The terminal's echo of ^C scrolls up by a line. Only the first line stays behind, so it is empty.
         let mut lines = vec![String::new()];
         lines.extend(views.iter().map(|view| format!("{:<32} {}", view.plural, progress(view))));
         let synced = views.iter().filter(|view| view.synced).count();

@@ -9,7 +9,7 @@ pub enum ValueOrigin {
     Nowhere,
     /// Position in a file.
     File {
-        /// Number of the file, in the order of merging.
+        /// Position of the file in the order of merging, from 1.
         layer: usize,
         /// Path of the file as it was given.
         file: Arc<str>,
@@ -73,7 +73,8 @@ pub(crate) const LISTED_MAX: usize = 100;
 /// Maximum number of names that a suggestion lists.
 const NAMES_MAX: usize = 64;
 
-/// Errors of a configuration in the order of its files and lines, and its warnings. Each is displayed on one line.
+/// Errors of a configuration in the order of its files and lines, and its warnings. `Display` writes each error on one line,
+/// and the excerpt of a syntax error below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// First hundred errors; never empty.

@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl HandlerConfig {
-    /// Checks `format` and `template`. Renders a template for each kind of event that the handler gets, with sample
-    /// objects that contain every field it reads. An error in this test would occur for all objects.
+    /// Checks `format` and `template`. Renders the template for each kind of event that the handler gets. The sample objects
+    /// have every field that the template reads. If they fail, real objects with these fields fail too.
     pub(super) fn check_format(&self, at: &mut Section<'_>) {
         match (&self.template, self.options.format == FormatSettings::Template) {
             (None, true) if self.sink != SinkConfig::Blackhole => {

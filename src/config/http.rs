@@ -196,7 +196,7 @@ impl Http {
         }
     }
 
-    /// Checks that the section can be used, because a program may change it after loading. Reads files: blocks.
+    /// Checks that the section can be used, because a program may change it after loading. Blocks the thread.
     ///
     /// # Errors
     /// Fails on contradictions, such as an address that other machines can reach without a token; or if a token cannot be

@@ -1,5 +1,5 @@
 //! Layers of a configuration: files, directories and the environment. The crate `config` merges them but keeps no
-//! positions; [`Positions`] does.
+//! positions; [`Positions`] keeps them.
 
 use std::{
     borrow::Cow,
@@ -284,7 +284,7 @@ pub(super) fn merge(tree: &mut Map<String, Value>, layer: Map<String, Value>) {
     }
 }
 
-/// Returns the file itself, or the `*.toml` of a directory in the order of their names. Blocks.
+/// Returns the file itself, or the `*.toml` of a directory in the order of their names. Blocks the thread.
 ///
 /// # Errors
 /// Fails if the directory cannot be read.
@@ -337,8 +337,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Returns the errors in their order. The first error after an array without its `]` is the last one, because the
-    /// parser reads the rest of the file as elements.
+    /// Returns the errors in their order. If an array has no `]`, the parser reads the rest of the file as its elements.
+    /// The first error that this causes is then the last one returned.
     fn syntax_errors(&self, errors: &[toml::de::Error], printable: &[Cow<'_, str>]) -> Vec<Finding> {
         let mut errors: Vec<_> =
             errors.iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
@@ -383,7 +383,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Walk over a document that records the origin of every key, and converts the values.
+/// Walk over a document. It records the origin of every key, and converts the values.
 struct Walk<'a> {
     file: &'a Text<'a>,
     positions: &'a mut Positions,

@@ -84,8 +84,8 @@ impl Checker<'_> {
             root.error(&["state", "dir"], build_info::lacking("state"));
         }
         if config.state.dir.is_some() && config.state.journal.max_bytes < STATE_BYTES_MIN {
-            let message = "the store itself takes about 200 MB: with less than \"256MiB\" the engine may not read the \
-                           API server for long; the default is \"4GiB\"";
+            let message = "the store itself takes about 200 MB: with less than \"256MiB\" the engine may stop \
+                           reading the API server for a long time; the default is \"4GiB\"";
             root.warn(&["state", "max_bytes"], message);
         }
         config.http.check(&mut root.below(&["http"]));
@@ -122,8 +122,8 @@ impl Checker<'_> {
         self.shared_types(root);
     }
 
-    /// Reports types of two entries whose namespaces are not disjoint. Wildcards with different exclusions can only be
-    /// checked with the types of the server.
+    /// Reports patterns that two entries share if the namespaces of the entries overlap. Wildcards with exclusions can only
+    /// be checked with the types of the server.
     fn shared_types(&self, root: &mut Section<'_>) {
         let mut named: HashMap<&Pattern, Vec<(&String, &ResourceConfig)>> = HashMap::new();
         for (name, resource) in &self.config.resources {

@@ -125,8 +125,8 @@ impl JsonSchema for PlainOrSecret {
     }
 }
 
-/// Replaces the locations of secrets in a serialized configuration by `***`: tables with only `env` or `file`. Removes the
-/// secret parts of plain URLs.
+/// Replaces the locations of secrets in a serialized configuration by `***`. A location is a table with only `env` or `file`.
+/// Also removes the secret parts of plain URLs.
 pub(crate) fn mask(tree: &mut toml::Table) {
     let is_alone = tree.len() == 1;
     for (key, value) in tree.iter_mut() {

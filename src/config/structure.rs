@@ -26,7 +26,7 @@ pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, report: &mut 
 struct Checker<'a> {
     root: &'a Value,
     report: &'a mut Report,
-    /// Headers of the tables in which each key is known.
+    /// For each key, the headers of the tables that have it.
     sections: HashMap<&'a str, Vec<String>>,
 }
 
@@ -246,7 +246,7 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
 }
 
-/// Collects the headers of the tables in which each key of a schema is known.
+/// Collects, for each key of a schema, the headers of the tables that have it.
 fn collect_sections<'a>(
     root: &'a Value,
     schema: &'a Value,
@@ -295,7 +295,7 @@ fn choices(schema: &Value) -> Option<Vec<&str>> {
     schema["oneOf"].as_array()?.iter().map(|choice| choice["const"].as_str()).collect()
 }
 
-/// Parses an environment variable as a TOML value. Any other value stays text, which is checked like a text in a file.
+/// Parses an environment variable as a TOML value. A value that is not TOML stays text, and is checked like a text in a file.
 fn read_environment(value: &mut Value) {
     let Value::String(text) = value else { return };
     if let Ok(mut table) = toml::from_str::<Map<String, Value>>(&format!("value = {text}"))

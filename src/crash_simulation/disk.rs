@@ -24,7 +24,7 @@ pub(super) enum Write {
         records: Vec<Record>,
         reached: Reached,
     },
-    /// Positions of readers, and the number of acknowledgements of each handler that they include.
+    /// Positions of readers, and for each handler the number of acknowledgements that its position includes.
     Readers(Vec<StoredReader>, [usize; HANDLERS]),
     /// A compaction step for a handler, the resulting reader state, the handler's index and its number of acknowledgements.
     Compacted(Step, StoredReader, (usize, usize)),

@@ -48,7 +48,7 @@ struct Process {
     consumers: Vec<Consumer>,
     /// A sync in progress: its number of writes, and the sequence up to which all is durable after it.
     syncing: Option<(usize, Option<Sequence>)>,
-    /// Reader positions being saved, and the number of acknowledgements of each handler that they include.
+    /// Reader positions being saved, and for each handler the number of acknowledgements that its position includes.
     saving: Option<(Vec<StoredReader>, [usize; HANDLERS])>,
     /// The compaction in progress.
     compacting: Option<Compacting>,
@@ -65,7 +65,7 @@ struct Compacting {
 pub(super) struct World<'a> {
     fsync: Fsync,
     config: ReflectorConfig,
-    /// Number of versions by which a list of any state may be out of date.
+    /// Number of versions by which a list may be out of date, if its request allows that.
     lag: u64,
     schedules: [ScheduleOptions; HANDLERS],
     random: Random,

@@ -64,8 +64,8 @@ impl DeltaFifoActor {
         }
     }
 
-    /// Sends the next batch, unless something is in flight. If the queue is empty, repacks some objects and sends those, or stops
-    /// the actor of a closed queue.
+    /// Sends the next batch, unless something is in flight. An empty queue has no batch: if it is closed, stops the actor;
+    /// otherwise repacks some objects and sends them.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         if self.in_flight {
             return;

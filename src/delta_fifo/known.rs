@@ -8,7 +8,7 @@ use hashbrown::{HashTable, hash_table::Entry};
 use super::{Delta, is_same_state};
 use crate::object::{Keep, KeyRef, Object};
 
-/// Number of entries below which the table does not shrink.
+/// Largest capacity at which the table does not shrink, in entries.
 const KEPT_ROOM: usize = 1 << 10;
 
 /// The state after the popped batches: one pointer per object, found by its key. Keys are not copied.
@@ -35,8 +35,8 @@ impl Known {
         self.table.len()
     }
 
-    /// Applies a batch, and keeps the part of each object that `keep` keeps. Unless `initial` is set, the form of an unchanged
-    /// state is kept. The indexer does the same, so both hold the same bodies.
+    /// Applies a batch, and keeps the part of each object that `keep` keeps. Unless `initial` is set, an unchanged state stays in
+    /// its present form. The indexer does the same, so both hold the same bodies.
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep, initial: bool) {
         // The processor fetches many objects in parallel while the code only reads. So all keys are found before any is changed.
         let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();

@@ -107,9 +107,10 @@ impl PerKeyQueue {
         self.load.len += 1;
     }
 
-    /// Appends a list (F-13, F-14). `shared` states for each delta if the cache or another delta also holds its object.
+    /// Appends a list (F-13, F-14). `shared` has one flag per delta: true if the cache or another delta also holds the delta's
+    /// object.
     ///
-    /// Every queued key is then either listed or deleted. So from now on the whole queue leaves as one batch.
+    /// Every queued key is then either listed or deleted, so all these keys leave in the next batch.
     pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {
         for (delta, shared) in deltas.into_iter().zip(shared) {
             self.append(delta, *shared);

@@ -46,7 +46,8 @@ impl StreamQueue {
         }
     }
 
-    /// Appends a list as one element. `shared` states for each delta if the cache or another delta also holds its object.
+    /// Appends a list as one element. `shared` has one flag per delta: true if the cache or another delta also holds the delta's
+    /// object.
     pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {
         let bytes: usize = deltas.iter().zip(shared).map(|(delta, shared)| bytes_of(delta, *shared)).sum();
         self.load.len += deltas.len();

@@ -146,7 +146,8 @@ impl ServedType {
         self.verbs.iter().any(|offered| offered == verb)
     }
 
-    /// Returns the quality of `name`, in lower case, as a name of this type; smaller is better.
+    /// Returns the rank of `name`, which is in lower case, as a name of this type. A smaller rank is better; `None` if it is no
+    /// name of this type.
     fn rank(&self, name: &str) -> Option<u8> {
         let is_short = || self.short_names.iter().any(|short| short.eq_ignore_ascii_case(name));
         match name {
@@ -307,10 +308,10 @@ fn is_same(one: &ResourceType, other: &ResourceType) -> bool {
     one.group == other.group && one.plural == other.plural
 }
 
-/// Key shared by all types of the same objects: group and plural. Both event types use the core group.
+/// Key of the objects that a type serves: group and plural. Both event types serve the same objects; their key has the core group.
 pub type TypeIdentity<'a> = (&'a str, &'a str);
 
-/// Returns the identity of a type's objects, independent of the version: types with the same identity are the same.
+/// Returns the identity of a type, without its version. Types with the same identity serve the same objects.
 pub fn identity(resource: &ResourceType) -> TypeIdentity<'_> {
     match (&*resource.group, &*resource.plural) {
         ("events.k8s.io", "events") => ("", "events"),

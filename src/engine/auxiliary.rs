@@ -23,7 +23,7 @@ use crate::{
 
 /// Maximum changes and bytes that are read at once.
 const BATCH: (usize, usize) = (1_000, 1 << 20);
-/// Number of the only unit in the journal.
+/// Id of the only unit in the journal.
 const UNIT: UnitId = UnitId(0);
 
 /// Auxiliary informer that runs.

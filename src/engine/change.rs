@@ -151,10 +151,13 @@ impl Conductor {
         ended.collect()
     }
 
-    /// Appends the last events about the objects of ended units; waits if the journal accepts no records now.
+    /// Retires the ended units. Waits while the journal accepts no records.
     ///
-    /// The order is safe in a crash. The last events about the old units' objects are stored first, then the seeds of the new
-    /// units. Only then do the old units end.
+    /// 1. The last events about the objects of the ended units are appended.
+    /// 2. The seeds of the new units are stored.
+    /// 3. The ended units are marked as retired.
+    ///
+    /// This order is safe in a crash: a restart finds the ended units, or the complete seeds of the units that replace them.
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
@@ -238,8 +241,9 @@ impl Conductor {
         gone.into_iter().map(told).collect()
     }
 
-    /// Creates a unit and registers it with the handlers, which must happen before its first append. `before` is the entry
-    /// of the units from which it is seeded. Also returns the readers that the unit has to add.
+    /// Registers a new unit with the handlers, and creates it. The registration must precede the unit's first append. `before` is
+    /// the entry of the old units from which the new unit is seeded. Also returns the readers that did not read the old units, and
+    /// have to join the new one.
     fn make_unit(
         &self,
         id: UnitId,
@@ -320,7 +324,7 @@ impl TypeState {
     }
 }
 
-/// Unit that has ended, and the events about its objects that are still due.
+/// Unit that has ended, and its objects about which last events are due.
 struct Ended {
     unit: Unit,
     objects: Remainder<Object>,
@@ -333,7 +337,7 @@ fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
     objects.into_iter().filter_map(pass).collect()
 }
 
-/// Returns the seed of a new unit; `objects` are the cached objects of old units that it shows.
+/// Returns the seed of a new unit. `objects` are those cached objects of old units that the new unit shows.
 fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
     let from = || old.iter().filter(|old| start.from.contains(&old.informer.id));
     match start.first {

@@ -378,7 +378,7 @@ fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Resu
     Ok(route.with_rules(rules(options, cluster)?))
 }
 
-/// Returns the changes that a handler gets before its rules are applied. Skipped initial objects count as added: their next
+/// Returns the kinds of changes that a handler gets if its rules accept them. Skipped initial objects count as added: their next
 /// event is an update or a deletion (I2).
 pub(super) fn changes(options: &HandlerDefaults) -> ChangeSet {
     let on = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));

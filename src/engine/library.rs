@@ -75,7 +75,7 @@ impl Library {
         cluster.clone_into(&mut config.redact.cluster);
     }
 
-    /// Returns the whole configuration, checked like a file, and reads the key that it names. Blocks while reading.
+    /// Returns the whole configuration, checked like a file, and reads the key that it names. Blocks the thread while reading.
     ///
     /// # Errors
     /// Fails on errors in the configuration, on a name that both a file and the program use, and on an unreadable key.

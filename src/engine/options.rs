@@ -133,8 +133,8 @@ fn gate(spec: &UnitSpec, library: &Library) -> Result<Gate, String> {
     Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached), doubts })
 }
 
-/// Returns the gate that applies the rules of `config` for `entry` to objects of a unit of `spec`. That unit may have had
-/// other rules. Saved objects, and the last events of an ended unit, must follow today's rules.
+/// Returns a gate for the cached objects of a unit. The gate applies the rules that `config` has for `entry` today. The unit's own
+/// rules, in `spec`, may be older. Saved objects, and the last events of an ended unit, must follow today's rules.
 ///
 /// # Errors
 /// Fails with a sentence for people if values cannot be redacted. The caller must then show no object.
@@ -178,7 +178,7 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
     }
 }
 
-/// Returns warnings for readers of the whole type.
+/// Returns the warnings for readers of the whole type: which data is filtered or cut.
 fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String> {
     let entry = &spec.options;
     let mut warnings = Vec::new();

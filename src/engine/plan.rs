@@ -31,7 +31,7 @@ use crate::{
 /// Page size of client-go, and default of `[kube] page_size`. With it, the reflector chooses the page size itself.
 const PAGE_SIZE_DEFAULT: u32 = 500;
 
-/// Resource type without its version: all versions are the same objects.
+/// Resource type without its version: all versions show the same objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeName {
     /// API group; empty for the core group.
@@ -240,7 +240,7 @@ pub struct Outlook {
 
 impl Outlook {
     /// Selects the types of the entries, and plans their units; see [`plan`]. `watched` returns the version in which an entry
-    /// watches a type. The type keeps it as long as the server serves it, because another version needs a new list.
+    /// watches a type. The entry keeps that version as long as the server serves it, because another version needs a new list.
     pub fn new<'a>(
         config: &Config,
         catalog: &Catalog,

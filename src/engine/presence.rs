@@ -2,7 +2,7 @@
 //!
 //! A type counts as removed if its group answered twice without it. A group that did not answer gives no information.
 
-/// Number of successive answers of a group without a type after which the type counts as removed.
+/// Required number of answers without a type: after this many successive answers of its group, the type counts as removed.
 const ABSENT_TIMES: u32 = 2;
 
 /// Information about a type in the server's answer.

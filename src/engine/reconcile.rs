@@ -1,7 +1,7 @@
 //! Steps from the running units to the desired ones: units to keep, to stop and to start, and the objects of new units.
 //!
-//! A unit is never changed, only replaced. The new unit starts with those cached objects of the old units of its type and
-//! entry that it also shows. If a reload has moved the type from another entry, it starts with the objects of that entry.
+//! A unit is never changed, only replaced. The new unit starts with those cached objects of the old units of its type and entry
+//! that it also shows. If a reload has moved the type from another entry, the new unit starts with the objects of that entry.
 //! Objects that no new unit shows are retired: their readers get removals.
 //!
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
@@ -42,16 +42,16 @@ pub enum First {
     Done,
 }
 
-/// Unit that runs or should run.
+/// Unit that exists: it runs, has stopped, or was restored and not started yet.
 #[derive(Clone, Debug)]
 pub struct RunningSpec {
-    /// Number of the unit.
+    /// Id of the unit.
     pub id: UnitId,
     /// Spec of the unit.
     pub spec: UnitSpec,
     /// Progress of its first list.
     pub first: First,
-    /// Set if it was started and not stopped. A unit that is not sound is always replaced.
+    /// Set if the unit runs, or was restored and not started yet. A unit that is not sound is always replaced.
     pub sound: bool,
     /// Set if its CRD or namespace was deleted.
     pub gone: bool,
@@ -153,8 +153,9 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
     (First::Compared(cause), with.iter().map(|unit| unit.id).collect())
 }
 
-/// Returns the old units of a type that a reload moves to the entry of `spec`, if they all belong to one other entry. Readers
-/// of both entries get the differences. The new unit adds the readers of only its own entry, and needs bodies for that.
+/// Returns the old units if a reload moves their type from one other entry to the entry of `spec`, and otherwise none. Readers of
+/// both entries get the differences. Readers of only the new entry join the new unit later. They then get its objects, which needs
+/// bodies.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);

@@ -41,8 +41,8 @@ pub(super) struct DigestKey {
 }
 
 impl DigestKey {
-    /// Reads the configured key, or the key in `state_dir`, which is created the first time. Without either, returns the key of
-    /// `running`, or a new one for this run. Reads and writes files: blocks.
+    /// Reads the configured key, or the key in `state_dir`. The latter is created the first time. Without either, returns the key
+    /// of `running`, or a new one for this run. Reads and writes files, so it blocks the thread.
     ///
     /// # Errors
     /// Returns a sentence for people about the configured key or the file.
@@ -64,7 +64,7 @@ impl DigestKey {
         }
     }
 
-    /// Creates the key from an existing one.
+    /// Wraps a key that lasts longer than one run.
     pub(super) fn lasting(key: Key) -> Self {
         Self { key, lasts_one_run: None, doubted: Arc::default() }
     }

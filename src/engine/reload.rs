@@ -26,13 +26,13 @@ pub struct ConfigFiles {
 }
 
 impl ConfigFiles {
-    /// Accepts the present content as known. Reads the files: blocks.
+    /// Accepts the present content as known. Reads the files, so it blocks the thread.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         Self { known: fingerprint(&paths), settling: None, paths }
     }
 
-    /// Returns true if there is new content that is the same as at the last check, so that no write is in progress. Reads the
-    /// files: blocks.
+    /// Returns true if there is new content and it is the same as at the last check: no write is in progress. Reads the files, so
+    /// it blocks the thread.
     pub fn has_changed(&mut self) -> bool {
         let found = fingerprint(&self.paths);
         if found == self.known {
@@ -47,7 +47,7 @@ impl ConfigFiles {
         self.settling.is_some()
     }
 
-    /// Loads the present content, and accepts it as known, even with errors. Reads the files: blocks.
+    /// Loads the present content, and accepts it as known, even with errors. Reads the files, so it blocks the thread.
     ///
     /// # Errors
     /// Returns all errors of the files.

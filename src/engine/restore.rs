@@ -78,7 +78,7 @@ pub(super) fn describe(
 }
 
 impl Conductor {
-    /// Restores the units of an earlier run, before anything runs. Reads all objects: blocks.
+    /// Restores the units of an earlier run, before anything runs. Reads all objects, so it blocks the thread.
     ///
     /// # Errors
     /// Fails if the objects cannot be read.

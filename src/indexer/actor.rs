@@ -41,9 +41,9 @@ pub enum AddIndexersError {
     NotRunning,
 }
 
-/// Starts or ends the view of a journal reader on the unit, between two batches (S-5, S-7). After the answer, the resulting
-/// records are released. A cache without bodies has no objects to show: a late reader then joins without records. After an
-/// error, nothing was appended.
+/// Makes a journal reader join or leave the unit, between two batches (S-5, S-7). When the answer arrives, the resulting records
+/// are already released. A cache without bodies has no objects to show: a late reader then joins without records. After an error,
+/// nothing was appended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<(), AppendError>")]
 pub struct MoveReader(pub Move);

@@ -44,8 +44,8 @@ impl Siblings {
         lock(&self.units).insert(unit, Member { synced, objects });
     }
 
-    /// Writes with `append` the batch that makes `unit` synced. `objects` is the unit's number of objects. If this completes the
-    /// type, `append` gets the number of objects of all units. The unit is synced once `append` has succeeded.
+    /// Calls `append`, which writes the batch that makes `unit` synced. `objects` is the unit's number of objects. If this
+    /// completes the type, `append` gets the number of objects of all units. The unit is synced once `append` has succeeded.
     ///
     /// # Errors
     /// Returns the error of `append`.

@@ -111,7 +111,8 @@ pub(super) struct Union<'a> {
 }
 
 impl Union<'_> {
-    /// Returns the parts, each with its own id of the index that has the id `index` in the combined metadata.
+    /// Returns the parts that have one index, each with the id of the index in that part. `index` is its id in the combined
+    /// metadata.
     fn with_index(&self, index: u32) -> impl Iterator<Item = (&Published<'_>, u32)> {
         let index = self.meta().indexes.as_slice().get(index as usize);
         self.parts.iter().filter_map(move |part| Some((part, part.meta().index_id(index?.name())?)))

@@ -14,7 +14,8 @@
 //! | Unchanged | Unchanged, Updated | the later one |
 //!
 //! All other records are kept, and every [`ChangeKind::Synced`] too. A coalesced record takes the position of its last part. An
-//! Added of the initial state keeps its position, before the `Synced` that waits behind it (S-8).
+//! Added keeps its position if it belongs to the initial state or waits before a `Synced`: it must be delivered before that
+//! `Synced` (S-8).
 //!
 //! Records that the reader holds in memory are not coalesced, because they may be delivered already. The same holds for an
 //! Added that the last run may have delivered. Otherwise an object could be added twice, or one position could have two
@@ -64,7 +65,7 @@ pub(super) fn keeps_its_place(kind: ChangeKind, cause: Option<Cause>, is_address
     kind == ChangeKind::Added && begins
 }
 
-/// Sources of a kept record, as positions. Its time is that of the original record at the same position.
+/// Sources of a kept record, as positions. The kept record has the time of the source at its own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
     /// Source of kind and cause.
@@ -136,7 +137,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Notes a record that an earlier step kept. Call it in the order of positions.
+    /// Notes a record that this step or an earlier one keeps. Call it in the order of positions.
     pub(super) fn note(&mut self, row: &Row) {
         if row.tail.kind == ChangeKind::Synced {
             self.synced = self.synced.max(row.tail.place);

@@ -188,7 +188,7 @@ impl Bell {
         *lock(&self.calls) &= !call;
     }
 
-    /// Waits up to `at_most` for a call that is not in `known`. Takes all calls.
+    /// Waits up to `at_most` for a call that is not in `known`. Returns all pending calls, and removes them.
     pub(super) fn wait(&self, known: u8, at_most: Duration) -> u8 {
         let is_known = |calls: &mut u8| *calls & !known == 0;
         let waited = self.rung.wait_timeout_while(lock(&self.calls), at_most, is_known);
@@ -201,13 +201,14 @@ impl Bell {
 pub(super) struct Disk {
     pub(super) store: Store,
     pub(super) options: JournalOptions,
-    /// Held for reading during an append, and for writing where appends must be kept out.
+    /// Read-locked during an append; write-locked where appends must be kept out.
     gate: RwLock<()>,
-    /// Held while states of readers are taken and saved, so that the last state taken is the last one saved. Contains the step
-    /// of a compaction that failed. The step may or may not be on disk, and is written again before any other state is saved.
+    /// Held while states of readers are taken and saved, so that the last state taken is the last one saved. Contains the
+    /// compaction step whose write failed, if any. That step may or may not be on disk, and is written again before any other state
+    /// is saved.
     pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
-    /// Present obstacles, in the order of [`Obstacle`].
+    /// Current obstacles, in the order of [`Obstacle`].
     obstacles: watch::Sender<[Option<NotWritable>; 4]>,
     pub(super) bell: Bell,
     /// Figures that are counted here; [`Disk::health`] adds the others.
@@ -300,7 +301,7 @@ impl Disk {
         why
     }
 
-    /// Notes the error of a call that reports none to its caller. The repair writes the data again.
+    /// Notes an error that the calling method does not return. The repair writes the data again.
     pub(super) fn note<T>(&self, done: Result<T, StoreError>) {
         if let Err(error) = done {
             self.fail(&error);

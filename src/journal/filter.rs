@@ -10,8 +10,8 @@ use super::{Record, Sequence};
 
 /// Filter for the records of a reader's interest.
 ///
-/// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged
-/// again after a restart or a crash.
+/// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged again
+/// after a restart, a crash, or a replay.
 pub trait ReaderFilter: fmt::Debug + Send + Sync {
     /// Returns true if the reader gets the record. The record is passed as it was appended, before any coalescing.
     ///

@@ -100,10 +100,10 @@ enum Turn {
 }
 
 impl MemoryJournal {
-    /// Returns the core of a journal with a store in the state of the last run. Everything written counts as released.
+    /// Returns the core for a journal with a store, as the last run left it. All written records count as released.
     pub(crate) fn restored(fsync: Fsync, recovered: &Recovered) -> Self {
-        // A reader's position may be above the last record that survived. The reader has judged all records up to its position,
-        // so these positions are not used again.
+        // A reader's position may be above the last record that survived. Positions up to the reader's are not used again: the
+        // reader counts the records there as selected.
         let positions = recovered.readers.iter().map(|reader| reader.position.0);
         let last = positions.fold(recovered.last.0, u64::max);
         let dormant = recovered.readers.iter().map(|reader| (reader.name.as_str().into(), reader.clone()));

@@ -27,8 +27,8 @@ use super::{
 };
 use crate::change::{Cause, Change};
 
-/// Number of waiting records in memory at which the reader starts to keep new ones packed: packed records share memory with the
-/// cache. Without a store it also judges them on arrival, so that few are left to judge during coalescing.
+/// Number of waiting records in memory. From this number on, the reader keeps new records packed, because packed records share
+/// memory with the cache. Without a store it also judges new records on arrival: few are then left to judge during coalescing.
 const MANY: usize = 512;
 
 /// State of one reader.
@@ -43,7 +43,7 @@ pub(crate) struct JournalReader {
     changes: ChangeSet,
     filter: Option<RecordFilter>,
     units: HashMap<UnitId, Sight>,
-    /// Position for each type up to which Added records belong to the reader's initial state (S-8).
+    /// End of the reader's initial state for each type: Added records up to this position belong to it (S-8).
     marks: HashMap<TypeNumber, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,

@@ -10,7 +10,8 @@ use crate::change::Cause;
 impl StoredReader {
     /// Selects the next record, by its head, if it is one of the wanted `changes`.
     ///
-    /// Joins and leaves take effect at their records, the only ones that are addressed to one reader. Resyncs are not repeated.
+    /// A record that is addressed to one reader belongs to a join or leave, which takes effect at that record. Resyncs are not
+    /// repeated.
     pub(super) fn select(&mut self, head: &Head<'_>, changes: ChangeSet, units: &Units) {
         let Some(unit) = units.get(&head.unit) else { return };
         let sees = match head.only {

@@ -6,7 +6,7 @@ use super::Sequence;
 
 /// Number of points in time that are remembered within the retention time.
 const MOMENTS: u32 = 64;
-/// Number of parts of the unneeded records. If the state is too large, one part is removed at a time.
+/// Number of parts into which the unneeded records are divided. If the state is too large, one part is removed at a time.
 const PARTS: u64 = 8;
 
 /// The last record at some points in time. It shows which records are older than the retention time.
@@ -36,7 +36,7 @@ impl Retention {
         }
     }
 
-    /// Notes that records from `first` on were given up at that time. From then on they are kept as long as new records.
+    /// Notes that records from `first` on were given up at that time. Their retention time starts again then.
     pub(super) fn note_given_up(&mut self, now_micros: i64, first: Sequence) {
         match self.given_up.back_mut().filter(|(until, _)| now_micros <= *until) {
             Some((_, known)) => *known = first.min(*known),

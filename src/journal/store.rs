@@ -155,7 +155,7 @@ impl Inner {
             return Err(Fault::Failed);
         }
         let mut journal = lock(&self.journal);
-        // Read before the sync, which may not cover anything that is written later.
+        // Both are read before the sync, because the sync may miss data that is written later.
         let last = self.last.load(SeqCst);
         let noted = self.sealer.note();
         let synced = loop {

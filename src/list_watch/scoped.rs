@@ -38,8 +38,8 @@ impl Gate {
         self.namespaces.is_all() && self.transform.is_none()
     }
 
-    /// Returns the transformed form of an object that a previous gate admitted; `None` if the transform fails: the object must then
-    /// not be shown.
+    /// Returns the transformed form of an object that a previous gate admitted. `None` means that the transform failed; the object
+    /// must then not be shown.
     pub fn pass_cached(&self, object: Object) -> Option<Object> {
         match &self.of_cached {
             Some(transform) => transform.apply(object).ok(),

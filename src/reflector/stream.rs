@@ -1,4 +1,4 @@
-//! Age of one watch stream, which classifies it as short, late or stalled (R-42, R-44, D-1, D-6).
+//! Times of one watch stream. They show that a stream was short, is suspiciously silent, or is overdue (R-42, R-44, D-1, D-6).
 
 use std::time::Duration;
 

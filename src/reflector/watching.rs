@@ -288,8 +288,8 @@ impl Reflector {
         self.rewatch(stream, turn)
     }
 
-    /// Returns true if a watch may follow the stream without a list. That needs a version to resume from. Alternatively, the
-    /// stream had no version and has shown only `ADDED`.
+    /// Returns true if a watch may follow the stream without a list. Either there is a version to resume from, or the stream was
+    /// requested without a version and has shown only `ADDED`.
     fn is_resumable(&self, stream: &Stream) -> bool {
         is_usable(&self.last) || stream.unordered
     }

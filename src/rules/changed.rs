@@ -10,9 +10,9 @@ use crate::object::{
 enum Piece<'a> {
     /// The path does not exist here.
     Missing,
-    /// Name of a member of an object whose members are all compared.
+    /// Name of a member, where `[*]` compares all members of an object.
     Member(std::borrow::Cow<'a, [u8]>),
-    /// End of an array or object whose elements are all compared.
+    /// End of an array or object that `[*]` compares.
     End,
     /// Text at the end of the path.
     Value(&'a [u8]),

@@ -10,7 +10,7 @@ pub struct RuleLimits {
     /// Maximum number of steps of one evaluation. An iteration of a macro is one step, or more if its work grows with
     /// the object.
     pub steps: u64,
-    /// Maximum CPU time of one evaluation, if limited. It depends on the machine.
+    /// Maximum CPU time of one evaluation, if limited. The same evaluation may exceed it on a slower machine.
     pub cpu: Option<Duration>,
     /// Maximum nesting of macros. An inner macro loops over a list for each element of the outer one.
     pub nested: usize,

@@ -28,10 +28,10 @@ pub(super) const STEP: &str = "@step";
 /// Number of iterations between two reads of the CPU time.
 const CPU_EVERY: u64 = 32;
 
-/// Steps of an iteration that compiles a pattern.
+/// Steps for each pattern that an iteration compiles.
 const COMPILE_STEPS: u64 = 1000;
 
-/// Work of one iteration that grows with the object: numbers of calls in the macros of an expression.
+/// Work of one iteration in addition to one step: numbers of calls in the macros of an expression.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
     /// Calls that read a text.

@@ -224,7 +224,7 @@ impl<'d, 'o> Scope<'d, 'o> {
         }
     }
 
-    /// Counts an iteration; `None` above the limit, which ends the evaluation.
+    /// Counts an iteration. Returns `None` above the limit; that ends the evaluation.
     fn step(&self) -> Option<CowVal<'_, '_>> {
         let object = &self.subject.object;
         let bytes = object.object.json_bytes() + self.subject.old().unwrap_or(object).object.json_bytes();

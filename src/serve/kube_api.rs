@@ -12,7 +12,7 @@
 //! render   objects → bodies, piece by piece
 //! ```
 //!
-//! A read without `resourceVersion` asks the API server for its latest state; here it gets the state of the cache. A read
+//! From the API server, a read without `resourceVersion` gets the latest state. Here it gets the state of the cache. A read
 //! with a version waits until the cache reaches it, or gets an error (A-2, A-6).
 
 mod form;

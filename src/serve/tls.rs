@@ -62,7 +62,7 @@ fn parse(cert: &[u8], key: &[u8]) -> Result<ServerConfig, Box<dyn std::error::Er
 }
 
 impl Certificate {
-    /// Reads both files: blocks briefly.
+    /// Reads both files, so it blocks briefly.
     ///
     /// # Errors
     /// Fails if a file cannot be read or is invalid; the error names it.

@@ -22,7 +22,7 @@ struct FieldRequirement {
     negated: bool,
 }
 
-/// Fields of one object state that selectors use, decoded once.
+/// Labels and fields of one state of an object, as far as selectors use them. They are decoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SelectorFacts {
     labels: BTreeMap<String, String>,

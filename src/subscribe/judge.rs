@@ -65,7 +65,7 @@ impl Judge {
         Ok(Self(jobs))
     }
 
-    /// Queues a job without waiting. The receiver gets its result, or an error if it has panicked.
+    /// Queues a job without waiting. The receiver gets the result of the job, or an error if the job has panicked.
     pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
         let (result, answer) = oneshot::channel();
         // On error, the subscriber has left, or the thread has ended and no answer will come.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{Exit, child::panic_text};
 use crate::mutex::lock;
 
-/// Fixed number of arbiters.
+/// Pool with a fixed number of arbiters.
 #[derive(Debug)]
 pub struct Arbiters {
     pool: Mutex<Pool>,
@@ -63,7 +63,7 @@ impl Arbiters {
         async move { answer.await.unwrap_or(Err(Exit::ArbiterGone)) }
     }
 
-    /// Returns a seat with its present arbiter. Another unit may have replaced the earlier one.
+    /// Returns the same seat with its present arbiter. Another unit may have replaced the earlier arbiter.
     pub fn present(&self, &Seat { index, .. }: &Seat) -> Seat {
         Seat { index, arbiter: Arc::clone(&lock(&self.pool).arbiters[index]) }
     }

@@ -10,8 +10,8 @@ use super::{Exit, fault::Fault};
 #[rtype(result = "()")]
 pub struct Heartbeat(pub Fault);
 
-/// Starts an actor with a handle that reports its end, including panics. The `start` of actix hides the end, and its
-/// `Supervisor` does not restart after a panic.
+/// Starts an actor. The returned handle reports the actor's end, including panics. The `start` of actix hides the end, and the
+/// `Supervisor` of actix does not restart after a panic.
 pub(crate) fn spawn<A: Actor<Context = Context<A>>>(actor: A) -> (Addr<A>, JoinHandle<()>) {
     let ctx = Context::new();
     let addr = ctx.address();

@@ -99,7 +99,7 @@ impl Collection {
         self.history.clear();
     }
 
-    /// Answers a list. `lag` is the number of versions by which a list that accepts any version may be out of date.
+    /// Answers a list. If the request accepts an older state, the list is out of date by up to `lag` versions.
     pub(crate) fn list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<ListPage, Failure> {
         let (version, offset) = match &request.continue_token {
             Some(token) => parse_token(token).ok_or_else(|| status(400))?,
@@ -138,8 +138,8 @@ impl Collection {
         }
     }
 
-    /// Opens a watch. `marker` false omits the marker of a streaming list. `lag` is the age of a streaming list's
-    /// state in versions: later changes precede its marker.
+    /// Opens a watch. `marker` false omits the marker of a streaming list. The state of a streaming list is up to `lag`
+    /// versions old, and the later changes precede the marker.
     pub(crate) fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
         let asked = &request.resource_version;
         let asked_number = match asked.as_str() {

@@ -36,7 +36,7 @@ const ORDERS: usize = 16;
 /// Duration of each kind of read.
 const READ: Duration = Duration::from_secs(1);
 
-/// Child process with an engine. Dropping this kills the process; it also ends when this process ends.
+/// Child process with an engine. Dropping this value kills the child. The child also ends when its parent ends.
 pub(super) struct EngineProcess {
     answers: Lines<BufReader<ChildStdout>>,
     orders: ChildStdin,

@@ -119,7 +119,7 @@ async fn check_reach(server: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Adds a progress line on the terminal, which is erased when its last clone is dropped.
+/// Adds a progress line to the terminal. The line is erased when its last clone is dropped.
 fn progress() -> ProgressBar {
     let spinner = if colours() { "{spinner:.cyan}" } else { "{spinner}" };
     let template = format!("{spinner} {{elapsed}} {{prefix}}: {{wide_msg}}");

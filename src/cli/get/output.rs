@@ -140,7 +140,7 @@ impl Columns {
     }
 }
 
-/// Rows of Tables of one type.
+/// Prints the rows of all `Table`s of one resource type.
 struct TablePrinter<'a> {
     args: &'a GetArgs,
     resource: &'a ResourceType,
@@ -179,7 +179,7 @@ impl TablePrinter<'_> {
         }
     }
 
-    /// Returns the text, its header with colours for terminals.
+    /// Returns the table as text, with its header in bold.
     fn text(&self, with_header: bool) -> String {
         let header = with_header.then_some(&self.header);
         let rows: Vec<_> = header.into_iter().chain(self.rows.iter().map(|(cells, _)| cells)).collect();

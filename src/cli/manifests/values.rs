@@ -280,7 +280,8 @@ fn volume_size(config: &Config) -> String {
 /// Step by which requests and limits of memory grow.
 const MEMORY_STEP: u64 = 32 << 20;
 
-/// Returns the memory of an engine with this number of objects, plus the budgets of its configuration.
+/// Returns the resources of the container. The memory request is for an engine with this number of objects. The limit adds the
+/// budgets of the configuration.
 fn resources(config: &Config, objects: u64) -> Value {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
     let handlers = config.handlers.values().filter(|handler| handler.enabled);

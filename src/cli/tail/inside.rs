@@ -21,8 +21,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Default selection: all types except those that change too often to be read.
 const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
 
-/// Returns the configuration of an engine that watches some types, or all. A given configuration loses its handlers,
-/// its state and its HTTP server.
+/// Returns the given configuration without its handlers, its state and its HTTP server. If none is given, the engine
+/// watches `types`, or [`EVERYTHING`].
 pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[String]) -> anyhow::Result<Config> {
     let selection = if types.is_empty() { EVERYTHING.to_owned() } else { format!("match = {types:?}") };
     let mut config = given.map_or_else(|| Config::from_toml_str(&format!("[resources.all]\n{selection}\n")), Ok)?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Maximum depth of nested collections, the same as in `serde_json`.
 const DEPTH_MAX: usize = 128;
 
-/// Reads the objects of a file: one object, several documents, or a `List` as kubectl prints it. Blocks.
+/// Reads the objects of a file: one object, several documents, or a `List` as kubectl prints it. Blocks the thread.
 ///
 /// # Errors
 /// Returns a message for people, which names the file.

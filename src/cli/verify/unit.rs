@@ -1,4 +1,4 @@
-//! Comparison of one unit of an engine with the API server, at the version of its cache.
+//! Comparison of one unit of an engine with the API server, at the version of the cache.
 
 use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
 

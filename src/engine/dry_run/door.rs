@@ -46,7 +46,7 @@ pub(super) struct Door {
     options: InformerOptions,
 }
 
-/// Returns the entries that have a type, in any version.
+/// Returns the entries that select a type, in any version.
 ///
 /// # Errors
 /// Returns the reason if there is none.

@@ -27,10 +27,10 @@ const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::fr
 const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Minimum and maximum interval between shrinks.
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
-/// Number of waiting records in the log from which a pass is always worth its cost.
+/// Number of waiting records in the log. From this number on, a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// Number of coalesced records per waiting record of the log below which a pass over fewer records is worth its cost. A pass scans
-/// both.
+/// Ratio of coalesced records to waiting records in the log. A pass over fewer than [`RECORDS_A_PASS`] records is worth its cost
+/// only below this ratio, because a pass scans both kinds.
 const MERGED_A_RECORD: u64 = 8;
 
 /// State of the measures against a full state.

@@ -16,7 +16,7 @@ use crate::{
     object::Object,
 };
 
-/// Number of objects of a unit's first state that are written at a time.
+/// Number of objects that [`Journal::seed`] writes at a time.
 const SEED_OBJECTS: usize = 1_000;
 
 impl Journal {

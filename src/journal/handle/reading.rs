@@ -15,11 +15,11 @@ use crate::{
 const JUDGED_MAX: usize = 256;
 
 impl Journal {
-    /// Returns the next records, in order: at most `max_events` records, and at most `max_bytes` unless the first record alone
-    /// is larger. The records are in flight until they are acknowledged. At most `max_events` of the reader's
-    /// [`Bounds`](crate::journal::Bounds) are in flight at a time.
+    /// Returns the next records, in order: at most `max_events` records, and at most `max_bytes` unless the first record alone is
+    /// larger. The records are in flight until they are acknowledged. The limit `max_events` in the reader's
+    /// [`Bounds`](crate::journal::Bounds) also applies to the records in flight.
     ///
-    /// Records that the reader's filter refuses are acknowledged, and not returned.
+    /// Records that the reader's filter refuses are not returned, and need no acknowledgement.
     ///
     /// Records that wait in the store are read from there, which blocks on the disk. [`Journal::fetch`] does not block.
     pub fn read(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
@@ -48,7 +48,7 @@ impl Journal {
         if batch.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(batch) }
     }
 
-    /// Does the same as [`Journal::read`] without blocking the thread. If the future is dropped early, no record is in flight.
+    /// Does the same as [`Journal::read`] without blocking the thread. A future that is dropped early leaves no record in flight.
     pub async fn fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         loop {
             if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).places.is_empty() {
@@ -108,9 +108,11 @@ impl Journal {
         self.call_for_save();
     }
 
-    /// Queues all given-up records of a reader again, if they are still kept. Returns their number. They are read before the
-    /// records that already wait. With a store, a named reader reads [rewound](Journal::rewind) records before them, and its filter
-    /// judges the replayed records again. Any other reader reads replayed and rewound records in the order of their positions.
+    /// Queues all given-up records of a reader again, if they are still kept. Returns their number. The reader reads these replayed
+    /// records before the records that already wait.
+    ///
+    /// With a store, a named reader reads [rewound](Journal::rewind) records first. It then reads the replayed records, and its
+    /// filter judges them again. Any other reader reads rewound and replayed records together, in the order of their positions.
     pub fn replay(&self, reader: ReaderId) -> u64 {
         let replayed = self.inner.with(reader, JournalReader::replay);
         self.call_for_save();

@@ -13,15 +13,18 @@
 //! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one: repeated adding and removing costs one record |
 //! | any | Unchanged, Refreshed | the waiting one, with the current body of the cache |
 //!
-//! A coalesced record takes the position of its last part, so records stay in the order of the cache (I3). Only an Added of
-//! the initial state keeps its position, before the `Synced` that waits behind it (S-8).
+//! A coalesced record takes the position of its last part, so records stay in the order of the cache (I3). Only an Added of the
+//! initial state keeps its position, because it must be delivered before the `Synced` (S-8).
 //!
-//! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not
-//! hold are *loose*: `old`s, deleted objects, and all objects of units without a cache. They count against `max_bytes`. Beyond
-//! that limit the oldest `old`s are discarded first, then the oldest loose objects are dropped. The size of the records counts
-//! too when `old`s are discarded. Beyond `max_events` loose records, the oldest are dropped. A deletion is then dropped
-//! together with the unread Added of its object. Unwanted records are processed too: they show which objects are deleted, and
-//! which bodies the cache holds.
+//! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not hold
+//! are *loose*: `old`s, deleted objects, and all objects of units without a cache. Three steps enforce the limits:
+//!
+//! 1. While loose bodies and the records themselves together exceed `max_bytes`, the oldest `old` is discarded, until none is left.
+//! 2. While loose bodies alone exceed `max_bytes`, the oldest record of a loose object is dropped.
+//! 3. While more than `max_events` records of loose objects wait, the oldest of them is dropped.
+//!
+//! Steps 2 and 3 drop an unread Added together with the waiting deletion of its object. Unwanted records are processed too: they
+//! show which objects are deleted, and which bodies the cache holds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -30,7 +30,7 @@ impl Sight {
 }
 
 impl JournalReader {
-    /// Forgets a unit. Also forgets its type if `resource` is set, because the type has no other unit.
+    /// Forgets a unit. Also forgets the type `resource`, which is given only if the type has no other unit.
     pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
         self.units.remove(&unit);
         if let Some(resource) = resource {

@@ -1,4 +1,4 @@
-//! Unchanged records that wait in memory, in order.
+//! Records that wait in memory, in order. They are not coalesced.
 
 use std::collections::VecDeque;
 

@@ -20,7 +20,7 @@ pub struct StoreError {
 pub(super) enum Fault {
     /// Another process uses the directory. Contains its id, if known.
     Locked(Option<u32>),
-    /// Files are inconsistent, and not only at the end of an interrupted run.
+    /// Files are inconsistent, beyond the torn end that an interrupted run may leave.
     Corrupt {
         file: PathBuf,
         what: String,

@@ -20,7 +20,7 @@ use super::{
 /// Cache for blocks that were read. The page cache of the system holds the files too.
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// Limit of fjall's journal files, in bytes. Beyond it fjall flushes keyspaces with little data in memory. This is the
+/// Limit of fjall's journal files, in bytes. Beyond it fjall flushes keyspaces even if they have little data in memory. This is the
 /// smallest value that fjall allows.
 const JOURNALS_BYTES: u64 = 64 << 20;
 
@@ -31,10 +31,10 @@ const WORKERS: usize = 1;
 /// Maximum number of open files.
 const OPEN_FILES: usize = 64;
 
-/// Number of full write buffers of a keyspace at which appends wait for the disk.
+/// Number of full write buffers per keyspace. At this number, appends wait for the disk.
 const FULL_BUFFERS: usize = 2;
 
-/// Number of uncompacted tables of a keyspace at which appends wait for the disk.
+/// Number of uncompacted tables per keyspace. At this number, appends wait for the disk.
 const LOOSE_TABLES: usize = 16;
 
 /// Maximum size of a write buffer. Usually fjall's thread starts a new buffer, but during a compaction it lets the buffer

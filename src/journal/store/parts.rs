@@ -47,7 +47,7 @@ pub struct StoredReader {
     /// Cursor: the reader has selected its wanted records up to here. After a restart, later records are selected again by
     /// their heads.
     pub position: Sequence,
-    /// Wanted records up to the position that are not acknowledged.
+    /// Unacknowledged wanted records up to the position.
     pub pending: RoaringTreemap,
     /// Units that the reader has joined.
     pub joined: BTreeSet<UnitId>,
@@ -129,8 +129,8 @@ pub struct LogPage {
 }
 
 impl Store {
-    /// Returns the directory to open if `dir` is configured. Usually it is `dir` itself. It is a subdirectory if `dir` has no store
-    /// yet and is the root of a volume with a group. Kubernetes mounts such a volume for `fsGroup`. Reads the disk.
+    /// Returns the directory to open for the configured `dir`. Usually it is `dir` itself. It is a subdirectory if `dir` has no
+    /// store yet and is the root of a volume with a group. Kubernetes mounts such a volume for `fsGroup`. Reads the disk.
     pub fn home(dir: &Path) -> PathBuf {
         let is_taken = dir.join(FORMAT_FILE).exists();
         if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }

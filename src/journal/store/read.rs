@@ -16,7 +16,7 @@ use crate::{
     object::{KeyRef, Object, packer::Packer},
 };
 
-/// Average gap between requested sequences below which one scan is cheaper than single lookups.
+/// Average gap between requested sequences. Below it, one scan is cheaper than single lookups.
 const CLOSE: u64 = 4;
 /// Maximum number of heads read for a page.
 const PAGE_HEADS_MAX: usize = 4_096;

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::object::Object;
 
-/// Number of known objects per unit, of 40 to 80 bytes each, at which all are forgotten.
+/// Number of known objects per unit. At this number, all of them are forgotten. Each one takes 40 to 80 bytes.
 const MOST: usize = 1 << 18;
 
 /// Hash of uid and version; `None` without a version, because a uid alone does not identify a state.
@@ -68,7 +68,7 @@ impl Recent {
         self.states.insert(key, state);
     }
 
-    /// Forgets objects without a state, or all objects if they are too many.
+    /// Forgets the objects `without_state`. If too many objects are left, forgets all of them.
     pub(super) fn shrink(&mut self, without_state: &[u128]) {
         for key in without_state {
             self.states.remove(key);

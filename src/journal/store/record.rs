@@ -59,7 +59,7 @@ pub struct Head<'a> {
     pub(super) size: u64,
     pub(super) body: StoredBody,
     pub(super) old: Old,
-    /// Sequence of the state that this record replaced or ended. Its body is not needed after this record is removed.
+    /// Sequence of the state that this record replaced or ended. The body of that state is not needed after this record is removed.
     pub(super) supersedes: Option<u64>,
     /// Set for an update that changed the uid of the object. Also set for all updates in the previous encoding, which does not
     /// store it.

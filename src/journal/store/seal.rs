@@ -150,7 +150,7 @@ impl Sealer {
         Noted { readers: known.written.clone(), removals: known.removals }
     }
 
-    /// Takes the positions from before a successful sync, which made all records up to `last` durable.
+    /// Notes the result of a successful sync: the positions `noted` before it, and all records up to `last`, are durable.
     pub(super) fn synced(&self, noted: Noted, last: u64) {
         let mut known = lock(&self.0);
         known.durable.last = known.durable.last.max(last);

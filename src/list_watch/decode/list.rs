@@ -107,9 +107,9 @@ impl Token {
 }
 
 impl ListDecoder {
-    /// Creates a decoder of a list with items of type `served`; `plan` builds the objects, and has their type. See
-    /// [`WatchDecoder::new`](super::WatchDecoder::new). The list fails if an item, or the metadata of the list, is longer than
-    /// `item_bytes_max` (at most 2 GiB).
+    /// Creates a decoder of a list with items of type `served`; `plan` builds the objects. The plan's type may differ from
+    /// `served`, see [`WatchDecoder::new`](super::WatchDecoder::new). The list fails if an item, or the metadata of the list, is
+    /// longer than `item_bytes_max` (at most 2 GiB).
     pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, item_bytes_max: usize) -> Self {
         Self {
             served,

@@ -143,10 +143,10 @@ impl WatchDecoder {
         events.push(event);
     }
 
-    /// Checks the pending document up to its last line break. `last` is the newest chunk and contains that line break.
-    /// Without the check, a malformed document might never end, and the decoder would take later events for parts of
-    /// it. A long document is checked repeatedly as it grows. All its checks together read at most the larger of
-    /// [`CHECKED_BYTES`] and eight times its length.
+    /// Checks the pending document up to its last line break. `last` is the newest chunk and contains that line break. Without the
+    /// check, a malformed document might never end, and the decoder would take later events for parts of it. A long document is
+    /// checked repeatedly as it grows. A check is skipped if the earlier checks have read more than [`CHECKED_BYTES`] and more than
+    /// seven times the length of the document.
     fn check_lines(&mut self, last: &[u8]) -> Result<(), serde_json::Error> {
         let Some(at) = memchr::memrchr(b'\n', last) else { return Ok(()) };
         let lines = &self.pending[..=self.pending.len() - last.len() + at];
@@ -161,7 +161,7 @@ impl WatchDecoder {
     }
 }
 
-/// Types of the documents with an object that is scanned.
+/// Event types whose object is scanned.
 const OBJECT_EVENTS: [&[u8]; 4] = [b"ADDED", b"MODIFIED", b"DELETED", b"BOOKMARK"];
 
 impl Reader {

@@ -109,7 +109,8 @@ impl ClusterAccess {
         Ok(access)
     }
 
-    /// Returns the cluster's name in the kubeconfig context; `None` in a pod, where the cluster has no name.
+    /// Returns the name of the kubeconfig context, or the name that the constructor was given. `None` in a pod, where the cluster
+    /// has no name.
     pub fn cluster_name(&self) -> Option<&str> {
         self.cluster_name.as_deref()
     }

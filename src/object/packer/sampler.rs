@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::object::Object;
 
-/// Bytes of JSON before the first dictionary. Its samples are at most a quarter of them. Later attempts follow whenever the total
-/// has doubled, or after [`AGAIN_AFTER_BYTES`].
+/// Bytes of JSON before the first dictionary. Its samples are at most a quarter of these bytes. Later attempts follow whenever the
+/// total has doubled, or after [`AGAIN_AFTER_BYTES`] if that is earlier.
 const FIRST_AFTER_BYTES: u64 = 1 << 20;
 
 /// Maximum bytes of JSON between two attempts.
@@ -42,7 +42,7 @@ impl Sampler {
         Self::with_window(0, AGAIN_AFTER_BYTES)
     }
 
-    /// Samples within the second half of the next `bytes` bytes.
+    /// Creates a sampler that takes its samples within the second half of the next `bytes` bytes.
     fn with_window(seen_bytes: u64, bytes: u64) -> Self {
         let window = seen_bytes + bytes / 2..seen_bytes + bytes;
         Self { seen_bytes, next_at: window.start, window, samples: Vec::new(), samples_bytes: 0 }
@@ -56,7 +56,7 @@ impl Sampler {
         if self.seen_bytes >= self.next_at && bytes <= SAMPLE_BYTES && has_room {
             self.samples.push(object.clone());
             self.samples_bytes += bytes;
-            // The sample stands for this part of the window: the larger of its shares of the two limits.
+            // The next sample is taken after this part of the window: the larger of the sample's shares of the two limits.
             let window = self.window.end - self.window.start;
             let share = (window / SAMPLES as u64).max(window * bytes as u64 / SAMPLES_BYTES as u64);
             self.next_at = self.seen_bytes + share;

@@ -30,8 +30,8 @@ impl PathTree {
         tree
     }
 
-    /// Removes the ends of paths at `path` and at its parents, so that its value is kept. A member that only `[*]`
-    /// selects gets its own child first.
+    /// Removes the ends of paths at `path` and at its parents, so that its value is kept. If only `[*]` selects a member of `path`,
+    /// that member first gets its own node.
     pub(crate) fn spare(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else {
             self.ends.clear();

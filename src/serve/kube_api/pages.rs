@@ -114,7 +114,7 @@ impl Snapshots {
         Page { snapshot, range, next }
     }
 
-    /// Stores a snapshot and returns its number.
+    /// Stores a snapshot and returns its id.
     fn keep(&self, snapshot: &Arc<Snapshot>) -> u64 {
         self.expire();
         let mut kept = lock(&self.kept);

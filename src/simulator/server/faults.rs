@@ -87,7 +87,7 @@ pub(super) fn close(stream: &TcpStream, error: &hyper::Error) {
     }
 }
 
-/// Checks the rights. As on a real server, this precedes the check that the type exists. Access reviews agree.
+/// Checks the rights. As on a real server, this precedes the check that the type exists. Access reviews give the same answer.
 async fn with_rights(shared: &Arc<Shared>, call: &Call, body: Body) -> Response {
     let Some(target) = Target::parse(&call.seen.path) else { return answer(shared, call, body).await };
     if target.group == "authorization.k8s.io" && call.method == Method::POST {

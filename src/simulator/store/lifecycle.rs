@@ -1,7 +1,7 @@
 //! Life cycle of definitions and namespaces. The store does at once what controllers do on a real server.
 //!
-//! A watch shows the same steps as on a real server. A definition is added without conditions, its names are
-//! accepted, and it is established. On deletion an object is first marked, then its content is deleted, then the object.
+//! A watch shows the same steps as on a real server. A definition is added without conditions, its names are accepted, and it is
+//! established. On deletion, the definition or namespace is marked. Then its content is deleted, and finally the object itself.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) struct Terminating {
 /// Content that must be deleted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// All objects in the namespace of this name.
+    /// All objects in the deleted namespace.
     Namespace,
     /// All objects of the defined type; `None` if the definition was invalid.
     Type(Option<TypeId>),

@@ -1,4 +1,4 @@
-//! Other objects of the simulated cluster.
+//! Objects of the simulated cluster, other than pods and custom resources.
 
 use serde_json::{Value, json};
 

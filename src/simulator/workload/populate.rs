@@ -17,7 +17,7 @@ use super::{
 /// Number of pods of each database.
 pub(super) const DATABASE_REPLICAS: usize = 3;
 const AGENT: &str = "node-agent";
-/// Objects of every namespace, with `${NS}` for its name.
+/// Objects of every namespace, with `${NS}` for the namespace's name.
 pub(super) const NAMESPACE: &str = include_str!("namespace.yaml");
 
 impl Workload {

@@ -15,7 +15,7 @@ const REPLICAS_MAX: usize = 8;
 /// A rolling update: never fewer pods than wanted, and at most one more.
 #[derive(Clone, Debug)]
 pub(super) struct Rollout {
-    /// Name and uid of the `ReplicaSet` that is being replaced.
+    /// Hash and uid of the `ReplicaSet` that is being replaced.
     pub(super) from: String,
     pub(super) from_uid: String,
     /// Number of pods of the old revision.

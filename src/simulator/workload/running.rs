@@ -18,7 +18,7 @@ use crate::mutex::lock;
 /// Number of news items that are kept.
 const NEWS_KEPT: usize = 16;
 
-/// A workload running in its own thread; dropping it stops it.
+/// A workload running in its own thread. Dropping this value stops the workload.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<AtomicBool>,

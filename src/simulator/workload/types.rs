@@ -24,8 +24,8 @@ impl Workload {
     }
 }
 
-/// Returns the name of type `number` of [`Workload::load_types`], such as `kind007s.group7.bench.deltabus.dev`. The types
-/// have ten groups.
+/// Returns the name of the type with this number, as [`Workload::load_types`] defines it: `kind007s.group7.bench.deltabus.dev`. The
+/// types are spread over ten groups.
 pub fn bench_type(number: usize) -> String {
     format!("kind{number:03}s.group{}.bench.deltabus.dev", number % 10)
 }
