@@ -14,12 +14,11 @@ pub(super) type Place = (u32, String);
 /// Meaning of an event, independent of its id: the uid, the version, and the kind of change.
 type Meaning = (String, Option<u64>, ChangeKind);
 
-/// Known state of an object, with the record that reported it.
+/// Known state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) uid: String,
     pub(super) version: u64,
-    pub(super) by: RecordName,
 }
 
 /// State of the world while an event is accepted.
@@ -44,8 +43,8 @@ pub(super) struct Sink {
     ids: BTreeMap<(u32, Meaning), String>,
     /// Event at each position of a journal.
     places: BTreeMap<(u64, u64), (u32, String)>,
-    /// Position of the last new event of an object.
-    last: BTreeMap<Place, (u64, u64)>,
+    /// Position and record of the last new event of an object.
+    last: BTreeMap<Place, ((u64, u64), RecordName)>,
     /// State after dropping events with a repeated id.
     pub(super) objects: BTreeMap<Place, Known>,
     /// State without dropping events.
@@ -73,10 +72,14 @@ impl Sink {
         if is_repeated {
             return true;
         }
-        let last = self.last.insert(place.clone(), (around.journal_id, sequence));
-        let is_later = last.is_none_or(|last| last < (around.journal_id, sequence));
+        let position = (around.journal_id, sequence);
+        let last = self.last.insert(place.clone(), (position, name));
+        let is_later = last.is_none_or(|(last, _)| last < position);
         assert!(is_later, "I3: {id:?} at {sequence} came after what is at {last:?}");
-        self.check_kind(&place, event, object, around);
+        // Any kind may follow a lost record.
+        if last.is_none_or(|(_, record)| !around.lost.contains(&record)) {
+            self.check_kind(&place, event, object, around);
+        }
         apply(&mut self.objects, &place, event, object);
         false
     }
@@ -96,12 +99,9 @@ impl Sink {
         before.is_some()
     }
 
-    /// Checks the order of event kinds (I2). Any kind may follow a lost record.
+    /// Checks the order of event kinds (I2).
     fn check_kind(&self, place: &Place, event: &Event, object: &Object, around: &Surroundings<'_>) {
         let known = self.objects.get(place);
-        if known.is_some_and(|known| around.lost.contains(&known.by)) {
-            return;
-        }
         let listed = self.skips && around.listed.contains(&(place.0, object.uid().to_owned()));
         match (&event.record.change, known) {
             (Change::Added { .. }, known) => assert_eq!(known, None, "I2: {place:?} is added twice"),
@@ -133,7 +133,6 @@ fn apply(objects: &mut BTreeMap<Place, Known>, place: &Place, event: &Event, obj
     if matches!(event.record.change, Change::Deleted { .. }) {
         objects.remove(place);
     } else {
-        let by = name_of(&event.record);
-        objects.insert(place.clone(), Known { uid: object.uid().to_owned(), version: version_of(object), by });
+        objects.insert(place.clone(), Known { uid: object.uid().to_owned(), version: version_of(object) });
     }
 }
