@@ -124,7 +124,7 @@ impl Engine {
     /// Commits changes of a unit, which is added with the first ones.
     pub(super) fn commit(&self, changes: &[Change]) {
         if !self.has_unit.replace(true) {
-            self.handlers.router().add_unit(UnitId(0), info(), UnitOptions::default(), None);
+            self.handlers.router.add_unit(UnitId(0), info(), UnitOptions::default(), None);
         }
         let ticket =
             self.journal.append(UnitId(0), 1, changes, &Reached::default(), jiff::Timestamp::UNIX_EPOCH).unwrap();
