@@ -362,8 +362,8 @@ pub struct Interest {
 /// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect on a unit that the reader already
-    /// sees.
+    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Counts only when the unit enters the interest of a
+    /// reader that does not see it.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,

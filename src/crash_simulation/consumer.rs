@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     delivery::{
-        attempts::{AttemptOutcome, RetryPolicy},
+        attempts::{AttemptError, AttemptOutcome, RetryPolicy},
         core::{CoreOptions, HandlerAction, HandlerCore},
         schedule::{DeliveryId, ScheduleOptions},
     },
@@ -132,9 +132,9 @@ impl Consumer {
                 let part = call.events.slice(0..part);
                 let repeated = part.events().iter().filter(|event| sink.accept(event, around)).count();
                 let answer_lost = refusal.is_none() && random.chance(health.loses_answers);
-                let lost = || AttemptOutcome::Failed(HandlerError::Failed("no answer in time".into()));
-                let outcome = refusal.or_else(|| answer_lost.then(lost)).unwrap_or(AttemptOutcome::Delivered);
-                call.phase = Phase::Accepted(outcome);
+                let lost = || HandlerError::Failed("no answer in time".into()).into();
+                let error = refusal.or_else(|| answer_lost.then(lost));
+                call.phase = Phase::Accepted(error.map_or(Ok(()), Err));
                 Progress::Accepted { repeated, answer_lost }
             }
             Phase::Accepted(outcome) => {
@@ -145,21 +145,19 @@ impl Consumer {
         }
     }
 
-    fn refusal(&mut self, number: usize, random: &mut Random) -> AttemptOutcome {
+    fn refusal(&mut self, number: usize, random: &mut Random) -> AttemptError {
         let Call { delivery, events, form, .. } = &self.calls[number];
         let (events, panics) = (events.events().len(), self.panics.entry(*delivery).or_default());
         let reason = || "not now".to_owned();
         match random.below(5) {
-            0 if events > 1 => AttemptOutcome::Failed(HandlerError::Rejected(reason())),
-            1 if events > 1 || *form == Form::Whole => AttemptOutcome::Failed(HandlerError::TooLarge(reason())),
-            2 => {
-                AttemptOutcome::Failed(HandlerError::Busy { reason: reason(), retry_after: Duration::from_millis(100) })
-            }
+            0 if events > 1 => AttemptError::Failed(HandlerError::Rejected(reason())),
+            1 if events > 1 || *form == Form::Whole => AttemptError::Failed(HandlerError::TooLarge(reason())),
+            2 => AttemptError::Failed(HandlerError::Busy { reason: reason(), retry_after: Duration::from_millis(100) }),
             3 if *panics < PANICS_MAX => {
                 *panics += 1;
-                AttemptOutcome::Panicked(reason())
+                AttemptError::Panicked(reason())
             }
-            _ => AttemptOutcome::Failed(HandlerError::Failed(reason())),
+            _ => AttemptError::Failed(HandlerError::Failed(reason())),
         }
     }
 }

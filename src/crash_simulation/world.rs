@@ -24,7 +24,7 @@ use crate::{
     change::{Cause, Change, Reached},
     delivery::{
         core::HandlerAction,
-        schedule::{DeliveryOrder, Room, ScheduleOptions},
+        schedule::{DeliveryOrder, EventLoad, ScheduleOptions},
         table::{Route, RouteTable, UnitOptions},
     },
     journal::{
@@ -255,8 +255,7 @@ impl<'a> World<'a> {
         let settled = self.disk.now.settled;
         let mut consumers = Vec::new();
         for handler in 0..HANDLERS {
-            let (name, joins) = (Some(name_of_handler(handler)), BTreeSet::new());
-            let interest = table.interest_of(&route(handler), &joins);
+            let (name, interest) = (Some(name_of_handler(handler)), table.interest(&route(handler), |_| false));
             let options = ReaderOptions { bounds: bounds(handler), interest, name };
             let reader = self.open_reader(&mut journal, options);
             consumers.push(Consumer::new(reader, self.schedules[handler]));

@@ -9,7 +9,8 @@ use tokio::{
 };
 
 use super::{
-    core::{GivenUp, HandlerAction, HandlerCore},
+    attempts::GiveUp,
+    core::{HandlerAction, HandlerCore},
     handlers::{DeadLetter, HandlerMember, HandlerParts, Handlers},
     log::{DeliveryLog, Sent},
     schedule::DeliveryId,
@@ -29,9 +30,9 @@ pub(super) struct HandlerActor<'a> {
     parts: Arc<HandlerParts>,
     core: HandlerCore,
     log: DeliveryLog,
-    attempts: Running<(DeliveryId, Sent)>,
+    attempts: Running<Sent>,
     /// Given-up events that are sent to the dead letter. The flag is set if it accepted them.
-    given_up: Running<(DeliveryId, GivenUp, bool)>,
+    given_up: Running<(DeliveryId, Notification, GiveUp, bool)>,
     /// The current read, if there is one.
     reading: Running<Option<Vec<Event>>>,
     /// Set if the current read waits for new events.
@@ -72,7 +73,7 @@ impl<'a> HandlerActor<'a> {
                 end = self.perform(action);
             }
             self.read();
-            self.parts.status.show(self.core.view(now), self.handlers.clock);
+            self.parts.status.show(&self.core.view(now), self.handlers.clock);
             if let ControlFlow::Break(reason) = end {
                 if reason.is_none() {
                     self.log.closed(&self.parts.sink.close().await);
@@ -81,8 +82,10 @@ impl<'a> HandlerActor<'a> {
             }
             let wait = self.core.wake_at().map(|at| at.saturating_sub(now));
             tokio::select! {
-                Some((delivery, sent)) = self.attempts.next() => self.finished(delivery, &sent),
-                Some((delivery, events, is_taken)) = self.given_up.next() => self.gave_up(delivery, &events, is_taken),
+                Some(sent) = self.attempts.next() => self.finished(&sent),
+                Some((delivery, events, reason, is_taken)) = self.given_up.next() => {
+                    self.gave_up(delivery, &events, &reason, is_taken);
+                }
                 Some(events) = self.reading.next() => self.core.read(events, self.handlers.now()),
                 Some((events, answer)) = letters.recv() => {
                     self.answers.insert(self.core.dead_letter(events), answer);
@@ -99,18 +102,17 @@ impl<'a> HandlerActor<'a> {
         match action {
             HandlerAction::Send(delivery, events, form) => self.send(delivery, events, form),
             HandlerAction::Cancel => self.attempts.clear(),
-            HandlerAction::GiveUp(delivery, given_up) => self.give_up(delivery, given_up),
+            HandlerAction::GiveUp(delivery, events, reason) => self.give_up(delivery, events, reason),
             HandlerAction::Acknowledge(delivery, sequences) => {
                 self.log.end(delivery);
-                self.handlers.router().journal().ack_each(self.member.reader, &sequences);
+                self.handlers.router.journal.ack_each(self.member.reader, &sequences);
             }
             HandlerAction::Answer(delivery, is_delivered) => {
                 self.log.end(delivery);
                 let answer = self.answers.remove(&delivery).filter(|_| is_delivered);
                 answer.map(|answer| answer.send(())); // the handler that sent these events may have ended meanwhile
             }
-            HandlerAction::Close => return ControlFlow::Break(None),
-            HandlerAction::End(reason) => return ControlFlow::Break(Some(reason)),
+            HandlerAction::End(reason) => return ControlFlow::Break(reason),
         }
         ControlFlow::Continue(())
     }
@@ -120,49 +122,48 @@ impl<'a> HandlerActor<'a> {
         let attempt = async move {
             let begun = Instant::now();
             let outcome = parts.sink.deliver(events.clone(), form, &parts.status).await;
-            (delivery, Sent { events, form, outcome, took: begun.elapsed() })
+            Sent { delivery, events, form, outcome, took: begun.elapsed() }
         };
         self.attempts.push(attempt.boxed_local());
     }
 
-    fn finished(&mut self, delivery: DeliveryId, sent: &Sent) {
+    fn finished(&mut self, sent: &Sent) {
         let now = self.handlers.now();
-        let failure = self.core.finished(delivery, sent.outcome.clone(), now, rand::random());
-        self.log.finished(delivery, sent, failure, self.core.view(now).is_failing, now);
+        let failure = self.core.finished(sent.delivery, sent.outcome.clone(), now, rand::random());
+        self.log.finished(sent, failure, self.core.view(now).is_failing, now);
     }
 
-    fn give_up(&mut self, delivery: DeliveryId, given_up: GivenUp) {
+    fn give_up(&mut self, delivery: DeliveryId, events: Notification, reason: GiveUp) {
         let dead_letter = self.parts.dead_letter.as_ref().and_then(|name| self.handlers.dead_letter(name));
         let handed_over = async move {
             let is_taken = match dead_letter {
-                Some(handler) => handler.take(given_up.events.clone()).await,
+                Some(handler) => handler.take(events.clone()).await,
                 None => false,
             };
-            (delivery, given_up, is_taken)
+            (delivery, events, reason, is_taken)
         };
         self.given_up.push(handed_over.boxed_local());
     }
 
-    fn gave_up(&mut self, delivery: DeliveryId, given_up: &GivenUp, is_taken: bool) {
-        self.log.gave_up(delivery, given_up, is_taken);
-        if given_up.is_own {
-            self.handlers.router().journal().give_up(self.member.reader, &given_up.events.sequences());
+    fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
+        self.log.gave_up(delivery, events, reason, is_taken);
+        if self.core.gave_up(delivery) {
+            self.handlers.router.journal.give_up(self.member.reader, &events.sequences());
         }
-        self.core.gave_up(delivery);
     }
 
     /// Starts a read if the core has room, and stops it otherwise.
     fn read(&mut self) {
-        let (room, awaits_events) = (self.core.room(), self.core.is_exhausted());
+        let (room, awaits_events) = (self.core.room(), self.core.is_exhausted);
         if room.is_none() || (self.awaits_events && !awaits_events) {
             self.reading.clear();
         }
         let Some(room) = room.filter(|_| self.reading.is_empty()) else { return };
         self.awaits_events = awaits_events;
-        let (router, reader) = (self.handlers.router().clone(), self.member.reader);
+        let (router, reader) = (self.handlers.router.clone(), self.member.reader);
         let read = async move {
             if awaits_events {
-                router.journal().readable(reader).await;
+                router.journal.readable(reader).await;
                 return None; // the room may have changed meanwhile
             }
             Some(router.read(reader, room).await)

@@ -46,14 +46,17 @@ impl RetryPolicy {
     }
 }
 
-/// Result of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AttemptOutcome {
-    /// Delivery of the whole batch.
-    Delivered,
+/// Result of an attempt at a whole batch.
+pub type AttemptOutcome = Result<(), AttemptError>;
+
+/// Reason why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttemptError {
     /// Error of the handler, or no answer in time.
-    Failed(HandlerError),
+    #[error(transparent)]
+    Failed(#[from] HandlerError),
     /// Panic of the handler, with its message.
+    #[error("panicked: {0}")]
     Panicked(String),
 }
 
@@ -80,7 +83,7 @@ const PANICS_MAX: u32 = 3;
 /// Next step of a batch. Ranges are relative to the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptStep {
-    /// Deliver these events in this form, but not before [`Attempts::not_before`]. Then call [`Attempts::finished`].
+    /// Deliver these events in this form, but not before `Attempts::not_before`. Then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
     /// Send these events to the dead letter, or count and name them as dropped. Then call [`Attempts::advance`].
     GiveUp(Range<usize>, GiveUp),
@@ -104,8 +107,10 @@ pub struct Attempts {
     /// Events of the current attempt.
     range: Range<usize>,
     form: Form,
-    next: AttemptStep,
-    not_before: Duration,
+    /// Next step.
+    pub(super) step: AttemptStep,
+    /// Earliest time of the next attempt, after the delay of a retry.
+    pub(super) not_before: Duration,
     failures: u32,
     panics: u32,
     failing_since: Option<Duration>,
@@ -114,90 +119,69 @@ pub struct Attempts {
 impl Attempts {
     /// Makes the state of a batch of `len` events, which can be sent in all forms down to `smallest`.
     pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
-        let (range, form, next, not_before) = (0..0, Form::Whole, AttemptStep::Done, Duration::ZERO);
+        let (range, form, step, not_before) = (0..0, Form::Whole, AttemptStep::Done, Duration::ZERO);
         let (failures, panics, failing_since) = (0, 0, None);
         let mut attempts =
-            Self { policy, len, smallest, range, form, next, not_before, failures, panics, failing_since };
+            Self { policy, len, smallest, range, form, step, not_before, failures, panics, failing_since };
         attempts.advance();
         attempts
     }
 
-    /// Returns the next step.
-    pub fn step(&self) -> &AttemptStep {
-        &self.next
-    }
-
-    /// Returns the earliest time of the next attempt, after the delay of a retry.
-    pub fn not_before(&self) -> Duration {
-        self.not_before
-    }
-
     /// Records the result of an attempt; `now` is any monotonic time, `random` is in [0, 1).
     pub fn finished(&mut self, outcome: AttemptOutcome, now: Duration, random: f64) {
-        match outcome {
-            AttemptOutcome::Delivered => self.advance(),
-            AttemptOutcome::Failed(HandlerError::Failed(error) | HandlerError::Busy { reason: error, .. }) => {
-                self.failed(error, now, random);
+        let Err(error) = outcome else { return self.advance() };
+        self.step = match error {
+            AttemptError::Failed(HandlerError::Failed(error) | HandlerError::Busy { reason: error, .. }) => {
+                self.failures += 1;
+                let since = *self.failing_since.get_or_insert(now);
+                if now.saturating_sub(since) >= self.policy.give_up_after {
+                    self.give_up(GiveUp::Expired(error))
+                } else {
+                    self.retry(self.failures, now, random)
+                }
             }
-            AttemptOutcome::Failed(HandlerError::Closed(error)) => self.next = AttemptStep::Closed(error),
-            AttemptOutcome::Failed(HandlerError::Rejected(_) | HandlerError::TooLarge(_))
-            | AttemptOutcome::Panicked(_)
-                if self.range.len() > 1 =>
-            {
+            AttemptError::Failed(HandlerError::Closed(error)) => AttemptStep::Closed(error),
+            // Rejected, too large or a panic: one of the events may be the cause.
+            _ if self.range.len() > 1 => {
                 self.range.end = self.range.start + self.range.len() / 2;
-                self.attempt();
+                self.attempt()
             }
-            AttemptOutcome::Failed(HandlerError::TooLarge(error)) => match self.form.smaller() {
+            AttemptError::Failed(HandlerError::TooLarge(error)) => match self.form.smaller() {
                 Some(form) if form <= self.smallest => {
                     self.form = form;
-                    self.attempt();
+                    self.attempt()
                 }
                 _ => self.give_up(GiveUp::TooLarge(error)),
             },
-            AttemptOutcome::Failed(HandlerError::Rejected(error)) => self.give_up(GiveUp::Rejected(error)),
-            AttemptOutcome::Panicked(panic) => {
+            AttemptError::Failed(HandlerError::Rejected(error)) => self.give_up(GiveUp::Rejected(error)),
+            AttemptError::Panicked(panic) => {
                 self.panics += 1;
                 if self.panics >= PANICS_MAX {
-                    self.give_up(GiveUp::Poison(panic));
+                    self.give_up(GiveUp::Poison(panic))
                 } else {
-                    self.retry(now + self.policy.delay(self.panics, random));
+                    self.retry(self.panics, now, random)
                 }
             }
-        }
+        };
     }
 
-    /// Records a temporary failure.
-    fn failed(&mut self, error: String, now: Duration, random: f64) {
-        self.failures += 1;
-        let since = *self.failing_since.get_or_insert(now);
-        if now.saturating_sub(since) >= self.policy.give_up_after {
-            self.give_up(GiveUp::Expired(error));
-        } else {
-            self.retry(now + self.policy.delay(self.failures, random));
-        }
+    fn retry(&mut self, failures: u32, now: Duration, random: f64) -> AttemptStep {
+        self.not_before = now + self.policy.delay(failures, random);
+        self.attempt()
     }
 
-    fn retry(&mut self, not_before: Duration) {
-        self.not_before = not_before;
-        self.attempt();
+    fn attempt(&self) -> AttemptStep {
+        AttemptStep::Attempt(self.range.clone(), self.form)
     }
 
-    fn give_up(&mut self, reason: GiveUp) {
-        self.next = AttemptStep::GiveUp(self.range.clone(), reason);
-    }
-
-    fn attempt(&mut self) {
-        self.next = AttemptStep::Attempt(self.range.clone(), self.form);
+    fn give_up(&self, reason: GiveUp) -> AttemptStep {
+        AttemptStep::GiveUp(self.range.clone(), reason)
     }
 
     /// Continues after the current events: the sink or the dead letter has them, or they are counted as dropped.
     pub fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);
-        if self.range.is_empty() {
-            self.next = AttemptStep::Done;
-        } else {
-            self.attempt();
-        }
+        self.step = if self.range.is_empty() { AttemptStep::Done } else { self.attempt() };
     }
 }

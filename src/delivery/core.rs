@@ -13,9 +13,9 @@ use std::{
 };
 
 use super::{
-    attempts::{AttemptOutcome, AttemptStep, Attempts, GiveUp, RetryPolicy},
+    attempts::{AttemptError, AttemptOutcome, AttemptStep, Attempts, GiveUp, RetryPolicy},
     pace::{Pace, Rate},
-    schedule::{DeliveryId, Room, Schedule, ScheduleOptions, ScheduledEvent},
+    schedule::{DeliveryId, EventLoad, Schedule, ScheduleOptions, ScheduledEvent},
 };
 use crate::{
     handler::{Form, HandlerError},
@@ -41,17 +41,6 @@ pub struct CoreOptions {
     pub patience: Duration,
 }
 
-/// Events of a delivery that are not retried.
-#[derive(Clone, Debug)]
-pub struct GivenUp {
-    /// The events.
-    pub events: Notification,
-    /// Reason for giving them up.
-    pub reason: GiveUp,
-    /// Set for events of the handler's own reader. If not set, another handler gave them up first.
-    pub is_own: bool,
-}
-
 /// Instruction to the actor.
 #[derive(Clone, Debug)]
 pub enum HandlerAction {
@@ -59,16 +48,14 @@ pub enum HandlerAction {
     Send(DeliveryId, Notification, Form),
     /// Cancel all running attempts.
     Cancel,
-    /// Send these events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
-    GiveUp(DeliveryId, GivenUp),
+    /// Send these events to the dead letter, or count them as dropped, for this reason; then call [`HandlerCore::gave_up`].
+    GiveUp(DeliveryId, Notification, GiveUp),
     /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
     /// Report the result to the handler that gave up these events: true if they were delivered here. The delivery has ended.
     Answer(DeliveryId, bool),
-    /// Close the sink. This is the last action.
-    Close,
-    /// End without closing the sink: it is already closed for good, for this reason. This is the last action.
-    End(String),
+    /// Close the sink, unless it is already closed for good, for this reason. This is the last action.
+    End(Option<String>),
 }
 
 /// Request of the engine.
@@ -125,7 +112,7 @@ struct Delivery {
 impl Delivery {
     /// Returns the start of the running attempt.
     fn attempted_at(&self) -> Option<Duration> {
-        self.begun.filter(|_| matches!(self.attempts.step(), AttemptStep::Attempt(..)))
+        self.begun.filter(|_| matches!(self.attempts.step, AttemptStep::Attempt(..)))
     }
 }
 
@@ -146,8 +133,8 @@ pub struct HandlerCore {
     was_own: bool,
     is_paused: bool,
     order: HandlerOrder,
-    /// Set if the last read found no event.
-    is_exhausted: bool,
+    /// Set if the last read found no event, so that the next one must wait for events.
+    pub(super) is_exhausted: bool,
     is_over: bool,
 }
 
@@ -184,21 +171,16 @@ impl HandlerCore {
     }
 
     /// Returns the room for the next read; `None` if nothing is to be read. Pass the result of the read to [`HandlerCore::read`].
-    pub fn room(&self) -> Option<Room> {
+    pub fn room(&self) -> Option<EventLoad> {
         let is_done = self.is_over || self.is_closing() || (self.is_draining() && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
-    }
-
-    /// Returns true if the last read found no event, so that the next one must wait for events.
-    pub fn is_exhausted(&self) -> bool {
-        self.is_exhausted
     }
 
     /// Adds the events of a read; `None` means that new events may be available.
     pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
         self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
         for event in events.into_iter().flatten() {
-            self.schedule.push(item(event), now);
+            self.schedule.push(scheduled(&event), event, now);
         }
     }
 
@@ -218,27 +200,28 @@ impl HandlerCore {
         random: f64,
     ) -> Option<FailedAttempt> {
         let delivery = self.deliveries.get_mut(&id)?;
-        if let AttemptOutcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
+        if let Err(AttemptError::Failed(HandlerError::Busy { retry_after, .. })) = &outcome {
             self.pace.hold(now + RETRY_AFTER_MAX.min(*retry_after));
         }
         delivery.begun = None;
-        delivery.failed = if outcome == AttemptOutcome::Delivered { 0 } else { delivery.failed + 1 };
+        delivery.failed = if outcome.is_ok() { 0 } else { delivery.failed + 1 };
         delivery.attempts.finished(outcome, now, random);
-        let retry_in = match delivery.attempts.step() {
+        let retry_in = match &delivery.attempts.step {
             _ if delivery.failed == 0 => return None,
-            AttemptStep::Attempt(..) => Some(delivery.attempts.not_before().max(self.pace.next()).saturating_sub(now)),
+            AttemptStep::Attempt(..) => Some(delivery.attempts.not_before.max(self.pace.next()).saturating_sub(now)),
             AttemptStep::GiveUp(..) | AttemptStep::Done => None,
             AttemptStep::Closed(_) => return None, // the end of the handler is logged elsewhere
         };
         Some(FailedAttempt { attempt: delivery.failed, retry_in })
     }
 
-    /// Records that the dead letter has the given-up events, or that they are counted as dropped.
-    pub fn gave_up(&mut self, id: DeliveryId) {
-        if let Some(delivery) = self.deliveries.get_mut(&id) {
-            delivery.attempts.advance();
-            delivery.begun = None;
-        }
+    /// Records that the dead letter has the given-up events, or that they are counted as dropped. Returns true for events of
+    /// the handler's own reader; other handlers gave up the others first.
+    pub fn gave_up(&mut self, id: DeliveryId) -> bool {
+        let Some(delivery) = self.deliveries.get_mut(&id) else { return false };
+        delivery.attempts.advance();
+        delivery.begun = None;
+        delivery.is_own
     }
 
     /// Returns the next action. Call it until it returns `None`, then again after each report and at
@@ -270,7 +253,7 @@ impl HandlerCore {
                 return None;
             }
             self.is_over = true;
-            return Some(HandlerAction::Close);
+            return Some(HandlerAction::End(None));
         }
         None
     }
@@ -286,9 +269,9 @@ impl HandlerCore {
             HandlerOrder::Drain { until, .. } => Some(until),
             HandlerOrder::Run => None,
         };
-        let waits = deliveries().filter_map(|delivery| match delivery.attempts.step() {
+        let waits = deliveries().filter_map(|delivery| match &delivery.attempts.step {
             AttemptStep::Attempt(..) if delivery.begun.is_none() && !self.is_paused => {
-                Some(self.pace.next().max(delivery.attempts.not_before()))
+                Some(self.pace.next().max(delivery.attempts.not_before))
             }
             _ => None,
         });
@@ -334,9 +317,9 @@ impl HandlerCore {
     /// Returns a delivery that has a step to take now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
         let may_attempt = !self.is_paused && self.pace.next() <= now;
-        let is_due = |delivery: &Delivery| match delivery.attempts.step() {
+        let is_due = |delivery: &Delivery| match &delivery.attempts.step {
             _ if delivery.begun.is_some() => false,
-            AttemptStep::Attempt(..) => self.is_closing() || (may_attempt && delivery.attempts.not_before() <= now),
+            AttemptStep::Attempt(..) => self.is_closing() || (may_attempt && delivery.attempts.not_before <= now),
             AttemptStep::GiveUp(..) | AttemptStep::Done | AttemptStep::Closed(_) => true,
         };
         self.deliveries.iter().find(|(_, delivery)| is_due(delivery)).map(|(id, _)| *id)
@@ -346,11 +329,19 @@ impl HandlerCore {
     fn advance(&mut self, id: DeliveryId, now: Duration) -> Option<HandlerAction> {
         let is_closing = self.is_closing();
         let delivery = self.deliveries.get_mut(&id)?;
-        match delivery.attempts.step().clone() {
-            AttemptStep::Done => Some(self.end(id)),
+        match delivery.attempts.step.clone() {
+            AttemptStep::Done if delivery.is_own => {
+                self.deliveries.remove(&id);
+                self.is_exhausted = false; // the reader may now return later events
+                Some(HandlerAction::Acknowledge(id, self.schedule.finished(id)))
+            }
+            AttemptStep::Done => {
+                self.deliveries.remove(&id);
+                Some(HandlerAction::Answer(id, true))
+            }
             AttemptStep::Closed(reason) => {
                 self.is_over = true;
-                Some(HandlerAction::End(reason))
+                Some(HandlerAction::End(Some(reason)))
             }
             _ if is_closing => {
                 let dropped = self.deliveries.remove(&id)?;
@@ -363,18 +354,8 @@ impl HandlerCore {
             }
             AttemptStep::GiveUp(range, reason) => {
                 delivery.begun = Some(now);
-                let (events, is_own) = (delivery.events.slice(range), delivery.is_own);
-                Some(HandlerAction::GiveUp(id, GivenUp { events, reason, is_own }))
+                Some(HandlerAction::GiveUp(id, delivery.events.slice(range), reason))
             }
-        }
-    }
-
-    fn end(&mut self, id: DeliveryId) -> HandlerAction {
-        if self.deliveries.remove(&id).is_some_and(|delivery| delivery.is_own) {
-            self.is_exhausted = false; // the reader may now return later events
-            HandlerAction::Acknowledge(id, self.schedule.finished(id))
-        } else {
-            HandlerAction::Answer(id, true)
         }
     }
 
@@ -396,11 +377,10 @@ impl HandlerCore {
     }
 }
 
-fn item(event: Event) -> ScheduledEvent<Event> {
+fn scheduled(Event { unit, record }: &Event) -> ScheduledEvent {
     let hasher = foldhash::fast::FixedState::with_seed(11);
-    let Event { unit, record } = &event;
     let resource = hasher.hash_one((&unit.resource.group, &unit.resource.plural));
     let (bytes, gone) = (record.body_bytes(), record.is_gone());
     let object = record.object().map(|object| hasher.hash_one((resource, object.key())));
-    ScheduledEvent { sequence: record.sequence, resource, object, gone, bytes, content: event }
+    ScheduledEvent { sequence: record.sequence, resource, object, gone, bytes }
 }

@@ -144,10 +144,6 @@ impl HandlerMember {
         self.letters.is_closed()
     }
 
-    fn ended_by_sink(&self) -> bool {
-        self.requests.borrow().ended_by_sink
-    }
-
     fn removed(&self) -> Option<Remove> {
         self.requests.borrow().removed
     }
@@ -162,10 +158,12 @@ impl HandlerMember {
 /// All handlers of an engine.
 #[derive(Clone)]
 pub struct Handlers {
-    router: Router,
+    /// Router of their readers.
+    pub router: Router,
     members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
     arbiter: ArbiterHandle,
-    is_stopping: Arc<AtomicBool>,
+    /// Set once [`Handlers::shut_down`] was called.
+    pub(super) is_stopping: Arc<AtomicBool>,
     supervision: Supervision,
     /// Start of all times of the actors.
     pub(super) clock: Instant,
@@ -182,18 +180,8 @@ impl Handlers {
         Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision, clock }
     }
 
-    /// Returns the router of their readers.
-    pub fn router(&self) -> &Router {
-        &self.router
-    }
-
     pub(super) fn now(&self) -> Duration {
         self.clock.elapsed()
-    }
-
-    /// Returns true if [`Handlers::shut_down`] was called.
-    pub fn is_stopping(&self) -> bool {
-        self.is_stopping.load(atomic::Ordering::Acquire)
     }
 
     /// Returns the status of all handlers, except those that are being removed.
@@ -242,7 +230,7 @@ impl Handlers {
             Some(member) => self.forget(&member, Remove::Discard), // its sink was closed for good
             None => {}
         }
-        let (reader, moves) = self.router.open(&name, route, bounds)?;
+        let (reader, moves) = self.router.open(Some(&name), route, bounds)?;
         let (parts, order) = (parts(reader), HandlerOrder::Run);
         let requests = HandlerRequests { parts, replace_by, order, removed: None, ended_by_sink: false };
         let requests = watch::Sender::new(requests);
@@ -263,16 +251,14 @@ impl Handlers {
     pub fn remove(&self, name: &str, how: Remove) {
         let Some(member) = self.find(name) else { return };
         let hung_after = self.supervision.hung_after;
-        member.requests.send_modify(|requests| {
-            requests.removed = Some(how);
-            requests.order = match how {
-                Remove::Drain(until) => {
-                    let until = until.saturating_duration_since(self.clock);
-                    HandlerOrder::Drain { until, close_by: until + hung_after }
-                }
-                Remove::Discard => HandlerOrder::Close(self.now() + hung_after),
-            };
-        });
+        let order = match how {
+            Remove::Drain(until) => {
+                let until = until.saturating_duration_since(self.clock);
+                HandlerOrder::Drain { until, close_by: until + hung_after }
+            }
+            Remove::Discard => HandlerOrder::Close(self.now() + hung_after),
+        };
+        member.requests.send_modify(|requests| (requests.removed, requests.order) = (Some(how), order));
         if member.has_ended() {
             self.forget(&member, how);
         }
@@ -338,14 +324,14 @@ impl Handlers {
                     drop(timeout(delay, member.requests.subscribe().wait_for(is_over)).await);
                 }
             }
-            self.router.journal().rewind(member.reader);
+            self.router.journal.rewind(member.reader);
         };
         member.requests.send_modify(|requests| requests.ended_by_sink = ended_by_sink.is_some());
         letters.close(); // before `removed` is read, so that either this task or `remove` forgets the handler
         if let Some(reason) = ended_by_sink {
             self.report_end(&member, &reason);
         }
-        if let Some(how) = member.removed().filter(|_| !self.is_stopping()) {
+        if let Some(how) = member.removed().filter(|_| !self.is_stopping.load(atomic::Ordering::Acquire)) {
             self.forget(&member, how);
         }
     }
@@ -355,14 +341,11 @@ impl Handlers {
     async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
         let mut requests = member.requests.subscribe();
         loop {
-            let order = requests.borrow_and_update().order(parts);
-            let changed = match order {
-                HandlerOrder::Run => Ok(requests.changed().await),
-                HandlerOrder::Drain { close_by, .. } | HandlerOrder::Close(close_by) => {
-                    timeout_at(self.clock + close_by + CLOSE_GRACE, requests.changed()).await
-                }
+            let limit = match requests.borrow_and_update().order(parts) {
+                HandlerOrder::Run => Duration::MAX,
+                HandlerOrder::Drain { close_by, .. } | HandlerOrder::Close(close_by) => close_by + CLOSE_GRACE,
             };
-            if changed.is_err() {
+            if timeout(limit.saturating_sub(self.now()), requests.changed()).await.is_err() {
                 return;
             }
         }
@@ -371,14 +354,14 @@ impl Handlers {
     /// Logs that the sink of a handler was closed for good, and discards its waiting events. With a store they are kept for the
     /// next run.
     fn report_end(&self, member: &HandlerMember, reason: &str) {
-        let left = self.router.journal().stats(member.reader);
+        let left = self.router.journal.stats(member.reader);
         let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
         if self.is_unread() {
             info!(handler, %reason, undelivered, "the handler has ended");
         } else {
             warn!(handler, %reason, undelivered, "the handler has ended");
         }
-        self.router.journal().abandon(member.reader);
+        self.router.journal.abandon(member.reader);
     }
 
     /// Removes a handler that has ended, and logs its undelivered events.
@@ -398,7 +381,7 @@ impl Handlers {
     /// Returns true if all handlers are `stdout` and their output is no longer read, as in `deltabus run … | head`.
     fn is_unread(&self) -> bool {
         let is_pipe = |member: &HandlerMember| member.parts().status.lock().view.kind == "stdout";
-        let is_unread = |member: &Arc<HandlerMember>| member.ended_by_sink() && is_pipe(member);
+        let is_unread = |member: &Arc<HandlerMember>| member.requests.borrow().ended_by_sink && is_pipe(member);
         let members = lock(&self.members);
         !members.is_empty() && members.iter().all(is_unread)
     }
@@ -412,8 +395,8 @@ impl Handlers {
 
     fn report_losses_of(&self, member: &HandlerMember) {
         let handler = &member.name;
-        let why = if member.ended_by_sink() { "the handler has ended" } else { "the buffer is full" };
-        let losses = self.router.journal().take_losses(member.reader);
+        let why = if member.requests.borrow().ended_by_sink { "the handler has ended" } else { "the buffer is full" };
+        let losses = self.router.journal.take_losses(member.reader);
         for event in &losses.named {
             warn!(handler, %event, why, "dropped an event");
         }
@@ -423,7 +406,7 @@ impl Handlers {
     }
 
     fn leftover(&self, member: &HandlerMember) -> Option<Leftover> {
-        let journal = self.router.journal();
+        let journal = &self.router.journal;
         let stats = journal.stats(member.reader);
         let events = stats.queued + stats.in_flight;
         let named = || journal.undelivered(member.reader, NAMED_MAX);

@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use tracing::{error, field, info, warn};
 
 use super::{
-    attempts::{AttemptOutcome, GiveUp},
-    core::{FailedAttempt, GivenUp},
+    attempts::{AttemptError, AttemptOutcome, GiveUp},
+    core::FailedAttempt,
     schedule::DeliveryId,
     status::HandlerStatus,
 };
@@ -15,6 +15,7 @@ use crate::{failures::Failures, handler::Form, notification::Notification, trace
 
 /// Finished attempt.
 pub(super) struct Sent {
+    pub(super) delivery: DeliveryId,
     pub(super) events: Notification,
     pub(super) form: Form,
     pub(super) outcome: AttemptOutcome,
@@ -36,11 +37,11 @@ impl DeliveryLog {
 
     /// Logs the result of closing the sink.
     pub(super) fn closed(&self, outcome: &AttemptOutcome) {
-        let handler = self.status.name();
+        let handler = &self.status.name;
         match outcome {
-            AttemptOutcome::Delivered => info!(handler, "closed the handler"),
-            AttemptOutcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
-            AttemptOutcome::Panicked(panic) => error!(handler, %panic, "the handler panicked while closing"),
+            Ok(()) => info!(handler, "closed the handler"),
+            Err(AttemptError::Failed(error)) => error!(handler, %error, "failed to close the handler"),
+            Err(AttemptError::Panicked(panic)) => error!(handler, %panic, "the handler panicked while closing"),
         }
     }
 
@@ -48,10 +49,9 @@ impl DeliveryLog {
     pub(super) fn begin(&mut self, delivery: DeliveryId, events: Notification) -> Notification {
         let span = self.spans.entry(delivery).or_insert_with(|| {
             let sequences = events.events().iter().map(|event| event.record.sequence.0);
-            Span::of_delivery(self.status.name(), events.trace(), sequences)
+            Span::of_delivery(&self.status.name, events.trace(), sequences)
         });
-        let context = span.context();
-        events.traced(context)
+        events.traced(span.context())
     }
 
     /// Ends the span of a delivery.
@@ -61,28 +61,23 @@ impl DeliveryLog {
 
     /// Counts an attempt that ended at `now`. Logs a `failure`, or the first success after all failures have ended.
     /// Repeated lines are suppressed.
-    pub(super) fn finished(
-        &mut self,
-        delivery: DeliveryId,
-        sent: &Sent,
-        failure: Option<FailedAttempt>,
-        is_failing: bool,
-        now: Duration,
-    ) {
-        let Some(error) = self.count(sent) else {
+    pub(super) fn finished(&mut self, sent: &Sent, failure: Option<FailedAttempt>, is_failing: bool, now: Duration) {
+        self.count(sent);
+        let Sent { delivery, events, form, outcome, .. } = sent;
+        let Err(error) = outcome else {
             if !is_failing && let Some(failures) = self.failures.worked() {
-                info!(handler = self.status.name(), failures, "the handler delivers again");
+                info!(handler = self.status.name, failures, "the handler delivers again");
             }
             return;
         };
         let Some(FailedAttempt { attempt, retry_in }) = failure else { return };
-        if let Some(span) = self.spans.get_mut(&delivery) {
+        let error = error.to_string();
+        if let Some(span) = self.spans.get_mut(delivery) {
             span.attempt_failed(attempt, &error);
         }
         let Some(suppressed) = self.failures.failed(now) else { return };
-        let Sent { events, form, .. } = sent;
         warn!(
-            handler = self.status.name(),
+            handler = self.status.name,
             event = events.events().first().map(|event| field::display(event.record.event_name())),
             events = events.events().len(),
             form = (*form != Form::Whole).then(|| field::debug(form)),
@@ -94,39 +89,31 @@ impl DeliveryLog {
         );
     }
 
-    /// Counts an attempt; returns its error if it failed.
-    fn count(&self, Sent { events, form, outcome, took }: &Sent) -> Option<String> {
+    fn count(&self, Sent { events, form, outcome, took, .. }: &Sent) {
         self.status.observe_call(outcome, events.events(), *took);
         let events = events.events().len() as u64;
         let mut counts = self.status.lock();
         counts.is_hung = false;
-        let error = match outcome {
-            AttemptOutcome::Delivered => {
-                counts.view.delivered += events;
-                match form {
-                    Form::Whole => {}
-                    Form::WithoutOld => counts.view.without_old += events,
-                    Form::Reference => counts.view.references += events,
-                }
-                return None;
+        let Err(error) = outcome else {
+            counts.view.delivered += events;
+            match form {
+                Form::Whole => {}
+                Form::WithoutOld => counts.view.without_old += events,
+                Form::Reference => counts.view.references += events,
             }
-            AttemptOutcome::Failed(error) => error.to_string(),
-            AttemptOutcome::Panicked(panic) => {
-                counts.view.panics += 1;
-                format!("panicked: {panic}")
-            }
+            return;
         };
+        counts.view.panics += u64::from(matches!(error, AttemptError::Panicked(_)));
         counts.view.retried += 1;
-        counts.note_error(error.clone());
-        Some(error)
+        counts.note_error(error.to_string());
     }
 
     /// Counts and logs events that were given up; `is_taken` means that the dead letter has them (I4, I6).
-    pub(super) fn gave_up(&mut self, delivery: DeliveryId, GivenUp { events, reason, .. }: &GivenUp, is_taken: bool) {
+    pub(super) fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
         if let Some(span) = self.spans.get_mut(&delivery) {
             span.fail(reason);
         }
-        let handler = self.status.name();
+        let handler = &self.status.name;
         for event in events.events() {
             let event = event.record.event_name();
             if is_taken {

@@ -7,12 +7,13 @@ use std::{
 };
 
 use super::{
-    schedule::Room,
-    table::{Route, RouteTable, UnitOptions},
+    schedule::EventLoad,
+    table::{Route, RouteTable, Routed, UnitOptions},
 };
 use crate::{
     journal::{
-        Bounds, ChangeSet, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId, UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
+        UnitTerms,
     },
     mutex::lock,
     notification::{Event, UnitInfo},
@@ -21,7 +22,8 @@ use crate::{
 /// Table of routes on a journal. It is shared by all code that adds units, handlers and feeds.
 #[derive(Clone, Debug)]
 pub struct Router {
-    journal: Journal,
+    /// Journal of the routes.
+    pub journal: Journal,
     table: Arc<Mutex<RouteTable>>,
 }
 
@@ -31,30 +33,28 @@ impl Router {
         Self { journal, table: Arc::default() }
     }
 
-    /// Returns its journal.
-    pub fn journal(&self) -> &Journal {
-        &self.journal
-    }
-
     /// Locks the table.
     pub fn table(&self) -> MutexGuard<'_, RouteTable> {
         lock(&self.table)
     }
 
-    /// Opens the reader of a handler. It reads events that are released from now on. Returns the running units that
-    /// must add the reader. The reader gets only the later events of these units (S-5).
+    /// Opens the reader of a handler, or of a feed if it has no name. It reads events that are released from now on. Returns
+    /// the running units that must add the reader of a handler. The reader gets only the later events of these units (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
     pub fn open(
         &self,
-        name: &str,
+        name: Option<&str>,
         route: Route,
         bounds: Bounds,
     ) -> Result<(ReaderId, Vec<(UnitId, Move)>), OpenReaderError> {
         let mut table = self.table();
-        let (kind, joins) = (route.join(), table.taken(&route));
-        let reader = self.add(&mut table, Some(name), route, bounds, joins.clone())?;
+        let (kind, name) = (route.join(), name.map(str::to_owned));
+        let joins = if name.is_some() { table.taken(&route) } else { BTreeSet::new() };
+        let interest = table.interest(&route, |unit| joins.contains(&unit));
+        let reader = self.journal.open_reader(ReaderOptions { bounds, interest, name: name.clone() })?;
+        table.routes.insert(reader, Routed { name, route });
         Ok((reader, joins.into_iter().map(|unit| (unit, Move { reader, kind })).collect()))
     }
 
@@ -66,37 +66,22 @@ impl Router {
     pub fn open_feed(&self, bounds: Bounds) -> Result<ReaderId, OpenReaderError> {
         let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
         let route = Route::new(["*"], changes, Duration::ZERO).expect("\"*\" is a glob");
-        self.add(&mut self.table(), None, route, bounds, BTreeSet::new())
-    }
-
-    fn add(
-        &self,
-        table: &mut RouteTable,
-        name: Option<&str>,
-        route: Route,
-        bounds: Bounds,
-        joins: BTreeSet<UnitId>,
-    ) -> Result<ReaderId, OpenReaderError> {
-        let name = name.map(str::to_owned);
-        let options = ReaderOptions { bounds, interest: table.interest_of(&route, &joins), name: name.clone() };
-        let reader = self.journal.open_reader(options)?;
-        table.add_route(reader, name, route, joins);
-        Ok(reader)
+        Ok(self.open(None, route, bounds)?.0)
     }
 
     /// Replaces route and bounds of a reader, which keeps its waiting events. Returns the units that must add or remove
     /// it.
     pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Vec<(UnitId, Move)> {
         let mut table = self.table();
-        let moves = table.reroute(reader, route);
+        let (interest, moves) = table.reroute(reader, route);
         self.journal.set_bounds(reader, bounds);
-        self.journal.set_interest(reader, &table.interest(reader));
+        self.journal.set_interest(reader, &interest);
         moves
     }
 
     /// Closes a reader.
     pub fn close(&self, reader: ReaderId) {
-        self.table().remove_route(reader);
+        self.table().routes.remove(&reader);
         self.journal.close_reader(reader);
     }
 
@@ -105,9 +90,10 @@ impl Router {
     /// appends any change.
     pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<ReaderId> {
         let mut table = self.table();
-        let (terms, new) = table.add_unit(unit, info, options, before);
-        self.open_unit(&table, unit, terms);
-        new
+        let (terms, interests) = table.add_unit(unit, info, options, before);
+        self.open_unit(unit, terms, &interests);
+        let joining = interests.iter().filter(|(_, interest)| interest.units[&unit].joins);
+        joining.map(|(reader, _)| *reader).collect()
     }
 
     /// Adds a unit of an earlier run, before any other unit. `known` has the readers of that run. Returns the readers
@@ -122,15 +108,15 @@ impl Router {
     ) -> Vec<Move> {
         let mut table = self.table();
         let saw = |reader| self.journal.joined(reader).contains(&unit);
-        let moves = table.restore_unit(unit, info, options, (terms.resource, retired), saw, known);
-        self.open_unit(&table, unit, terms);
+        let (interests, moves) = table.restore_unit(unit, info, options, (terms.resource, retired), saw, known);
+        self.open_unit(unit, terms, &interests);
         moves
     }
 
-    fn open_unit(&self, table: &RouteTable, unit: UnitId, terms: UnitTerms) {
+    fn open_unit(&self, unit: UnitId, terms: UnitTerms, interests: &[(ReaderId, Interest)]) {
         self.journal.add_unit(unit, terms);
-        for reader in table.takers(unit) {
-            self.journal.set_interest(reader, &table.interest(reader));
+        for (reader, interest) in interests {
+            self.journal.set_interest(*reader, interest);
         }
     }
 
@@ -148,7 +134,7 @@ impl Router {
 
     /// Reads the next events of a handler, without waiting for more. Empty if no event waits. If the future is dropped
     /// early, no event is in flight.
-    pub async fn read(&self, reader: ReaderId, room: Room) -> Vec<Event> {
+    pub async fn read(&self, reader: ReaderId, room: EventLoad) -> Vec<Event> {
         loop {
             let records = self.journal.fetch(reader, room.events, room.bytes).await;
             let mut unknown: Vec<_> = records.iter().map(|record| record.sequence).collect();

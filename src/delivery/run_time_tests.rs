@@ -217,7 +217,7 @@ fn stop_ends_during_removals_and_replacements() {
         engine.start(options);
         let left = engine.stop(Duration::from_millis(100)).await;
         assert_eq!(left.iter().map(|left| left.handler.as_str()).collect::<Vec<_>>(), ["b", "c"]);
-        assert!(engine.handlers.is_stopping(), "S-6");
+        assert!(engine.handlers.is_stopping.load(std::sync::atomic::Ordering::Acquire), "S-6");
         drop(gates);
     });
 }

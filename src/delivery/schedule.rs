@@ -54,8 +54,8 @@ pub struct ScheduleOptions {
 }
 
 /// An event as seen by a [`Schedule`].
-#[derive(Clone, Debug)]
-pub struct ScheduledEvent<T> {
+#[derive(Clone, Copy, Debug)]
+pub struct ScheduledEvent {
     /// Its position in the journal.
     pub sequence: Sequence,
     /// Hash of its resource type.
@@ -68,21 +68,26 @@ pub struct ScheduledEvent<T> {
     pub gone: bool,
     /// Bytes of its bodies.
     pub bytes: usize,
-    /// The event.
-    pub content: T,
 }
 
 /// Id of a delivery: one batch with all its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeliveryId(pub(super) u64);
 
-/// Room for events that may be read for a [`Schedule`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Maximum number of events, at least one.
+/// Number of events and size of their bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventLoad {
+    /// Number of events.
     pub events: usize,
-    /// Maximum size of bodies in bytes; a single event may exceed it.
+    /// Size of their bodies in bytes.
     pub bytes: usize,
+}
+
+impl EventLoad {
+    fn add(&mut self, bytes: usize) {
+        self.events += 1;
+        self.bytes += bytes;
+    }
 }
 
 /// Maximum number of events that wait in addition to a whole batch. While some objects wait for a retry, the waiting events
@@ -96,30 +101,8 @@ struct Waiting<T> {
     /// Number of unfinished events of the type before this one. Counted only for the end of a type's initial state with
     /// [`DeliveryOrder::PerObject`]; otherwise 0.
     ahead: usize,
-    item: ScheduledEvent<T>,
-}
-
-/// Event of a batch in delivery.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    arrival: u64,
-    sequence: Sequence,
-    resource: u64,
-    object: Option<u64>,
-    bytes: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Load {
-    events: usize,
-    bytes: usize,
-}
-
-impl Load {
-    fn add(&mut self, bytes: usize) {
-        self.events += 1;
-        self.bytes += bytes;
-    }
+    event: ScheduledEvent,
+    content: T,
 }
 
 /// State of a handler's batches, see the [module](self). All times are of one monotonic clock.
@@ -132,11 +115,12 @@ pub struct Schedule<T> {
     /// Waiting events in order of arrival.
     waiting: Vec<Waiting<T>>,
     /// Waiting events that a batch may take. `free_since` is the arrival time of the first one.
-    free: Load,
+    free: EventLoad,
     free_since: Option<Duration>,
     /// Waiting events, and those in delivery.
-    held: Load,
-    in_delivery: HashMap<DeliveryId, Vec<Sent>>,
+    held: EventLoad,
+    /// Events in delivery, each with its number in order of arrival.
+    in_delivery: HashMap<DeliveryId, Vec<(u64, ScheduledEvent)>>,
     /// Objects in delivery, with [`DeliveryOrder::PerObject`].
     busy: HashSet<u64>,
     arrivals: u64,
@@ -153,9 +137,9 @@ impl<T> Schedule<T> {
         Self {
             options: ScheduleOptions { order, concurrency, batch_events: batch_events.max(1), ..options },
             waiting: Vec::new(),
-            free: Load::default(),
+            free: EventLoad::default(),
             free_since: None,
-            held: Load::default(),
+            held: EventLoad::default(),
             in_delivery: HashMap::new(),
             busy: HashSet::new(),
             arrivals: 0,
@@ -168,9 +152,9 @@ impl<T> Schedule<T> {
         self.held.events == 0
     }
 
-    /// Returns the room for the next batch. `None` if no batch could start, or the window is full. Unread events stay in the
-    /// journal, which can still coalesce them.
-    pub fn room(&self) -> Option<Room> {
+    /// Returns the maximum for the next read: at least one event, and a size that a single event may exceed. `None` if no
+    /// batch could start, or the window is full. Unread events stay in the journal, which can still coalesce them.
+    pub fn room(&self) -> Option<EventLoad> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
             return None;
@@ -179,15 +163,15 @@ impl<T> Schedule<T> {
         let events = events.min(window_events.max(1).saturating_sub(self.held.events));
         let events = events.min(batch_events.saturating_add(WAITING_MAX).saturating_sub(self.waiting.len()));
         let bytes = batch_bytes.saturating_sub(self.free.bytes).min(window_bytes.saturating_sub(self.held.bytes));
-        (events > 0 && (bytes > 0 || self.is_empty())).then_some(Room { events, bytes })
+        (events > 0 && (bytes > 0 || self.is_empty())).then_some(EventLoad { events, bytes })
     }
 
     /// Adds the next event of the reader.
-    pub fn push(&mut self, item: ScheduledEvent<T>, now: Duration) {
-        let is_end = item.object.is_none() && self.options.order == DeliveryOrder::PerObject;
-        let ahead = if is_end { self.unfinished(item.resource) } else { 0 };
-        self.held.add(item.bytes);
-        self.waiting.push(Waiting { arrival: self.arrivals, since: now, ahead, item });
+    pub fn push(&mut self, event: ScheduledEvent, content: T, now: Duration) {
+        let is_end = event.object.is_none() && self.options.order == DeliveryOrder::PerObject;
+        let ahead = if is_end { self.unfinished(event.resource) } else { 0 };
+        self.held.add(event.bytes);
+        self.waiting.push(Waiting { arrival: self.arrivals, since: now, ahead, event, content });
         self.arrivals += 1;
         self.count_free(self.waiting.len() - 1);
     }
@@ -201,7 +185,7 @@ impl<T> Schedule<T> {
         }
         let (sent, batch) = self.take();
         if self.options.order == DeliveryOrder::PerObject {
-            self.busy.extend(sent.iter().filter_map(|sent| sent.object));
+            self.busy.extend(sent.iter().filter_map(|(_, event)| event.object));
         }
         let id = self.new_id();
         self.in_delivery.insert(id, sent);
@@ -225,50 +209,52 @@ impl<T> Schedule<T> {
     /// Ends a batch. Returns the positions of its events, in order; they can be acknowledged.
     pub fn finished(&mut self, delivery: DeliveryId) -> Vec<Sequence> {
         let done = self.in_delivery.remove(&delivery).unwrap_or_default();
-        for sent in &done {
+        for (_, event) in &done {
             self.held.events -= 1;
-            self.held.bytes -= sent.bytes;
-            sent.object.map(|object| self.busy.remove(&object));
+            self.held.bytes -= event.bytes;
+            event.object.map(|object| self.busy.remove(&object));
         }
         for end in self.waiting.iter_mut().filter(|waiting| waiting.ahead > 0) {
-            let is_ahead = |sent: &&Sent| sent.resource == end.item.resource && sent.arrival < end.arrival;
+            let is_ahead = |(arrival, event): &&(u64, ScheduledEvent)| {
+                event.resource == end.event.resource && *arrival < end.arrival
+            };
             end.ahead -= done.iter().filter(is_ahead).count();
         }
         self.recount_free();
-        done.iter().map(|sent| sent.sequence).collect()
+        done.iter().map(|(_, event)| event.sequence).collect()
     }
 
     /// Returns the number of events of a type that wait or are in delivery.
     fn unfinished(&self, resource: u64) -> usize {
-        let waiting = self.waiting.iter().map(|waiting| waiting.item.resource);
-        let sent = self.in_delivery.values().flatten().map(|sent| sent.resource);
-        waiting.chain(sent).filter(|other| *other == resource).count()
+        let sent = self.in_delivery.values().flatten().map(|(_, event)| event);
+        let all = self.waiting.iter().map(|waiting| &waiting.event).chain(sent);
+        all.filter(|event| event.resource == resource).count()
     }
 
     fn recount_free(&mut self) {
-        (self.free, self.free_since) = (Load::default(), None);
+        (self.free, self.free_since) = (EventLoad::default(), None);
         self.count_free(0);
     }
 
     /// Counts the free events from this index of the waiting events.
     fn count_free(&mut self, from: usize) {
         for waiting in self.waiting[from..].iter().filter(|waiting| waiting.is_free(&self.busy)) {
-            self.free.add(waiting.item.bytes);
+            self.free.add(waiting.event.bytes);
             self.free_since.get_or_insert(waiting.since);
         }
     }
 
     /// Removes a batch from the free events.
-    fn take(&mut self) -> (Vec<Sent>, Vec<T>) {
+    fn take(&mut self) -> (Vec<(u64, ScheduledEvent)>, Vec<T>) {
         let ScheduleOptions { batch_events, batch_bytes, distinct, order, .. } = self.options;
-        let (mut batch, mut is_full) = (Load::default(), false);
+        let (mut batch, mut is_full) = (EventLoad::default(), false);
         // Objects that must not get another event in this batch.
         let mut closed = HashSet::new();
         let is_taken = |next: &mut Waiting<T>| {
             if is_full || !next.is_free(&self.busy) {
                 return false;
             }
-            let ScheduledEvent { object, bytes, gone, .. } = next.item;
+            let ScheduledEvent { object, bytes, gone, .. } = next.event;
             let is_closed = object.is_some_and(|object| closed.contains(&object));
             // Events of other objects may overtake only with `PerObject`.
             is_full = batch.events == batch_events
@@ -281,17 +267,13 @@ impl<T> Schedule<T> {
             closed.extend(object.filter(|_| distinct || (gone && order != DeliveryOrder::None)));
             true
         };
-        let sent = |Waiting { arrival, item, .. }: Waiting<T>| {
-            let ScheduledEvent { sequence, resource, object, bytes, content, .. } = item;
-            (Sent { arrival, sequence, resource, object, bytes }, content)
-        };
-        self.waiting.extract_if(.., is_taken).map(sent).unzip()
+        self.waiting.extract_if(.., is_taken).map(|taken| ((taken.arrival, taken.event), taken.content)).unzip()
     }
 }
 
 impl<T> Waiting<T> {
     /// Returns true if a batch may take the event: its object is not in delivery, and it waits for no earlier events.
     fn is_free(&self, busy: &HashSet<u64>) -> bool {
-        self.ahead == 0 && self.item.object.is_none_or(|object| !busy.contains(&object))
+        self.ahead == 0 && self.event.object.is_none_or(|object| !busy.contains(&object))
     }
 }

@@ -9,9 +9,9 @@ use actix::Recipient;
 use tokio::time::timeout;
 
 use super::{
-    attempts::AttemptOutcome,
+    attempts::{AttemptError, AttemptOutcome},
     status::HandlerStatus,
-    worker::{Worker, guard},
+    worker::{Open, Worker, guard},
 };
 use crate::{
     handler::{Form, Handler, HandlerError},
@@ -20,7 +20,6 @@ use crate::{
 };
 
 /// Destination of a handler's events.
-#[derive(Clone)]
 pub enum Sink {
     /// A thread of its own, for a sink that blocks or waits.
     Thread(Worker),
@@ -35,7 +34,7 @@ impl Sink {
     /// Returns true if its handler is asynchronous. It then accepts all forms, and dropping the future of an attempt ends the
     /// attempt.
     pub fn is_async(&self) -> bool {
-        matches!(self, Self::Thread(worker) if worker.is_async())
+        matches!(self, Self::Thread(Worker { open: Open::Async { .. }, .. }))
     }
 
     /// Delivers events.
@@ -49,13 +48,13 @@ impl Sink {
             Self::Thread(worker) => worker.deliver(notification, form, status).await,
             Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),
             Self::Actor(actor, patience) => match timeout(*patience, actor.send(notification)).await {
-                Ok(Ok(Ok(()))) => AttemptOutcome::Delivered,
-                Ok(Ok(Err(Stopped(reason)))) => AttemptOutcome::Failed(HandlerError::Closed(reason)),
+                Ok(Ok(Ok(()))) => Ok(()),
+                Ok(Ok(Err(Stopped(reason)))) => Err(HandlerError::Closed(reason).into()),
                 Ok(Err(_)) if actor.connected() => {
-                    AttemptOutcome::Panicked("the handler's actor dropped the batch".into())
+                    Err(AttemptError::Panicked("the handler's actor dropped the batch".into()))
                 }
-                Ok(Err(_)) => AttemptOutcome::Failed(HandlerError::Closed("the handler's actor has ended".into())),
-                Err(_) => AttemptOutcome::Failed(HandlerError::Failed(format!("no answer within {patience:?}"))),
+                Ok(Err(_)) => Err(HandlerError::Closed("the handler's actor has ended".into()).into()),
+                Err(_) => Err(HandlerError::Failed(format!("no answer within {patience:?}")).into()),
             },
         }
     }
@@ -65,7 +64,7 @@ impl Sink {
         match self {
             Self::Thread(worker) => worker.close().await,
             Self::InPlace(handler) => guard(|| lock(handler).close()),
-            Self::Actor(..) => AttemptOutcome::Delivered,
+            Self::Actor(..) => Ok(()),
         }
     }
 }

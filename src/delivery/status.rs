@@ -43,12 +43,11 @@ pub enum HandlerState {
 /// State and counters of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerCounts {
-    /// Name, type and last error of the handler, and its deliveries since it was added or replaced. `state` is `Starting`,
-    /// `Running`, `Failed` or `Stopped`. [`HandlerStatus::view`] adds the rest.
+    /// Name, type and last error of the handler, and its deliveries since it was added or replaced. `state` is never `Paused`
+    /// or `Hung`. [`HandlerStatus::view`] adds the rest.
     pub view: HandlerView,
     /// Set while an attempt waits for a hung thread that cannot be replaced.
     pub is_hung: bool,
-    core: CoreView,
     oldest_attempt: Option<Instant>,
     last_error_at: Option<Instant>,
 }
@@ -90,7 +89,7 @@ impl HandlerTimings {
     /// Counts the end of a call. `earlier` is the last position of earlier runs.
     fn observe(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration, now_micros: i64, earlier: Sequence) {
         self.call_events.observe_count(events.len());
-        if *outcome != AttemptOutcome::Delivered {
+        if outcome.is_err() {
             self.failed_calls.observe(took);
             return;
         }
@@ -183,11 +182,11 @@ pub enum Control {
 /// Shared status of one handler. A replaced handler gets a new one.
 #[derive(Debug)]
 pub struct HandlerStatus {
-    name: String,
+    /// Name of the handler.
+    pub(super) name: String,
     /// Set while the handler is paused. It outlives this status.
     pub(super) paused: watch::Sender<bool>,
     counts: Mutex<HandlerCounts>,
-    timings: Arc<HandlerTimings>,
     router: Router,
     reader: ReaderId,
 }
@@ -203,7 +202,7 @@ impl HandlerStatus {
         let name = name.to_owned();
         let view = HandlerView { name: name.clone(), kind, ..HandlerView::default() };
         let counts = Mutex::new(HandlerCounts { view, ..HandlerCounts::default() });
-        Self { name, paused, counts, timings: Arc::default(), router, reader }
+        Self { name, paused, counts, router, reader }
     }
 
     /// Executes a request; returns the number of events that will be delivered again.
@@ -213,13 +212,8 @@ impl HandlerStatus {
                 self.paused.send_replace(control == Control::Pause);
                 0
             }
-            Control::Replay => self.router.journal().replay(self.reader),
+            Control::Replay => self.router.journal.replay(self.reader),
         }
-    }
-
-    /// Returns the handler's name.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Locks the counters for a change. Hold the lock only for a few assignments.
@@ -229,16 +223,15 @@ impl HandlerStatus {
 
     /// Counts the end of a call in the histograms.
     pub(super) fn observe_call(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration) {
-        let earlier = self.router.journal().earlier();
-        self.timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
+        let (earlier, timings) = (self.router.journal.earlier(), Arc::clone(&self.lock().view.timings));
+        timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
 
     /// Records the start of its actor.
     pub(super) fn begin_life(&self) {
         let mut counts = self.lock();
         counts.view.restarts += u64::from(counts.view.state == HandlerState::Failed);
-        counts.view.state = HandlerState::Running;
-        (counts.is_hung, counts.core, counts.oldest_attempt) = (false, CoreView::default(), None);
+        (counts.view.state, counts.is_hung) = (HandlerState::Running, false);
     }
 
     /// Records that its actor has ended unexpectedly.
@@ -248,30 +241,31 @@ impl HandlerStatus {
         counts.note_error(format!("handler actor {exit}"));
     }
 
-    /// Sets the state of the deliveries, whose times count from `clock`.
-    pub(super) fn show(&self, core: CoreView, clock: Instant) {
+    /// Sets the state of the running actor's deliveries, whose times count from `clock`.
+    pub(super) fn show(&self, core: &CoreView, clock: Instant) {
         let mut counts = self.lock();
+        counts.view.state = if core.is_failing { HandlerState::Retrying } else { HandlerState::Running };
+        counts.view.in_flight = core.in_flight as u64;
+        counts.view.rate_limited = core.is_limited;
         counts.oldest_attempt = core.oldest_attempt.map(|at| clock + at);
-        counts.core = core;
     }
 
     /// Returns true if all initial events of its reader are delivered or given up (S-8).
     pub fn has_synced(&self) -> bool {
-        self.router.journal().has_synced(self.reader)
+        self.router.journal.has_synced(self.reader)
     }
 
     /// Returns a copy of the whole status.
     pub fn view(&self) -> HandlerView {
-        let (journal, is_paused) = (self.router.journal(), *self.paused.borrow());
+        let (journal, is_paused) = (&self.router.journal, *self.paused.borrow());
         let stats = journal.stats(self.reader);
-        let HandlerCounts { view, is_hung, core, oldest_attempt, last_error_at } = self.lock().clone();
+        let HandlerCounts { view, is_hung, oldest_attempt, last_error_at } = self.lock().clone();
         let seconds_since = |at: Instant| at.elapsed().as_secs_f64();
         HandlerView {
             state: match view.state {
                 HandlerState::Stopped | HandlerState::Failed => view.state,
                 _ if is_paused => HandlerState::Paused,
                 _ if is_hung => HandlerState::Hung,
-                _ if core.is_failing => HandlerState::Retrying,
                 other => other,
             },
             types: self.router.table().types(self.reader),
@@ -288,11 +282,9 @@ impl HandlerStatus {
                 let age = Timestamp::now().as_microsecond().saturating_sub(micros).max(0).cast_unsigned();
                 Duration::from_micros(age).as_secs_f64()
             }),
-            in_flight: core.in_flight as u64,
-            rate_limited: core.is_limited && !is_paused,
+            rate_limited: view.rate_limited && !is_paused,
             in_flight_seconds: oldest_attempt.map(seconds_since),
             last_error_age_seconds: last_error_at.map(seconds_since),
-            timings: Arc::clone(&self.timings),
             ..view
         }
     }
@@ -303,6 +295,7 @@ mod tests {
     use super::*;
     use crate::{
         change::Change,
+        delivery::attempts::AttemptError,
         handler::HandlerError,
         journal::{Record, UnitId, testing::*},
         notification::UnitInfo,
@@ -331,7 +324,7 @@ mod tests {
     fn delivered_call_counts_events_and_their_ages() {
         let (timings, took) = (HandlerTimings::default(), Duration::from_millis(250));
         let events = events(&[(4, 1_000_000), (5, 1_000_000), (6, 1_500_000)]);
-        timings.observe(&AttemptOutcome::Delivered, &events, took, 2_000_000, Sequence(3));
+        timings.observe(&Ok(()), &events, took, 2_000_000, Sequence(3));
         assert_eq!(counted(&timings.event_age), (3, 1.0 + 1.0 + 0.5));
         assert_eq!(counted(&timings.delivered_calls), (1, 0.25));
         assert_eq!((counted(&timings.failed_calls), counted(&timings.call_events)), ((0, 0.0), (1, 3.0)));
@@ -341,7 +334,7 @@ mod tests {
     fn failed_call_has_duration_but_no_ages() {
         let timings = HandlerTimings::default();
         let outcomes =
-            [AttemptOutcome::Failed(HandlerError::Failed("no".into())), AttemptOutcome::Panicked("oh".into())];
+            [Err(AttemptError::Failed(HandlerError::Failed("no".into()))), Err(AttemptError::Panicked("oh".into()))];
         for outcome in outcomes {
             timings.observe(&outcome, &events(&[(1, 0)]), Duration::from_secs(2), 5_000_000, Sequence(0));
         }
@@ -353,7 +346,7 @@ mod tests {
     fn earlier_runs_and_clock_changes_distort_no_age() {
         let timings = HandlerTimings::default();
         let events = events(&[(7, 1_000_000), (8, 1_000_000), (9, 90_000_000)]);
-        timings.observe(&AttemptOutcome::Delivered, &events, Duration::ZERO, 3_000_000, Sequence(7));
+        timings.observe(&Ok(()), &events, Duration::ZERO, 3_000_000, Sequence(7));
         assert_eq!(counted(&timings.event_age), (2, 2.0), "7 is of an earlier run; 9 seems to come from the future");
         assert_eq!(counted(&timings.call_events), (1, 3.0));
     }

@@ -97,19 +97,18 @@ pub struct UnitOptions {
 /// Table of routes, by reader, and of units.
 #[derive(Debug, Default)]
 pub struct RouteTable {
-    routes: BTreeMap<ReaderId, Routed>,
+    pub(super) routes: BTreeMap<ReaderId, Routed>,
     units: HashMap<UnitId, Unit>,
     /// Number of types so far. Units of a group and plural share a number: two versions of a type have the same objects.
     types: u32,
 }
 
+/// Route of a reader.
 #[derive(Debug)]
-struct Routed {
+pub(super) struct Routed {
     /// Name of the reader's handler; `None` for a feed.
-    name: Option<String>,
-    route: Route,
-    /// Units that must add the reader. The reader gets no events from a unit before that.
-    joins: BTreeSet<UnitId>,
+    pub(super) name: Option<String>,
+    pub(super) route: Route,
 }
 
 #[derive(Debug)]
@@ -128,71 +127,50 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route. Its reader gets no events of a unit in `joins` until that unit adds the reader.
-    pub fn interest_of(&self, route: &Route, joins: &BTreeSet<UnitId>) -> Interest {
+    /// Returns the interest of a route. Its reader gets no events of a unit that `joins` selects until that unit adds the
+    /// reader. The journal notes this when the unit enters the interest, so later interests need not select the unit again.
+    pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
         let taken = self.units.iter().filter(|(_, unit)| route.takes(&unit.info.entry));
         let interest = |(id, unit): (&UnitId, &Unit)| {
             let resync_every = route.resync_every(unit.options.resync_period);
-            (*id, UnitInterest { joins: joins.contains(id), resync_every })
+            (*id, UnitInterest { joins: joins(*id), resync_every })
         };
         Interest { units: taken.map(interest).collect(), changes: route.changes, filter: route.rules.clone() }
     }
 
-    /// Returns the interest of a reader.
-    pub fn interest(&self, reader: ReaderId) -> Interest {
-        let routed = self.routes.get(&reader);
-        routed.map(|routed| self.interest_of(&routed.route, &routed.joins)).unwrap_or_default()
-    }
-
-    /// Adds the route of a reader, with the name of its handler; the units in `joins` must add the reader (S-5).
-    pub fn add_route(&mut self, reader: ReaderId, name: Option<String>, route: Route, joins: BTreeSet<UnitId>) {
-        self.routes.insert(reader, Routed { name, route, joins });
-    }
-
-    /// Replaces the route of a reader. Returns the running units that must add or remove the reader.
-    pub fn reroute(&mut self, reader: ReaderId, route: Route) -> Vec<(UnitId, Move)> {
-        let Some(before) = self.routes.get(&reader) else { return Vec::new() };
-        let (had, has) = (self.taken(&before.route), self.taken(&route));
-        let routed = self.routes.get_mut(&reader).expect("just seen");
-        routed.route = route;
-        routed.joins.extend(has.difference(&had));
+    /// Replaces the route of a reader. Returns its interest, and the running units that must add or remove the reader.
+    pub fn reroute(&mut self, reader: ReaderId, route: Route) -> (Interest, Vec<(UnitId, Move)>) {
+        let Some(Routed { name, route: before }) = self.routes.remove(&reader) else { return Default::default() };
+        let (had, has) = (self.taken(&before), self.taken(&route));
+        let interest = self.interest(&route, |unit| has.contains(&unit) && !had.contains(&unit));
         let leaves = had.difference(&has).map(|unit| (*unit, MoveKind::Leave));
         let joins = has.difference(&had).map(|unit| (*unit, MoveKind::Join(Some(Cause::Reload))));
-        leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect()
+        let moves = leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect();
+        self.routes.insert(reader, Routed { name, route });
+        (interest, moves)
     }
 
-    /// Removes the route of a reader.
-    pub fn remove_route(&mut self, reader: ReaderId) {
-        self.routes.remove(&reader);
-    }
-
-    /// Adds a unit, which may replace the units of the entry `before`. Returns its terms for the journal, and the readers
-    /// that did not read the replaced units: the unit must add them (S-5). Call this before the unit appends any change.
+    /// Adds a unit, which may replace the units of the entry `before`. Returns its terms for the journal, and the new interests
+    /// of its readers. The unit must add the readers that did not read the replaced units (S-5). Call this before the unit
+    /// appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
         before: Option<&str>,
-    ) -> (UnitTerms, Vec<ReaderId>) {
+    ) -> (UnitTerms, Vec<(ReaderId, Interest)>) {
         let type_of = |resource: &ResourceType| (resource.group.clone(), resource.plural.clone());
         let known = self.units.values().find(|other| type_of(&other.info.resource) == type_of(&info.resource));
         let number = known.map_or(TypeNumber(self.types), |known| known.number);
-        self.types = self.types.max(number.0 + 1);
-        let mut new = Vec::new();
-        for (reader, Routed { route, joins, .. }) in &mut self.routes {
-            if route.takes(&info.entry) && before.is_some_and(|before| !route.takes(before)) {
-                joins.insert(unit);
-                new.push(*reader);
-            }
-        }
-        self.units.insert(unit, Unit { info: Arc::new(info), options, number, retired: None });
-        (UnitTerms { resource: number, late: options.late, cached: options.cached }, new)
+        let new = before.map(|before| self.readers_without(before)).unwrap_or_default();
+        let interests = self.insert(unit, Unit { info: Arc::new(info), options, number, retired: None }, &new);
+        (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests)
     }
 
-    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the readers of handlers that the unit must add
-    /// or remove, because their routes have changed since. `saw` returns true for a reader that read the unit. `known` has the
-    /// names of that run's handlers.
+    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the new interests of its readers, and
+    /// the readers of handlers that the unit must add or remove, because their routes have changed since. `saw` returns true
+    /// for a reader that read the unit. `known` has the names of that run's handlers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,
@@ -201,9 +179,9 @@ impl RouteTable {
         (number, retired): (TypeNumber, Option<Sequence>),
         saw: impl Fn(ReaderId) -> bool,
         known: &BTreeSet<String>,
-    ) -> Vec<Move> {
+    ) -> (Vec<(ReaderId, Interest)>, Vec<Move>) {
         let mut moves = Vec::new();
-        for (reader, Routed { name, route, joins }) in self.routes.iter_mut().filter(|_| retired.is_none()) {
+        for (reader, Routed { name, route }) in self.routes.iter().filter(|_| retired.is_none()) {
             let Some(name) = name else { continue };
             let kind = match (route.takes(&info.entry), saw(*reader)) {
                 (true, false) if known.contains(name) => MoveKind::Join(Some(Cause::Reload)),
@@ -211,29 +189,28 @@ impl RouteTable {
                 (false, true) => MoveKind::Leave,
                 _ => continue,
             };
-            if kind != MoveKind::Leave {
-                joins.insert(unit);
-            }
             moves.push(Move { reader: *reader, kind });
         }
-        self.types = self.types.max(number.0 + 1);
-        self.units.insert(unit, Unit { info: Arc::new(info), options, number, retired });
-        moves
+        let moved: Vec<_> = moves.iter().map(|asked| asked.reader).collect();
+        (self.insert(unit, Unit { info: Arc::new(info), options, number, retired }, &moved), moves)
     }
 
-    /// Returns the readers whose route includes a unit.
-    pub fn takers(&self, unit: UnitId) -> Vec<ReaderId> {
-        let entry = self.units.get(&unit).map(|unit| &unit.info.entry);
-        self.readers_where(|route| entry.is_some_and(|entry| route.takes(entry)))
+    /// Adds a unit. Returns the new interests of its readers; the unit must add those in `joins`.
+    fn insert(&mut self, id: UnitId, unit: Unit, joins: &[ReaderId]) -> Vec<(ReaderId, Interest)> {
+        self.types = self.types.max(unit.number.0 + 1);
+        let info = Arc::clone(&unit.info);
+        self.units.insert(id, unit);
+        let takers = self.routes.iter().filter(|(_, routed)| routed.route.takes(&info.entry));
+        let interest = |(reader, Routed { route, .. }): (&ReaderId, &Routed)| {
+            (*reader, self.interest(route, |unit| unit == id && joins.contains(reader)))
+        };
+        takers.map(interest).collect()
     }
 
     /// Returns the readers whose route does not include units of an entry.
     pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
-        self.readers_where(|route| !route.takes(entry))
-    }
-
-    fn readers_where(&self, is_meant: impl Fn(&Route) -> bool) -> Vec<ReaderId> {
-        self.routes.iter().filter(|(_, routed)| is_meant(&routed.route)).map(|(reader, _)| *reader).collect()
+        let others = self.routes.iter().filter(|(_, routed)| !routed.route.takes(entry));
+        others.map(|(reader, _)| *reader).collect()
     }
 
     /// Returns true if a reader of this entry skips changes made during downtime.
@@ -253,11 +230,7 @@ impl RouteTable {
     /// Removes and returns the units that have ended and have no event after `passed`.
     pub fn forget_units(&mut self, passed: Sequence) -> Vec<UnitId> {
         let is_over = |unit: &Unit| unit.retired.is_some_and(|last| last <= passed);
-        let forgotten: Vec<_> = self.units.extract_if(|_, unit| is_over(unit)).map(|(unit, _)| unit).collect();
-        for routed in self.routes.values_mut() {
-            routed.joins.retain(|unit| !forgotten.contains(unit));
-        }
-        forgotten
+        self.units.extract_if(|_, unit| is_over(unit)).map(|(unit, _)| unit).collect()
     }
 
     /// Returns the running types on a reader's route, as `plural.group`, in order.

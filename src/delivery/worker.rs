@@ -6,6 +6,7 @@
 //! threads of one handler exist at a time.
 
 use std::{
+    any::Any,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -26,7 +27,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{attempts::AttemptOutcome, status::HandlerStatus};
+use super::{
+    attempts::{AttemptError, AttemptOutcome},
+    status::HandlerStatus,
+};
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::fault::Harm;
 use crate::{
@@ -68,14 +72,10 @@ pub enum Open {
     },
 }
 
-/// Handle of a handler's current thread. A thread ends after it has closed its handler, or was replaced, or all its
-/// senders are dropped.
-#[derive(Clone)]
-pub struct Worker(Arc<Shared>);
-
-struct Shared {
+/// Owner of a handler's threads. A thread ends after it has closed its handler, or was replaced, or the worker is dropped.
+pub struct Worker {
     name: String,
-    open: Open,
+    pub(super) open: Open,
     /// Time without an answer after which a thread counts as hung.
     patience: Duration,
     threads: Mutex<Threads>,
@@ -114,8 +114,7 @@ impl Worker {
             Open::Blocking(_) => hung_after,
             Open::Async { timeout, .. } => timeout.saturating_add(hung_after),
         };
-        let (threads, fault) = (Mutex::default(), SharedFault::default());
-        Self(Arc::new(Shared { name: name.to_owned(), open, patience, threads, fault }))
+        Self { name: name.to_owned(), open, patience, threads: Mutex::default(), fault: SharedFault::default() }
     }
 
     /// Starts the thread, which opens its handler at once. Do not use it if the previous handler must be closed before this one is
@@ -124,31 +123,23 @@ impl Worker {
     /// # Errors
     /// Fails if the system cannot start another thread.
     pub fn start(self) -> io::Result<Self> {
-        self.0.thread()?;
+        self.thread()?;
         Ok(self)
-    }
-
-    /// Returns true if its handler is asynchronous.
-    pub fn is_async(&self) -> bool {
-        matches!(self.0.open, Open::Async { .. })
     }
 
     /// Delivers a batch. An attempt on a hung thread fails when another thread has replaced it. If the thread cannot be
     /// replaced, the attempt waits for it. Dropping the future ends the attempt of an asynchronous handler.
     pub(super) async fn deliver(&self, batch: Notification, form: Form, status: &HandlerStatus) -> AttemptOutcome {
         let (answer, mut answered) = oneshot::channel();
-        let thread = match self.0.submit(Job::Deliver(batch, form, answer)) {
-            Ok(thread) => thread,
-            Err(outcome) => return outcome,
-        };
-        let (mut wait, mut silent) = (self.0.patience, Duration::ZERO);
+        let thread = self.submit(Job::Deliver(batch, form, answer))?;
+        let (mut wait, mut silent) = (self.patience, Duration::ZERO);
         loop {
             if let Ok(answer) = timeout(wait, &mut answered).await {
                 return answer.unwrap_or_else(|_| ended());
             }
             silent += wait;
-            wait = (self.0.patience / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
-            if let Some(outcome) = self.0.replace(&thread, silent, status) {
+            wait = (self.patience / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+            if let Some(outcome) = self.replace(&thread, silent, status) {
                 return outcome;
             }
             let error = format!("no answer within {silent:.1?}, and too many of the handler's threads are hung");
@@ -157,39 +148,36 @@ impl Worker {
             counts.note_error(error.clone());
             drop(counts);
             if !was_hung {
-                tracing::error!(handler = status.name(), %error, "handler is hung; waiting for one of its threads");
+                tracing::error!(handler = status.name, %error, "handler is hung; waiting for one of its threads");
             }
         }
     }
 
     /// Closes the handler and waits without a limit until it is closed; the thread ends.
     pub(super) async fn close(&self) -> AttemptOutcome {
-        if lock(&self.0.threads).current.is_none() {
-            return AttemptOutcome::Delivered;
+        if lock(&self.threads).current.is_none() {
+            return Ok(());
         }
         let (answer, answered) = oneshot::channel();
-        match self.0.submit(Job::Close(answer)) {
-            Ok(_) => answered.await.unwrap_or_else(|_| ended()),
-            Err(outcome) => outcome,
-        }
+        self.submit(Job::Close(answer))?;
+        answered.await.unwrap_or_else(|_| ended())
     }
 
     /// Causes a fault on the thread of a handler that blocks, with the next batch.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage(&self, harm: Harm) {
-        self.0.fault.put(harm);
+        self.fault.put(harm);
     }
-}
 
-impl Shared {
     /// Queues a job on the current thread, which is started if there is none. Fails if the thread cannot take it.
-    fn submit(&self, job: Job) -> Result<Thread, AttemptOutcome> {
-        let thread = self.thread().map_err(|error| failed(format!("failed to start the handler's thread: {error}")))?;
+    fn submit(&self, job: Job) -> Result<Thread, HandlerError> {
+        let failed = |error: io::Error| HandlerError::Failed(format!("failed to start the handler's thread: {error}"));
+        let thread = self.thread().map_err(failed)?;
         (thread.send)(job).map_err(|is_gone| {
             if is_gone {
                 lock(&self.threads).current.take_if(|current| current.is(&thread));
             }
-            failed("the handler's thread is busy or has ended".to_owned())
+            HandlerError::Failed("the handler's thread is busy or has ended".to_owned())
         })?;
         Ok(thread)
     }
@@ -199,7 +187,7 @@ impl Shared {
         let mut threads = lock(&self.threads);
         match &threads.current {
             Some(thread) => Ok(thread.clone()),
-            None => Ok(threads.current.insert(self.start()?).clone()),
+            None => Ok(threads.current.insert(self.start_thread()?).clone()),
         }
     }
 
@@ -214,29 +202,33 @@ impl Shared {
         if threads.left_behind.len() >= LEFT_BEHIND_MAX {
             return None;
         }
-        threads.current = Some(self.start().ok()?);
+        threads.current = Some(self.start_thread().ok()?);
         hung.left_behind.store(true, Ordering::Release);
         threads.left_behind.push(Arc::downgrade(&hung.left_behind));
         status.lock().view.restarts += 1;
         Some(failed(format!("no answer within {silent:.1?}; the handler's thread was replaced")))
     }
 
-    fn start(&self) -> io::Result<Thread> {
+    fn start_thread(&self) -> io::Result<Thread> {
         let left_behind = Arc::new(AtomicBool::new(false));
-        let mark = Arc::clone(&left_behind);
-        let builder = thread::Builder::new().name(format!("handler-{}", self.name));
+        let (mark, builder) = (Arc::clone(&left_behind), thread::Builder::new().name(format!("handler-{}", self.name)));
         let send: SendJob = match self.open.clone() {
             Open::Blocking(open) => {
                 let (jobs, queue) = bounded(JOBS_MAX);
-                let blocking = Blocking { open, handler: None, left_behind: mark, fault: self.fault.clone() };
-                builder.spawn(move || blocking.work(&queue))?;
+                let fault = self.fault.clone();
+                builder.spawn(move || {
+                    replaced::set(mark);
+                    Blocking { open, handler: None }.work(&queue, &fault);
+                })?;
                 Arc::new(move |job| jobs.try_send(job).map_err(|error| error.is_disconnected()))
             }
             Open::Async { open, concurrency, timeout } => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let (jobs, queue) = mpsc::channel(concurrency.max(1) + 1);
-                let waiting = Waiting { open, handler: Arc::default(), timeout, left_behind: mark };
-                builder.spawn(move || runtime.block_on(waiting.work(queue)))?;
+                builder.spawn(move || {
+                    replaced::set(mark);
+                    runtime.block_on(Arc::new(Waiting { open, handler: Mutex::default(), timeout }).work(queue));
+                })?;
                 Arc::new(move |job| jobs.try_send(job).map_err(|error| matches!(error, TrySendError::Closed(_))))
             }
         };
@@ -251,7 +243,7 @@ impl Thread {
 }
 
 fn failed(error: String) -> AttemptOutcome {
-    AttemptOutcome::Failed(HandlerError::Failed(error))
+    Err(HandlerError::Failed(error).into())
 }
 
 fn ended() -> AttemptOutcome {
@@ -262,74 +254,66 @@ fn ended() -> AttemptOutcome {
 struct Blocking {
     open: OpenHandler,
     handler: Option<Box<dyn Handler>>,
-    left_behind: Arc<AtomicBool>,
-    fault: SharedFault,
 }
 
 impl Blocking {
-    fn work(mut self, queue: &crossbeam_channel::Receiver<Job>) {
-        replaced::set(Arc::clone(&self.left_behind));
+    fn work(mut self, queue: &crossbeam_channel::Receiver<Job>, fault: &SharedFault) {
         let thread = thread::current(); // named after the handler
         let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
         let (mut flushes, started) = (Failures::default(), Instant::now());
-        if let AttemptOutcome::Failed(error) = self.guarded(|_| Ok(())) {
+        if let Err(AttemptError::Failed(error)) = self.guarded(|_| Ok(())) {
             tracing::warn!(handler, %error, "failed to open the handler; will retry with its first event");
         }
         let mut ticked = Instant::now();
         // Jobs that still wait for an abandoned thread are delivered by its replacement.
-        while !self.left_behind.load(Ordering::Acquire) {
+        while !replaced::is_replaced() {
             let interval = self.handler.as_ref().and_then(|handler| handler.tick_interval());
             let wait = interval.map_or(Duration::from_hours(1), |interval| interval.saturating_sub(ticked.elapsed()));
             // A queue that is never empty must not delay the tick.
             let job = if wait.is_zero() { Err(RecvTimeoutError::Timeout) } else { queue.recv_timeout(wait) };
             // If the receiver was dropped, its owner no longer waits; the job is done anyway.
             match job {
-                Ok(Job::Deliver(batch, _, answer)) => {
-                    let fault = self.fault.clone();
-                    drop(answer.send(self.guarded(|handler| {
-                        fault.strike("handler");
-                        handler.deliver(&batch)
-                    })));
-                }
+                Ok(Job::Deliver(batch, _, answer)) => drop(answer.send(self.guarded(|handler| {
+                    fault.strike("handler");
+                    handler.deliver(&batch)
+                }))),
                 Ok(Job::Close(answer)) => {
                     drop(answer.send(self.close()));
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) if self.handler.is_some() => {
-                    match self.guarded(Handler::tick) {
-                        AttemptOutcome::Failed(error) => {
-                            if let Some(suppressed) = flushes.failed(started.elapsed()) {
-                                tracing::error!(handler, %error, suppressed, "failed to flush the handler");
-                            }
-                        }
-                        AttemptOutcome::Delivered => {
-                            if let Some(failures) = flushes.worked() {
-                                tracing::info!(handler, failures, "the handler can be flushed again");
-                            }
-                        }
-                        AttemptOutcome::Panicked(_) => {} // logged by the panic hook
-                    }
+                    let flushed = self.guarded(Handler::tick); // the panic hook logs a panic
                     ticked = Instant::now();
+                    let is_flushed = flushed.is_ok();
+                    if is_flushed && let Some(failures) = flushes.worked() {
+                        tracing::info!(handler, failures, "the handler can be flushed again");
+                    }
+                    if let Err(AttemptError::Failed(error)) = flushed
+                        && let Some(suppressed) = flushes.failed(started.elapsed())
+                    {
+                        tracing::error!(handler, %error, suppressed, "failed to flush the handler");
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if let AttemptOutcome::Failed(error) = self.close() {
+        if let Err(AttemptError::Failed(error)) = self.close() {
             tracing::error!(handler, %error, "failed to close the handler");
         }
     }
 
     /// Closes the handler, if it was ever opened.
     fn close(&mut self) -> AttemptOutcome {
-        if self.handler.is_none() { AttemptOutcome::Delivered } else { self.guarded(Handler::close) }
+        if self.handler.is_none() { Ok(()) } else { self.guarded(Handler::close) }
     }
 
+    /// Runs code of the handler, which is opened if necessary. A panic ends the handler.
     fn guarded(
         &mut self,
         work: impl FnOnce(&mut (dyn Handler + 'static)) -> Result<(), HandlerError>,
     ) -> AttemptOutcome {
-        let Self { open, handler, .. } = self;
+        let Self { open, handler } = self;
         let outcome = guard(|| {
             let handler = match handler {
                 Some(handler) => handler,
@@ -337,7 +321,7 @@ impl Blocking {
             };
             work(handler.as_mut())
         });
-        if matches!(outcome, AttemptOutcome::Panicked(_)) {
+        if matches!(outcome, Err(AttemptError::Panicked(_))) {
             let broken = handler.take();
             drop(catch_unwind(AssertUnwindSafe(|| drop(broken))));
         }
@@ -348,21 +332,22 @@ impl Blocking {
 /// An asynchronous handler, on its thread and within its runtime.
 struct Waiting {
     open: OpenAsync,
-    handler: Arc<Mutex<Option<Arc<dyn AsyncHandler>>>>,
+    handler: Mutex<Option<Arc<dyn AsyncHandler>>>,
     timeout: Duration,
-    left_behind: Arc<AtomicBool>,
 }
 
 impl Waiting {
-    async fn work(self, mut queue: mpsc::Receiver<Job>) {
-        if let Err(outcome) = self.handler() {
-            tracing::warn!(?outcome, "failed to open the handler; will retry with its first event");
+    async fn work(self: Arc<Self>, mut queue: mpsc::Receiver<Job>) {
+        if let Err(error) = self.handler() {
+            tracing::warn!(%error, "failed to open the handler; will retry with its first event");
         }
         while let Some(job) = queue.recv().await {
             match job {
                 // Jobs that still wait for an abandoned thread are delivered by its replacement.
                 Job::Deliver(_, _, answer) if answer.is_closed() => {}
-                Job::Deliver(batch, form, answer) => self.deliver(batch, form, answer),
+                Job::Deliver(batch, form, answer) => {
+                    drop(tokio::spawn(Arc::clone(&self).deliver(batch, form, answer)));
+                }
                 Job::Close(answer) => {
                     // If the receiver was dropped, its owner no longer waits.
                     drop(answer.send(self.close().await));
@@ -370,70 +355,56 @@ impl Waiting {
                 }
             }
         }
-        if !self.left_behind.load(Ordering::Acquire) && timeout(CLOSE_TIMEOUT, self.close()).await.is_err() {
+        if !replaced::is_replaced() && timeout(CLOSE_TIMEOUT, self.close()).await.is_err() {
             tracing::error!("the handler did not close in time");
         }
     }
 
-    /// Starts a delivery. It ends with its answer, or when the receiver of the answer is dropped.
-    fn deliver(&self, batch: Notification, form: Form, mut answer: oneshot::Sender<AttemptOutcome>) {
-        let handler = match self.handler() {
-            Ok(handler) => handler,
-            Err(outcome) => {
-                drop(answer.send(outcome));
-                return;
-            }
+    /// Makes an attempt. It ends with its answer, or when the receiver of the answer is dropped.
+    async fn deliver(self: Arc<Self>, batch: Notification, form: Form, mut answer: oneshot::Sender<AttemptOutcome>) {
+        let outcome = tokio::select! {
+            biased; // after the handler was closed, an attempt without a receiver must not open it again
+            () = answer.closed() => return,
+            outcome = self.attempt(&batch, form) => outcome,
         };
-        let (slot, allowed) = (Arc::clone(&self.handler), self.timeout);
-        drop(tokio::spawn(async move {
-            let delivery = timeout(allowed, guard_async(async { handler.deliver(&batch, form).await }));
-            let outcome = tokio::select! {
-                outcome = delivery => outcome.unwrap_or_else(|_| failed(format!("no answer within {allowed:?}"))),
-                () = answer.closed() => return,
-            };
-            if matches!(outcome, AttemptOutcome::Panicked(_)) {
-                lock(&slot).take_if(|open| Arc::ptr_eq(open, &handler));
-            }
-            drop(answer.send(outcome));
-        }));
+        drop(answer.send(outcome));
+    }
+
+    async fn attempt(&self, batch: &Notification, form: Form) -> AttemptOutcome {
+        let handler = self.handler()?;
+        let attempt = timeout(self.timeout, guard_async(async { handler.deliver(batch, form).await }));
+        let outcome = attempt.await.unwrap_or_else(|_| failed(format!("no answer within {:?}", self.timeout)));
+        if matches!(outcome, Err(AttemptError::Panicked(_))) {
+            lock(&self.handler).take_if(|open| Arc::ptr_eq(open, &handler));
+        }
+        outcome
     }
 
     /// Returns the handler, which is opened if necessary.
-    fn handler(&self) -> Result<Arc<dyn AsyncHandler>, AttemptOutcome> {
+    fn handler(&self) -> Result<Arc<dyn AsyncHandler>, AttemptError> {
         let mut handler = lock(&self.handler);
         if let Some(handler) = &*handler {
             return Ok(Arc::clone(handler));
         }
-        let opened = match catch_unwind(AssertUnwindSafe(|| (self.open)())) {
-            Ok(Ok(opened)) => opened,
-            refused => return Err(outcome(refused.map(|refused| refused.map(drop)))),
-        };
-        Ok(Arc::clone(handler.insert(opened)))
+        Ok(Arc::clone(handler.insert(guard(|| (self.open)())?)))
     }
 
     /// Closes the handler, if it was ever opened.
     async fn close(&self) -> AttemptOutcome {
-        let handler = lock(&self.handler).take();
-        match handler {
-            Some(handler) => guard_async(async { handler.close().await }).await,
-            None => AttemptOutcome::Delivered,
-        }
+        let Some(handler) = lock(&self.handler).take() else { return Ok(()) };
+        guard_async(async { handler.close().await }).await
     }
 }
 
-/// Runs code of a handler; turns a panic into an [`AttemptOutcome`].
-pub(super) fn guard(work: impl FnOnce() -> Result<(), HandlerError>) -> AttemptOutcome {
-    outcome(catch_unwind(AssertUnwindSafe(work)))
+/// Runs code of a handler; turns a panic into an error.
+pub(super) fn guard<T>(work: impl FnOnce() -> Result<T, HandlerError>) -> Result<T, AttemptError> {
+    Ok(catch_unwind(AssertUnwindSafe(work)).map_err(panicked)??)
 }
 
 async fn guard_async(work: impl Future<Output = Result<(), HandlerError>>) -> AttemptOutcome {
-    outcome(AssertUnwindSafe(work).catch_unwind().await)
+    Ok(AssertUnwindSafe(work).catch_unwind().await.map_err(panicked)??)
 }
 
-fn outcome(ended: thread::Result<Result<(), HandlerError>>) -> AttemptOutcome {
-    match ended {
-        Ok(Ok(())) => AttemptOutcome::Delivered,
-        Ok(Err(error)) => AttemptOutcome::Failed(error),
-        Err(panic) => AttemptOutcome::Panicked(panic_text(panic.as_ref())),
-    }
+fn panicked(panic: Box<dyn Any + Send>) -> AttemptError {
+    AttemptError::Panicked(panic_text(panic.as_ref()))
 }

@@ -175,7 +175,7 @@ impl EngineBuilder {
 
         let delivery = Delivery::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
         let handlers = delivery.handlers.clone();
-        let hub = Hub::new(handlers.router().clone(), Arc::clone(&registry), &cluster, config.subscribe);
+        let hub = Hub::new(handlers.router.clone(), Arc::clone(&registry), &cluster, config.subscribe);
         let http = Http { max_connections: options::max_connections(&config.http), ..config.http.clone() };
         let servers = listen(&http, &ServeState::new(Arc::clone(&hub), handlers.clone(), &access.server_url(), &http));
 
@@ -194,7 +194,7 @@ impl EngineBuilder {
         let conductor = Arc::new(Conductor {
             access,
             registry,
-            router: delivery.handlers.router().clone(),
+            router: delivery.handlers.router.clone(),
             shared,
             delivery: Mutex::new(Some(delivery)),
             library: Mutex::new(library),

@@ -100,7 +100,7 @@ impl Drop for Seat {
 impl Hub {
     /// Makes a hub. It admits no subscriber before [`Hub::open`].
     pub fn new(router: Router, registry: Arc<Registry>, cluster: &str, options: SubscribeOptions) -> Arc<Self> {
-        let journal = router.journal().clone();
+        let journal = router.journal.clone();
         Arc::new(Self {
             encoder: Encoder::new(cluster, journal.id()),
             router,

@@ -7,7 +7,7 @@ impl World<'_> {
         let process = self.process.as_mut().expect("the process runs");
         let Process { journal, consumers, .. } = process;
         let consumer = &consumers[handler];
-        let Some(Room { events, bytes }) = consumer.core.room() else { return };
+        let Some(EventLoad { events, bytes }) = consumer.core.room() else { return };
         let asked = journal[consumer.reader].to_load();
         if !asked.places.is_empty() {
             let name = name_of_handler(handler);

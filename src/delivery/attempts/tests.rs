@@ -14,11 +14,11 @@ fn policy() -> RetryPolicy {
 }
 
 fn failed() -> AttemptOutcome {
-    AttemptOutcome::Failed(HandlerError::Failed("down".into()))
+    Err(AttemptError::Failed(HandlerError::Failed("down".into())))
 }
 
 fn panicked() -> AttemptOutcome {
-    AttemptOutcome::Panicked("boom".into())
+    Err(AttemptError::Panicked("boom".into()))
 }
 
 #[test]
@@ -33,22 +33,22 @@ fn retry_delays_double_and_jitter_shortens_them() {
 #[test]
 fn failed_batch_is_retried_until_given_up() {
     let mut delivery = Attempts::new(policy(), 3, Form::Whole);
-    assert_eq!(*delivery.step(), AttemptStep::Attempt(0..3, Form::Whole));
+    assert_eq!(delivery.step, AttemptStep::Attempt(0..3, Form::Whole));
     delivery.finished(failed(), Duration::from_secs(100), 0.0);
-    assert_eq!((delivery.step(), delivery.not_before().as_secs()), (&AttemptStep::Attempt(0..3, Form::Whole), 101));
+    assert_eq!((&delivery.step, delivery.not_before.as_secs()), (&AttemptStep::Attempt(0..3, Form::Whole), 101));
     delivery.finished(failed(), Duration::from_secs(159), 0.0);
-    assert_eq!((delivery.step(), delivery.not_before().as_secs()), (&AttemptStep::Attempt(0..3, Form::Whole), 161));
+    assert_eq!((&delivery.step, delivery.not_before.as_secs()), (&AttemptStep::Attempt(0..3, Form::Whole), 161));
     delivery.finished(failed(), Duration::from_secs(160), 0.0);
-    assert_eq!(*delivery.step(), AttemptStep::GiveUp(0..3, GiveUp::Expired("down".into())));
+    assert_eq!(delivery.step, AttemptStep::GiveUp(0..3, GiveUp::Expired("down".into())));
     delivery.advance();
-    assert_eq!(*delivery.step(), AttemptStep::Done);
+    assert_eq!(delivery.step, AttemptStep::Done);
 }
 
 /// Rule: S-9.
 #[test]
 fn third_panic_sends_poison_event_to_dead_letter() {
     let (delivered, given_up, attempts) =
-        play(9, Form::Reference, |range, _| if range.contains(&6) { panicked() } else { AttemptOutcome::Delivered });
+        play(9, Form::Reference, |range, _| if range.contains(&6) { panicked() } else { Ok(()) });
     assert_eq!(given_up, [6]);
     assert_eq!(delivered, [0, 1, 2, 3, 4, 5, 7, 8]);
     assert_eq!(attempts.iter().filter(|(range, _)| *range == (6..7)).count(), 3);
@@ -56,16 +56,16 @@ fn third_panic_sends_poison_event_to_dead_letter() {
 
 #[test]
 fn rejected_event_is_isolated_and_given_up() {
-    let rejected = || AttemptOutcome::Failed(HandlerError::Rejected("too large".into()));
+    let rejected = || Err(AttemptError::Failed(HandlerError::Rejected("too large".into())));
     let (delivered, given_up, attempts) =
-        play(4, Form::Reference, |range, _| if range.contains(&2) { rejected() } else { AttemptOutcome::Delivered });
+        play(4, Form::Reference, |range, _| if range.contains(&2) { rejected() } else { Ok(()) });
     assert_eq!((delivered, given_up), (vec![0, 1, 3], vec![2]));
     assert_eq!(ranges(&attempts), [0..4, 0..2, 2..4, 2..3, 3..4]);
     assert!(attempts.iter().all(|(_, form)| *form == Form::Whole), "a smaller form would not help");
 }
 
 fn too_large() -> AttemptOutcome {
-    AttemptOutcome::Failed(HandlerError::TooLarge("413".into()))
+    Err(AttemptError::Failed(HandlerError::TooLarge("413".into())))
 }
 
 fn ranges(attempts: &[(Range<usize>, Form)]) -> Vec<Range<usize>> {
@@ -82,7 +82,7 @@ fn oversized_batch_is_halved_then_reduced_then_dropped() {
             (2, 1) => false,
             (_, events) => events == 1,
         };
-        if fits { AttemptOutcome::Delivered } else { too_large() }
+        if fits { Ok(()) } else { too_large() }
     });
     assert_eq!((delivered, given_up), (vec![0, 1, 3], vec![2]));
     let single: Vec<_> = attempts.iter().filter(|(range, _)| range.len() == 1).cloned().collect();
@@ -103,17 +103,17 @@ fn every_outcome_leads_to_its_step() {
     use Form::{Reference, Whole, WithoutOld};
     let error = || "e".to_owned();
     let (second, zero) = (Duration::from_secs(1), Duration::ZERO);
-    let again = AttemptOutcome::Failed(HandlerError::Failed(error()));
-    let busy = AttemptOutcome::Failed(HandlerError::Busy { reason: error(), retry_after: Duration::from_hours(1) });
-    let too_large = AttemptOutcome::Failed(HandlerError::TooLarge(error()));
-    let rejected = AttemptOutcome::Failed(HandlerError::Rejected(error()));
-    let closed = AttemptOutcome::Failed(HandlerError::Closed(error()));
-    let panicked = AttemptOutcome::Panicked(error());
+    let again = Err(AttemptError::Failed(HandlerError::Failed(error())));
+    let busy = Err(AttemptError::Failed(HandlerError::Busy { reason: error(), retry_after: Duration::from_hours(1) }));
+    let too_large = Err(AttemptError::Failed(HandlerError::TooLarge(error())));
+    let rejected = Err(AttemptError::Failed(HandlerError::Rejected(error())));
+    let closed = Err(AttemptError::Failed(HandlerError::Closed(error())));
+    let panicked = Err(AttemptError::Panicked(error()));
     let give_up = |reason: fn(String) -> GiveUp| AttemptStep::GiveUp(0..1, reason(error()));
     for form in [Whole, WithoutOld, Reference] {
         let one = |form: Form| AttemptStep::Attempt(0..1, form);
         let cases = [
-            (&AttemptOutcome::Delivered, AttemptStep::Done, zero),
+            (&Ok(()), AttemptStep::Done, zero),
             (&again, one(form), second),
             (&busy, one(form), second),
             (&too_large, form.smaller().map_or_else(|| give_up(GiveUp::TooLarge), one), zero),
@@ -123,17 +123,17 @@ fn every_outcome_leads_to_its_step() {
         ];
         for (outcome, expected, not_before) in cases {
             let mut delivery = Attempts::new(policy(), 1, Reference);
-            while *delivery.step() != AttemptStep::Attempt(0..1, form) {
+            while delivery.step != AttemptStep::Attempt(0..1, form) {
                 delivery.finished(too_large.clone(), Duration::ZERO, 0.0);
             }
             delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
-            let step = (delivery.step(), delivery.not_before());
+            let step = (&delivery.step, delivery.not_before);
             assert_eq!(step, (&expected, not_before), "one event, {form:?}, {outcome:?}");
         }
     }
     let [all, half] = [4, 2].map(|len| AttemptStep::Attempt(0..len, Whole));
     let cases = [
-        (AttemptOutcome::Delivered, &AttemptStep::Done, zero),
+        (Ok(()), &AttemptStep::Done, zero),
         (again, &all, second),
         (busy, &all, second),
         (too_large, &half, zero),
@@ -144,16 +144,16 @@ fn every_outcome_leads_to_its_step() {
     for (outcome, expected, not_before) in cases {
         let mut delivery = Attempts::new(policy(), 4, Reference);
         delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
-        assert_eq!((delivery.step(), delivery.not_before()), (expected, not_before), "four events, {outcome:?}");
+        assert_eq!((&delivery.step, delivery.not_before), (expected, not_before), "four events, {outcome:?}");
     }
 }
 
 #[test]
 fn closed_sink_ends_handler() {
     let mut delivery = Attempts::new(policy(), 2, Form::Whole);
-    delivery.finished(AttemptOutcome::Failed(HandlerError::Closed("pipe".into())), Duration::ZERO, 0.0);
-    assert_eq!(*delivery.step(), AttemptStep::Closed("pipe".into()));
-    assert_eq!(*Attempts::new(policy(), 0, Form::Whole).step(), AttemptStep::Done);
+    delivery.finished(Err(AttemptError::Failed(HandlerError::Closed("pipe".into()))), Duration::ZERO, 0.0);
+    assert_eq!(delivery.step, AttemptStep::Closed("pipe".into()));
+    assert_eq!(Attempts::new(policy(), 0, Form::Whole).step, AttemptStep::Done);
 }
 
 /// Delivered events, given-up events, and the attempts.
@@ -165,9 +165,9 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
     let mut delivery = Attempts::new(policy(), len, smallest);
     let mut now = Duration::ZERO;
     loop {
-        match delivery.step().clone() {
+        match delivery.step.clone() {
             AttemptStep::Attempt(range, form) => {
-                now = now.max(delivery.not_before());
+                now = now.max(delivery.not_before);
                 assert_eq!(range.start, delivered.len() + given_up.len(), "in order, each once");
                 assert!(form <= smallest && (range.len() == 1 || form == Form::Whole));
                 if let Some((_, before)) = attempts.last().filter(|(before, _)| *before == range) {
@@ -175,7 +175,7 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
                 }
                 let outcome = answer(&range, form);
                 attempts.push((range.clone(), form));
-                if outcome == AttemptOutcome::Delivered {
+                if outcome == Ok(()) {
                     delivered.extend(range);
                 }
                 delivery.finished(outcome, now, 0.5);
@@ -207,14 +207,14 @@ proptest! {
         let (delivered, given_up, _) = play(len, smallest, |_, _| match script.pop_front() {
             Some(1) => failed(),
             Some(2) => panicked(),
-            Some(3) => AttemptOutcome::Failed(HandlerError::Rejected("no".into())),
+            Some(3) => Err(AttemptError::Failed(HandlerError::Rejected("no".into()))),
             Some(4) if script.len() % 17 == 0 => {
                 closed = true;
-                AttemptOutcome::Failed(HandlerError::Closed("end".into()))
+                Err(AttemptError::Failed(HandlerError::Closed("end".into())))
             }
             Some(5) => too_large(),
-            Some(6) => AttemptOutcome::Failed(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_secs(20) }),
-            _ => AttemptOutcome::Delivered,
+            Some(6) => Err(AttemptError::Failed(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_secs(20) })),
+            _ => Ok(()),
         });
         prop_assert!(closed || delivered.len() + given_up.len() == len);
     }
@@ -223,7 +223,7 @@ proptest! {
     #[test]
     fn exactly_poison_is_given_up(len in 1..64_usize, poison in proptest::collection::btree_set(0..64_usize, 0..6)) {
         let (_, given_up, _) = play(len, Form::Reference, |range, _| {
-            if range.clone().any(|event| poison.contains(&event)) { panicked() } else { AttemptOutcome::Delivered }
+            if range.clone().any(|event| poison.contains(&event)) { panicked() } else { Ok(()) }
         });
         prop_assert_eq!(given_up, poison.iter().copied().filter(|event| *event < len).collect::<Vec<_>>());
     }
@@ -241,7 +241,7 @@ proptest! {
         };
         let fits = |range: &Range<usize>, form| range.clone().map(|event| size(event, form)).sum::<usize>() <= limit;
         let (_, given_up, attempts) = play(sizes.len(), Form::Reference, |range, form| {
-            if fits(range, form) { AttemptOutcome::Delivered } else { too_large() }
+            if fits(range, form) { Ok(()) } else { too_large() }
         });
         let hopeless = |event: &usize| (0..3).all(|form| size(*event, [Form::Whole, Form::WithoutOld, Form::Reference][form]) > limit);
         prop_assert_eq!(given_up, (0..sizes.len()).filter(hopeless).collect::<Vec<_>>());

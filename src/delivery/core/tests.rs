@@ -55,13 +55,13 @@ fn brief(action: Option<HandlerAction>) -> String {
             format!("send {} {}+{}", id.0, first(&events), events.events().len())
         }
         Some(HandlerAction::Cancel) => "cancel".to_owned(),
-        Some(HandlerAction::GiveUp(id, GivenUp { events, .. })) => {
+        Some(HandlerAction::GiveUp(id, events, _)) => {
             format!("give up {} {}+{}", id.0, first(&events), events.events().len())
         }
         Some(HandlerAction::Acknowledge(id, sequences)) => format!("acknowledge {} {}", id.0, sequences.len()),
         Some(HandlerAction::Answer(id, answer)) => format!("answer {} {answer}", id.0),
-        Some(HandlerAction::Close) => "close".to_owned(),
-        Some(HandlerAction::End(reason)) => format!("end {reason}"),
+        Some(HandlerAction::End(None)) => "close".to_owned(),
+        Some(HandlerAction::End(Some(reason))) => format!("end {reason}"),
     }
 }
 
@@ -87,7 +87,7 @@ impl Played {
 }
 
 fn failed() -> AttemptOutcome {
-    AttemptOutcome::Failed(HandlerError::Failed("down".into()))
+    Err(AttemptError::Failed(HandlerError::Failed("down".into())))
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn batches_are_sent_up_to_concurrency() {
     let mut played = Played::new(options(2, 2), 1..6);
     assert_eq!([played.next(), played.next(), played.next()], ["send 1 1+2", "send 2 3+2", "wait"]);
     assert_eq!((played.core.room(), played.core.view(secs(9)).in_flight), (None, 2));
-    assert_eq!(played.finish(2, AttemptOutcome::Delivered), None);
+    assert_eq!(played.finish(2, Ok(())), None);
     assert_eq!([played.next(), played.next(), played.next()], ["acknowledge 2 2", "send 3 5+1", "wait"]);
     assert_eq!(played.core.view(secs(9)).oldest_attempt, Some(secs(0)));
 }
@@ -115,15 +115,15 @@ fn failed_attempt_is_repeated_after_its_delay() {
 #[test]
 fn rejected_event_is_given_up_alone() {
     let mut played = Played::new(options(2, 9), 1..3);
-    let rejected = || AttemptOutcome::Failed(HandlerError::Rejected("422".into()));
+    let rejected = || Err(AttemptError::Failed(HandlerError::Rejected("422".into())));
     assert_eq!(played.next(), "send 1 1+2");
     assert_eq!(played.finish(1, rejected()).unwrap().retry_in, Some(secs(0)));
     assert_eq!(played.next(), "send 1 1+1");
     assert_eq!(played.finish(1, rejected()).unwrap().retry_in, None);
     assert_eq!([played.next(), played.next()], ["give up 1 1+1", "wait"]);
-    played.core.gave_up(DeliveryId(1));
+    assert!(played.core.gave_up(DeliveryId(1)));
     assert_eq!(played.next(), "send 1 2+1");
-    played.finish(1, AttemptOutcome::Delivered);
+    played.finish(1, Ok(()));
     assert_eq!(played.next(), "acknowledge 1 2");
 }
 
@@ -138,7 +138,7 @@ fn dead_letters_and_own_events_alternate() {
         match played.core.next(played.now) {
             Some(HandlerAction::Send(id, events, _)) => {
                 order.push(events.events()[0].record.sequence.0);
-                played.finish(id.0, AttemptOutcome::Delivered);
+                played.finish(id.0, Ok(()));
             }
             Some(HandlerAction::Acknowledge(..) | HandlerAction::Answer(_, true)) => {}
             None => break,
@@ -167,12 +167,12 @@ fn draining_handler_reads_once_more_before_closing() {
     played.core.order(DRAIN, false, played.now);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.read(Some(Vec::new()), played.now);
-    played.finish(1, AttemptOutcome::Delivered);
+    played.finish(1, Ok(()));
     assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "wait"]);
     assert!(played.core.room().is_some());
     played.core.read(Some(events(2..3)), played.now);
     assert_eq!(played.next(), "send 2 2+1");
-    played.finish(2, AttemptOutcome::Delivered);
+    played.finish(2, Ok(()));
     assert_eq!([played.next(), played.next()], ["acknowledge 2 1", "wait"]);
     played.core.read(Some(Vec::new()), played.now);
     assert_eq!([played.next(), played.next()], ["close", "wait"]);
@@ -186,7 +186,7 @@ fn paused_draining_handler_closes_after_its_attempts() {
     played.core.order(DRAIN, true, secs(1));
     played.core.order(DRAIN, true, secs(2));
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(31))));
-    played.finish(1, AttemptOutcome::Delivered);
+    played.finish(1, Ok(()));
     assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "close"]);
 }
 
@@ -210,7 +210,7 @@ fn draining_handler_closes_when_its_time_is_up() {
     played.now = secs(5);
     played.core.order(drain, false, played.now);
     assert_eq!((played.next(), played.core.wake_at(), played.core.room()), ("wait".into(), Some(secs(7)), None));
-    played.finish(1, AttemptOutcome::Delivered);
+    played.finish(1, Ok(()));
     assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "close"]);
 }
 
@@ -226,7 +226,7 @@ fn closing_handler_drops_queued_and_cancels_running_deliveries() {
     assert_eq!(played.core.wake_at(), Some(secs(5)));
     played.now = secs(5);
     assert_eq!([played.next(), played.next(), played.next()], ["cancel", "close", "wait"]);
-    assert_eq!(played.finish(2, AttemptOutcome::Delivered), None, "the answer is too late");
+    assert_eq!(played.finish(2, Ok(())), None, "the answer is too late");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn uncancellable_attempt_is_awaited() {
 fn closed_sink_ends_handler_without_closing() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
-    assert_eq!(played.finish(1, AttemptOutcome::Failed(HandlerError::Closed("EPIPE".into()))), None);
+    assert_eq!(played.finish(1, Err(AttemptError::Failed(HandlerError::Closed("EPIPE".into())))), None);
     assert_eq!([played.next(), played.next()], ["end EPIPE", "wait"]);
 }
 
@@ -255,7 +255,7 @@ fn busy_sink_and_rate_hold_all_deliveries() {
     assert_eq!([played.next(), played.next()], ["send 1 1+1", "wait"]);
     assert_eq!((played.core.wake_at(), played.core.view(secs(9)).is_limited), (Some(secs(10)), true));
     let busy = HandlerError::Busy { reason: "429".into(), retry_after: secs(20) };
-    played.finish(1, AttemptOutcome::Failed(busy));
+    played.finish(1, Err(AttemptError::Failed(busy)));
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(20))));
 }
 
@@ -269,7 +269,7 @@ fn busy_delay_is_respected_up_to_limit() {
         let mut played = Played::new(options(1, 1), 1..2);
         assert_eq!(played.next(), "send 1 1+1");
         let busy = HandlerError::Busy { reason: "429".into(), retry_after };
-        let failed = played.finish(1, AttemptOutcome::Failed(busy));
+        let failed = played.finish(1, Err(AttemptError::Failed(busy)));
         assert_eq!(failed.unwrap().retry_in, Some(expected));
         assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(expected)));
     }
@@ -289,13 +289,13 @@ proptest! {
         loop {
             match played.core.next(played.now) {
                 Some(HandlerAction::Send(id, ..)) => at_sink.push(id),
-                Some(HandlerAction::GiveUp(id, ..)) => played.core.gave_up(id),
+                Some(HandlerAction::GiveUp(id, ..)) => prop_assert!(played.core.gave_up(id)),
                 Some(HandlerAction::Acknowledge(_, sequences)) => {
                     for sequence in sequences {
                         prop_assert!(acknowledged.insert(sequence));
                     }
                 }
-                Some(HandlerAction::Close) => break,
+                Some(HandlerAction::End(None)) => break,
                 Some(other) => panic!("{other:?}"),
                 None if !at_sink.is_empty() => {
                     prop_assert!(at_sink.len() <= concurrency);
@@ -303,11 +303,11 @@ proptest! {
                     let id = if first { at_sink.remove(0) } else { at_sink.pop().unwrap() };
                     let outcome = match answer {
                         1 => failed(),
-                        2 => AttemptOutcome::Panicked("boom".into()),
-                        3 => AttemptOutcome::Failed(HandlerError::Rejected("no".into())),
-                        4 => AttemptOutcome::Failed(HandlerError::TooLarge("413".into())),
-                        5 => AttemptOutcome::Failed(HandlerError::Busy { reason: "429".into(), retry_after: secs(9) }),
-                        _ => AttemptOutcome::Delivered,
+                        2 => Err(AttemptError::Panicked("boom".into())),
+                        3 => Err(AttemptError::Failed(HandlerError::Rejected("no".into()))),
+                        4 => Err(AttemptError::Failed(HandlerError::TooLarge("413".into()))),
+                        5 => Err(AttemptError::Failed(HandlerError::Busy { reason: "429".into(), retry_after: secs(9) })),
+                        _ => Ok(()),
                     };
                     played.core.finished(id, outcome, played.now, 0.5);
                 }

@@ -19,23 +19,21 @@ fn options() -> ScheduleOptions {
     }
 }
 
-fn item(sequence: u64, object: u64) -> ScheduledEvent<u64> {
-    ScheduledEvent {
-        sequence: Sequence(sequence),
-        resource: 1,
-        object: Some(object),
-        gone: false,
-        bytes: 1,
-        content: sequence,
-    }
+fn item(sequence: u64, object: u64) -> ScheduledEvent {
+    ScheduledEvent { sequence: Sequence(sequence), resource: 1, object: Some(object), gone: false, bytes: 1 }
 }
 
-fn schedule(options: ScheduleOptions, items: impl IntoIterator<Item = ScheduledEvent<u64>>) -> Schedule<u64> {
+fn schedule(options: ScheduleOptions, items: impl IntoIterator<Item = ScheduledEvent>) -> Schedule<u64> {
     let mut schedule = Schedule::new(options);
     for item in items {
-        schedule.push(item, Duration::ZERO);
+        push(&mut schedule, item, Duration::ZERO);
     }
     schedule
+}
+
+/// Adds an event whose content is its sequence.
+fn push(schedule: &mut Schedule<u64>, item: ScheduledEvent, now: Duration) {
+    schedule.push(item, item.sequence.0, now);
 }
 
 /// Takes all batches that are due now.
@@ -62,7 +60,7 @@ fn blocked_object_stops_reading_at_limit() {
     for sequence in 3.. {
         let Some(room) = schedule.room() else { break };
         assert!(room.events > 0 && sequence < 10_000);
-        schedule.push(item(sequence, 7), Duration::ZERO);
+        push(&mut schedule, item(sequence, 7), Duration::ZERO);
     }
     assert_eq!(schedule.waiting.len(), options().batch_events + WAITING_MAX);
     schedule.finished(first);
@@ -134,13 +132,13 @@ fn synced_event_waits_for_all_of_its_type() {
 fn batch_lingers_no_longer_than_allowed() {
     let at = Duration::from_millis;
     let mut schedule = Schedule::new(ScheduleOptions { linger: at(50), ..options() });
-    schedule.push(item(1, 1), at(10));
+    push(&mut schedule, item(1, 1), at(10));
     assert_eq!((schedule.due(), schedule.next(at(59), false)), (Some(at(60)), None));
     assert_eq!(schedule.next(at(59), true).map(|(_, batch)| batch), Some(vec![1]), "a stop does not wait");
-    schedule.push(item(2, 2), at(70));
-    schedule.push(item(3, 3), at(80));
+    push(&mut schedule, item(2, 2), at(70));
+    push(&mut schedule, item(3, 3), at(80));
     assert_eq!(schedule.next(at(80), false).map(|(_, batch)| batch), Some(vec![2, 3]), "full");
-    schedule.push(item(4, 4), at(90));
+    push(&mut schedule, item(4, 4), at(90));
     assert_eq!(schedule.next(at(140), false).map(|(_, batch)| batch), Some(vec![4]));
 }
 
@@ -156,8 +154,8 @@ fn byte_limit_ends_batch_but_admits_large_event() {
 fn window_full_of_one_object_reads_no_further() {
     let mut schedule = schedule(options(), (1..8).map(|sequence| item(sequence, 7)));
     let (first, _) = schedule.next(Duration::ZERO, false).unwrap();
-    assert_eq!(schedule.room(), Some(Room { events: 1, bytes: 100 }));
-    schedule.push(item(8, 7), Duration::ZERO);
+    assert_eq!(schedule.room(), Some(EventLoad { events: 1, bytes: 100 }));
+    push(&mut schedule, item(8, 7), Duration::ZERO);
     assert_eq!(schedule.room(), None);
     schedule.finished(first);
     assert_eq!(schedule.room(), None, "the next batch is full");
@@ -190,7 +188,7 @@ struct Model {
     options: ScheduleOptions,
     schedule: Schedule<u64>,
     now: Duration,
-    read: BTreeMap<u64, (ScheduledEvent<u64>, Duration)>,
+    read: BTreeMap<u64, (ScheduledEvent, Duration)>,
     in_delivery: Vec<(DeliveryId, Vec<u64>)>,
     sent: HashSet<u64>,
     finished: HashSet<u64>,
@@ -209,8 +207,8 @@ impl Model {
             let resource = object.map_or(sequence % 2, |object| object % 2);
             let gone = *gone && object.is_some();
             let item = ScheduledEvent { object: *object, resource, gone, bytes: *size, ..item(sequence, 0) };
-            self.read.insert(sequence, (item.clone(), self.now));
-            self.schedule.push(item, self.now);
+            self.read.insert(sequence, (item, self.now));
+            push(&mut self.schedule, item, self.now);
         }
         let held = self.read.len() - self.finished.len();
         assert!(held <= self.options.window_events, "the window is bounded");

@@ -11,15 +11,18 @@ fn info(entry: &str) -> UnitInfo {
 }
 
 fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
-    table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
-    table.takers(UnitId(unit))
+    let (_, interests) = table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
+    interests.into_iter().map(|(reader, _)| reader).collect()
 }
 
-/// Adds a route to all units, or only to later ones.
-fn add_route(table: &mut RouteTable, route: Route, is_late: bool) -> ReaderId {
+/// Returns the units on the route of a reader.
+fn units(table: &RouteTable, reader: ReaderId) -> BTreeSet<UnitId> {
+    table.interest(&table.routes[&reader].route, |_| false).units.into_keys().collect()
+}
+
+fn add_route(table: &mut RouteTable, route: Route) -> ReaderId {
     let reader = ReaderId(u32::try_from(table.routes.len()).unwrap());
-    let joins = if is_late { table.taken(&route) } else { BTreeSet::new() };
-    table.add_route(reader, None, route, joins);
+    table.routes.insert(reader, Routed { name: None, route });
     reader
 }
 
@@ -31,13 +34,13 @@ fn record(unit: u32, change: Change) -> Record {
 #[test]
 fn successor_adds_readers_new_to_the_unit() {
     let mut table = RouteTable::default();
-    let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO), false));
+    let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO)));
     add(&mut table, 1, "old");
-    let (_, added) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
-    assert_eq!((table.takers(UnitId(2)), added), (vec![both, new], vec![new]));
+    let (_, interests) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
+    let joins = |(reader, interest): &(ReaderId, Interest)| (*reader, interest.units[&UnitId(2)].joins);
+    assert_eq!(interests.iter().map(joins).collect::<Vec<_>>(), [(both, false), (new, true)]);
+    assert!(!interests[0].1.units[&UnitId(1)].joins);
     assert_eq!(table.readers_without("new"), [old]);
-    let joins = |reader| table.interest(reader).units.get(&UnitId(2)).map(|interest| interest.joins);
-    assert_eq!([both, old, new].map(joins), [Some(false), None, Some(true)]);
 }
 
 #[test]
@@ -71,10 +74,10 @@ fn add_numbered(table: &mut RouteTable, unit: u32) -> TypeNumber {
 fn routes_take_units_by_entry_in_any_order() {
     let mut table = RouteTable::default();
     add(&mut table, 0, "pods");
-    let [some, all] = ["work*", "*"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO), false));
+    let [some, all] = ["work*", "*"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO)));
     assert_eq!(add(&mut table, 70, "workloads"), [some, all]);
     assert_eq!(add(&mut table, 71, "workloads"), [some, all]);
-    let wants = |reader, unit| table.interest(reader).units.contains_key(&UnitId(unit));
+    let wants = |reader, unit| units(&table, reader).contains(&UnitId(unit));
     assert_eq!([0, 70, 71, 72].map(|unit| wants(some, unit)), [false, true, true, false]);
     assert_eq!([0, 70, 71, 72].map(|unit| wants(all, unit)), [true, true, true, false]);
     assert!(Route::new(["a["], ChangeSet::ALL, Duration::ZERO).is_err());
@@ -122,32 +125,34 @@ fn late_reader_joins_running_and_later_units() {
     table.retire_unit(UnitId(2), Sequence(9));
     let route = with("pods", Duration::ZERO);
     assert_eq!(table.taken(&route), BTreeSet::from([UnitId(0)]));
-    let reader = add_route(&mut table, route, true);
+    let reader = add_route(&mut table, route);
     assert_eq!(add(&mut table, 3, "pods"), [reader]);
     let (join, leave) = (MoveKind::Join(Some(Cause::Reload)), MoveKind::Leave);
     let moves = |moves: Vec<(UnitId, Move)>| moves.iter().map(|(unit, asked)| (unit.0, asked.kind)).collect::<Vec<_>>();
-    let rerouted = table.reroute(reader, with("jobs", Duration::ZERO));
+    let joins = |interest: &Interest, unit| interest.units.get(&UnitId(unit)).map(|interest| interest.joins);
+    let (interest, rerouted) = table.reroute(reader, with("jobs", Duration::ZERO));
     assert_eq!(moves(rerouted), [(0, leave), (3, leave), (1, join)]);
-    let rerouted = table.reroute(reader, with("*", Duration::ZERO));
+    assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [None, Some(true), None, None]);
+    let (interest, rerouted) = table.reroute(reader, with("*", Duration::ZERO));
     assert_eq!(moves(rerouted), [(0, join), (3, join)]);
-    let joins = |unit| table.interest(reader).units[&UnitId(unit)].joins;
-    assert_eq!([0, 1, 3].map(joins), [true; 3]);
+    let ended = Some(false);
+    assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [Some(true), Some(false), ended, Some(true)]);
     assert_eq!(table.types(reader), ["pods"]);
-    table.remove_route(reader);
-    assert!(table.interest(reader).units.is_empty());
+    table.routes.remove(&reader);
+    assert!(table.reroute(reader, with("*", Duration::ZERO)).1.is_empty(), "it is unknown");
 }
 
 #[test]
 fn ended_unit_is_forgotten_once_drained() {
     let mut table = RouteTable::default();
-    let reader = add_route(&mut table, with("*", Duration::ZERO), false);
+    let reader = add_route(&mut table, with("*", Duration::ZERO));
     for round in 0..100 {
         add(&mut table, round, "pods");
         table.retire_unit(UnitId(round), Sequence(u64::from(round)));
         assert_eq!(table.events(vec![record(round, synced(0))]).len(), 1);
         assert_eq!(table.forget_units(Sequence(u64::from(round))), [UnitId(round)]);
     }
-    assert_eq!((table.units.len(), table.interest(reader).units.len()), (0, 0));
+    assert_eq!((table.units.len(), units(&table, reader).len()), (0, 0));
     add(&mut table, 200, "pods");
     table.retire_unit(UnitId(200), Sequence(300));
     assert!(table.forget_units(Sequence(299)).is_empty());
