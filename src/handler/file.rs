@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Handler, HandlerError, replaced::is_replaced};
+use super::{BUFFER_KEPT_MAX, Handler, HandlerError, replaced::is_replaced};
 use crate::{
     cloud_event::Formatter,
     notification::Notification,
@@ -34,8 +34,6 @@ use crate::{
 };
 use rotated::Rotated;
 
-/// Maximum capacity of the buffer that is kept after a batch, in bytes.
-const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// Beginning of each line that this handler writes.
 const EVENT_START: &[u8] = br#"{"specversion""#;
 
@@ -297,18 +295,14 @@ impl Open {
     /// Appends all lines, or nothing.
     fn append(&mut self, lines: &[u8], sync: bool) -> io::Result<()> {
         let written = self.file.write_all(lines).and_then(|()| if sync { self.sync_data() } else { Ok(()) });
-        match written {
-            Ok(()) => {
-                self.len += lines.len() as u64;
-                self.dirty = !sync;
-                Ok(())
-            }
-            Err(error) => {
-                // A replaced thread must not truncate the file, as its replacement may have written to it.
-                self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
-                Err(error)
-            }
+        if written.is_ok() {
+            self.len += lines.len() as u64;
+            self.dirty = !sync;
+        } else {
+            // A replaced thread must not truncate the file, as its replacement may have written to it.
+            self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
         }
+        written
     }
 
     fn sync(&mut self) -> io::Result<()> {
