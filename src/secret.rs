@@ -1,7 +1,7 @@
 //! References to secrets: an environment variable, or a file that may change. The configuration never contains the
 //! secret itself.
 
-use std::{convert::Infallible, env, fmt, path::Path, path::PathBuf, str::FromStr};
+use std::{env, fmt, path::Path, path::PathBuf};
 
 use schemars::{JsonSchema, Schema};
 pub use secrecy::{ExposeSecret, SecretString};
@@ -104,14 +104,6 @@ impl PlainOrSecret {
     /// Returns true for a reference to a secret.
     pub fn is_secret(&self) -> bool {
         matches!(self, Self::Secret(_))
-    }
-}
-
-impl FromStr for PlainOrSecret {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self::Plain(text.to_owned()))
     }
 }
 

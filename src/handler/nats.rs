@@ -47,5 +47,4 @@ mod wildcard;
 
 #[cfg(feature = "nats")]
 pub use deliver::NatsHandler;
-pub(crate) use options::requires_tls;
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions};

@@ -41,11 +41,7 @@ impl Auth {
     ///
     /// # Errors
     /// Fails if the secret is missing, or not a valid header value. The error does not contain the secret.
-    pub fn check(&self) -> Result<(), String> {
-        self.credentials().map(drop)
-    }
-
-    pub(super) fn credentials(&self) -> Result<Credentials, String> {
+    pub(crate) fn credentials(&self) -> Result<Credentials, String> {
         let secret = self.secret().read()?;
         let secret = secret.expose_secret();
         let hidden = secret.split_whitespace().chain([secret]).map(str::to_owned).collect();
@@ -75,7 +71,7 @@ fn key(secret: &str) -> Result<Hmac<Sha256>, String> {
 
 /// Secrets that were read. Never print them.
 #[derive(Default)]
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     authorization: Option<HeaderValue>,
     keys: Vec<Hmac<Sha256>>,
     /// Texts that errors must not contain.
