@@ -1,9 +1,9 @@
 //! Checks of `[handlers.<name>]` of type `nats`.
 
+use http::Uri;
+
 use super::{report::Section, webhook::is_loopback};
-use crate::handler::nats::{
-    ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, address::server_address, subject::SubjectTemplate,
-};
+use crate::handler::nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, subject::SubjectTemplate};
 
 impl NatsOptions {
     /// Checks the options. Reads no file, contacts no server.
@@ -33,6 +33,20 @@ impl NatsOptions {
             at.warn(key, message);
         }
     }
+}
+
+/// Port of a server without one in its address.
+pub(super) const PORT_DEFAULT: u16 = 4222;
+
+/// Parses the address of a server, `nats://host:4222`. The scheme is `nats` if there is none. The host of an IPv6 address
+/// is in brackets.
+pub(super) fn server_address(text: &str) -> Option<Uri> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("nats", text));
+    let uri: Uri = format!("{}://{rest}", scheme.to_ascii_lowercase()).parse().ok()?;
+    // `Uri` accepts any text as a port.
+    let authority = uri.authority()?;
+    let has_port = authority.as_str() != authority.host();
+    (!has_port || authority.port_u16().is_some()).then_some(uri)
 }
 
 fn check_server(server: &str) -> Result<(), String> {

@@ -27,7 +27,6 @@
 //!
 //! The handler requires the feature `nats`. The options and the templates of subjects are always compiled.
 
-pub(crate) mod address;
 #[cfg(feature = "nats")]
 mod auth;
 #[cfg(feature = "nats")]

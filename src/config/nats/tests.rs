@@ -98,3 +98,21 @@ fn one_tls_address_requires_tls_of_all_servers() {
     assert!(requires("servers = [\"nats://a\"]\ntls = {}"));
     assert!(!requires("servers = [\"nats://tls.example:4222\"]"));
 }
+
+#[test]
+fn address_has_default_scheme_and_valid_port() {
+    for (text, expected) in [
+        ("nats://a:4333", Some(("nats", "a", Some(4333)))),
+        ("TLS://a", Some(("tls", "a", None))),
+        ("a.b:1", Some(("nats", "a.b", Some(1)))),
+        ("nats://[::1]:5", Some(("nats", "[::1]", Some(5)))),
+        ("nats://a:99999", None),
+        ("nats://a:b", None),
+        ("nats://", None),
+    ] {
+        let address = server_address(text);
+        let parts = |address| (Uri::scheme_str(address).unwrap(), address.host().unwrap(), address.port_u16());
+        let parts = address.as_ref().map(parts);
+        assert_eq!(parts, expected, "{text}");
+    }
+}
