@@ -138,8 +138,8 @@ impl FileHandler {
     /// Temporary problems, such as a full disk, are left to the retries of the handler.
     ///
     /// # Errors
-    /// Returns the error of the system.
-    pub fn check(options: &FileOptions) -> io::Result<()> {
+    /// Names the file and the error of the system.
+    pub fn check(options: &FileOptions) -> Result<(), String> {
         use io::ErrorKind as Kind;
         let Ok(path) = path_at(&options.path, Timestamp::now()) else { return Ok(()) };
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
@@ -156,8 +156,7 @@ impl FileHandler {
                 | Kind::InvalidFilename
                 | Kind::InvalidInput
         );
-        let described = || io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display()));
-        if is_permanent { Err(described()) } else { Ok(()) }
+        if is_permanent { Err(format!("failed to open {}: {error}", path.display())) } else { Ok(()) }
     }
 
     fn with_clock(

@@ -41,8 +41,6 @@ mod stored;
 #[cfg(feature = "nats")]
 mod stream;
 pub mod subject;
-#[cfg(feature = "nats")]
-mod wildcard;
 
 #[cfg(feature = "nats")]
 pub use deliver::NatsHandler;

@@ -8,7 +8,7 @@ use async_nats::jetstream::{
     stream::{Config, RetentionPolicy, StorageType, Stream},
 };
 
-use super::{ExpectLast, JetStreamOptions, wildcard};
+use super::{ExpectLast, JetStreamOptions};
 use crate::handler::HandlerError;
 
 /// Creates the stream, or checks the existing one. `wildcard` matches all subjects of the handler.
@@ -119,9 +119,9 @@ fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<V
 /// Checks the subjects; returns a harmless difference.
 fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Option<String>, String> {
     let wanted = std::iter::once(wildcard).chain(options.subjects.iter().map(String::as_str));
-    let is_missing = |wanted: &&str| !found.subjects.iter().any(|there| wildcard::covers(there, wanted));
+    let is_missing = |wanted: &&str| !found.subjects.iter().any(|there| covers(there, wanted));
     let missing: Vec<_> = wanted.filter(is_missing).collect();
-    let is_out_of_reach = |wanted: &&&str| !found.subjects.iter().any(|there| wildcard::overlap(there, wanted));
+    let is_out_of_reach = |wanted: &&&str| !found.subjects.iter().any(|there| overlap(there, wanted));
     if let Some(wanted) = missing.iter().find(is_out_of_reach) {
         return Err(format!(
             "has `subjects: {:?}`, none of which takes {wanted}: add it to the stream, or change `subject`",
@@ -129,6 +129,31 @@ fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Resul
         ));
     }
     Ok((!missing.is_empty()).then(|| format!("subjects: {:?} cover only a part of {missing:?}", found.subjects)))
+}
+
+/// Returns true if `wildcard` matches `subject`. If `subject` is a wildcard too, all its subjects must match.
+fn covers(wildcard: &str, subject: &str) -> bool {
+    let (mut wildcard, mut subject) = (wildcard.split('.'), subject.split('.'));
+    loop {
+        match (wildcard.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(a), Some(b)) if a == b => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Returns true if at least one subject matches both wildcards.
+fn overlap(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
+    loop {
+        match (one.next(), other.next()) {
+            (Some(">"), Some(_)) | (Some(_), Some(">")) | (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
+            _ => return false,
+        }
+    }
 }
 
 /// Compares the existing stream with the options. Returns the harmless differences.
@@ -238,5 +263,21 @@ mod tests {
     fn foreign_stream_is_not_compared_with_defaults() {
         let given = JetStreamOptions { create: false, ..options() };
         assert_eq!(look(&given, |found| found.max_age = Duration::from_secs(1)), Ok(vec![]));
+    }
+
+    #[test]
+    fn wildcards_cover_and_overlap_like_server() {
+        for (wildcard, subject, is_covered, overlaps) in [
+            ("k8s.>", "k8s.*.*", true, true),
+            ("k8s.*.*", "k8s.>", false, true),
+            ("k8s.*", "k8s.*.*", false, false),
+            ("k8s.*.apps", "k8s.*.*", false, true),
+            ("k8s.>", "k8s", false, false),
+            ("other.>", "k8s.*", false, false),
+            (">", "k8s.*", true, true),
+        ] {
+            assert_eq!(covers(wildcard, subject), is_covered, "{wildcard} {subject}");
+            assert_eq!(overlap(wildcard, subject), overlaps, "{wildcard} {subject}");
+        }
     }
 }
