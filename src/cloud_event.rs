@@ -75,7 +75,7 @@ impl Encoder {
     }
 
     /// Returns the name of the cluster.
-    fn cluster(&self) -> &str {
+    pub fn cluster(&self) -> &str {
         self.plain.0.strip_prefix("/clusters/").unwrap_or_default()
     }
 

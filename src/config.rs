@@ -51,15 +51,12 @@ pub use external::External;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
-pub use kafka::KafkaSink;
 pub(crate) use layers::files;
-pub use nats::NatsSink;
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig, ResourceDefaults, TypePattern};
 pub use state::StateConfig;
 pub use telemetry::Telemetry;
 pub use test_case::TestCase;
-pub use webhook::{WebhookMethod, WebhookSink};
 
 use crate::discovery::WantedEntry;
 /// Options that a stage uses without conversion.
@@ -71,11 +68,11 @@ pub use crate::{
     delta_fifo::QueueOrder,
     handler::{
         client_tls::ClientTls,
-        exec::ExecOptions as ExecSink,
-        file::{FileCompression as Compress, FileFsync, FileOptions as FileSink, Permissions, Rotate},
-        kafka::KafkaSasl as Sasl,
-        nats::{ExpectLast, JetStreamOptions as NatsJetStream, NatsAuth},
-        webhook::{Auth as WebhookAuth, TlsOptions as WebhookTls},
+        exec::ExecOptions,
+        file::{FileFsync, FileOptions, Permissions},
+        kafka::KafkaOptions,
+        nats::NatsOptions,
+        webhook::WebhookOptions,
     },
     indexer::Recreated,
     journal::{Fsync as Commit, OnFull, WhenFull},

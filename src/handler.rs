@@ -19,6 +19,9 @@ use futures_util::future::BoxFuture;
 pub use crate::cloud_event::Form;
 use crate::{cloud_event::FormatError, notification::Notification};
 
+/// Maximum capacity of the buffer that is kept after a batch, in bytes.
+const BUFFER_KEPT_MAX: usize = 4 << 20;
+
 /// A sink of events. Its methods may block, because each handler has its own thread. Only code that never blocks may run
 /// without one (`Sink::InPlace`).
 ///

@@ -8,7 +8,7 @@ use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::Path, time::D
 use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
 use schemars::{JsonSchema, Schema, SchemaGenerator, transform::Transform};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Negative durations, months and years are rejected; a day has 24
@@ -274,6 +274,14 @@ impl Transform for Format {
             text.insert("pattern".to_owned(), pattern.into());
         }
         text.insert("examples".to_owned(), examples.into());
+    }
+}
+
+/// Requires at least one element in a list of addresses, and shows an example of one.
+pub(crate) fn addresses(example: &'static str) -> impl Fn(&mut Schema) {
+    move |schema| {
+        schema.insert("minItems".to_owned(), 1.into());
+        schema.insert("items".to_owned(), json!({ "type": "string", "examples": [example] }));
     }
 }
 

@@ -26,12 +26,13 @@ use deltabus::internals::{
     handler::{
         AsyncHandler, Form,
         nats::{ExpectLast, NatsHandler},
-        webhook::{TlsOptions, Webhook, WebhookOptions},
+        webhook::{Webhook, WebhookOptions},
     },
     notification::{Event, Notification},
+    secret::PlainOrSecret,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
@@ -205,7 +206,7 @@ fn to_nats(expect_last: ExpectLast, mode: ContentMode, batches: &[Notification],
     let mut options = server.options();
     options.mode = mode;
     options.jetstream.as_mut().expect("it has a stream").expect_last = expect_last;
-    deliver(&NatsHandler::new(options, Encoder::new("prod", "9f2c")), batches, 1, concurrency)
+    deliver(&NatsHandler::new(options, Encoder::new("prod", "9f2c"))?, batches, 1, concurrency)
 }
 
 fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
@@ -213,19 +214,9 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
         request.into_body().collect().await?;
         Ok(Response::default())
     })?;
-    let options = WebhookOptions {
-        url: url.parse()?,
-        method: Method::POST,
-        mode: ContentMode::Structured,
-        batched: is_array,
-        headers: Vec::new(),
-        idempotency_header: Some("idempotency-key".parse()?),
-        reject: Vec::new(),
-        auth: None,
-        tls: TlsOptions::default(),
-        timeout: std::time::Duration::from_secs(30),
-    };
-    deliver(&Webhook::new(options, Encoder::new("prod", "9f2c"))?, batches, 1, CONCURRENCY)
+    let options = WebhookOptions { url: PlainOrSecret::Plain(url), ..WebhookOptions::default() };
+    let timeout = std::time::Duration::from_secs(30);
+    deliver(&Webhook::new(options, is_array, timeout, Encoder::new("prod", "9f2c"))?, batches, 1, CONCURRENCY)
 }
 
 /// Delivers all batches `times` times, with `concurrency` deliveries at a time, in order.

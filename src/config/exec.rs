@@ -1,9 +1,9 @@
 //! Checks of `[handlers.<name>]` of type `exec`.
 
-use super::{ExecSink, report::Section};
+use super::{ExecOptions, report::Section};
 use crate::handler::exec::ALL_VARIABLES;
 
-impl ExecSink {
+impl ExecOptions {
     /// Checks the program and the names in `env`.
     pub(super) fn check(&self, at: &mut Section<'_>) {
         if self.command.first().is_none_or(|program| program.trim().is_empty()) {

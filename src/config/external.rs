@@ -8,14 +8,11 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Config, HandlerConfig, SinkConfig};
-use crate::{
-    handler::{
-        nats::address::{PORT_DEFAULT, server_address},
-        webhook::read_url,
-    },
-    secret::PlainOrSecret,
+use super::{
+    Config, HandlerConfig, SinkConfig,
+    nats::{PORT_DEFAULT, server_address},
 };
+use crate::{handler::webhook::read_url, secret::PlainOrSecret};
 
 /// External dependencies of the enabled parts of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::{
-    DeliveryOrder, ExecSink, FileSink, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull,
+    DeliveryOrder, ExecOptions, FileOptions, FormatSettings, KafkaOptions, NatsOptions, WebhookOptions, WhenFull,
     report::{Section, recheck},
     schema,
     text::{Format, Optional, Text, means_entry},
@@ -130,18 +130,18 @@ pub enum SinkConfig {
     /// Standard output: coloured lines on a terminal, else one JSON event per line.
     Stdout,
     /// Files with one JSON event per line.
-    File(FileSink),
+    File(FileOptions),
     /// Sink that counts and drops events, for dry runs and measurements.
     Blackhole,
     /// HTTP server that gets requests.
-    Webhook(WebhookSink),
+    Webhook(WebhookOptions),
     /// NATS, with or without a `JetStream` stream.
-    Nats(NatsSink),
+    Nats(NatsOptions),
     /// Kafka, in programs that are built with the feature `kafka`.
-    Kafka(KafkaSink),
+    Kafka(KafkaOptions),
     /// Program that is run for each delivery, with events as JSON lines on its standard input. The engine must be started
     /// with `--allow-exec`.
-    Exec(ExecSink),
+    Exec(ExecOptions),
 }
 
 impl SinkConfig {

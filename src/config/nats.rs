@@ -1,76 +1,11 @@
-//! `[handlers.<name>]` of type `nats`: sends events to subjects and streams.
+//! Checks of `[handlers.<name>]` of type `nats`.
 
-use educe::Educe;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use http::Uri;
 
-use super::{report::Section, schema};
-use crate::{
-    cloud_event::ContentMode,
-    handler::{
-        client_tls::ClientTls,
-        nats::{
-            self, ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, address::server_address,
-            subject::SubjectTemplate,
-        },
-    },
-    text::required,
-};
+use super::{report::Section, webhook::is_loopback};
+use crate::handler::nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, subject::SubjectTemplate};
 
-/// Options of a handler of type `nats`.
-#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[educe(Default)]
-#[serde(default)]
-#[schemars(inline, transform = required("servers"))]
-pub struct NatsSink {
-    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password. One `tls://` address requires
-    /// TLS of all servers, including those that the cluster announces. Required.
-    #[schemars(transform = schema::addresses("nats://nats.nats:4222"))]
-    pub servers: Vec<String>,
-    /// Name of the connection on the servers.
-    #[educe(Default = "deltabus".to_owned())]
-    pub name: String,
-    /// Credentials of the handler, one of four kinds. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "NatsAuth")]
-    pub auth: Option<NatsAuth>,
-    /// Requires TLS, and sets its certificates; files are read for each connection. Default: TLS if the server asks for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "ClientTls")]
-    pub tls: Option<ClientTls>,
-    /// Subject of a message. `{cluster}` `{group}` `{resource}` `{namespace}` `{name}` `{kind}` `{version}` `{event}` are
-    /// filled in, at most one between two dots: "core" for the empty group, "_" for no namespace. Letters, digits and
-    /// "-" stay, other bytes become %XX.
-    #[educe(Default = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}".to_owned())]
-    pub subject: String,
-    /// Form of an event: `binary`, with its attributes as `ce-` headers and its data as the payload, or `structured`, one
-    /// JSON object.
-    #[educe(Default = ContentMode::Binary)]
-    pub mode: ContentMode,
-    /// Stream of `JetStream`. Default: none; messages reach only the current subscribers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "JetStreamOptions")]
-    pub jetstream: Option<JetStreamOptions>,
-}
-
-impl NatsSink {
-    /// Returns the options of the handler; `cluster` is the configured name of the cluster. Reads no file, contacts no server.
-    ///
-    /// # Errors
-    /// Fails if a template is invalid.
-    pub(crate) fn options(&self, cluster: &str) -> Result<NatsOptions, String> {
-        Ok(NatsOptions {
-            servers: self.servers.clone(),
-            name: self.name.clone(),
-            auth: self.auth.clone().unwrap_or_default(),
-            tls: self.tls.clone(),
-            subject: SubjectTemplate::parse(&self.subject)?,
-            cluster: cluster.to_owned(),
-            mode: self.mode,
-            jetstream: self.jetstream.clone(),
-        })
-    }
-
+impl NatsOptions {
     /// Checks the options. Reads no file, contacts no server.
     pub(super) fn check(&self, at: &mut Section<'_>) {
         for server in &self.servers {
@@ -86,19 +21,32 @@ impl NatsSink {
 
     fn check_encryption(&self, at: &mut Section<'_>) {
         let key: &[&str] = match self.auth {
-            Some(NatsAuth::UserPassword { .. }) => &["auth", "basic", "password"],
+            Some(NatsAuth::Basic { .. }) => &["auth", "basic", "password"],
             Some(NatsAuth::Token(_)) => &["auth", "token"],
-            Some(NatsAuth::None | NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) | None => return,
+            Some(NatsAuth::CredsFile(_) | NatsAuth::Nkey(_)) | None => return,
         };
-        let is_open = |server: &String| {
-            server_address(server).is_some_and(|address| !address.host().is_some_and(super::webhook::is_loopback))
-        };
-        if !nats::requires_tls(self.tls.as_ref(), &self.servers) && self.servers.iter().any(is_open) {
+        let is_open =
+            |server: &String| server_address(server).is_some_and(|address| !address.host().is_some_and(is_loopback));
+        if !self.requires_tls() && self.servers.iter().any(is_open) {
             let message = "`servers` are nats://: the secret is sent without encryption unless the server asks for \
                            TLS; expected tls://, or `tls`";
             at.warn(key, message);
         }
     }
+}
+
+/// Port of a server without one in its address.
+pub(super) const PORT_DEFAULT: u16 = 4222;
+
+/// Parses the address of a server, `nats://host:4222`. The scheme is `nats` if there is none. The host of an IPv6 address
+/// is in brackets.
+pub(super) fn server_address(text: &str) -> Option<Uri> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("nats", text));
+    let uri: Uri = format!("{}://{rest}", scheme.to_ascii_lowercase()).parse().ok()?;
+    // `Uri` accepts any text as a port.
+    let authority = uri.authority()?;
+    let has_port = authority.as_str() != authority.host();
+    (!has_port || authority.port_u16().is_some()).then_some(uri)
 }
 
 fn check_server(server: &str) -> Result<(), String> {

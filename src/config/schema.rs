@@ -107,11 +107,3 @@ pub(crate) fn fold_into_variants(schema: &mut Schema) {
         }
     }
 }
-
-/// Requires at least one element in a list of addresses, and shows an example of one.
-pub(crate) fn addresses(example: &'static str) -> impl Fn(&mut Schema) {
-    move |schema| {
-        schema.insert("minItems".to_owned(), 1.into());
-        schema.insert("items".to_owned(), json!({ "type": "string", "examples": [example] }));
-    }
-}

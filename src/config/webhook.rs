@@ -1,105 +1,23 @@
-//! `[handlers.<name>]` of type `webhook`: sends events to an HTTP server.
+//! Checks of `[handlers.<name>]` of type `webhook`.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    time::Duration,
-};
+use std::collections::HashSet;
 
-use educe::Educe;
-use http::{HeaderName, StatusCode, header};
+use http::{HeaderName, header};
 use rustls::pki_types::ServerName;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use super::{report::Section, text::Optional};
+use super::report::Section;
 use crate::{
     cloud_event::ContentMode,
-    handler::webhook::{Auth as WebhookAuth, TlsOptions as WebhookTls, WebhookOptions, read_header, read_url},
-    secret::PlainOrSecret,
-    text::required,
+    handler::webhook::{Auth, WebhookOptions, WebhookTls, header_name, read_header, read_url},
 };
 
-/// Options of a handler of type `webhook`.
-#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[educe(Default)]
-#[serde(default)]
-#[schemars(inline, transform = required("url"))]
-pub struct WebhookSink {
-    /// URL for the events: `http://` or `https://`, without a user or password; or a secret that contains the URL.
-    /// Required.
-    #[schemars(regex(pattern = "^https?://"), extend("examples" = ["https://hooks.example.com/events"]))]
-    #[educe(Default = PlainOrSecret::Plain(String::new()))]
-    pub url: PlainOrSecret,
-    /// Method of the requests.
-    pub method: WebhookMethod,
-    /// Form of an event: `structured`, one JSON object, or `binary`, with its attributes as `ce-` headers and its data as
-    /// the body.
-    pub mode: ContentMode,
-    /// Further headers of every request; values are texts or secrets.
-    pub headers: BTreeMap<String, PlainOrSecret>,
-    /// Authentication of the sender, one of three kinds. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "WebhookAuth")]
-    pub auth: Option<WebhookAuth>,
-    /// Trusted certificates of the server, and the certificate of the client.
-    pub tls: WebhookTls,
-    /// Header with the id of the event, so that a receiver can detect repetitions; for a batch, a hash of the ids of
-    /// its events. "": none.
-    #[serde(with = "Optional")]
-    #[educe(Default = Some("Idempotency-Key".to_owned()))]
-    pub idempotency_header: Option<String>,
-    /// Statuses from 400 to 599 that end the retries of an event: the event goes to the `dead_letter` handler, or is
-    /// dropped and counted. After 413, smaller forms of the event are tried first. All other statuses except 2xx are
-    /// retried until `give_up_after`.
-    #[schemars(inner(range(min = 400, max = 599)))]
-    #[educe(Default = vec![400, 413, 422])]
-    pub reject: Vec<u16>,
-}
-
-/// Method of a webhook's requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum WebhookMethod {
-    /// Default method.
-    #[default]
-    Post,
-    /// Method for receivers that store the event.
-    Put,
-    /// Method for receivers that change a stored event.
-    Patch,
-}
-
-impl WebhookSink {
-    /// Returns the options of the handler. Reads no file and no secret.
-    ///
-    /// # Errors
-    /// Fails if the name of a header is invalid.
-    pub(crate) fn options(&self, batched: bool, timeout: Duration) -> Result<WebhookOptions, String> {
-        let headers = self.headers.iter().map(|(name, value)| Ok((own_header(name)?, value.clone())));
-        Ok(WebhookOptions {
-            url: self.url.clone(),
-            method: match self.method {
-                WebhookMethod::Post => http::Method::POST,
-                WebhookMethod::Put => http::Method::PUT,
-                WebhookMethod::Patch => http::Method::PATCH,
-            },
-            mode: self.mode,
-            batched,
-            headers: headers.collect::<Result<_, String>>()?,
-            idempotency_header: self.idempotency_header.as_deref().map(own_header).transpose()?,
-            reject: self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect(),
-            auth: self.auth.clone(),
-            tls: self.tls.clone(),
-            timeout,
-        })
-    }
-
-    /// Checks the options. Reads no file and no secret; [`WebhookSink::check_files`] does.
+impl WebhookOptions {
+    /// Checks the options. Reads no file and no secret; [`WebhookOptions::check_files`] does.
     pub(super) fn check(&self, batched: bool, at: &mut Section<'_>) {
         let url = if self.url.is_secret() { None } else { at.valid(&["url"], read_url(&self.url)) };
         let is_http = url.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));
         self.check_headers(at);
-        if let Some(WebhookAuth::Basic { username, .. }) = &self.auth
+        if let Some(Auth::Basic { username, .. }) = &self.auth
             && username.contains(|c: char| c == ':' || c.is_control())
         {
             let message = "expected a name without colons and control characters (RFC 7617)";
@@ -119,7 +37,7 @@ impl WebhookSink {
         }
         if is_http && url.is_some_and(|url| !is_loopback(url.host().unwrap_or_default())) {
             let message = "`url` is http://: the secret is sent without encryption; expected https://";
-            if matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. })) {
+            if matches!(self.auth, Some(Auth::Bearer(_) | Auth::Basic { .. })) {
                 at.warn(&["auth"], message);
             }
             for (name, _) in self.headers.iter().filter(|(_, value)| value.is_secret()) {
@@ -160,13 +78,13 @@ impl WebhookSink {
         }
         if let Some(auth) = &self.auth {
             let keys: &[&str] = match auth {
-                WebhookAuth::Bearer(_) => &["auth", "bearer"],
-                WebhookAuth::Basic { .. } => &["auth", "basic", "password"],
-                WebhookAuth::Signature(_) => &["auth", "signature"],
+                Auth::Bearer(_) => &["auth", "bearer"],
+                Auth::Basic { .. } => &["auth", "basic", "password"],
+                Auth::Signature(_) => &["auth", "signature"],
             };
-            at.valid(keys, auth.check());
+            at.valid(keys, auth.credentials());
         }
-        if is_https && let Err((key, error)) = self.tls.check() {
+        if is_https && let Err((key, error)) = self.tls.client().config() {
             at.error(&["tls", key], error);
         }
     }
@@ -192,8 +110,7 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
         header::UPGRADE,
     ];
     const SECRET: [HeaderName; 3] = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
-    let header = HeaderName::try_from(name)
-        .map_err(|_| format!("{name:?} is not a valid header name: expected letters, digits and `-`"))?;
+    let header = header_name(name)?;
     if SECRET.contains(&header) {
         return Err("contains a secret, which must be a reference: expected it in `auth`".to_owned());
     }

@@ -14,11 +14,12 @@ pub(super) type Place = (u32, String);
 /// Meaning of an event, independent of its id: the uid, the version, and the kind of change.
 type Meaning = (String, Option<u64>, ChangeKind);
 
-/// Known state of an object.
+/// Known state of an object, with the record that reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) uid: String,
     pub(super) version: u64,
+    pub(super) by: RecordName,
 }
 
 /// State of the world while an event is accepted.
@@ -133,6 +134,7 @@ fn apply(objects: &mut BTreeMap<Place, Known>, place: &Place, event: &Event, obj
     if matches!(event.record.change, Change::Deleted { .. }) {
         objects.remove(place);
     } else {
-        objects.insert(place.clone(), Known { uid: object.uid().to_owned(), version: version_of(object) });
+        let by = name_of(&event.record);
+        objects.insert(place.clone(), Known { uid: object.uid().to_owned(), version: version_of(object), by });
     }
 }

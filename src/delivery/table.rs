@@ -191,8 +191,8 @@ impl RouteTable {
             };
             moves.push(Move { reader: *reader, kind });
         }
-        let moved: Vec<_> = moves.iter().map(|asked| asked.reader).collect();
-        (self.insert(unit, Unit { info: Arc::new(info), options, number, retired }, &moved), moves)
+        let readers: Vec<_> = moves.iter().map(|asked| asked.reader).collect();
+        (self.insert(unit, Unit { info: Arc::new(info), options, number, retired }, &readers), moves)
     }
 
     /// Adds a unit. Returns the new interests of its readers; the unit must add those in `joins`.

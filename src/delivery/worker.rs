@@ -282,17 +282,20 @@ impl Blocking {
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) if self.handler.is_some() => {
-                    let flushed = self.guarded(Handler::tick); // the panic hook logs a panic
+                    match self.guarded(Handler::tick) {
+                        Ok(()) => {
+                            if let Some(failures) = flushes.worked() {
+                                tracing::info!(handler, failures, "the handler can be flushed again");
+                            }
+                        }
+                        Err(AttemptError::Failed(error)) => {
+                            if let Some(suppressed) = flushes.failed(started.elapsed()) {
+                                tracing::error!(handler, %error, suppressed, "failed to flush the handler");
+                            }
+                        }
+                        Err(AttemptError::Panicked(_)) => {} // logged by the panic hook
+                    }
                     ticked = Instant::now();
-                    let is_flushed = flushed.is_ok();
-                    if is_flushed && let Some(failures) = flushes.worked() {
-                        tracing::info!(handler, failures, "the handler can be flushed again");
-                    }
-                    if let Err(AttemptError::Failed(error)) = flushed
-                        && let Some(suppressed) = flushes.failed(started.elapsed())
-                    {
-                        tracing::error!(handler, %error, suppressed, "failed to flush the handler");
-                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -398,13 +401,13 @@ impl Waiting {
 
 /// Runs code of a handler; turns a panic into an error.
 pub(super) fn guard<T>(work: impl FnOnce() -> Result<T, HandlerError>) -> Result<T, AttemptError> {
-    Ok(catch_unwind(AssertUnwindSafe(work)).map_err(panicked)??)
+    Ok(catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(panic.as_ref()))??)
 }
 
 async fn guard_async(work: impl Future<Output = Result<(), HandlerError>>) -> AttemptOutcome {
-    Ok(AssertUnwindSafe(work).catch_unwind().await.map_err(panicked)??)
+    Ok(AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| panicked(panic.as_ref()))??)
 }
 
-fn panicked(panic: Box<dyn Any + Send>) -> AttemptError {
-    AttemptError::Panicked(panic_text(panic.as_ref()))
+fn panicked(panic: &(dyn Any + Send)) -> AttemptError {
+    AttemptError::Panicked(panic_text(panic))
 }

@@ -71,8 +71,6 @@ pub(super) struct Delivery {
     pub(super) handlers: Handlers,
     /// Definitions of the handlers of the configuration. A handler with an unchanged definition is not touched.
     plans: BTreeMap<String, HandlerConfig>,
-    /// Name of the cluster.
-    cluster: String,
     encoder: Encoder,
     /// Set if handlers may run programs.
     allow_exec: bool,
@@ -100,7 +98,6 @@ impl Delivery {
         let mut delivery = Self {
             handlers: Handlers::new(Router::new(journal.clone()), config.supervision),
             plans: BTreeMap::new(),
-            cluster: cluster.to_owned(),
             encoder: Encoder::new(cluster, journal.id()),
             allow_exec,
             hung_after: config.supervision.hung_after,
@@ -172,7 +169,7 @@ impl Delivery {
             if before.is_none() && self.handlers.status(&name).is_some() {
                 return Err(refused("the program has a handler of this name: use another".to_owned()));
             }
-            let route = route(&plan.resources, &plan.options, &self.cluster).map_err(refused)?;
+            let route = route(&plan.resources, &plan.options, self.encoder.cluster()).map_err(refused)?;
             let sink = match before {
                 Some(before) if keeps_its_sink(before, &plan) => None,
                 _ => Some(self.sink(&name, &plan, before.is_none()).map_err(|error| refused(error.to_string()))?),
@@ -223,7 +220,7 @@ impl Delivery {
         if is_taken {
             return Err(refused("a handler of this name exists already: use another name".to_owned()));
         }
-        let route = route(&["*".to_owned()], &options, &self.cluster).map_err(refused)?;
+        let route = route(&["*".to_owned()], &options, self.encoder.cluster()).map_err(refused)?;
         let thread = |open| {
             let worker = Worker::new(&name, self.hung_after, open).start();
             worker.map(Sink::Thread).map_err(|error| refused(error.to_string()))
@@ -240,10 +237,7 @@ impl Delivery {
                 };
                 ("closure", thread(Open::Blocking(Arc::new(open)))?)
             }
-            OwnSink::Async(handler) => {
-                let open: OpenAsync = Arc::new(move || Ok(Arc::clone(&handler)));
-                ("async", thread(waits(open, concurrency, &options))?)
-            }
+            OwnSink::Async(handler) => ("async", thread(waits(sinks::shared(handler), concurrency, &options))?),
         };
         let core = self.core(&options, &Batch::WHAT_WAITS, concurrency, &sink);
         Ok(HandlerOptions { name, kind, route, bounds: bounds(&options), core, sink, dead_letter: None })
@@ -283,12 +277,12 @@ impl Delivery {
                 Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
             }
             SinkConfig::Webhook(options) => waits(sinks::webhook(options, plan, formatter()?)?),
-            SinkConfig::Nats(options) => waits(sinks::nats(options, &self.cluster, formatter()?)?),
+            SinkConfig::Nats(options) => waits(sinks::nats(options, formatter()?)?),
             SinkConfig::Exec(_) if !self.allow_exec => {
                 return Err(io::Error::other("running programs is not allowed by default: start with --allow-exec"));
             }
-            SinkConfig::Exec(options) => waits(sinks::exec(options, name, &self.cluster, formatter()?)),
-            SinkConfig::Kafka(options) => waits(sinks::kafka(options, &self.cluster, plan, formatter()?)?),
+            SinkConfig::Exec(options) => waits(sinks::exec(options, name, formatter()?)),
+            SinkConfig::Kafka(options) => waits(sinks::kafka(options, plan, formatter()?)?),
             SinkConfig::File(options) => {
                 let (options, formatter) = (options.clone(), formatter()?);
                 FileHandler::check(&options).map_err(|error| {

@@ -4,52 +4,57 @@ use std::{io, sync::Arc};
 
 use crate::{
     cloud_event::Formatter,
-    config::{ExecSink, HandlerConfig, KafkaSink, NatsSink, WebhookSink},
+    config::{ExecOptions, HandlerConfig, KafkaOptions, NatsOptions, WebhookOptions},
     delivery::worker::OpenAsync,
-    handler::{AsyncHandler, exec::Exec, webhook::Webhook},
+    handler::{AsyncHandler, HandlerError, exec::Exec, webhook::Webhook},
 };
 
 /// Creates a webhook. A request may contain several events if a batch may contain several.
-pub(super) fn webhook(sink: &WebhookSink, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
-    let options = sink.options(plan.batch().max_events > 1, plan.options.timeout).map_err(io::Error::other)?;
-    let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
-    Ok(Arc::new(move || Ok(Arc::clone(&webhook))))
+pub(super) fn webhook(options: &WebhookOptions, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
+    let is_batched = plan.batch().max_events > 1;
+    let webhook = Webhook::new(options.clone(), is_batched, plan.options.timeout, formatter);
+    Ok(shared(Arc::new(webhook.map_err(io::Error::other)?)))
 }
 
-/// Creates a handler for NATS, for the cluster of this name; it connects with its first batch.
+/// Creates a handler for NATS; it connects with its first batch.
 #[cfg(feature = "nats")]
-pub(super) fn nats(sink: &NatsSink, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
-    let options = sink.options(cluster).map_err(io::Error::other)?;
-    Ok(Arc::new(move || Ok(Arc::new(crate::handler::nats::NatsHandler::new(options.clone(), formatter.clone())))))
+pub(super) fn nats(options: &NatsOptions, formatter: Formatter) -> io::Result<OpenAsync> {
+    let options = options.clone();
+    opener(move || crate::handler::nats::NatsHandler::new(options.clone(), formatter.clone()))
 }
 
 /// Fails with the name of the missing feature.
 #[cfg(not(feature = "nats"))]
-pub(super) fn nats(_: &NatsSink, _: &str, _: Formatter) -> io::Result<OpenAsync> {
+pub(super) fn nats(_: &NatsOptions, _: Formatter) -> io::Result<OpenAsync> {
     Err(io::Error::other(format!("type: {}", crate::build_info::lacking("nats"))))
 }
 
-/// Creates a handler of this name that runs a program, for the cluster of this name.
-pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> OpenAsync {
-    let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(sink.clone(), name, cluster, formatter));
-    Arc::new(move || Ok(Arc::clone(&exec)))
+/// Creates a handler of this name that runs a program.
+pub(super) fn exec(options: &ExecOptions, name: &str, formatter: Formatter) -> OpenAsync {
+    shared(Arc::new(Exec::new(options.clone(), name, formatter)))
 }
 
-/// Creates a handler for Kafka, for the cluster of this name; it connects with its first batch.
+/// Creates a handler for Kafka; it connects with its first batch.
 #[cfg(feature = "kafka")]
-pub(super) fn kafka(
-    sink: &KafkaSink,
-    cluster: &str,
-    plan: &HandlerConfig,
-    formatter: Formatter,
-) -> io::Result<OpenAsync> {
+pub(super) fn kafka(options: &KafkaOptions, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
+    let (options, timeout) = (options.clone(), plan.options.timeout);
     let is_total = plan.options.order == crate::config::DeliveryOrder::Total;
-    let options = sink.options(cluster, plan.options.timeout, is_total).map_err(io::Error::other)?;
-    Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
+    opener(move || crate::handler::kafka::KafkaHandler::new(options.clone(), timeout, is_total, formatter.clone()))
 }
 
 /// Fails with the name of the missing feature.
 #[cfg(not(feature = "kafka"))]
-pub(super) fn kafka(_: &KafkaSink, _: &str, _: &HandlerConfig, _: Formatter) -> io::Result<OpenAsync> {
+pub(super) fn kafka(_: &KafkaOptions, _: &HandlerConfig, _: Formatter) -> io::Result<OpenAsync> {
     Err(io::Error::other(format!("type: {}", crate::build_info::lacking("kafka"))))
+}
+
+/// Returns the opener of a handler that all threads share.
+pub(super) fn shared(handler: Arc<dyn AsyncHandler>) -> OpenAsync {
+    Arc::new(move || Ok(Arc::clone(&handler)))
+}
+
+/// Returns the opener of a handler that is made for each thread. Makes it once to find an invalid option.
+fn opener<H: AsyncHandler>(make: impl Fn() -> Result<H, String> + Send + Sync + 'static) -> io::Result<OpenAsync> {
+    make().map_err(io::Error::other)?;
+    Ok(Arc::new(move || Ok(Arc::new(make().map_err(HandlerError::Failed)?))))
 }

@@ -4,11 +4,9 @@
 //! died, the state of the events would be unknown (I4). Use a larger `batch` if starting the program is too slow.
 
 use std::{
-    collections::BTreeSet,
     env,
     ffi::OsStr,
     io,
-    num::NonZero,
     os::unix::process::ExitStatusExt as _,
     pin::pin,
     process::{ExitStatus, Stdio},
@@ -65,15 +63,13 @@ pub struct Exec {
     options: ExecOptions,
     /// Name of the handler: `DELTABUS_HANDLER` in the program's environment.
     name: String,
-    /// Name of the cluster: `DELTABUS_CLUSTER`.
-    cluster: String,
     formatter: Formatter,
 }
 
 impl Exec {
-    /// Makes a handler of this name, for the cluster of this name. The program first runs with the first delivery.
-    pub fn new(options: ExecOptions, name: &str, cluster: &str, formatter: impl Into<Formatter>) -> Self {
-        Self { options, name: name.to_owned(), cluster: cluster.to_owned(), formatter: formatter.into() }
+    /// Makes a handler of this name. The program first runs with the first delivery.
+    pub fn new(options: ExecOptions, name: &str, formatter: impl Into<Formatter>) -> Self {
+        Self { options, name: name.to_owned(), formatter: formatter.into() }
     }
 
     fn program(&self) -> &str {
@@ -90,7 +86,7 @@ impl Exec {
             .env_clear()
             .envs(env::vars_os().filter(|(name, _)| is_passed(name)))
             .env("DELTABUS_HANDLER", &self.name)
-            .env("DELTABUS_CLUSTER", &self.cluster)
+            .env("DELTABUS_CLUSTER", self.formatter.encoder().cluster())
             .env("DELTABUS_EVENTS", events.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -175,12 +171,12 @@ async fn read(output: Option<impl AsyncRead + Unpin>) -> String {
 }
 
 /// Process groups of all running programs.
-static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Kills all running programs. Call this before the process exits without waiting for them.
 pub fn kill_all() {
-    for group in lock(&GROUPS).iter().filter_map(|id| Pid::from_raw(*id)) {
-        let _ended_before = kill_process_group(group, Signal::KILL);
+    for group in lock(&GROUPS).iter() {
+        let _ended_before = kill_process_group(*group, Signal::KILL);
     }
 }
 
@@ -190,14 +186,14 @@ struct Group(Option<Pid>);
 impl Group {
     fn of(child: &Child) -> Self {
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        lock(&GROUPS).extend(group.map(Pid::as_raw_nonzero).map(NonZero::get));
+        lock(&GROUPS).extend(group);
         Self(group)
     }
 
     /// Records that the run has ended. Returns its process group, or `None` if its end was recorded before.
     fn forget(&mut self) -> Option<Pid> {
         let group = self.0.take()?;
-        lock(&GROUPS).remove(&group.as_raw_nonzero().get());
+        lock(&GROUPS).retain(|running| *running != group);
         Some(group)
     }
 }
@@ -246,7 +242,7 @@ mod tests {
 
     fn exec(command: &[&str]) -> Exec {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        Exec::new(ExecOptions { command, env: Vec::new() }, "script", "test", Encoder::new("test", "0"))
+        Exec::new(ExecOptions { command, env: Vec::new() }, "script", Encoder::new("test", "0"))
     }
 
     fn shell(script: &str) -> Exec {

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Handler, HandlerError, replaced::is_replaced};
+use super::{BUFFER_KEPT_MAX, Handler, HandlerError, replaced::is_replaced};
 use crate::{
     cloud_event::Formatter,
     notification::Notification,
@@ -34,8 +34,6 @@ use crate::{
 };
 use rotated::Rotated;
 
-/// Maximum capacity of the buffer that is kept after a batch, in bytes.
-const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// Beginning of each line that this handler writes.
 const EVENT_START: &[u8] = br#"{"specversion""#;
 
@@ -140,8 +138,8 @@ impl FileHandler {
     /// Temporary problems, such as a full disk, are left to the retries of the handler.
     ///
     /// # Errors
-    /// Returns the error of the system.
-    pub fn check(options: &FileOptions) -> io::Result<()> {
+    /// Names the file and the error of the system.
+    pub fn check(options: &FileOptions) -> Result<(), String> {
         use io::ErrorKind as Kind;
         let Ok(path) = path_at(&options.path, Timestamp::now()) else { return Ok(()) };
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
@@ -158,8 +156,7 @@ impl FileHandler {
                 | Kind::InvalidFilename
                 | Kind::InvalidInput
         );
-        let described = || io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display()));
-        if is_permanent { Err(described()) } else { Ok(()) }
+        if is_permanent { Err(format!("failed to open {}: {error}", path.display())) } else { Ok(()) }
     }
 
     fn with_clock(
@@ -297,18 +294,14 @@ impl Open {
     /// Appends all lines, or nothing.
     fn append(&mut self, lines: &[u8], sync: bool) -> io::Result<()> {
         let written = self.file.write_all(lines).and_then(|()| if sync { self.sync_data() } else { Ok(()) });
-        match written {
-            Ok(()) => {
-                self.len += lines.len() as u64;
-                self.dirty = !sync;
-                Ok(())
-            }
-            Err(error) => {
-                // A replaced thread must not truncate the file, as its replacement may have written to it.
-                self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
-                Err(error)
-            }
+        if written.is_ok() {
+            self.len += lines.len() as u64;
+            self.dirty = !sync;
+        } else {
+            // A replaced thread must not truncate the file, as its replacement may have written to it.
+            self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
         }
+        written
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -27,7 +27,6 @@
 //!
 //! The handler requires the feature `nats`. The options and the templates of subjects are always compiled.
 
-pub(crate) mod address;
 #[cfg(feature = "nats")]
 mod auth;
 #[cfg(feature = "nats")]
@@ -42,10 +41,7 @@ mod stored;
 #[cfg(feature = "nats")]
 mod stream;
 pub mod subject;
-#[cfg(feature = "nats")]
-mod wildcard;
 
 #[cfg(feature = "nats")]
 pub use deliver::NatsHandler;
-pub(crate) use options::requires_tls;
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions};

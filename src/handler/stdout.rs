@@ -10,11 +10,8 @@ use jiff::tz::TimeZone;
 pub mod line;
 
 use self::line::Line;
-use super::{Handler, HandlerError};
+use super::{BUFFER_KEPT_MAX, Handler, HandlerError};
 use crate::{cloud_event::Formatter, notification::Notification};
-
-/// Maximum capacity of the buffer that is kept after a batch, in bytes.
-const BUFFER_KEPT_MAX: usize = 4 << 20;
 
 /// Layout of events.
 #[derive(Clone, Debug)]

@@ -59,14 +59,18 @@ enum Part {
 
 /// Text with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NameTemplate(Vec<Part>);
+pub(super) struct NameTemplate {
+    parts: Vec<Part>,
+    /// Encoding of values; `None` leaves them unchanged.
+    encoding: Option<NameEncoding>,
+}
 
 impl NameTemplate {
     /// Parses a template with these placeholders.
     ///
     /// # Errors
     /// Returns the problem and the expected text.
-    pub(super) fn parse(text: &str, known: &[Placeholder]) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, known: &[Placeholder], encoding: Option<NameEncoding>) -> Result<Self, String> {
         if text.is_empty() {
             return Err("is empty: expected text or a placeholder".to_owned());
         }
@@ -84,7 +88,7 @@ impl NameTemplate {
             rest = after;
         }
         parts.push(Part::Text(rest.to_owned()));
-        Ok(Self(parts))
+        Ok(Self { parts, encoding })
     }
 
     /// Checks the text around the placeholders.
@@ -92,7 +96,7 @@ impl NameTemplate {
     /// # Errors
     /// Returns the first letter that is not allowed; `expected` describes the allowed letters.
     pub(super) fn check_text(&self, is_allowed: impl Fn(char) -> bool, expected: &str) -> Result<(), String> {
-        for part in &self.0 {
+        for part in &self.parts {
             let Part::Text(text) = part else { continue };
             if let Some(letter) = text.chars().find(|letter| !is_allowed(*letter)) {
                 return Err(format!("has {letter:?} in \"{text}\": expected {expected}"));
@@ -103,15 +107,16 @@ impl NameTemplate {
 
     /// Returns true if the template has this placeholder.
     pub(super) fn has(&self, wanted: Placeholder) -> bool {
-        self.0.contains(&Part::Value(wanted))
+        self.parts.contains(&Part::Value(wanted))
     }
 
-    /// Appends the text; `write` appends the value of a placeholder.
-    pub(super) fn fill(&self, out: &mut String, write: impl Fn(&mut String, Placeholder)) {
-        for part in &self.0 {
-            match part {
-                Part::Text(text) => out.push_str(text),
-                Part::Value(placeholder) => write(out, *placeholder),
+    /// Appends the text; `value` returns the value of a placeholder.
+    pub(super) fn fill<'a>(&self, out: &mut String, value: impl Fn(Placeholder) -> &'a str) {
+        for part in &self.parts {
+            match (part, self.encoding) {
+                (Part::Text(text), _) => out.push_str(text),
+                (Part::Value(placeholder), Some(encoding)) => encoding.write(out, *placeholder, value(*placeholder)),
+                (Part::Value(placeholder), None) => out.push_str(value(*placeholder)),
             }
         }
     }
@@ -121,7 +126,7 @@ impl NameTemplate {
 /// hexadecimal digits.
 ///
 /// **Invariants:** no value is empty, and different values are different texts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameEncoding {
     pub(super) escape: char,
     pub(super) plain: &'static str,

@@ -42,7 +42,7 @@ use std::{
 
 use actix::System;
 use deltabus::internals::{
-    config::{Config, FileFsync, FileSink, Permissions, SinkConfig},
+    config::{Config, FileFsync, FileOptions, Permissions, SinkConfig},
     engine::{Engine, EngineBuilder},
     list_watch::kube::ClusterAccess,
     simulator::{Simulator, SimulatorOptions},
@@ -99,7 +99,7 @@ fn tail_shows_existing_and_changed_objects() {
     let mut config = at(tail::config(&["po".to_owned()]).unwrap(), &simulator, dir.path());
     let path = out.to_str().unwrap().to_owned();
     let (rotate, fsync, permissions) = (None, FileFsync::Never, Permissions::default());
-    config.handlers.get_mut("out").unwrap().sink = SinkConfig::File(FileSink { path, rotate, fsync, permissions });
+    config.handlers.get_mut("out").unwrap().sink = SinkConfig::File(FileOptions { path, rotate, fsync, permissions });
     let lines = || fs::read_to_string(&out).map_or(0, |text| text.lines().count());
     System::new()
         .block_on(tail::tail(config, async {

@@ -16,10 +16,7 @@ use deltabus::internals::{
     cloud_event::{ContentMode, Encoder},
     handler::{
         AsyncHandler as _, Form, HandlerError,
-        kafka::{
-            Acks, KafkaCompression, KafkaHandler, KafkaOptions,
-            template::{KeyTemplate, TopicTemplate},
-        },
+        kafka::{Acks, KafkaCompression, KafkaHandler, KafkaOptions},
     },
     notification::Event,
 };
@@ -27,24 +24,15 @@ use deltabus::internals::{
 const TOPIC: &str = "k8s.configmaps";
 
 fn options(address: String) -> KafkaOptions {
-    KafkaOptions {
-        brokers: vec![address],
-        topic: TopicTemplate::parse("k8s.{resource}").unwrap(),
-        key: KeyTemplate::parse("{uid}").unwrap(),
-        cluster: "prod".to_owned(),
-        mode: ContentMode::Structured,
-        compression: KafkaCompression::Zstd,
-        acks: Acks::All,
-        idempotent: true,
-        sasl: None,
-        tls: None,
-        timeout: Duration::from_secs(30),
-        total_order: false,
-    }
+    KafkaOptions { brokers: vec![address], ..KafkaOptions::default() }
 }
 
 fn handler(options: KafkaOptions) -> KafkaHandler {
-    KafkaHandler::new(options, Encoder::new("prod", "9f2c"))
+    with_timeout(options, Duration::from_secs(30))
+}
+
+fn with_timeout(options: KafkaOptions, timeout: Duration) -> KafkaHandler {
+    KafkaHandler::new(options, timeout, false, Encoder::new("prod", "9f2c")).unwrap()
 }
 
 async fn deliver(handler: &KafkaHandler, events: &[Event]) -> Result<(), HandlerError> {
@@ -207,7 +195,7 @@ async fn killed_broker_loses_repeats_and_reorders_nothing() {
     const ROUNDS: u64 = 60;
     let name = "killed_broker_loses_repeats_and_reorders_nothing";
     let Some(mut broker) = Broker::start_or_skip(name, |_| {}) else { return };
-    let handler = handler(KafkaOptions { timeout: Duration::from_secs(2), ..options(broker.address()) });
+    let handler = with_timeout(options(broker.address()), Duration::from_secs(2));
     deliver_at_last(&handler, &round(OBJECTS, 0)).await;
     let (progress, mut seen) = tokio::sync::watch::channel(0);
     let delivering = tokio::spawn(async move {

@@ -7,7 +7,7 @@ mod rights;
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
-use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, updated};
+use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, stream, updated};
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
 use deltabus::internals::{
     change::{Cause, Change},
@@ -16,7 +16,7 @@ use deltabus::internals::{
     delivery::attempts::RetryPolicy,
     handler::{
         AsyncHandler as _, Form, HandlerError,
-        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, subject::SubjectTemplate},
+        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions},
     },
     notification::Event,
     secret::SecretRef,
@@ -25,7 +25,7 @@ use futures_util::StreamExt as _;
 use serde_json::Value;
 
 fn handler(options: NatsOptions) -> NatsHandler {
-    NatsHandler::new(options, Encoder::new("prod.eu", "9f2c"))
+    NatsHandler::new(options, Encoder::new("prod.eu", "9f2c")).unwrap()
 }
 
 /// Returns a handler whose stream has these options.
@@ -133,7 +133,7 @@ async fn format_is_payload_with_its_content_type() {
         (Formatter::new(encoder(), DataFormat::MergePatch), 2),
         (Formatter::of_template(encoder(), template), 3),
     ] {
-        let handler = NatsHandler::new(server.options(), formatter);
+        let handler = NatsHandler::new(server.options(), formatter).unwrap();
         deliver(&handler, &[updated("a", sequence)]).await.unwrap();
     }
     let messages = stored(&server.client().await, "K8S").await;
@@ -346,9 +346,8 @@ async fn server_without_jetstream_is_reported() {
 #[tokio::test]
 async fn odd_names_have_valid_subjects() {
     let Some(server) = NatsServer::start_or_skip("odd_names_have_valid_subjects", Keys::jetstream) else { return };
-    let template =
-        SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}.{kind}.{version}.{event}").unwrap();
-    let handler = handler(NatsOptions { subject: template, ..server.options() });
+    let subject = "k8s.{group}.{resource}.{namespace}.{name}.{kind}.{version}.{event}".to_owned();
+    let handler = handler(NatsOptions { subject, ..server.options() });
     let names = ["a.b", "a%2Eb", "*", ">", "größe", "system:node:x", "_", "$JS", "a b"];
     let events: Vec<_> = names
         .iter()
@@ -397,7 +396,7 @@ async fn oversized_message_is_sent_in_smaller_form() {
         Err(HandlerError::TooLarge(text)) => text,
         other => panic!("{other:?}"),
     };
-    for jetstream in [Some(JetStreamOptions::new("K8S")), None] {
+    for jetstream in [Some(stream()), None] {
         let handler = handler(NatsOptions { jetstream, ..server.options() });
         let events = [added("a", 1), large("big", 2000)];
         let error = too_large(deliver(&handler, &events).await);

@@ -12,7 +12,7 @@ use deltabus::internals::{
     cloud_event::{ContentMode, Encoder, Formatter},
     handler::{
         AsyncHandler, Form, HandlerError,
-        webhook::{Auth, TlsOptions, Webhook, WebhookOptions},
+        webhook::{Auth, Webhook, WebhookMethod, WebhookOptions, WebhookTls},
     },
     journal::{Record, Sequence, UnitId},
     notification::{Event, Notification, UnitInfo},
@@ -24,23 +24,16 @@ use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// Timeout of a request that is answered.
+const PATIENT: Duration = Duration::from_secs(30);
+
 fn options(server: &Server) -> WebhookOptions {
-    WebhookOptions {
-        url: format!("http://{}/hook?key=1", server.address).parse().unwrap(),
-        method: Method::POST,
-        mode: ContentMode::Structured,
-        batched: false,
-        headers: Vec::new(),
-        idempotency_header: Some("idempotency-key".parse().unwrap()),
-        reject: [400, 413, 422].map(|status| StatusCode::from_u16(status).unwrap()).to_vec(),
-        auth: None,
-        tls: TlsOptions::default(),
-        timeout: Duration::from_secs(30),
-    }
+    let url = PlainOrSecret::Plain(format!("http://{}/hook?key=1", server.address));
+    WebhookOptions { url, ..WebhookOptions::default() }
 }
 
-fn over_tls(server: &Server, tls: TlsOptions) -> WebhookOptions {
-    let url = format!("https://localhost:{}/hook", server.address.port()).parse().unwrap();
+fn over_tls(server: &Server, tls: WebhookTls) -> WebhookOptions {
+    let url = PlainOrSecret::Plain(format!("https://localhost:{}/hook", server.address.port()));
     WebhookOptions { url, tls, ..options(server) }
 }
 
@@ -49,7 +42,12 @@ fn encoder() -> Encoder {
 }
 
 fn webhook(options: WebhookOptions) -> Webhook {
-    Webhook::new(options, encoder()).unwrap()
+    Webhook::new(options, false, PATIENT, encoder()).unwrap()
+}
+
+/// Returns a webhook whose requests have several events.
+fn batched(options: WebhookOptions) -> Webhook {
+    Webhook::new(options, true, PATIENT, encoder()).unwrap()
 }
 
 fn pod(name: &str, version: u64) -> Object {
@@ -86,8 +84,8 @@ async fn deliver(handler: &Webhook, batch: &Notification) -> Result<(), HandlerE
 #[tokio::test]
 async fn structured_event_is_body_with_idempotency_key() {
     let server = Server::start(None, fine).await;
-    let headers = [("x-team".parse().unwrap(), "platform".parse().unwrap())].into_iter().collect();
-    let handler = webhook(WebhookOptions { method: Method::PUT, headers, ..options(&server) });
+    let headers = [("x-team".to_owned(), PlainOrSecret::Plain("platform".to_owned()))].into();
+    let handler = webhook(WebhookOptions { method: WebhookMethod::Put, headers, ..options(&server) });
     let batch = updates(&["a"]);
     deliver(&handler, &batch).await.unwrap();
     let [seen] = &server.seen()[..] else { panic!("one request") };
@@ -131,7 +129,7 @@ async fn binary_mode_sends_attributes_as_headers() {
 #[tokio::test]
 async fn batch_is_one_array_with_stable_key() {
     let server = Server::start(None, fine).await;
-    let handler = webhook(WebhookOptions { batched: true, ..options(&server) });
+    let handler = batched(options(&server));
     let batch = updates(&["a", "b"]);
     for part in [&batch, &batch, &batch.slice(0..1), &batch.slice(1..1)] {
         deliver(&handler, part).await.unwrap();
@@ -237,7 +235,7 @@ async fn redirect_is_reported_and_not_followed() {
 async fn hung_receiver_is_awaited_up_to_timeout() {
     let server =
         Server::start(None, |seen| (seen.header("idempotency-key") != "u-hangs.2").then(Response::default)).await;
-    let handler = webhook(WebhookOptions { timeout: Duration::from_millis(300), ..options(&server) });
+    let handler = Webhook::new(options(&server), false, Duration::from_millis(300), encoder()).unwrap();
     let said = format!("POST http://{}: no answer within 300ms", server.address);
     assert_eq!(deliver(&handler, &updates(&["hangs"])).await, Err(HandlerError::Failed(said)));
     let patient = webhook(options(&server));
@@ -248,7 +246,7 @@ async fn hung_receiver_is_awaited_up_to_timeout() {
 async fn unreachable_receiver_is_reported() {
     let closed = "127.0.0.1:1";
     let server = Server::start(None, fine).await;
-    let url = format!("http://{closed}/").parse().unwrap();
+    let url = PlainOrSecret::Plain(format!("http://{closed}/"));
     let outcome = deliver(&webhook(WebhookOptions { url, ..options(&server) }), &updates(&["a"])).await;
     let said = format!("POST http://{closed}: tcp connect error: Connection refused (os error 111)");
     assert_eq!(outcome, Err(HandlerError::Failed(said)));
@@ -269,8 +267,8 @@ async fn early_413_is_noticed_while_sending_body() {
         while stream.read(&mut [0; 1 << 14]).await.is_ok_and(|read| read > 0) {}
     });
     let server = Server::start(None, fine).await;
-    let url = format!("http://{address}/").parse().unwrap();
-    let handler = webhook(WebhookOptions { url, batched: true, ..options(&server) });
+    let url = PlainOrSecret::Plain(format!("http://{address}/"));
+    let handler = batched(WebhookOptions { url, ..options(&server) });
     let names = vec!["a"; 20_000];
     let outcome = deliver(&handler, &updates(&names)).await;
     assert!(matches!(outcome, Err(HandlerError::TooLarge(_))), "{outcome:?}");
@@ -291,7 +289,7 @@ async fn status_counts_despite_broken_response_body() {
             }
         });
         let server = Server::start(None, fine).await;
-        let url = format!("http://{address}/").parse().unwrap();
+        let url = PlainOrSecret::Plain(format!("http://{address}/"));
         let handler = webhook(WebhookOptions { url, ..options(&server) });
         assert_eq!(deliver(&handler, &updates(&["a"])).await, Ok(()));
     }
@@ -329,13 +327,13 @@ impl Files {
         self.dir.path().join(name)
     }
 
-    fn trusting(&self) -> TlsOptions {
-        TlsOptions { ca_file: Some(self.path("ca.pem")), ..TlsOptions::default() }
+    fn trusting(&self) -> WebhookTls {
+        WebhookTls { ca_file: Some(self.path("ca.pem")), ..WebhookTls::default() }
     }
 
-    fn known(&self) -> TlsOptions {
+    fn known(&self) -> WebhookTls {
         let (cert_file, key_file) = (Some(self.path("cert.pem")), Some(self.path("key.pem")));
-        TlsOptions { cert_file, key_file, ..self.trusting() }
+        WebhookTls { cert_file, key_file, ..self.trusting() }
     }
 }
 
@@ -377,7 +375,7 @@ async fn certificate_name_may_differ_when_configured() {
     let outcome = deliver(&webhook(over_tls(&server, files.trusting())), &updates(&["a"])).await;
     let Err(HandlerError::Failed(said)) = outcome else { panic!("{outcome:?}") };
     assert!(said.contains("not valid for name \"localhost\""), "{said}");
-    let tls = TlsOptions { server_name: Some("hooks.internal".to_owned()), ..files.trusting() };
+    let tls = WebhookTls { server_name: Some("hooks.internal".to_owned()), ..files.trusting() };
     deliver(&webhook(over_tls(&server, tls)), &updates(&["a"])).await.unwrap();
     assert_eq!(server.seen()[0].header("host"), format!("localhost:{}", server.address.port()));
 }
@@ -462,7 +460,7 @@ async fn signature_is_valid_under_each_current_secret() {
     let server = Server::start(None, fine).await;
     replace(&file, OLD);
     let auth = Some(Auth::Signature(SecretRef::File(file.clone())));
-    let handler = webhook(WebhookOptions { auth, batched: true, ..options(&server) });
+    let handler = batched(WebhookOptions { auth, ..options(&server) });
     for secrets in [OLD.to_owned(), format!("{OLD} {NEW}\n"), NEW.to_owned()] {
         replace(&file, &secrets);
         deliver(&handler, &updates(&["a", "b"])).await.unwrap();
@@ -484,7 +482,7 @@ async fn secret_url_and_header_are_reloaded_and_hidden() {
     std::fs::write(&url_file, format!("http://{}/s3cret-path\n", server.address)).unwrap();
     std::fs::write(&key_file, "s3cret-key").unwrap();
     let secret = |file: &std::path::Path| PlainOrSecret::Secret(SecretRef::File(file.to_owned()));
-    let headers = vec![("x-key".parse().unwrap(), secret(&key_file))];
+    let headers = [("x-key".to_owned(), secret(&key_file))].into();
     let handler = webhook(WebhookOptions { url: secret(&url_file), headers, ..options(&server) });
     let error = deliver(&handler, &updates(&["a"])).await.unwrap_err();
     let told = format!("{error:?}");

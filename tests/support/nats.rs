@@ -16,7 +16,7 @@ use async_nats::{
 };
 use deltabus::internals::{
     change::{Cause, Change},
-    handler::nats::{JetStreamOptions, NatsAuth, NatsOptions, subject::SubjectTemplate},
+    handler::nats::{JetStreamOptions, NatsOptions},
     journal::{Record, Sequence, UnitId},
     notification::{Event, Notification, UnitInfo},
     object::{Object, ResourceType},
@@ -104,13 +104,8 @@ impl NatsServer {
         NatsOptions {
             servers: vec![format!("nats://{}", self.address())],
             name: "test".to_owned(),
-            auth: NatsAuth::None,
-            tls: None,
-            subject: SubjectTemplate::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
-                .expect("it is right"),
-            cluster: "prod.eu".to_owned(),
-            mode: deltabus::internals::cloud_event::ContentMode::Binary,
-            jetstream: Some(JetStreamOptions::new("K8S")),
+            jetstream: Some(stream()),
+            ..NatsOptions::default()
         }
     }
 
@@ -149,6 +144,11 @@ impl Keys {
     pub(crate) fn jetstream(&self) -> String {
         format!("jetstream {{ store_dir: {:?} }}\n", self.path("js"))
     }
+}
+
+/// Returns the options of a stream `K8S`.
+pub(crate) fn stream() -> JetStreamOptions {
+    JetStreamOptions { stream: "K8S".to_owned(), ..JetStreamOptions::default() }
 }
 
 /// A message of a stream.

@@ -4,17 +4,14 @@
 //! acknowledgements. The producer is measured with its defaults and with its best batches; larger ones gain nothing on
 //! this machine. The number of events is so large that start-up and just-in-time compilation take only a small part.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use deltabus::internals::{
     cloud_event::{
         ContentMode::{self, Binary, Structured},
         Encoder,
     },
-    handler::kafka::{
-        Acks, KafkaCompression, KafkaHandler, KafkaOptions,
-        template::{KeyTemplate, TopicTemplate},
-    },
+    handler::kafka::{KafkaCompression, KafkaHandler, KafkaOptions},
     notification::Notification,
 };
 
@@ -84,19 +81,7 @@ fn write_texts(file: &Path, batches: &[Notification]) -> Outcome<()> {
 
 fn to_kafka(mode: ContentMode, compression: KafkaCompression, batches: &[Notification]) -> Outcome<Took> {
     let broker = broker()?;
-    let options = KafkaOptions {
-        brokers: vec![broker.address()],
-        topic: TopicTemplate::parse("k8s.{resource}")?,
-        key: KeyTemplate::parse("{uid}")?,
-        cluster: "prod".to_owned(),
-        mode,
-        compression,
-        acks: Acks::All,
-        idempotent: true,
-        sasl: None,
-        tls: None,
-        timeout: std::time::Duration::from_mins(1),
-        total_order: false,
-    };
-    deliver(&KafkaHandler::new(options, Encoder::new("prod", "9f2c")), batches, TIMES, CONCURRENCY)
+    let options = KafkaOptions { brokers: vec![broker.address()], mode, compression, ..KafkaOptions::default() };
+    let handler = KafkaHandler::new(options, Duration::from_mins(1), false, Encoder::new("prod", "9f2c"))?;
+    deliver(&handler, batches, TIMES, CONCURRENCY)
 }

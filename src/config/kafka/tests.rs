@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::{
+    cloud_event::ContentMode,
     config::{Config, SinkConfig, report::Report},
+    handler::kafka::{KafkaCompression, KafkaSasl},
     secret::SecretRef,
 };
 
 const BROKERS: &str = "brokers = [\"a:9092\"]\n";
 
-fn load(lines: &str) -> Result<KafkaSink, String> {
+fn load(lines: &str) -> Result<KafkaOptions, String> {
     let text =
         format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.lake]\ntype = \"kafka\"\nenabled = false\n{lines}");
     let config = Config::from_toml_str(&text).map_err(|error| error.to_string())?;
@@ -20,22 +22,18 @@ fn load(lines: &str) -> Result<KafkaSink, String> {
 
 #[test]
 fn shortest_kafka_handler_has_documented_defaults() {
-    let options = load(BROKERS).unwrap().options("prod", Duration::from_secs(10), false).unwrap();
     let expected = KafkaOptions {
         brokers: vec!["a:9092".to_owned()],
-        topic: TopicTemplate::parse("k8s.{resource}").unwrap(),
-        key: KeyTemplate::parse("{uid}").unwrap(),
-        cluster: "prod".to_owned(),
+        topic: "k8s.{resource}".to_owned(),
+        key: "{uid}".to_owned(),
         mode: ContentMode::Structured,
         compression: KafkaCompression::Zstd,
         acks: Acks::All,
         idempotent: true,
         sasl: None,
         tls: None,
-        timeout: Duration::from_secs(10),
-        total_order: false,
     };
-    assert_eq!(options, expected);
+    assert_eq!(load(BROKERS).unwrap(), expected);
 }
 
 #[test]
@@ -43,7 +41,7 @@ fn kafka_options_are_parsed_as_written() {
     for mechanism in [SaslMechanism::Plain, SaslMechanism::ScramSha256, SaslMechanism::ScramSha512] {
         let name = mechanism.as_ref();
         let sasl = format!("sasl = {{ mechanism = {name:?}, username = \"u\", password = {{ env = \"P\" }} }}");
-        let options = load(&format!("{BROKERS}{sasl}")).unwrap().options("", Duration::ZERO, false).unwrap();
+        let options = load(&format!("{BROKERS}{sasl}")).unwrap();
         let password = SecretRef::Env("P".to_owned());
         assert_eq!(options.sasl, Some(KafkaSasl { mechanism, username: "u".to_owned(), password }));
     }
@@ -55,9 +53,7 @@ fn kafka_options_are_parsed_as_written() {
         assert_eq!((kafka.acks.as_ref(), kafka.idempotent), (name, false));
     }
     let tls = load(&format!("{BROKERS}tls = {{ cert_file = \"/c\", key_file = \"/k\" }}")).unwrap();
-    let tls = tls.options("", Duration::ZERO, true).unwrap();
     assert_eq!(tls.tls, Some(ClientTls { ca_file: None, cert_file: Some("/c".into()), key_file: Some("/k".into()) }));
-    assert!(tls.total_order);
 }
 
 #[test]

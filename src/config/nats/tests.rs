@@ -1,10 +1,13 @@
 //! Options as they are read, and messages about errors.
 
 use super::*;
-use crate::config::{Config, Finding, SinkConfig, report::Report};
-use crate::secret::SecretRef;
+use crate::{
+    cloud_event::ContentMode,
+    config::{Config, Finding, SinkConfig, report::Report},
+    secret::SecretRef,
+};
 
-fn load(lines: &str) -> Result<NatsSink, String> {
+fn load(lines: &str) -> Result<NatsOptions, String> {
     let text = format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.bus]\ntype = \"nats\"\n{lines}");
     let config = Config::from_toml_str(&text).map_err(|error| error.to_string())?;
     match &config.handlers["bus"].sink {
@@ -16,27 +19,26 @@ fn load(lines: &str) -> Result<NatsSink, String> {
 #[test]
 fn shortest_nats_handler_has_documented_defaults() {
     let nats = load("servers = [\"nats://a:4222\"]\njetstream = { stream = \"K8S\" }").unwrap();
-    let options = nats.options("prod").unwrap();
-    assert_eq!(options.subject, SubjectTemplate::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}").unwrap());
-    assert_eq!((options.mode, options.auth, options.tls), (ContentMode::Binary, nats::NatsAuth::None, None));
-    assert_eq!(options.jetstream, Some(nats::JetStreamOptions::new("K8S")));
+    assert_eq!(nats.subject, "k8s.{cluster}.{group}.{resource}.{namespace}.{name}");
+    assert_eq!((nats.mode, nats.auth, nats.tls), (ContentMode::Binary, None, None));
+    assert_eq!(nats.jetstream, Some(JetStreamOptions { stream: "K8S".to_owned(), ..JetStreamOptions::default() }));
 }
 
 #[test]
 fn nats_login_options_are_parsed_as_written() {
-    use nats::NatsAuth::{Credentials, Nkey, Token, UserPassword};
+    use NatsAuth::{Basic, CredsFile, Nkey, Token};
     let secret = || SecretRef::Env("X".to_owned());
     for (auth, expected) in [
-        ("{ creds_file = \"/c\" }", Credentials("/c".into())),
+        ("{ creds_file = \"/c\" }", CredsFile("/c".into())),
         ("{ token = { env = \"X\" } }", Token(secret())),
         ("{ nkey = { env = \"X\" } }", Nkey(secret())),
         (
             "{ basic = { username = \"u\", password = { env = \"X\" } } }",
-            UserPassword { user: "u".to_owned(), password: secret() },
+            Basic { username: "u".to_owned(), password: secret() },
         ),
     ] {
         let nats = load(&format!("servers = [\"nats://a:4222\"]\nauth = {auth}")).unwrap();
-        assert_eq!(nats.options("").unwrap().auth, expected);
+        assert_eq!(nats.auth, Some(expected));
     }
 }
 
@@ -91,11 +93,26 @@ fn secret_sent_to_nats_unencrypted_causes_warning() {
 
 #[test]
 fn one_tls_address_requires_tls_of_all_servers() {
-    let requires = |lines: &str| {
-        let options = load(lines).unwrap().options("").unwrap();
-        nats::requires_tls(options.tls.as_ref(), &options.servers)
-    };
+    let requires = |lines: &str| load(lines).unwrap().requires_tls();
     assert!(requires(r#"servers = ["TLS://a:4222", "nats://b:4222"]"#), "the cluster names servers without a scheme");
     assert!(requires("servers = [\"nats://a\"]\ntls = {}"));
     assert!(!requires("servers = [\"nats://tls.example:4222\"]"));
+}
+
+#[test]
+fn address_has_default_scheme_and_valid_port() {
+    for (text, expected) in [
+        ("nats://a:4333", Some(("nats", "a", Some(4333)))),
+        ("TLS://a", Some(("tls", "a", None))),
+        ("a.b:1", Some(("nats", "a.b", Some(1)))),
+        ("nats://[::1]:5", Some(("nats", "[::1]", Some(5)))),
+        ("nats://a:99999", None),
+        ("nats://a:b", None),
+        ("nats://", None),
+    ] {
+        let address = server_address(text);
+        let parts = |address| (Uri::scheme_str(address).unwrap(), address.host().unwrap(), address.port_u16());
+        let parts = address.as_ref().map(parts);
+        assert_eq!(parts, expected, "{text}");
+    }
 }

@@ -80,7 +80,7 @@ fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompress
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = directory.join(entry.file_name());
-        if path == current || path.file_name() == current.file_name() || !entry.file_type()?.is_file() {
+        if path.file_name() == current.file_name() || !entry.file_type()?.is_file() {
             continue;
         }
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };

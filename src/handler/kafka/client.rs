@@ -29,11 +29,7 @@ use super::{
     message::Message,
     sent::{Answer, Report},
 };
-use crate::{
-    handler::{HandlerError, webhook::TlsOptions},
-    mutex::lock,
-    secret::ExposeSecret as _,
-};
+use crate::{handler::HandlerError, mutex::lock, secret::ExposeSecret as _};
 
 /// Timeout of a request for the metadata of a topic.
 const METADATA_WAIT: Duration = Duration::from_secs(3);
@@ -62,10 +58,11 @@ impl Client {
     ///
     /// # Errors
     /// Fails if an option is invalid.
-    pub(super) fn new(options: &KafkaOptions) -> Result<Self, HandlerError> {
+    pub(super) fn new(options: &KafkaOptions, timeout: Duration, is_total: bool) -> Result<Self, HandlerError> {
         let reporter = Reporter { brokers: options.brokers.join(", "), ..Reporter::default() };
         let failed = |error: KafkaError| HandlerError::Failed(format!("failed to create the Kafka client: {error}"));
-        let producer = ThreadedProducer::from_config_and_context(&config(options)?, reporter).map_err(failed)?;
+        let config = config(options, timeout, is_total)?;
+        let producer = ThreadedProducer::from_config_and_context(&config, reporter).map_err(failed)?;
         Ok(Self { producer: Some(producer), missing: Mutex::default() })
     }
 
@@ -198,11 +195,11 @@ impl ProducerContext for Reporter {
 
 /// Returns the client's configuration. The client repeats a message until it is stored, because the handler decides
 /// when to give up.
-fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
+fn config(options: &KafkaOptions, timeout: Duration, is_total: bool) -> Result<ClientConfig, HandlerError> {
     // Larger batches reduce the load. With total order each message waits for the previous one, so there are no
     // batches.
-    let linger_ms = if options.total_order { "0" } else { "5" };
-    let timeout_ms = options.timeout.as_millis().clamp(1_000, 60_000).to_string();
+    let linger_ms = if is_total { "0" } else { "5" };
+    let timeout_ms = timeout.as_millis().clamp(1_000, 60_000).to_string();
     let mut config = ClientConfig::new();
     for (key, value) in [
         ("bootstrap.servers", options.brokers.join(",").as_str()),
@@ -245,7 +242,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
     }
     if let Some(tls) = &options.tls {
         // The error of librdkafka would not name the invalid file.
-        TlsOptions::from(tls).check().map_err(|(_, error)| HandlerError::Failed(format!("`tls`: {error}")))?;
+        tls.config().map_err(|(_, error)| HandlerError::Failed(format!("`tls`: {error}")))?;
         let path = |path: &std::path::Path| path.display().to_string();
         config.set("ssl.ca.location", tls.ca_file.as_deref().map_or_else(|| "probe".to_owned(), path));
         if let Some((certificate, key)) = tls.client() {

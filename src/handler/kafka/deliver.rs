@@ -1,6 +1,6 @@
 //! The handler: it receives batches, stores their messages and acknowledges them.
 
-use std::{mem::take, sync::Arc};
+use std::{mem::take, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use rdkafka::types::RDKafkaErrorCode;
@@ -9,9 +9,10 @@ use tokio::{sync::Mutex, time::timeout};
 use super::{
     KafkaOptions,
     client::Client,
-    failure::{DROPPED, is_unknown_topic, meaning},
+    failure::{is_unknown_topic, meaning},
     message::Message,
     sent::{Sent, State},
+    template::{KeyTemplate, TopicTemplate},
 };
 use crate::{
     cloud_event::Formatter,
@@ -22,15 +23,32 @@ use crate::{
 /// The handler of type `kafka`. It connects with the first batch. Unreachable brokers are an ordinary failed attempt.
 pub struct KafkaHandler {
     pub(super) options: KafkaOptions,
+    pub(super) topic: TopicTemplate,
+    pub(super) key: KeyTemplate,
     pub(super) formatter: Formatter,
+    /// Timeout of one attempt.
+    timeout: Duration,
+    /// Set if messages are sent one after the other, also for different objects.
+    is_total: bool,
     client: Mutex<Option<Arc<Client>>>,
     sent: Sent,
 }
 
 impl KafkaHandler {
-    /// Makes the handler; it does not connect yet.
-    pub fn new(options: KafkaOptions, formatter: impl Into<Formatter>) -> Self {
-        Self { options, formatter: formatter.into(), client: Mutex::new(None), sent: Sent::default() }
+    /// Makes the handler; it does not connect yet. `timeout` is that of one attempt. With `is_total`, messages are sent one
+    /// after the other, also for different objects.
+    ///
+    /// # Errors
+    /// Fails if a template is invalid.
+    pub fn new(
+        options: KafkaOptions,
+        timeout: Duration,
+        is_total: bool,
+        formatter: impl Into<Formatter>,
+    ) -> Result<Self, String> {
+        let (topic, key) = (TopicTemplate::parse(&options.topic)?, KeyTemplate::parse(&options.key)?);
+        let (formatter, client, sent) = (formatter.into(), Mutex::new(None), Sent::default());
+        Ok(Self { options, topic, key, formatter, timeout, is_total, client, sent })
     }
 
     /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. Otherwise unsent
@@ -45,7 +63,8 @@ impl KafkaHandler {
         if let Some(before) = client.take() {
             before.give_up();
         }
-        Ok(Arc::clone(client.insert(Arc::new(Client::new(&self.options)?))))
+        let new = Client::new(&self.options, self.timeout, self.is_total)?;
+        Ok(Arc::clone(client.insert(Arc::new(new))))
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
@@ -53,9 +72,8 @@ impl KafkaHandler {
         client.look_again().await;
         let stops = client.trouble().stops;
         let attempt = StoreAttempt { handler: self, client: &client, batch, form, states: Vec::new() };
-        let KafkaOptions { timeout: allowed, brokers, .. } = &self.options;
         // Ends before the timeout of the whole attempt, because this error has more details.
-        let patience = allowed.mul_f64(0.9);
+        let patience = self.timeout.mul_f64(0.9);
         let stored = timeout(patience, async {
             tokio::select! {
                 biased;
@@ -64,7 +82,7 @@ impl KafkaHandler {
             }
         });
         stored.await.unwrap_or_else(|_| {
-            let brokers = brokers.join(", ");
+            let brokers = self.options.brokers.join(", ");
             let why = client.trouble().last.as_ref().map(|last| format!(": {last}")).unwrap_or_default();
             let problem = format!("Kafka at {brokers} has not acknowledged everything within {patience:?}{why}");
             Err(HandlerError::Failed(problem))
@@ -110,7 +128,7 @@ impl StoreAttempt<'_> {
         }
         for index in 0..self.states.len() {
             let Some(State::Sent(report)) = &mut self.states[index] else { continue };
-            let answer = report.await.unwrap_or(Err(DROPPED));
+            let answer = report.await.unwrap_or(Err(RDKafkaErrorCode::PurgeQueue)); // its client was closed
             self.states[index] = answer.is_ok().then_some(State::Stored);
             if let (Err(code), None) = (answer, &failed) {
                 failed = Some(self.meaning(code, index));
@@ -137,8 +155,8 @@ impl StoreAttempt<'_> {
     }
 
     fn meaning(&self, code: RDKafkaErrorCode, index: usize) -> HandlerError {
-        let KafkaOptions { topic, cluster, .. } = &self.handler.options;
-        let topic = topic.topic(cluster, &self.batch.events()[index]);
+        let cluster = self.handler.formatter.encoder().cluster();
+        let topic = self.handler.topic.topic(cluster, &self.batch.events()[index]);
         let meaning = meaning(code, &topic);
         if is_unknown_topic(code) {
             self.client.miss(topic);

@@ -4,9 +4,6 @@ use rdkafka::{error::KafkaError, types::RDKafkaErrorCode};
 
 use crate::handler::HandlerError;
 
-/// Code of a message that was dropped because its client was closed.
-pub(super) const DROPPED: RDKafkaErrorCode = RDKafkaErrorCode::PurgeQueue;
-
 /// Returns the code of an error of the client.
 pub(super) fn code_of(error: &KafkaError) -> RDKafkaErrorCode {
     error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)
@@ -25,25 +22,22 @@ pub(super) fn meaning(code: RDKafkaErrorCode, topic: &str) -> HandlerError {
         PurgeInflight, PurgeQueue, TopicAuthorizationFailed,
     };
     let refused = format!("Kafka refused a message to {topic}: {code}");
-    match code {
-        PurgeQueue | PurgeInflight => {
-            HandlerError::Failed(format!("the message to {topic} was dropped because its client was closed"))
+    HandlerError::Failed(match code {
+        PurgeQueue | PurgeInflight => format!("the message to {topic} was dropped because its client was closed"),
+        _ if is_unknown_topic(code) => {
+            format!("topic {topic} does not exist: create it, or set auto.create.topics.enable on the brokers")
         }
-        _ if is_unknown_topic(code) => HandlerError::Failed(format!(
-            "topic {topic} does not exist: create it, or set auto.create.topics.enable on the brokers"
-        )),
-        MessageSizeTooLarge | InvalidMessageSize => HandlerError::TooLarge(format!(
-            "the message to {topic} is larger than Kafka accepts: see `max.message.bytes` of the topic"
-        )),
-        InvalidRecord | InvalidTopic => HandlerError::Rejected(refused),
-        TopicAuthorizationFailed => {
-            HandlerError::Failed(format!("{refused}; give the user the right Write on the topic"))
+        MessageSizeTooLarge | InvalidMessageSize => {
+            let limit = "see `max.message.bytes` of the topic";
+            return HandlerError::TooLarge(format!("the message to {topic} is larger than Kafka accepts: {limit}"));
         }
-        ClusterAuthorizationFailed => HandlerError::Failed(format!(
-            "{refused}; give the user the right IdempotentWrite on the cluster, or set idempotent = false"
-        )),
-        _ => HandlerError::Failed(format!("Kafka did not store a message to {topic}: {code}")),
-    }
+        InvalidRecord | InvalidTopic => return HandlerError::Rejected(refused),
+        TopicAuthorizationFailed => format!("{refused}; give the user the right Write on the topic"),
+        ClusterAuthorizationFailed => {
+            format!("{refused}; give the user the right IdempotentWrite on the cluster, or set idempotent = false")
+        }
+        _ => format!("Kafka did not store a message to {topic}: {code}"),
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use rdkafka::message::{Header, OwnedHeaders};
 
-use super::{KafkaHandler, KafkaOptions, template::TOPIC_LEN_MAX};
+use super::{KafkaHandler, template::TOPIC_LEN_MAX};
 use crate::{
     cloud_event::{self, Attribute, ContentMode, Form},
     handler::HandlerError,
@@ -45,24 +45,23 @@ impl KafkaHandler {
     /// `Rejected` if the topic would be longer than Kafka allows, or the event cannot be encoded in this format.
     /// `TooLarge` if the format has no smaller form.
     pub(super) fn write(&self, event: &Event, form: Form, message: &mut Message) -> Result<(), HandlerError> {
-        let KafkaOptions { cluster, mode, .. } = &self.options;
+        let (encoder, mode) = (self.formatter.encoder(), self.options.mode);
         let Message { topic, key, headers, body, is_tombstone } = message;
-        self.options.topic.write(topic, cluster, event);
+        self.topic.write(topic, encoder.cluster(), event);
         if topic.len() > TOPIC_LEN_MAX {
             let (id, len) = (cloud_event::id(event), topic.len());
             let problem = format!("the topic of {id} has {len} letters: the limit is {TOPIC_LEN_MAX}");
             return Err(HandlerError::Rejected(problem));
         }
-        self.options.key.write(key, cluster, event);
+        self.key.write(key, encoder.cluster(), event);
         *is_tombstone = event.record.is_gone();
         *headers = None;
-        if *is_tombstone || *mode == ContentMode::Binary {
-            let encoder = self.formatter.encoder();
+        if *is_tombstone || mode == ContentMode::Binary {
             encoder.each_attribute(event, |attribute, value| add(headers, attribute.kafka_header(), value));
         }
         body.clear();
         if !*is_tombstone {
-            let content_type = match self.formatter.write_body(body, event, form, *mode)? {
+            let content_type = match self.formatter.write_body(body, event, form, mode)? {
                 "application/cloudevents+json" => "application/cloudevents+json; charset=UTF-8",
                 other => other,
             };
@@ -84,10 +83,7 @@ mod tests {
     use rdkafka::message::Headers as _;
     use serde_json::Value;
 
-    use super::super::{
-        Acks, KafkaCompression,
-        template::{KeyTemplate, TopicTemplate},
-    };
+    use super::super::KafkaOptions;
     use super::*;
     use crate::{
         change::{Cause, Change},
@@ -99,21 +95,8 @@ mod tests {
     };
 
     fn handler(cluster: &str, topic: &str, mode: ContentMode) -> KafkaHandler {
-        let options = KafkaOptions {
-            brokers: Vec::new(),
-            topic: TopicTemplate::parse(topic).unwrap(),
-            key: KeyTemplate::parse("{uid}").unwrap(),
-            cluster: cluster.to_owned(),
-            mode,
-            compression: KafkaCompression::None,
-            acks: Acks::All,
-            idempotent: true,
-            sasl: None,
-            tls: None,
-            timeout: Duration::ZERO,
-            total_order: false,
-        };
-        KafkaHandler::new(options, Encoder::new("prod", "9f2c"))
+        let options = KafkaOptions { topic: topic.to_owned(), mode, ..KafkaOptions::default() };
+        KafkaHandler::new(options, Duration::ZERO, false, Encoder::new(cluster, "9f2c")).unwrap()
     }
 
     fn message(mode: ContentMode, change: Change, form: Form) -> Message {

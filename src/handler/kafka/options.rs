@@ -1,41 +1,52 @@
 //! Options of a handler of type `kafka`.
 
-use std::time::Duration;
-
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::AsRefStr;
 
-use super::template::{KeyTemplate, TopicTemplate};
-use crate::{cloud_event::ContentMode, handler::client_tls::ClientTls, secret::SecretRef};
+use crate::{
+    cloud_event::ContentMode,
+    handler::client_tls::ClientTls,
+    secret::SecretRef,
+    text::{addresses, required},
+};
 
-/// `[handlers.*]` of type `kafka`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Options of a handler of type `kafka`.
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(inline, transform = required("brokers"))]
 pub struct KafkaOptions {
-    /// Addresses, `host:port`, of some brokers; the client learns the others from them.
+    /// Addresses of brokers of one cluster, `host:port`; other brokers are discovered from them. Required.
+    #[schemars(transform = addresses("kafka-0:9092"))]
     pub brokers: Vec<String>,
-    /// Topic of a message.
-    pub topic: TopicTemplate,
-    /// Key of a message.
-    pub key: KeyTemplate,
-    /// Name of the cluster, for `{cluster}`.
-    pub cluster: String,
-    /// Content mode of a message.
+    /// Topic of a message. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_" for no
+    /// namespace. Letters, digits, "." and "-" stay, other bytes become `_XX`. Brokers or administrators create topics.
+    #[educe(Default = "k8s.{resource}".to_owned())]
+    pub topic: String,
+    /// Key of a message, from the unchanged `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}`. Messages
+    /// of one key stay in order in one partition. `deleted` and `removed` are tombstones: messages of this key without a value.
+    #[educe(Default = "{uid}".to_owned())]
+    pub key: String,
+    /// Form of an event: `structured`, one JSON object, or `binary`, with its attributes as `ce_` headers and its data as the
+    /// value.
     pub mode: ContentMode,
     /// Compression of batches of messages.
     pub compression: KafkaCompression,
-    /// Replicas that must have a message before it is acknowledged.
+    /// Replicas that must have a message before it is acknowledged: `all` in sync, the leader (`1`), or none (`0`).
     pub acks: Acks,
-    /// Brokers recognize messages that the client repeats. Needs [`Acks::All`].
+    /// Makes brokers drop a message that is repeated after a lost response. Needs `acks = "all"`.
+    #[educe(Default = true)]
     pub idempotent: bool,
-    /// Credentials.
+    /// Credentials of the handler. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "KafkaSasl")]
     pub sasl: Option<KafkaSasl>,
-    /// TLS of the connections; `None`: no TLS.
+    /// Requires TLS, and sets its certificates. Default: no TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
-    /// Timeout of one attempt.
-    pub timeout: Duration,
-    /// Messages are sent one after the other, also for different objects: `order = "total"`.
-    pub total_order: bool,
 }
 
 /// Compression of batches of messages.

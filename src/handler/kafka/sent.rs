@@ -65,17 +65,13 @@ impl Sent {
     pub(super) fn keep(&self, event: &Event, form: Form, state: State) {
         let mut table = lock(&self.0);
         if table.len() >= REMEMBERED_MAX {
-            table.retain(|_, state| is_open(state));
+            // The deliveries bound the number of messages that the client still has.
+            table.retain(|_, state| match state {
+                State::Sent(report) => matches!(report.try_recv(), Err(TryRecvError::Empty)),
+                State::Stored => false,
+            });
         }
         table.insert(key(event, form), state);
-    }
-}
-
-/// Returns true if the client still has the message. The deliveries bound the number of such messages.
-fn is_open(state: &mut State) -> bool {
-    match state {
-        State::Sent(report) => matches!(report.try_recv(), Err(TryRecvError::Empty)),
-        State::Stored => false,
     }
 }
 

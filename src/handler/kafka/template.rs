@@ -3,12 +3,10 @@
 //! **Invariants:** a topic contains only characters that Kafka allows; different values give different text in it. In a
 //! key, values are not encoded.
 
-use std::fmt::Write as _;
-
 use crate::{
-    change::Change,
     handler::template::{NameEncoding, NameTemplate, Placeholder},
     notification::Event,
+    object::ResourceType,
 };
 
 /// Maximum length of a topic name.
@@ -43,7 +41,7 @@ impl TopicTemplate {
     /// # Errors
     /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let template = NameTemplate::parse(text, &OF_TOPICS)?;
+        let template = NameTemplate::parse(text, &OF_TOPICS, Some(ENCODING))?;
         let is_allowed = |letter| ENCODING.is_plain(letter) || letter == '_';
         template.check_text(is_allowed, "letters, digits, \".\", \"_\" and \"-\"")?;
         if matches!(text, "." | "..") {
@@ -62,7 +60,7 @@ impl TopicTemplate {
     /// Writes the topic of an event to `topic`, replacing its content.
     pub(super) fn write(&self, topic: &mut String, cluster: &str, event: &Event) {
         topic.clear();
-        self.0.fill(topic, |out, placeholder| ENCODING.write(out, placeholder, placeholder.value(cluster, event)));
+        self.0.fill(topic, |placeholder| placeholder.value(cluster, event));
     }
 }
 
@@ -72,7 +70,7 @@ impl KeyTemplate {
     /// # Errors
     /// Returns the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        NameTemplate::parse(text, &OF_KEYS).map(Self)
+        NameTemplate::parse(text, &OF_KEYS, None).map(Self)
     }
 
     /// Returns true if each object of a topic has its own key. Otherwise a tombstone of one object would delete the
@@ -88,19 +86,17 @@ impl KeyTemplate {
     /// the key is the type with the suffix `.synced`.
     pub(super) fn write(&self, key: &mut String, cluster: &str, event: &Event) {
         key.clear();
-        let resource = &event.unit.resource;
-        if let Change::Synced { .. } = event.record.change {
-            return write!(key, "{}/{}/{}.synced", resource.group, resource.version, resource.plural)
-                .expect("writing to a string succeeds");
-        }
-        self.0.fill(key, |out, placeholder| match placeholder.value(cluster, event) {
-            "" if placeholder == Placeholder::Uid => {
-                // Same form as in ids, because objects of some aggregated APIs have no uid.
-                let [namespace, name] = [Placeholder::Namespace, Placeholder::Name].map(|of| of.value(cluster, event));
-                write!(out, "{}/{}/{namespace}/{name}", resource.group, resource.plural)
-                    .expect("writing to a string succeeds");
-            }
-            value => out.push_str(value),
+        let ResourceType { group, version, plural, .. } = &event.unit.resource;
+        let Some(object) = event.record.object() else {
+            *key = format!("{group}/{version}/{plural}.synced");
+            return;
+        };
+        // Same form as in ids, because objects of some aggregated APIs have no uid.
+        let lacks_uid = object.uid().is_empty() && self.0.has(Placeholder::Uid);
+        let id = lacks_uid.then(|| format!("{group}/{plural}/{}/{}", object.namespace(), object.name()));
+        self.0.fill(key, |placeholder| match (placeholder, &id) {
+            (Placeholder::Uid, Some(id)) => id,
+            _ => placeholder.value(cluster, event),
         });
         if key.is_empty() {
             key.push('_');

@@ -24,6 +24,7 @@ use super::{
     message::Message,
     stored::Memory,
     stream,
+    subject::SubjectTemplate,
 };
 use crate::{
     cloud_event::Formatter,
@@ -39,6 +40,7 @@ const CONFLICTS_MAX: u32 = 8;
 /// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
 pub struct NatsHandler {
     pub(super) options: NatsOptions,
+    pub(super) subject: SubjectTemplate,
     pub(super) formatter: Formatter,
     memory: Memory,
     /// The connection. It is never replaced: unsent messages of an old connection could overtake those of a new one.
@@ -49,18 +51,21 @@ pub struct NatsHandler {
 
 impl NatsHandler {
     /// Makes the handler; it does not connect yet.
-    pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Self {
-        let (formatter, memory) = (formatter.into(), Memory::default());
-        Self { options, formatter, memory, link: OnceCell::new(), stream: Mutex::default() }
+    ///
+    /// # Errors
+    /// Fails if the template of the subject is invalid.
+    pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
+        let (subject, formatter) = (SubjectTemplate::parse(&options.subject)?, formatter.into());
+        let (memory, link, stream) = (Memory::default(), OnceCell::new(), Mutex::default());
+        Ok(Self { options, subject, formatter, memory, link, stream })
     }
 
     /// Returns the stream, if there is one. It is checked once, and again after each failure.
     async fn stream(&self, link: &Link) -> Result<Option<Arc<Stream>>, HandlerError> {
-        let NatsOptions { jetstream, subject, .. } = &self.options;
-        let Some(options) = jetstream else { return Ok(None) };
+        let Some(options) = &self.options.jetstream else { return Ok(None) };
         let mut known = self.stream.lock().await;
         if known.is_none() {
-            *known = Some(Arc::new(stream::open(&link.context, options, subject.wildcard()).await?));
+            *known = Some(Arc::new(stream::open(&link.context, options, self.subject.wildcard()).await?));
         }
         Ok(known.clone())
     }
@@ -71,8 +76,7 @@ impl NatsHandler {
         let sending = async {
             let stream = self.stream(link).await?;
             let max = stream.as_deref().map_or(usize::MAX, stream::message_max).min(link.client.max_payload());
-            let attempt = SendAttempt { handler: self, link, batch, form, max };
-            attempt.send(stream.as_deref(), &watch).await
+            SendAttempt { handler: self, link, watch: &watch, batch, form, max }.send(stream.as_deref()).await
         };
         tokio::select! {
             biased;
@@ -103,25 +107,26 @@ impl AsyncHandler for NatsHandler {
 }
 
 /// One attempt to deliver a batch.
-struct SendAttempt<'a> {
-    handler: &'a NatsHandler,
+pub(super) struct SendAttempt<'a> {
+    pub(super) handler: &'a NatsHandler,
     link: &'a Link,
-    batch: &'a Notification,
-    form: Form,
+    watch: &'a Watch,
+    pub(super) batch: &'a Notification,
+    pub(super) form: Form,
     /// Maximum size of a message.
-    max: usize,
+    pub(super) max: usize,
 }
 
 impl SendAttempt<'_> {
     /// Sends all messages. Continues after a failure, and returns the first one. A refusal by the server has precedence over
     /// other failures. A message that is too large is found before any message is sent, so that a retry sends nothing twice.
-    async fn send(&self, stream: Option<&Stream>, watch: &Watch) -> Result<(), HandlerError> {
+    async fn send(&self, stream: Option<&Stream>) -> Result<(), HandlerError> {
         let events = self.batch.events();
         let messages = events.iter().map(|event| self.message(event)).collect::<Result<Vec<_>, _>>()?;
         let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
         let sent: Result<(), HandlerError> = match stream {
             Some(stream) => {
-                let store = |(event, message)| self.store(stream, event, message, watch);
+                let store = |(event, message)| self.store(stream, event, message);
                 let storing: Vec<_> = events.iter().zip(messages).map(store).collect();
                 let stored = streams::iter(storing).buffered(UNDER_WAY_MAX).collect::<Vec<_>>().await;
                 stored.into_iter().collect()
@@ -129,7 +134,7 @@ impl SendAttempt<'_> {
             None => self.send_only(messages).await,
         };
         // By now the server has accepted or refused each message.
-        let refused = watch.all_refused();
+        let refused = self.watch.all_refused();
         let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
         // With a stream, `store` notes each acknowledgement.
         if stream.is_none() && sent.is_ok() && !subjects.iter().all(|subject| is_refused(&subject)) {
@@ -139,10 +144,6 @@ impl SendAttempt<'_> {
             Some(subject) => Err(self.link.refusal(subject)),
             None => sent,
         }
-    }
-
-    fn message(&self, event: &Event) -> Result<Message, HandlerError> {
-        self.handler.message(event, self.batch.trace(), self.form, self.max)
     }
 
     /// Sends without a stream. `Ok` means that the server has read the messages; they may have no subscriber.
@@ -155,13 +156,7 @@ impl SendAttempt<'_> {
     }
 
     /// Stores one message, if the last sequence of its subject is the expected one.
-    async fn store(
-        &self,
-        stream: &Stream,
-        event: &Event,
-        mut message: Message,
-        watch: &Watch,
-    ) -> Result<(), HandlerError> {
+    async fn store(&self, stream: &Stream, event: &Event, mut message: Message) -> Result<(), HandlerError> {
         let (memory, subject) = (&self.handler.memory, message.subject.clone());
         let options = self.handler.options.jetstream.as_ref();
         let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
@@ -174,7 +169,7 @@ impl SendAttempt<'_> {
                     return Ok(());
                 }
             }
-            let published = self.publish(message, expected, watch).await;
+            let published = self.publish(message, expected).await;
             match &published {
                 // The sequence of a duplicate is that of the stored copy, which may not be the subject's last message.
                 Ok(Some(ack)) if is_conditional && !ack.duplicate => memory.remember(&subject, ack.sequence),
@@ -194,12 +189,7 @@ impl SendAttempt<'_> {
     }
 
     /// Sends a message and waits for its acknowledgement; `None` if the last sequence of its subject differs.
-    async fn publish(
-        &self,
-        message: Message,
-        expected: Option<u64>,
-        watch: &Watch,
-    ) -> Result<Option<PublishAck>, HandlerError> {
+    async fn publish(&self, message: Message, expected: Option<u64>) -> Result<Option<PublishAck>, HandlerError> {
         let Message { subject, mut headers, payload, .. } = message;
         if let Some(expected) = expected {
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
@@ -209,7 +199,7 @@ impl SendAttempt<'_> {
         let acknowledged = tokio::select! {
             biased;
             acknowledged = sent.into_future() => acknowledged,
-            () = watch.refused(&subject) => return Err(self.link.refusal(&subject)),
+            () = self.watch.refused(&subject) => return Err(self.link.refusal(&subject)),
         };
         match acknowledged {
             Ok(ack) => Ok(Some(ack)),

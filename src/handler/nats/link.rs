@@ -21,7 +21,7 @@ use async_nats::{
 };
 use tokio::sync::watch;
 
-use super::{NatsOptions, auth, requires_tls};
+use super::{NatsOptions, auth};
 use crate::{client_error::causes, handler::HandlerError};
 
 /// Time that an attempt waits for the connection, and timeout of one server.
@@ -124,7 +124,7 @@ impl Link {
             .name(&options.name)
             .connection_timeout(CONNECT_WAIT)
             .max_reconnects(None)
-            .require_tls(requires_tls(options.tls.as_ref(), &options.servers))
+            .require_tls(options.requires_tls())
             .event_callback(move |event| {
                 tracing::debug!(%event, "NATS connection");
                 noted.send_modify(|state| state.note(&event));

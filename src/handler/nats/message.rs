@@ -8,10 +8,13 @@ use async_nats::{
 };
 use bytes::Bytes;
 
-use super::{NatsHandler, NatsOptions, subject::SUBJECT_LEN_MAX};
+use super::{
+    deliver::{NatsHandler, SendAttempt},
+    subject::SUBJECT_LEN_MAX,
+};
 use crate::{
     change::Change,
-    cloud_event::{self, Attribute, ContentMode, Form, MessageBody, header_value},
+    cloud_event::{self, Attribute, ContentMode, MessageBody, header_value},
     handler::HandlerError,
     notification::Event,
     trace::TraceContext,
@@ -43,21 +46,15 @@ pub(super) struct Message {
     pub(super) is_new: bool,
 }
 
-impl NatsHandler {
+impl SendAttempt<'_> {
     /// Makes the message of an event.
     ///
     /// # Errors
     /// `Rejected` if the subject would be longer than servers accept. `TooLarge` if headers and payload may have more
-    /// than `max` bytes in transit. Errors of encoding the event.
-    pub(super) fn message(
-        &self,
-        event: &Event,
-        trace: Option<TraceContext>,
-        form: Form,
-        max: usize,
-    ) -> Result<Message, HandlerError> {
-        let NatsOptions { subject, cluster, mode, jetstream, .. } = &self.options;
-        let subject = subject.subject(cluster, event);
+    /// than the maximum of bytes in transit. Errors of encoding the event.
+    pub(super) fn message(&self, event: &Event) -> Result<Message, HandlerError> {
+        let NatsHandler { options, subject, formatter, .. } = self.handler;
+        let subject = subject.subject(formatter.encoder().cluster(), event);
         let id = header_value(&cloud_event::id(event));
         if subject.len() > SUBJECT_LEN_MAX {
             let len = subject.len();
@@ -70,23 +67,23 @@ impl NatsHandler {
             len += name_text.len() + value.len() + ": \r\n".len();
             headers.insert(name, HeaderValue::from(value));
         };
-        if *mode == ContentMode::Binary {
-            self.formatter.encoder().each_attribute(event, |attribute, value| {
+        if options.mode == ContentMode::Binary {
+            formatter.encoder().each_attribute(event, |attribute, value| {
                 add(ATTRIBUTES[attribute as usize].clone(), header_value(value));
             });
         }
-        let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, *mode)?;
+        let MessageBody { content_type, bytes: payload } = formatter.body(event, self.form, options.mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id.clone());
-        if let Some(trace) = trace {
+        if let Some(trace) = self.batch.trace() {
             add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
         }
-        if let Some(jetstream) = jetstream {
+        if let Some(jetstream) = &options.jetstream {
             add(NATS_EXPECTED_STREAM, jetstream.stream.clone());
         }
         len += payload.len();
-        if len > max {
-            let problem = format!("the message to {subject} has {len} bytes: the limit is {max}");
+        if len > self.max {
+            let problem = format!("the message to {subject} has {len} bytes: the limit is {}", self.max);
             return Err(HandlerError::TooLarge(problem));
         }
         Ok(Message {

@@ -6,60 +6,69 @@ use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::subject::SubjectTemplate;
 use crate::{
     cloud_event::ContentMode,
     handler::client_tls::ClientTls,
     secret::{SecretRef, exclusive_keys},
-    text::{Text, required},
+    text::{Text, addresses, required},
 };
 
-/// `[handlers.*]` of type `nats`.
-#[derive(Clone, Debug, PartialEq)]
+/// Options of a handler of type `nats`.
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(inline, transform = required("servers"))]
 pub struct NatsOptions {
-    /// Addresses, `nats://host:4222` or `tls://host:4222`; the client learns others from the cluster.
+    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password. One `tls://` address requires
+    /// TLS of all servers, including those that the cluster announces. Required.
+    #[schemars(transform = addresses("nats://nats.nats:4222"))]
     pub servers: Vec<String>,
-    /// Name of the connection, shown by the server.
+    /// Name of the connection on the servers.
+    #[educe(Default = "deltabus".to_owned())]
     pub name: String,
-    /// Credentials.
-    pub auth: NatsAuth,
-    /// Requires TLS. Without this and without `tls://`, TLS is used if the server requires it.
+    /// Credentials of the handler, one of four kinds. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NatsAuth")]
+    pub auth: Option<NatsAuth>,
+    /// Requires TLS, and sets its certificates; files are read for each connection. Default: TLS if the server asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
-    /// Subject of a message.
-    pub subject: SubjectTemplate,
-    /// Name of the cluster, for `{cluster}`.
-    pub cluster: String,
-    /// Content mode of a message.
+    /// Subject of a message. `{cluster}` `{group}` `{resource}` `{namespace}` `{name}` `{kind}` `{version}` `{event}` are
+    /// filled in, at most one between two dots: "core" for the empty group, "_" for no namespace. Letters, digits and
+    /// "-" stay, other bytes become %XX.
+    #[educe(Default = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}".to_owned())]
+    pub subject: String,
+    /// Form of an event: `binary`, with its attributes as `ce-` headers and its data as the payload, or `structured`, one
+    /// JSON object.
+    #[educe(Default = ContentMode::Binary)]
     pub mode: ContentMode,
-    /// The stream. Without one, messages are sent but not stored.
+    /// Stream of `JetStream`. Default: none; messages reach only the current subscribers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "JetStreamOptions")]
     pub jetstream: Option<JetStreamOptions>,
 }
 
-/// Returns true if every connection needs TLS. One `tls://` address is enough, because the client learns further servers without
-/// a scheme.
-pub(crate) fn requires_tls(tls: Option<&ClientTls>, servers: &[String]) -> bool {
-    let is_tls = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("tls");
-    tls.is_some() || servers.iter().filter_map(|server| server.split_once("://")).any(is_tls)
+impl NatsOptions {
+    /// Returns true if every connection needs TLS. One `tls://` address is enough, because the client learns further servers
+    /// without a scheme.
+    pub(crate) fn requires_tls(&self) -> bool {
+        let is_tls = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("tls");
+        self.tls.is_some() || self.servers.iter().filter_map(|server| server.split_once("://")).any(is_tls)
+    }
 }
 
 /// Credentials. Secrets are read for each connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline, transform = exclusive_keys)]
 pub enum NatsAuth {
-    /// No credentials.
-    #[default]
-    #[serde(skip)]
-    None,
     /// File with a JWT and a seed, written by `nsc generate creds`; read for each connection.
-    #[serde(rename = "creds_file")]
-    Credentials(PathBuf),
+    CredsFile(PathBuf),
     /// User and password.
-    #[serde(rename = "basic")]
-    UserPassword {
+    Basic {
         /// Name of the user.
-        #[serde(rename = "username")]
-        user: String,
+        username: String,
         /// The password.
         password: SecretRef,
     },
@@ -97,13 +106,6 @@ pub struct JetStreamOptions {
     /// Condition under which a message is stored. `per-subject`: only if its subject has the expected last sequence, so
     /// that a change is stored once, even outside `duplicate_window`.
     pub expect_last: ExpectLast,
-}
-
-impl JetStreamOptions {
-    /// Returns the options of a stream with all defaults.
-    pub fn new(stream: impl Into<String>) -> Self {
-        Self { stream: stream.into(), ..Self::default() }
-    }
 }
 
 /// Condition under which a stream stores a message.

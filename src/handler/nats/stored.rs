@@ -11,6 +11,7 @@ use async_nats::{
         stream::{LastRawMessageErrorKind, Stream},
     },
 };
+use educe::Educe;
 use foldhash::fast::RandomState;
 use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
@@ -28,17 +29,14 @@ const SEARCHES_MAX: usize = 16;
 const SEARCH_BATCH: usize = 500;
 
 /// State of a stream that is kept between batches.
+#[derive(Educe)]
+#[educe(Default)]
 pub(super) struct Memory {
     /// Last sequences by the hash of their subject. Two subjects with the same hash share an entry. The server then
     /// refuses a message with the wrong sequence, and the caller checks the stored messages.
     lasts: Mutex<HashMap<u64, u64, RandomState>>,
+    #[educe(Default = Semaphore::new(SEARCHES_MAX))]
     searches: Semaphore,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self { lasts: Mutex::default(), searches: Semaphore::new(SEARCHES_MAX) }
-    }
 }
 
 impl Memory {

@@ -1,14 +1,14 @@
 //! Creation of the stream, and checks of an existing one.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use async_nats::jetstream::{
     Context, ErrorCode,
-    context::GetStreamErrorKind,
+    context::{GetStreamError, GetStreamErrorKind},
     stream::{Config, RetentionPolicy, StorageType, Stream},
 };
 
-use super::{ExpectLast, JetStreamOptions, wildcard};
+use super::{ExpectLast, JetStreamOptions};
 use crate::handler::HandlerError;
 
 /// Creates the stream, or checks the existing one. `wildcard` matches all subjects of the handler.
@@ -18,41 +18,39 @@ pub(super) async fn open(
     wildcard: &str,
 ) -> Result<Stream, HandlerError> {
     let name = &options.stream;
-    let failed = |problem: String| Err(HandlerError::Failed(problem));
     let stream = match context.get_stream(name).await {
-        Ok(found) => found,
-        Err(error) => match error.kind() {
-            GetStreamErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                if !options.create {
-                    return failed(format!("stream {name} does not exist: create it, or set create = true"));
-                }
+        Ok(found) => Ok(found),
+        Err(error) => match code_of(&error) {
+            Some(ErrorCode::STREAM_NOT_FOUND) if options.create => {
                 let created = context.create_stream(wanted(options, wildcard)).await;
-                let created = created
-                    .map_err(|error| HandlerError::Failed(format!("failed to create the stream {name}: {error}")))?;
-                tracing::info!(stream = %name, "created the stream");
-                created
+                let created = created.inspect(|_| tracing::info!(stream = %name, "created the stream"));
+                created.map_err(|error| format!("failed to create the stream {name}: {error}"))
             }
-            GetStreamErrorKind::JetStream(answer)
-                if matches!(
-                    answer.error_code(),
-                    ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
-                ) =>
-            {
+            Some(ErrorCode::STREAM_NOT_FOUND) => {
+                Err(format!("stream {name} does not exist: create it, or set create = true"))
+            }
+            Some(ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT) => {
                 let advice = "enable it, or remove [handlers.*.jetstream]";
-                return failed(format!("JetStream is not enabled for this account: {advice}"));
+                Err(format!("JetStream is not enabled for this account: {advice}"))
             }
             _ => {
                 let advice = "check that JetStream is enabled, and that the user may read streams";
-                return failed(format!("failed to read stream {name}: {error}; {advice}"));
+                Err(format!("failed to read stream {name}: {error}; {advice}"))
             }
         },
     };
+    let stream = stream.map_err(HandlerError::Failed)?;
     let harmless = check(&stream.cached_info().config, options, wildcard)
         .map_err(|problem| HandlerError::Failed(format!("stream {name} {problem}")))?;
     for difference in harmless {
         tracing::warn!(stream = %name, difference, "the stream differs from the configuration, but can be used");
     }
     Ok(stream)
+}
+
+/// Returns the code of the server's answer, if it gave one.
+fn code_of(error: &GetStreamError) -> Option<ErrorCode> {
+    if let GetStreamErrorKind::JetStream(answer) = error.kind() { Some(answer.error_code()) } else { None }
 }
 
 /// Returns the maximum message size of a stream.
@@ -78,29 +76,10 @@ fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
 /// # Errors
 /// Returns a harmful difference: the field, both values, and the remedy.
 fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Vec<String>, String> {
-    usable(found, options)?;
-    let mut harmless = Vec::new();
-    harmless.extend(subjects(found, options, wildcard)?);
-    if options.create {
-        harmless.extend(as_asked(found, options)?);
-    }
-    if options.expect_last == ExpectLast::PerSubject && found.max_messages_per_subject > 0 {
-        harmless.push(format!(
-            "max_msgs_per_subject: {}: dropped messages cannot be looked up, so a change may be stored twice",
-            found.max_messages_per_subject
-        ));
-    }
-    if found.storage == StorageType::Memory {
-        harmless.push("storage: memory: a restart of the server loses acknowledged messages".to_owned());
-    }
-    Ok(harmless)
-}
-
-/// Checks for settings with which no message can be stored reliably.
-fn usable(found: &Config, options: &JetStreamOptions) -> Result<(), String> {
     let is_conditional = options.expect_last == ExpectLast::PerSubject;
     let retention = format!("retention: {:?}", found.retention);
-    let settings = [
+    // With these settings, no message can be stored reliably.
+    let unusable = [
         (found.mirror.is_some(), "mirror", "nothing can be published to it; name the stream that it mirrors"),
         (found.sealed, "sealed: true", "nothing can be published to it; name another stream"),
         (found.no_ack, "no_ack: true", "stored messages are not acknowledged; set it to false"),
@@ -117,20 +96,33 @@ fn usable(found: &Config, options: &JetStreamOptions) -> Result<(), String> {
              it, or set expect_last = \"off\"",
         ),
     ];
-    match settings.iter().find(|(is_set, ..)| *is_set) {
-        Some((_, setting, problem)) => Err(format!("has `{setting}`: {problem}")),
-        None => Ok(()),
+    if let Some((_, setting, problem)) = unusable.iter().find(|(is_set, ..)| *is_set) {
+        return Err(format!("has `{setting}`: {problem}"));
     }
+    let mut harmless = Vec::new();
+    harmless.extend(subjects(found, options, wildcard)?);
+    if options.create {
+        harmless.extend(as_asked(found, options)?);
+    }
+    if is_conditional && found.max_messages_per_subject > 0 {
+        harmless.push(format!(
+            "max_msgs_per_subject: {}: dropped messages cannot be looked up, so a change may be stored twice",
+            found.max_messages_per_subject
+        ));
+    }
+    if found.storage == StorageType::Memory {
+        harmless.push("storage: memory: a restart of the server loses acknowledged messages".to_owned());
+    }
+    Ok(harmless)
 }
 
 /// Checks the subjects; returns a harmless difference.
 fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Option<String>, String> {
-    let missing: Vec<_> = std::iter::once(wildcard)
-        .chain(options.subjects.iter().map(String::as_str))
-        .filter(|wanted| !found.subjects.iter().any(|there| wildcard::covers(there, wanted)))
-        .collect();
-    let reaches = |wanted: &&str| found.subjects.iter().any(|there| wildcard::overlap(there, wanted));
-    if let Some(wanted) = missing.iter().find(|wanted| !reaches(wanted)) {
+    let wanted = std::iter::once(wildcard).chain(options.subjects.iter().map(String::as_str));
+    let is_missing = |wanted: &&str| !found.subjects.iter().any(|there| covers(there, wanted));
+    let missing: Vec<_> = wanted.filter(is_missing).collect();
+    let is_out_of_reach = |wanted: &&&str| !found.subjects.iter().any(|there| overlap(there, wanted));
+    if let Some(wanted) = missing.iter().find(is_out_of_reach) {
         return Err(format!(
             "has `subjects: {:?}`, none of which takes {wanted}: add it to the stream, or change `subject`",
             found.subjects
@@ -139,43 +131,64 @@ fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Resul
     Ok((!missing.is_empty()).then(|| format!("subjects: {:?} cover only a part of {missing:?}", found.subjects)))
 }
 
+/// Returns true if `wildcard` matches `subject`. If `subject` is a wildcard too, all its subjects must match.
+fn covers(wildcard: &str, subject: &str) -> bool {
+    let (mut wildcard, mut subject) = (wildcard.split('.'), subject.split('.'));
+    loop {
+        match (wildcard.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(a), Some(b)) if a == b => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Returns true if at least one subject matches both wildcards.
+fn overlap(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
+    loop {
+        match (one.next(), other.next()) {
+            (Some(">"), Some(_)) | (Some(_), Some(">")) | (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Compares the existing stream with the options. Returns the harmless differences.
 fn as_asked(found: &Config, options: &JetStreamOptions) -> Result<Vec<String>, String> {
     // Zero keeps messages for ever.
     let for_ever = |age: Duration| if age.is_zero() { Duration::MAX } else { age };
-    let (is_off, replicas) = (options.expect_last == ExpectLast::Off, options.replicas as usize);
-    let text = |duration: Duration| format!("{duration:?}");
     let mut harmless = Vec::new();
-    for (field, there, wanted, is_harmful, remedy) in [
-        (
-            "max_age",
-            text(found.max_age),
-            text(options.max_age),
-            for_ever(found.max_age) < for_ever(options.max_age),
-            "messages would be removed too early; change the stream or `max_age`",
-        ),
-        (
-            "duplicate_window",
-            text(found.duplicate_window),
-            text(options.duplicate_window),
-            is_off && found.duplicate_window < options.duplicate_window,
-            "a change may be stored twice; change the stream or `duplicate_window`, or set expect_last = \"per-subject\"",
-        ),
-        (
-            "num_replicas",
-            found.num_replicas.to_string(),
-            replicas.to_string(),
-            found.num_replicas < replicas,
-            "change the stream or `replicas`",
-        ),
-    ] {
+    let mut compare = |field: &str, [there, wanted]: [&dyn Debug; 2], is_harmful: bool, remedy: &str| {
+        let [there, wanted] = [there, wanted].map(|value| format!("{value:?}"));
         if is_harmful {
             return Err(format!("has `{field}: {there}`, which is less than {wanted}: {remedy}"));
         }
         if there != wanted {
             harmless.push(format!("{field}: {there}, not {wanted}"));
         }
-    }
+        Ok(())
+    };
+    compare(
+        "max_age",
+        [&found.max_age, &options.max_age],
+        for_ever(found.max_age) < for_ever(options.max_age),
+        "messages would be removed too early; change the stream or `max_age`",
+    )?;
+    compare(
+        "duplicate_window",
+        [&found.duplicate_window, &options.duplicate_window],
+        options.expect_last == ExpectLast::Off && found.duplicate_window < options.duplicate_window,
+        "a change may be stored twice; change the stream or `duplicate_window`, or set expect_last = \"per-subject\"",
+    )?;
+    compare(
+        "num_replicas",
+        [&found.num_replicas, &options.replicas],
+        found.num_replicas < options.replicas as usize,
+        "change the stream or `replicas`",
+    )?;
     Ok(harmless)
 }
 
@@ -186,7 +199,8 @@ mod tests {
     use super::*;
 
     fn options() -> JetStreamOptions {
-        JetStreamOptions { expect_last: ExpectLast::PerSubject, ..JetStreamOptions::new("K8S") }
+        let stream = "K8S".to_owned();
+        JetStreamOptions { stream, expect_last: ExpectLast::PerSubject, ..JetStreamOptions::default() }
     }
 
     /// Checks a stream as it would be created, after `change`.
@@ -249,5 +263,21 @@ mod tests {
     fn foreign_stream_is_not_compared_with_defaults() {
         let given = JetStreamOptions { create: false, ..options() };
         assert_eq!(look(&given, |found| found.max_age = Duration::from_secs(1)), Ok(vec![]));
+    }
+
+    #[test]
+    fn wildcards_cover_and_overlap_like_server() {
+        for (wildcard, subject, is_covered, overlaps) in [
+            ("k8s.>", "k8s.*.*", true, true),
+            ("k8s.*.*", "k8s.>", false, true),
+            ("k8s.*", "k8s.*.*", false, false),
+            ("k8s.*.apps", "k8s.*.*", false, true),
+            ("k8s.>", "k8s", false, false),
+            ("other.>", "k8s.*", false, false),
+            (">", "k8s.*", true, true),
+        ] {
+            assert_eq!(covers(wildcard, subject), is_covered, "{wildcard} {subject}");
+            assert_eq!(overlap(wildcard, subject), overlaps, "{wildcard} {subject}");
+        }
     }
 }

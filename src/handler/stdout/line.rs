@@ -45,7 +45,7 @@ impl Line {
 
     /// Appends the line and a line break; the time is in `zone`.
     pub fn write(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
-        let dim = if colour { Style::new().dimmed() } else { Style::new() };
+        let dim = dim(colour);
         let note = format!("{dim}{}{dim:#}", printable(&self.note));
         Self { note, ..self.clone() }.write_noted(out, colour, zone);
     }
@@ -58,16 +58,16 @@ impl Line {
             ChangeKind::Deleted | ChangeKind::Removed => ('-', AnsiColor::Red),
             ChangeKind::Synced => ('=', AnsiColor::Cyan),
         };
-        let (style, dim) = if colour {
-            (Style::new().fg_color(Some(sign_colour.into())), Style::new().dimmed())
-        } else {
-            (Style::new(), Style::new())
-        };
+        let (style, dim) = (Style::new().fg_color(colour.then(|| sign_colour.into())), dim(colour));
         let time = Timestamp::from_microsecond(self.micros).unwrap_or_default().to_zoned(zone.clone());
         let (time, what, note) = (time.strftime("%H:%M:%S"), printable(&self.what), &self.note);
         // Writing into memory does not fail.
         drop(writeln!(out, "{dim}{time}{dim:#} {style}{sign} {what}{style:#}  {note}"));
     }
+}
+
+fn dim(colour: bool) -> Style {
+    if colour { Style::new().dimmed() } else { Style::new() }
 }
 
 /// Note of an object that is no longer in the selection.

@@ -3,7 +3,7 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex},
 };
 
@@ -54,13 +54,11 @@ impl<T> Fresh<T> {
 }
 
 fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
-    files.iter().map(|file| stamp(file)).collect()
-}
-
-fn stamp(file: &Path) -> Option<Stamp> {
-    let found = fs::metadata(file).ok()?;
-    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
-    Some((found.dev(), found.ino(), found.size(), times))
+    let stamp = |found: fs::Metadata| {
+        let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+        (found.dev(), found.ino(), found.size(), times)
+    };
+    files.iter().map(|file| fs::metadata(file).ok().map(stamp)).collect()
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use http::{
-    HeaderMap, StatusCode, Uri,
+    HeaderMap, StatusCode,
     header::{LOCATION, RETRY_AFTER},
     response::Parts,
 };
 
-use crate::handler::HandlerError;
+use crate::{handler::HandlerError, secret::printable_url};
 
 /// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain
 /// secrets. Only statuses in `reject` reject an event; `now` is used for a date in the answer. `at` adds the receiver to
@@ -16,7 +16,7 @@ use crate::handler::HandlerError;
 pub(super) fn verdict(
     Parts { status, headers, .. }: &Parts,
     text: &str,
-    reject: &[StatusCode],
+    reject: &[u16],
     now: SystemTime,
     at: impl Fn(String) -> String,
 ) -> Result<(), HandlerError> {
@@ -25,14 +25,17 @@ pub(super) fn verdict(
     }
     let said = if text.is_empty() { format!("answered {status}") } else { format!("answered {status}: {text}") };
     if status.is_redirection() {
-        let place = headers.get(LOCATION).and_then(|place| place.to_str().ok()).map(without_query).unwrap_or_default();
+        let place = headers.get(LOCATION).and_then(|place| place.to_str().ok()?.split(['?', '#']).next());
+        let place =
+            place.filter(|place| !place.is_empty()).map(|place| format!(", a redirect to {}", printable_url(place)));
         return Err(HandlerError::Failed(at(format!(
-            "answered {status}{place}: redirects are not followed, set `url` to the address that takes events"
+            "answered {status}{}: redirects are not followed, set `url` to the address that takes events",
+            place.unwrap_or_default()
         ))));
     }
     let said = at(said);
     Err(match *status {
-        status if !reject.contains(&status) => match retry_after(headers, now) {
+        status if !reject.contains(&status.as_u16()) => match retry_after(headers, now) {
             Some(retry_after) => HandlerError::Busy { reason: said, retry_after },
             None => HandlerError::Failed(said),
         },
@@ -49,20 +52,6 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok()?,
     };
     (!wait.is_zero()).then_some(wait)
-}
-
-/// Describes the target of a redirect, without its query, which may be confidential.
-fn without_query(place: &str) -> String {
-    match place.parse::<Uri>() {
-        Ok(uri) => match (uri.scheme_str(), uri.authority()) {
-            (Some(scheme), Some(authority)) if !authority.as_str().contains('@') => {
-                format!(", a redirect to {scheme}://{authority}{}", uri.path())
-            }
-            (None, None) => format!(", a redirect to {}", uri.path()),
-            _ => String::new(),
-        },
-        Err(_) => String::new(),
-    }
 }
 
 /// Converts the beginning of a body to one line without control characters, and cuts it after `max` bytes.
@@ -90,8 +79,7 @@ mod tests {
 
     fn judge(status: u16, headers: &[(&str, &str)], text: &str) -> Result<(), HandlerError> {
         let now = httpdate::parse_http_date("Sat, 21 Nov 2026 06:40:03 GMT").unwrap();
-        let reject = [400, 413, 422].map(|status| StatusCode::from_u16(status).unwrap());
-        verdict(&answer(status, headers), text, &reject, now, |text| text)
+        verdict(&answer(status, headers), text, &[400, 413, 422], now, |text| text)
     }
 
     #[test]
@@ -165,7 +153,7 @@ mod tests {
         for (place, told) in [
             ("https://x.io/a?token=1", ", a redirect to https://x.io/a"),
             ("/login?next=1", ", a redirect to /login"),
-            ("https://me:pw@x.io/", ""),
+            ("https://me:pw@x.io/", ", a redirect to https://x.io/"),
             ("", ""),
         ] {
             let error = judge(302, &[("location", place)], "moved").unwrap_err().to_string();

@@ -41,25 +41,24 @@ impl Auth {
     ///
     /// # Errors
     /// Fails if the secret is missing, or not a valid header value. The error does not contain the secret.
-    pub fn check(&self) -> Result<(), String> {
-        self.credentials().map(drop)
-    }
-
-    pub(super) fn credentials(&self) -> Result<Credentials, String> {
+    pub(crate) fn credentials(&self) -> Result<Credentials, String> {
         let secret = self.secret().read()?;
         let secret = secret.expose_secret();
-        let hidden = secret.split_whitespace().chain([secret]).map(str::to_owned).collect();
-        let credentials = Credentials { hidden, ..Credentials::default() };
-        match self {
-            Self::Bearer(_) => credentials.authorized("Bearer", secret),
-            Self::Basic { username, .. } => {
-                credentials.authorized("Basic", &STANDARD.encode(format!("{username}:{secret}")))
-            }
+        let mut hidden: Vec<_> = secret.split_whitespace().chain([secret]).map(str::to_owned).collect();
+        let (scheme, token) = match self {
+            Self::Bearer(_) => ("Bearer", secret.to_owned()),
+            Self::Basic { username, .. } => ("Basic", STANDARD.encode(format!("{username}:{secret}"))),
             Self::Signature(_) => {
                 let keys = secret.split_whitespace().map(key).collect::<Result<Vec<_>, _>>()?;
-                if keys.is_empty() { Err(EXPECTED_KEY.to_owned()) } else { Ok(Credentials { keys, ..credentials }) }
+                let credentials = Credentials { authorization: None, keys, hidden };
+                return if credentials.keys.is_empty() { Err(EXPECTED_KEY.to_owned()) } else { Ok(credentials) };
             }
-        }
+        };
+        let unfit = |_| "the token has characters that no header can carry: expected printable ASCII".to_owned();
+        let mut authorization = HeaderValue::from_str(&format!("{scheme} {token}")).map_err(unfit)?;
+        authorization.set_sensitive(true);
+        hidden.insert(0, token);
+        Ok(Credentials { authorization: Some(authorization), keys: Vec::new(), hidden })
     }
 }
 
@@ -75,7 +74,7 @@ fn key(secret: &str) -> Result<Hmac<Sha256>, String> {
 
 /// Secrets that were read. Never print them.
 #[derive(Default)]
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     authorization: Option<HeaderValue>,
     keys: Vec<Hmac<Sha256>>,
     /// Texts that errors must not contain.
@@ -83,15 +82,6 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Adds the header `Authorization` with a token, which is also hidden.
-    fn authorized(mut self, scheme: &str, token: &str) -> Result<Self, String> {
-        let unfit = |_| "the token has characters that no header can carry: expected printable ASCII".to_owned();
-        let mut value = HeaderValue::from_str(&format!("{scheme} {token}")).map_err(unfit)?;
-        value.set_sensitive(true);
-        self.hidden.insert(0, token.to_owned());
-        Ok(Self { authorization: Some(value), ..self })
-    }
-
     /// Adds the headers of a request. `message` is the same for every attempt with the same events; `timestamp` is in
     /// seconds since the Unix epoch.
     pub(super) fn sign(&self, headers: &mut HeaderMap, message: &str, timestamp: i64, body: &[u8]) {

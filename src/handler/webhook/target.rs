@@ -1,21 +1,44 @@
-//! Target of requests: the URL, the configured headers and the credentials. All may be secret.
+//! Target of requests: the client, the URL, the configured headers and the credentials. All may be secret.
 
+use std::{path::PathBuf, time::Duration};
+
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http_body_util::Full;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::pki_types::ServerName;
 
 use super::{
     WebhookOptions,
     signing::{Auth, Credentials},
 };
-use crate::secret::{ExposeSecret, PlainOrSecret};
+use crate::{
+    handler::client_tls,
+    secret::{ExposeSecret, PlainOrSecret},
+};
 
+/// Idle time after which a connection is closed. Servers usually allow more, so no request meets a closing
+/// connection.
+const IDLE: Duration = Duration::from_secs(30);
+/// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
+const PING: Duration = Duration::from_secs(10);
 /// Minimum length of a part of a secret URL that is hidden by itself. Shorter parts are hidden only within the whole
 /// path.
 const HIDDEN_PART_MIN: usize = 8;
 
-/// Values of the options `url`, `headers` and `auth`, including secrets. Never print them.
+type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// Values of the options, including secrets. Never print them.
 pub(super) struct Target {
+    pub(super) client: Client,
     pub(super) url: Uri,
     pub(super) headers: HeaderMap,
+    /// Header for the key of a request.
+    pub(super) key_header: Option<HeaderName>,
     pub(super) credentials: Credentials,
     /// Method, scheme and host for errors; for a secret URL, `***` replaces scheme and host.
     pub(super) place: String,
@@ -24,19 +47,27 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Returns the files of all options.
+    pub(super) fn files(options: &WebhookOptions) -> Vec<PathBuf> {
+        let secrets = [&options.url].into_iter().chain(options.headers.values()).filter_map(PlainOrSecret::file);
+        let auth = options.auth.as_ref().and_then(|auth| auth.secret().file());
+        secrets.chain(auth).chain(options.tls.client().files()).map(ToOwned::to_owned).collect()
+    }
+
     pub(super) fn read(options: &WebhookOptions) -> Result<Self, String> {
         let credentials = options.auth.as_ref().map(Auth::credentials).transpose()?.unwrap_or_default();
         let url = read_url(&options.url)?;
         let mut hidden = Vec::new();
+        let method = http::Method::from(options.method);
         let (scheme, host) = (url.scheme_str().unwrap_or_default(), url.authority().map_or("", |host| host.as_str()));
         let place = if options.url.is_secret() {
             hidden.extend([url.to_string(), host.to_owned(), url.host().unwrap_or_default().to_owned()]);
             let path = url.path_and_query().map_or("", |path| path.as_str()).trim_matches('/');
             let parts = path.split(['/', '?', '&', '=']).filter(|part| part.len() >= HIDDEN_PART_MIN);
             hidden.extend([path].into_iter().chain(parts).map(str::to_owned));
-            format!("{} ***", options.method)
+            format!("{method} ***")
         } else {
-            format!("{} {scheme}://{host}", options.method)
+            format!("{method} {scheme}://{host}")
         };
         let mut headers = HeaderMap::new();
         for (name, source) in &options.headers {
@@ -44,10 +75,14 @@ impl Target {
             if source.is_secret() {
                 hidden.extend(value.to_str().map(str::to_owned));
             }
-            headers.insert(HeaderName::clone(name), value);
+            headers.insert(header_name(name)?, value);
         }
         hidden.extend_from_slice(&credentials.hidden);
-        Ok(Self { url, headers, credentials, place, hidden })
+        let key_header = options.idempotency_header.as_deref().map(header_name).transpose()?;
+        let is_https = url.scheme_str() == Some("https");
+        let tls = if is_https { options.tls.client().config() } else { Ok(client_tls::nobody()) };
+        let client = connect(tls.map_err(|(_, error)| error)?, options.tls.server_name.as_deref());
+        Ok(Self { client, url, headers, key_header, credentials, place, hidden })
     }
 }
 
@@ -84,4 +119,27 @@ pub fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
         .map_err(|_| "has characters that no header can carry: expected printable ASCII".to_owned())?;
     value.set_sensitive(source.is_secret());
     Ok(value)
+}
+
+/// Parses the name of a header.
+pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
+    name.parse().map_err(|_| format!("{name:?} is not a valid header name: expected letters, digits and `-`"))
+}
+
+fn connect(tls: rustls::ClientConfig, server_name: Option<&str>) -> Client {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_keepalive(Some(IDLE));
+    let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = server_name.and_then(|name| ServerName::try_from(name.to_owned()).ok()) {
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .http2_keep_alive_interval(PING)
+        .http2_keep_alive_timeout(PING)
+        .build(https.enable_all_versions().wrap_connector(http))
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Delivers an event to the server with these credentials.
-async fn log_in(server: &NatsServer, auth: NatsAuth) -> Result<(), HandlerError> {
+async fn log_in(server: &NatsServer, auth: Option<NatsAuth>) -> Result<(), HandlerError> {
     deliver(&handler(NatsOptions { auth, ..server.options() }), &[added("a", 1)]).await
 }
 
@@ -14,7 +14,7 @@ async fn nats_user_logs_in_by_changeable_password() {
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
     let file = server.file("password");
     fs::write(&file, "wrong\n").unwrap();
-    let auth = NatsAuth::UserPassword { user: "joe".to_owned(), password: SecretRef::File(file.clone()) };
+    let auth = Some(NatsAuth::Basic { username: "joe".to_owned(), password: SecretRef::File(file.clone()) });
     let handler = handler(NatsOptions { auth, ..server.options() });
     let error = sentence(deliver(&handler, &[added("a", 1)]).await);
     assert!(error.ends_with("refused the credentials: check `auth`, and the server's users"), "{error}");
@@ -30,17 +30,17 @@ async fn user_logs_in_by_token() {
     let users = |keys: &Keys| format!("{}authorization {{ token: \"t0ken\" }}", keys.jetstream());
     let Some(server) = NatsServer::start_or_skip("user_logs_in_by_token", users) else { return };
     fs::write(server.file("token"), "t0ken").unwrap();
-    log_in(&server, NatsAuth::Token(SecretRef::File(server.file("token")))).await.unwrap();
-    sentence(log_in(&server, NatsAuth::None).await);
+    log_in(&server, Some(NatsAuth::Token(SecretRef::File(server.file("token"))))).await.unwrap();
+    sentence(log_in(&server, None).await);
 }
 
 #[tokio::test]
 async fn user_logs_in_by_nkey() {
     let users = |keys: &Keys| format!("{}authorization {{ users: [ {{ nkey: {} }} ] }}", keys.jetstream(), keys.nkey);
     let Some(server) = NatsServer::start_or_skip("user_logs_in_by_nkey", users) else { return };
-    log_in(&server, NatsAuth::Nkey(SecretRef::File(server.file("nkey.seed")))).await.unwrap();
+    log_in(&server, Some(NatsAuth::Nkey(SecretRef::File(server.file("nkey.seed"))))).await.unwrap();
     fs::write(server.file("other"), "no seed").unwrap();
-    let error = sentence(log_in(&server, NatsAuth::Nkey(SecretRef::File(server.file("other")))).await);
+    let error = sentence(log_in(&server, Some(NatsAuth::Nkey(SecretRef::File(server.file("other"))))).await);
     assert!(error.contains("`nkey` holds no seed: expected one that begins with SU"), "{error}");
 }
 
@@ -49,8 +49,8 @@ async fn user_logs_in_by_credentials_file() {
     let users =
         |keys: &Keys| format!("{}{}", keys.jetstream(), crate::support::nats::read(&keys.dir.join("resolver.conf")));
     let Some(server) = NatsServer::start_or_skip("user_logs_in_by_credentials_file", users) else { return };
-    log_in(&server, NatsAuth::Credentials(server.file("user.creds"))).await.unwrap();
-    let error = sentence(log_in(&server, NatsAuth::Credentials(server.file("ca.crt"))).await);
+    log_in(&server, Some(NatsAuth::CredsFile(server.file("user.creds")))).await.unwrap();
+    let error = sentence(log_in(&server, Some(NatsAuth::CredsFile(server.file("ca.crt")))).await);
     assert!(error.contains("holds no credentials: expected a file made by `nsc generate creds`"), "{error}");
 }
 

@@ -12,7 +12,7 @@ fn restricted(keys: &Keys, permissions: &str) -> String {
 
 fn joe(server: &NatsServer) -> NatsAuth {
     fs::write(server.file("password"), "x").unwrap();
-    NatsAuth::UserPassword { user: "joe".to_owned(), password: SecretRef::File(server.file("password")) }
+    NatsAuth::Basic { username: "joe".to_owned(), password: SecretRef::File(server.file("password")) }
 }
 
 /// Returns an event of an object in a namespace without publish permission.
@@ -28,8 +28,8 @@ async fn missing_subject_right_fails_only_its_event() {
     let name = "missing_subject_right_fails_only_its_event";
     let users = |keys: &Keys| restricted(keys, "publish: { deny: [\"k8s.*.core.configmaps.secret.>\"] }");
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
-    let auth = joe(&server);
-    for jetstream in [Some(JetStreamOptions::new("K8S")), None] {
+    let auth = Some(joe(&server));
+    for jetstream in [Some(stream()), None] {
         let handler = handler(NatsOptions { auth: auth.clone(), jetstream, ..server.options() });
         // The user may lack all permissions, and an administrator may be about to grant them.
         let error = sentence(deliver(&handler, &[forbidden("n")]).await);
@@ -57,7 +57,7 @@ async fn missing_essential_right_is_awaited() {
     let name = "missing_essential_right_is_awaited";
     let users = |keys: &Keys| restricted(keys, "publish: { deny: [\"$JS.API.STREAM.INFO.>\"] }");
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
-    let handler = handler(NatsOptions { auth: joe(&server), ..server.options() });
+    let handler = handler(NatsOptions { auth: Some(joe(&server)), ..server.options() });
     let error = sentence(deliver(&handler, &[added("a", 1)]).await);
     assert!(error.starts_with("NATS refused: ") && error.contains("$JS.API.STREAM.INFO.K8S"), "{error}");
 }
@@ -77,8 +77,8 @@ async fn documented_rights_are_sufficient_and_minimal() {
         )
     };
     let Some(server) = NatsServer::start_or_skip(name, users) else { return };
-    let auth = joe(&server);
-    let jetstream = Some(JetStreamOptions { expect_last: ExpectLast::PerSubject, ..JetStreamOptions::new("K8S") });
+    let auth = Some(joe(&server));
+    let jetstream = Some(JetStreamOptions { expect_last: ExpectLast::PerSubject, ..stream() });
     for _ in 0..2 {
         let handler = handler(NatsOptions { auth: auth.clone(), jetstream: jetstream.clone(), ..server.options() });
         deliver(&handler, &[added("a", 1), updated("a", 2), updated("a", 3)]).await.unwrap();
