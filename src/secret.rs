@@ -119,7 +119,7 @@ impl fmt::Debug for PlainOrSecret {
 /// Returns a URL without its user and password, and with `***` for the values of its query.
 pub fn printable_url(url: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
-    let start = base.find("://").map_or(0, |at| at + "://".len());
+    let start = base.find("//").map_or(0, |at| at + "//".len());
     let end = base[start..].find('/').map_or(base.len(), |at| start + at);
     let host = base[start..end].rfind('@').map_or(start, |at| start + at + 1);
     let mut printed = format!("{}{}", &base[..start], &base[host..]);

@@ -86,11 +86,18 @@ impl Router {
     }
 
     /// Adds a unit, which may replace the units of the entry `before`. Returns the readers that did not read the replaced
-    /// units. The unit must add these readers; until then they receive no events from it (S-5). Call this before the unit
-    /// appends any change.
-    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<ReaderId> {
+    /// units: those of other entries, and those in `joining`. The unit must add these readers; until then they receive no
+    /// events from it (S-5). Call this before the unit appends any change.
+    pub fn add_unit(
+        &self,
+        unit: UnitId,
+        info: UnitInfo,
+        options: UnitOptions,
+        before: Option<&str>,
+        joining: &[ReaderId],
+    ) -> Vec<ReaderId> {
         let mut table = self.table();
-        let (terms, interests) = table.add_unit(unit, info, options, before);
+        let (terms, interests) = table.add_unit(unit, info, options, before, joining);
         self.open_unit(unit, terms, &interests);
         let joining = interests.iter().filter(|(_, interest)| interest.units[&unit].joins);
         joining.map(|(reader, _)| *reader).collect()

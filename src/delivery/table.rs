@@ -151,19 +151,21 @@ impl RouteTable {
     }
 
     /// Adds a unit, which may replace the units of the entry `before`. Returns its terms for the journal, and the new interests
-    /// of its readers. The unit must add the readers that did not read the replaced units (S-5). Call this before the unit
-    /// appends any change.
+    /// of its readers. The unit must add the readers that did not read the replaced units (S-5): those of other entries, and
+    /// those in `joining`. Call this before the unit appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
         before: Option<&str>,
+        joining: &[ReaderId],
     ) -> (UnitTerms, Vec<(ReaderId, Interest)>) {
         let type_of = |resource: &ResourceType| (resource.group.clone(), resource.plural.clone());
         let known = self.units.values().find(|other| type_of(&other.info.resource) == type_of(&info.resource));
         let number = known.map_or(TypeNumber(self.types), |known| known.number);
-        let new = before.map(|before| self.readers_without(before)).unwrap_or_default();
+        let mut new = before.map(|before| self.readers_without(before)).unwrap_or_default();
+        new.extend(joining);
         let interests = self.insert(unit, Unit { info: Arc::new(info), options, number, retired: None }, &new);
         (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests)
     }

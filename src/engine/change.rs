@@ -117,18 +117,20 @@ impl Conductor {
             *next_unit += 1;
             let before =
                 old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
-            match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
+            // The successor of the same entry makes the pending moves of the replaced units.
+            let inherits = before == Some(start.spec.entry.as_str());
+            let inherited = kept.moves.iter_mut().filter(|(unit, _)| inherits && start.from.contains(unit));
+            let saw = |reader| self.shared.journal.joined(reader).iter().any(|unit| start.from.contains(unit));
+            let mut joining = Vec::new();
+            for (unit, asked) in inherited {
+                *unit = id;
+                joining.extend((!saw(asked.reader)).then_some(asked.reader));
+            }
+            match self.make_unit(id, start, (before, &joining), seed(start, objects, &old), kept) {
                 Ok((unit, strangers)) => {
-                    if before == Some(start.spec.entry.as_str()) {
-                        // The successor of the same entry makes the pending moves of the replaced units.
-                        for (unit, _) in &mut kept.moves {
-                            if start.from.contains(unit) {
-                                *unit = id;
-                            }
-                        }
-                    }
                     let join = |reader| Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
-                    kept.arrivals.extend(strangers.into_iter().map(|reader| (id, join(reader))));
+                    let new = strangers.into_iter().filter(|reader| !joining.contains(reader));
+                    kept.arrivals.extend(new.map(|reader| (id, join(reader))));
                     units.push(unit);
                 }
                 Err(error) => warn!(resource = %start.spec.resource, %error, "failed to read the options of the type"),
@@ -242,20 +244,20 @@ impl Conductor {
     }
 
     /// Registers a new unit with the handlers, and creates it. The registration must precede the unit's first append. `before` is
-    /// the entry of the old units from which the new unit is seeded. Also returns the readers that did not read the old units, and
-    /// have to join the new one.
+    /// the entry of the old units from which the new unit is seeded; the readers in `joining` had not joined them yet. Also
+    /// returns the readers that did not read the old units, and have to join the new one.
     fn make_unit(
         &self,
         id: UnitId,
         start: &UnitStart,
-        before: Option<&str>,
+        (before, joining): (Option<&str>, &[ReaderId]),
         seed: Option<Seed>,
         kept: &TypeState,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
         let UnitStart { spec, first, from } = start;
         let late = matches!(first, First::Initial { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
-        let strangers = self.router.add_unit(id, spec.info(), unit_options, before);
+        let strangers = self.router.add_unit(id, spec.info(), unit_options, before, joining);
         let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
         describe(&self.shared.journal, id, (spec, *first), from, unit.informer.meta().objects == 0);

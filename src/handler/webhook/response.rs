@@ -8,6 +8,7 @@ use http::{
     response::Parts,
 };
 
+use super::TOLD_BYTES;
 use crate::{handler::HandlerError, secret::printable_url};
 
 /// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain
@@ -26,8 +27,8 @@ pub(super) fn verdict(
     let said = if text.is_empty() { format!("answered {status}") } else { format!("answered {status}: {text}") };
     if status.is_redirection() {
         let place = headers.get(LOCATION).and_then(|place| place.to_str().ok()?.split(['?', '#']).next());
-        let place =
-            place.filter(|place| !place.is_empty()).map(|place| format!(", a redirect to {}", printable_url(place)));
+        let shown = |place: &str| printable(printable_url(place).as_bytes(), TOLD_BYTES);
+        let place = place.filter(|place| !place.is_empty()).map(|place| format!(", a redirect to {}", shown(place)));
         return Err(HandlerError::Failed(at(format!(
             "answered {status}{}: redirects are not followed, set `url` to the address that takes events",
             place.unwrap_or_default()
@@ -154,12 +155,15 @@ mod tests {
             ("https://x.io/a?token=1", ", a redirect to https://x.io/a"),
             ("/login?next=1", ", a redirect to /login"),
             ("https://me:pw@x.io/", ", a redirect to https://x.io/"),
+            ("//me:pw@x.io/a", ", a redirect to //x.io/a"),
             ("", ""),
         ] {
             let error = judge(302, &[("location", place)], "moved").unwrap_err().to_string();
             let rest = "redirects are not followed, set `url` to the address that takes events";
             assert_eq!(error, format!("answered 302 Found{told}: {rest}"));
         }
+        let long = format!("https://x.io/{}", "a".repeat(10_000));
+        assert!(judge(302, &[("location", &long)], "").unwrap_err().to_string().len() < 1_000);
     }
 
     #[test]
