@@ -120,7 +120,7 @@ impl Encoder {
     }
 }
 
-/// Returns the attributes that identify the object and its version, if it has them.
+/// Returns the attributes that identify the object and its version, except empty ones.
 fn identity_attributes(record: &Record) -> impl Iterator<Item = (Attribute, &str)> {
     let identity = record.object().map(|object| object.identity());
     let attributes = identity.map(|of| {

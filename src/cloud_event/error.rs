@@ -21,7 +21,7 @@ pub struct TemplateError {
 pub enum TemplateErrorKind {
     /// Syntax error, or a filter, test or function that does not exist. Every event fails.
     Wrong,
-    /// Read of a field that does not exist in this event.
+    /// Access to a field that does not exist in this event.
     Undefined,
     /// Operation that the value does not support.
     Unfit,

@@ -62,7 +62,8 @@ pub enum DataFormat {
 /// format.
 ///
 /// - `synced` has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
-/// - Without a known previous object, the object itself is sent instead of a patch. For a deletion, `null` is sent.
+/// - A patch format sends `null` for a deletion or removal, and an empty patch for an unchanged object. For an added object, or
+///   if the previous object is not known, it sends the object itself.
 /// - If a member has become `null`, no merge patch exists, and the object is sent.
 /// - [`DataFormat::Diff`] has `changed_by` if it is known who changed the object.
 #[derive(Clone, Debug)]
@@ -143,7 +144,7 @@ impl Formatter {
             out.extend_from_slice(text.as_bytes());
             return Ok(if is_json { DATA_CONTENT_TYPE } else { TEXT });
         }
-        // The data is rarely larger than the object and its previous state. A large reservation would stay in the batch.
+        // The data is rarely larger than the object and its previous state. A larger buffer would stay allocated with the batch.
         let is_reference = form == Form::Reference || self.format == DataFormat::Ref;
         let old = event.record.old().filter(|_| form == Form::Whole && self.format != DataFormat::Object);
         let objects = [event.record.object(), old].into_iter().flatten().filter(|_| !is_reference);
@@ -237,7 +238,7 @@ enum Data<'a> {
     /// The object, and who changed it.
     Changed(&'a Object),
     Object(&'a Object),
-    /// Data of another content type.
+    /// Encoded data, with its content type.
     Made(&'static str, Vec<u8>),
 }
 

@@ -49,7 +49,7 @@ impl KafkaOptions {
         at.check_client_tls(self.tls.as_ref());
     }
 
-    /// Checks that the handler can be used here: its files and secrets, and that the program supports Kafka. Blocks.
+    /// Checks the files and secrets that the options name, and that the program supports Kafka. Blocks while it reads them.
     pub(super) fn check_files(&self, at: &mut Section<'_>) {
         if cfg!(not(feature = "kafka")) {
             at.error(&["type"], build_info::lacking("kafka"));

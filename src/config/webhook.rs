@@ -66,7 +66,7 @@ impl WebhookOptions {
         }
     }
 
-    /// Checks the files and secrets that are named. Reads them: blocks.
+    /// Checks the files and secrets that the options name. Blocks while it reads them.
     pub(super) fn check_files(&self, at: &mut Section<'_>) {
         let url = read_url(&self.url);
         let is_https = url.as_ref().is_ok_and(|url| url.scheme_str() == Some("https"));

@@ -54,7 +54,7 @@ pub enum HandlerAction {
     Acknowledge(DeliveryId, Vec<Sequence>),
     /// Report the result to the handler that gave up these events: true if they were delivered here. The delivery has ended.
     Answer(DeliveryId, bool),
-    /// Close the sink, unless it is already closed for good, for this reason. This is the last action.
+    /// Close the sink. If there is a reason, the sink is already closed for good. This is the last action.
     End(Option<String>),
 }
 
@@ -216,7 +216,7 @@ impl HandlerCore {
     }
 
     /// Records that the dead letter has the given-up events, or that they are counted as dropped. Returns true for events of
-    /// the handler's own reader; other handlers gave up the others first.
+    /// the handler's own reader, and false for events that another handler gave up before.
     pub fn gave_up(&mut self, id: DeliveryId) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return false };
         delivery.attempts.advance();

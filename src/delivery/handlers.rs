@@ -121,7 +121,8 @@ impl HandlerRequests {
     }
 }
 
-/// Events that another handler gave up, and the channel for the answer. It is closed without an answer if they are not delivered.
+/// Events that another handler gave up, and the channel for the answer. If the events are not delivered, the channel is closed
+/// without an answer.
 pub(super) type DeadLetter = (Notification, oneshot::Sender<()>);
 
 /// One handler.
@@ -165,7 +166,7 @@ pub struct Handlers {
     /// Set once [`Handlers::shut_down`] was called.
     pub(super) is_stopping: Arc<AtomicBool>,
     supervision: Supervision,
-    /// Start of all times of the actors.
+    /// Instant from which all times of the actors count.
     pub(super) clock: Instant,
 }
 

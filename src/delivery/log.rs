@@ -45,7 +45,7 @@ impl DeliveryLog {
         }
     }
 
-    /// Starts the span of a delivery with its first attempt, and adds its context to the events.
+    /// Starts the span of a delivery at the first attempt, and adds the span's context to the events.
     pub(super) fn begin(&mut self, delivery: DeliveryId, events: Notification) -> Notification {
         let span = self.spans.entry(delivery).or_insert_with(|| {
             let sequences = events.events().iter().map(|event| event.record.sequence.0);

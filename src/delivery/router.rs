@@ -39,7 +39,7 @@ impl Router {
     }
 
     /// Opens the reader of a handler, or of a feed if it has no name. It reads events that are released from now on. Returns
-    /// the running units that must add the reader of a handler. The reader gets only the later events of these units (S-5).
+    /// the running units that must add the reader of a handler. The reader gets no events of these units before that (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
@@ -103,7 +103,7 @@ impl Router {
         joining.map(|(reader, _)| *reader).collect()
     }
 
-    /// Adds a unit of an earlier run, before any other unit. `known` has the readers of that run. Returns the readers
+    /// Adds a unit of an earlier run, before any other unit. `known` has the names of that run's handlers. Returns the readers
     /// that the unit must add or remove because their routes have changed since.
     pub fn restore_unit(
         &self,
@@ -127,7 +127,7 @@ impl Router {
         }
     }
 
-    /// Removes a unit that appends no more changes, once none of its events waits.
+    /// Records that a unit appends no more changes. [`Router::forget_units`] removes the unit once none of its events waits.
     pub fn remove_unit(&self, unit: UnitId) {
         self.table().retire_unit(unit, self.journal.retire_unit(unit));
     }

@@ -98,7 +98,7 @@ const WAITING_MAX: usize = 1_000;
 struct Waiting<T> {
     arrival: u64,
     since: Duration,
-    /// Number of unfinished events of the type before this one. Counted only for the end of a type's initial state with
+    /// Number of earlier events of the same type that are unfinished. Counted only for the end of a type's initial state with
     /// [`DeliveryOrder::PerObject`]; otherwise 0.
     ahead: usize,
     event: ScheduledEvent,

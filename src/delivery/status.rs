@@ -110,7 +110,7 @@ impl HandlerTimings {
 pub struct HandlerView {
     /// Name of the `[handlers.*]` entry.
     pub name: String,
-    /// `stdout`, `file`, `blackhole`, or the type given by the library user.
+    /// Type of its sink, such as `file` or `kafka`, or the type given by the library user.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// State of the handler.
@@ -241,7 +241,7 @@ impl HandlerStatus {
         counts.note_error(format!("handler actor {exit}"));
     }
 
-    /// Sets the state of the running actor's deliveries, whose times count from `clock`.
+    /// Sets the state of the running actor's deliveries. The times in `core` count from `clock`.
     pub(super) fn show(&self, core: &CoreView, clock: Instant) {
         let mut counts = self.lock();
         counts.view.state = if core.is_failing { HandlerState::Retrying } else { HandlerState::Running };

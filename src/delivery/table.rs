@@ -37,7 +37,7 @@ pub struct Route {
 const RESYNC_MIN: Duration = Duration::from_secs(1);
 
 impl Route {
-    /// Makes a route of these changes of all units whose `[resources.*]` entry matches one of the globs; fails for an
+    /// Makes a route for these changes. It includes all units whose `[resources.*]` entry matches one of the globs. Fails for an
     /// invalid glob. `resync` is the period of the resync events; zero means never, the minimum is one second (S-10).
     pub fn new<'a>(
         resources: impl IntoIterator<Item = &'a str>,
@@ -99,7 +99,8 @@ pub struct UnitOptions {
 pub struct RouteTable {
     pub(super) routes: BTreeMap<ReaderId, Routed>,
     units: HashMap<UnitId, Unit>,
-    /// Number of types so far. Units of a group and plural share a number: two versions of a type have the same objects.
+    /// Number of types so far. Units with the same group and plural share a [`TypeNumber`], because all versions of a type have
+    /// the same objects.
     types: u32,
 }
 
@@ -127,8 +128,8 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route. Its reader gets no events of a unit that `joins` selects until that unit adds the
-    /// reader. The journal notes this when the unit enters the interest, so later interests need not select the unit again.
+    /// Returns the interest of a route. If `joins` selects a unit, the reader gets no events of the unit until the unit adds the
+    /// reader. The journal notes this when the unit enters the interest. Later interests need not select the unit again.
     pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
         let taken = self.units.iter().filter(|(_, unit)| route.takes(&unit.info.entry));
         let interest = |(id, unit): (&UnitId, &Unit)| {
@@ -138,7 +139,7 @@ impl RouteTable {
         Interest { units: taken.map(interest).collect(), changes: route.changes, filter: route.rules.clone() }
     }
 
-    /// Replaces the route of a reader. Returns its interest, and the running units that must add or remove the reader.
+    /// Replaces the route of a reader. Returns the reader's new interest, and the running units that must add or remove the reader.
     pub fn reroute(&mut self, reader: ReaderId, route: Route) -> (Interest, Vec<(UnitId, Move)>) {
         let Some(Routed { name, route: before }) = self.routes.remove(&reader) else { return Default::default() };
         let (had, has) = (self.taken(&before), self.taken(&route));
@@ -170,9 +171,9 @@ impl RouteTable {
         (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests)
     }
 
-    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the new interests of its readers, and
-    /// the readers of handlers that the unit must add or remove, because their routes have changed since. `saw` returns true
-    /// for a reader that read the unit. `known` has the names of that run's handlers.
+    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the new interests of its readers. Also
+    /// returns the handlers' readers that the unit must add or remove, because their routes have changed since. `saw` returns
+    /// true for a reader that read the unit. `known` has the names of that run's handlers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,

@@ -98,7 +98,7 @@ struct Thread {
     left_behind: Arc<AtomicBool>,
 }
 
-/// Function that queues a job of a thread, without waiting. The error is true if the thread has ended.
+/// Function that queues a job for a thread, without waiting. The error is true if the thread has ended.
 type SendJob = Arc<dyn Fn(Job) -> Result<(), bool> + Send + Sync>;
 
 enum Job {
@@ -108,7 +108,7 @@ enum Job {
 
 impl Worker {
     /// Makes a worker whose thread starts with the first batch. The thread counts as hung if it does not answer for
-    /// `hung_after`. If attempts have a timeout, `hung_after` counts from its end.
+    /// `hung_after`. If attempts have a timeout, `hung_after` counts from the end of the timeout.
     pub fn new(name: &str, hung_after: Duration, open: Open) -> Self {
         let patience = match open {
             Open::Blocking(_) => hung_after,
@@ -127,8 +127,8 @@ impl Worker {
         Ok(self)
     }
 
-    /// Delivers a batch. An attempt on a hung thread fails when another thread has replaced it. If the thread cannot be
-    /// replaced, the attempt waits for it. Dropping the future ends the attempt of an asynchronous handler.
+    /// Delivers a batch. An attempt on a hung thread fails when the thread is replaced. If the thread cannot be replaced, the
+    /// attempt waits for the thread. Dropping the future ends the attempt of an asynchronous handler.
     pub(super) async fn deliver(&self, batch: Notification, form: Form, status: &HandlerStatus) -> AttemptOutcome {
         let (answer, mut answered) = oneshot::channel();
         let thread = self.submit(Job::Deliver(batch, form, answer))?;

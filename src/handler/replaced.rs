@@ -1,4 +1,4 @@
-//! Flag of a stalled thread that was replaced. The thread's sink must not undo writes of the successor.
+//! Flag of a handler's thread: true if the thread stalled and was replaced. Its sink must then not undo writes of the successor.
 
 use std::{
     cell::RefCell,

@@ -125,7 +125,7 @@ impl NameTemplate {
 /// Encoding of values. Letters, digits and the bytes of `plain` are unchanged; any other byte becomes `escape` and two
 /// hexadecimal digits.
 ///
-/// **Invariants:** no value is empty, and different values are different texts.
+/// **Invariants:** the text of a value is never empty, and different values have different texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameEncoding {
     pub(super) escape: char,

@@ -77,7 +77,7 @@ impl Webhook {
     /// options.
     ///
     /// # Errors
-    /// Fails if one of them is missing or invalid. The error is a sentence for the user.
+    /// Fails if a file or secret is missing or invalid. The error is a sentence for the user.
     pub fn new(
         options: WebhookOptions,
         is_batched: bool,

@@ -21,7 +21,7 @@ const ZSTD_LEVEL: i32 = 3;
 const HALF: &str = ".zst.part";
 
 /// Thread that compresses and removes rotated files, and its queue of paths of current files. `None` without rotation.
-/// One queued path is enough, because the thread then handles all rotated files of the directory.
+/// For each queued path, the thread handles all rotated files in the directory of that path.
 pub(super) struct Rotated(Option<(Sender<PathBuf>, JoinHandle<()>)>);
 
 impl Rotated {
@@ -47,7 +47,7 @@ impl Rotated {
     /// Requests compression and removal of the handler's files, except `current`.
     pub(super) fn look(&self, current: &Path) {
         if let Some((sender, _)) = &self.0 {
-            // If the channel is full, the waiting message also covers this file.
+            // If the queue is full, this path is dropped, because a queued path usually covers the same directory.
             drop(sender.try_send(current.to_owned()));
         }
     }

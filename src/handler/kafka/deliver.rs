@@ -51,8 +51,8 @@ impl KafkaHandler {
         Ok(Self { options, topic, key, formatter, timeout, is_total, client, sent })
     }
 
-    /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. Otherwise unsent
-    /// messages of the old client could overtake those of the new one.
+    /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. A working client is never
+    /// replaced, because its unsent messages could overtake those of the new client.
     async fn client(&self) -> Result<Arc<Client>, HandlerError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client

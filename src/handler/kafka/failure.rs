@@ -9,7 +9,7 @@ pub(super) fn code_of(error: &KafkaError) -> RDKafkaErrorCode {
     error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)
 }
 
-/// Returns true if the client does not know the topic, so that it has to ask for it again.
+/// Returns true if the client does not know the topic. The client must then ask the brokers for the topic again.
 pub(super) fn is_unknown_topic(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
     matches!(code, UnknownTopic | UnknownTopicOrPartition | UnknownPartition)

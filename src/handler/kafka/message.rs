@@ -26,7 +26,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Adds the header with its trace context.
+    /// Adds the header with the trace context.
     pub fn trace(&mut self, context: TraceContext) {
         add(&mut self.headers, TraceContext::HEADER, &context.to_string());
     }

@@ -17,7 +17,7 @@ use crate::{
     notification::Event,
 };
 
-/// Number of remembered messages at which all messages with an answer are forgotten.
+/// Limit of remembered messages. When it is reached, all messages with an answer are forgotten.
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Result of a message: stored, or the reason of the failure.

@@ -171,7 +171,7 @@ impl SendAttempt<'_> {
             }
             let published = self.publish(message, expected).await;
             match &published {
-                // The sequence of a duplicate is that of the stored copy, which may not be the subject's last message.
+                // A duplicate has the sequence of the stored copy, which is not always the subject's last message.
                 Ok(Some(ack)) if is_conditional && !ack.duplicate => memory.remember(&subject, ack.sequence),
                 Ok(Some(_)) if !is_conditional => {}
                 _ => memory.forget(&subject),

@@ -24,17 +24,18 @@ use tokio::sync::watch;
 use super::{NatsOptions, auth};
 use crate::{client_error::causes, handler::HandlerError};
 
-/// Time that an attempt waits for the connection, and timeout of one server.
+/// Time that an attempt waits for the connection, and timeout of connecting to one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
 /// Maximum number of unacknowledged messages of all batches.
 const UNACKNOWLEDGED_MAX: usize = 16_384;
-/// Number of refusals that are remembered. The client reports up to 128 at a time.
+/// Maximum number of remembered refusals. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
 /// Beginning of the server's refusal of a publish; the subject follows, in quotes.
 const REFUSED_PUBLISH: &str = "permissions violation for publish to \"";
-/// Request for the user's own info, which every user may send. Its answer follows those of all earlier messages.
+/// Subject of a request for the user's own info. The answer arrives after the answers and refusals of all earlier messages. A
+/// refusal of this request serves as an answer.
 const ROUND_TRIP_SUBJECT: &str = "$SYS.REQ.USER.INFO";
 
 /// A connection that reconnects by itself.
@@ -43,8 +44,8 @@ pub(super) struct Link {
     pub(super) context: Context,
     state: Arc<watch::Sender<State>>,
     servers: String,
-    /// Number of the last connection on which the server accepted a message, so the user may publish to at least one
-    /// subject.
+    /// Value of `connects()` when the server last accepted a message; 0 before the first one. If the value is still the same, the
+    /// acceptance shows that the user may publish to at least one subject.
     taken_over: AtomicU64,
 }
 
@@ -175,8 +176,9 @@ impl Link {
         self.taken_over.store(self.connects(), Ordering::Relaxed);
     }
 
-    /// Returns the error for messages that are refused on a subject. If the server has accepted other messages, only
-    /// this subject is forbidden. Otherwise the user has no rights at present, but may get them.
+    /// Returns the error for messages that are refused on a subject. If the server has accepted another message on this
+    /// connection, the user lacks only the right to this subject: `Rejected`. Otherwise the user may get the rights later:
+    /// `Failed`.
     pub(super) fn refusal(&self, subject: &str) -> HandlerError {
         let advice = "give the user this right, or change `subject`";
         let text = format!("NATS refused: Permissions Violation for Publish to \"{subject}\"; {advice}");

@@ -54,8 +54,8 @@ impl SubjectTemplate {
         Ok(Self { template, wildcard: wildcard.join(".") })
     }
 
-    /// Returns true if each object has its own subjects. Otherwise several objects may share the sequence of a
-    /// subject.
+    /// Returns true if no two objects have a subject in common. The last sequence of a common subject may come from another
+    /// object.
     pub fn is_per_object(&self) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource};
         let has = |wanted| self.template.has(wanted);

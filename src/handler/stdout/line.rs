@@ -72,7 +72,7 @@ fn dim(colour: bool) -> Style {
 
 /// Note of an object that is no longer in the selection.
 pub const REMOVED: &str = "no longer selected";
-/// Note of a deletion whose final state was not received.
+/// Note of a deletion for which the object's final state was not received.
 pub const TOMBSTONE: &str = "final state unknown";
 
 /// Returns the note of a type whose initial state is complete.

@@ -40,7 +40,7 @@ impl Auth {
     /// Reads the secret and checks that it is valid. Blocks while it reads a file.
     ///
     /// # Errors
-    /// Fails if the secret is missing, or not a valid header value. The error does not contain the secret.
+    /// Fails if the secret is missing or invalid. The error does not contain the secret.
     pub(crate) fn credentials(&self) -> Result<Credentials, String> {
         let secret = self.secret().read()?;
         let secret = secret.expose_secret();

@@ -21,13 +21,13 @@ use crate::{
     secret::{ExposeSecret, PlainOrSecret},
 };
 
-/// Idle time after which a connection is closed. Servers usually allow more, so no request meets a closing
-/// connection.
+/// Idle time after which a connection is closed. Most servers close idle connections later. A request therefore rarely meets a
+/// connection that the server is closing.
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
 const PING: Duration = Duration::from_secs(10);
-/// Minimum length of a part of a secret URL that is hidden by itself. Shorter parts are hidden only within the whole
-/// path.
+/// Length in bytes from which a part of a secret URL is hidden wherever it appears. Shorter parts are hidden only within the
+/// whole path.
 const HIDDEN_PART_MIN: usize = 8;
 
 type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
