@@ -228,7 +228,7 @@ impl ConfigArgs {
         Ok(loaded)
     }
 
-    /// Loads the configuration for another machine; also returns the text of each file.
+    /// Loads the configuration without the environment of this machine, for use on another one. Also returns the text of each file.
     pub(crate) fn load_for_elsewhere(&self) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let (mut loaded, texts) = Config::load_for_elsewhere(&self.file.files)?;
         self.kube.apply(&mut loaded.config.kube);
@@ -241,7 +241,7 @@ impl ConfigArgs {
     }
 }
 
-/// Runs the command of the process's arguments, and returns the exit code.
+/// Runs the command that the process's arguments name, and returns the exit code.
 pub fn main() -> ExitCode {
     let Err(error) = dispatch(Cli::parse().command) else { return ExitCode::SUCCESS };
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
@@ -298,7 +298,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
             Ok(io::stdout().write_all(config.show().as_bytes())?)
         }
         Command::Schema => {
-            // The schema itself has its keywords in the usual order; its `Value` does not.
+            // Serialized directly: a `Schema` writes its keywords in the usual order, a `Value` does not.
             Ok(writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&crate::config::schema::schema())?)?)
         }
     }

@@ -156,8 +156,8 @@ impl Loaded {
 }
 
 impl Config {
-    /// Loads files and directories; of a directory, the `*.toml` in the order of their names. Each file is merged into
-    /// the previous ones. The variables of `environment` that begin with `DELTABUS__` are merged last.
+    /// Loads files and directories. From a directory, it loads the `*.toml` files in the order of their names. Each file is merged
+    /// into the previous ones. The variables of `environment` that begin with `DELTABUS__` are merged last.
     ///
     /// Tables are merged key by key, lists and scalars are replaced, and `[[tests]]` are concatenated. The error contains the
     /// first hundred errors and the number of further ones. This function reads files, so it blocks the thread.
@@ -192,7 +192,8 @@ impl Config {
         self.notes_who_changed || asking.any(|(name, _)| self.gets(name, entry, self.handlers.len()))
     }
 
-    /// Returns true if a handler gets the changes of an entry, directly or as dead letters of up to `steps` other handlers.
+    /// Returns true if a handler gets the changes of an entry: directly, or as dead letters that passed through at most `steps`
+    /// other handlers.
     fn gets(&self, name: &str, entry: &str, steps: usize) -> bool {
         let mut givers =
             self.handlers.iter().filter(|(_, other)| other.enabled && other.dead_letter.as_deref() == Some(name));
@@ -227,7 +228,8 @@ impl Config {
         toml::to_string(&self.to_tree()).expect("a table is TOML")
     }
 
-    /// Returns the configuration for people: like [`Config::to_toml`], but with `***` for the locations of secrets.
+    /// Returns the configuration as TOML that users may see: [`Config::to_toml`] with `***` in place of the locations of secrets,
+    /// and without the secret parts of URLs.
     ///
     /// # Panics
     ///
@@ -240,8 +242,8 @@ impl Config {
 
     fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
-        // If the values of Secrets are never fetched, an explicit mode `full` of Secrets is refused. These entries have it
-        // only by default, so it is left out.
+        // With `secrets = "metadata"` in `[redact]`, loading refuses an entry of Secrets that sets the mode `full`. The mode of
+        // such an entry is only the default, so the output leaves it out.
         let unsaid = |resource: &ResourceConfig| {
             self.redact.secrets == SecretValues::Metadata
                 && resource.mode == Mode::Full

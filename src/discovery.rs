@@ -10,7 +10,7 @@
 //! ask         discover, cluster_uid, allowed, refused_fields: the requests
 //! ```
 //!
-//! **Invariant:** a failing API group never hides another one; it is in [`Catalog::unavailable`] with its error.
+//! **Invariant:** a failing API group never hides another one. [`Catalog::unavailable`] has the failing group and its error.
 
 mod ask;
 mod assumed;

@@ -67,7 +67,7 @@ pub trait AsyncHandler: Send + Sync + 'static {
     }
 }
 
-/// Reason why a batch was not delivered. Each variant has its own treatment.
+/// Reason why a batch was not delivered. The variant decides whether the batch is retried, split or given up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerError {

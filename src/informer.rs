@@ -96,15 +96,14 @@ pub enum Seed {
     Relist {
         /// Objects in the scope of the unit.
         objects: Vec<Object>,
-        /// Cause of the differences, and information whether the objects have bodies.
+        /// Cause of the differences, and properties of the cache that contained the objects.
         first_list: FirstList,
     },
 }
 
 /// Factory of a unit's source, called on the arbiter that uses it.
 pub trait SourceFactory: Send + Sync {
-    /// Returns a source for `informer`'s type in its scope.
-    /// An error is a sentence for people.
+    /// Returns a source for `informer`'s type in its scope. An error is text for the log.
     fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String>;
 }
 
@@ -218,7 +217,7 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to watch events, if their changes were made before the
+    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to watch events about changes that were made before the
     /// server's first answer. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
@@ -266,7 +265,8 @@ impl Informer {
         self.end(journal, |epoch| journal.cross(leave, self.id, epoch, changes, Timestamp::now()))
     }
 
-    /// Appends in a new epoch.
+    /// Starts a new epoch, and appends in it. Actors of earlier epochs can then append nothing. Logs the error if a later epoch has
+    /// begun.
     fn end(&self, journal: &Journal, append: impl FnOnce(u64) -> Result<(), AppendError>) -> Result<(), NotWritable> {
         let mut current = lock(&self.epoch);
         *current += 1;
@@ -377,8 +377,9 @@ impl Informer {
         drop(self.lease(epoch, journal));
     }
 
-    /// Replaces an indexer that a hung actor holds with a new one, made from the objects that readers see (a new generation).
-    /// All readers continue with the new indexer. Set the fence first: records in flight then stay in flight or are complete.
+    /// Makes a new indexer from the objects that readers see (a new generation). All readers continue with the new indexer. The
+    /// hung actor keeps the old one. Set the fence first: the hung actor then cannot append, and can at most finish the records in
+    /// flight.
     fn replace_indexer(&self, journal: &Journal) {
         // This order matters: if the actor wakes up and finishes meanwhile, there is no ticket, or the work is repeated.
         let in_flight = self.slot.load().in_flight();

@@ -124,7 +124,8 @@ impl Record {
         self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
-    /// Returns the record with packed objects, which it shares with the cache. An object that was never packed stays as it is.
+    /// Returns a copy of the record with packed objects, to share their memory with the cache. An object that was never packed
+    /// stays as it is.
     fn packed(&self) -> Self {
         Self { change: self.change.packed(), ..self.clone() }
     }
@@ -246,12 +247,13 @@ pub enum WhenFull {
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default)]
 pub struct Bounds {
-    /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only events of objects that the
-    /// cache does not hold, such as deletions. One or two more events may wait for each cached object.
+    /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to events of objects
+    /// that the cache does not hold, such as deletions. Besides these, one or two events may wait for each cached object.
     #[educe(Default = 10_000)]
     pub max_events: usize,
-    /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, it counts only bodies that the
-    /// cache does not hold. The size of the records themselves can only cause `old`s to be discarded, never a loss of records.
+    /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to bodies
+    /// that the cache does not hold. The size of the records themselves can only cause `old`s to be discarded, never a loss of
+    /// records.
     #[educe(Default = 64 << 20)]
     pub max_bytes: usize,
     /// Policy at the limit.
@@ -348,22 +350,23 @@ impl ChangeSet {
     }
 }
 
-/// Records that a reader wants.
+/// Conditions for the records that a reader gets: unit, kind of change, and filter.
 #[derive(Clone, Debug, Default)]
 pub struct Interest {
     /// Wanted units.
     pub units: HashMap<UnitId, UnitInterest>,
     /// Wanted kinds of changes.
     pub changes: ChangeSet,
-    /// Filter for these records; `None` passes all. A new filter also judges waiting records that were not judged yet.
+    /// Filter for the records of these units and kinds; `None` passes all. A new filter also judges waiting records that were not
+    /// judged yet.
     pub filter: Option<RecordFilter>,
 }
 
 /// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Counts only when the unit enters the interest of a
-    /// reader that does not see it.
+    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect if the reader sees the unit already,
+    /// or its interest contained the unit before.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,
@@ -431,8 +434,8 @@ pub struct ReaderStats {
     pub given_up: u64,
     /// Cursor: every wanted record up to here is acknowledged, filtered, coalesced or dropped.
     pub position: Sequence,
-    /// Time of the oldest record that waits or is in flight, in microseconds since the Unix epoch; `None` if no record does, or its
-    /// time is not known.
+    /// Time of the oldest record that waits or is in flight, in microseconds since the Unix epoch. `None` if there is no such
+    /// record, or if its time is not known.
     pub oldest_micros: Option<i64>,
 }
 

@@ -61,7 +61,7 @@ pub struct ListPage {
     pub continue_token: Option<String>,
     /// The items, in list order, each with `apiVersion` and `kind`.
     pub items: Vec<Object>,
-    /// Number of rejected items: no name (K-4) or another type.
+    /// Number of rejected items: no name (K-4), another type, or nested too deeply.
     pub rejected: u64,
 }
 

@@ -130,7 +130,7 @@ impl ObjectKey {
 }
 
 impl KeyRef<'_> {
-    /// Copies the key out.
+    /// Copies the borrowed key into an [`ObjectKey`].
     pub fn to_owned(self) -> ObjectKey {
         ObjectKey::new(self.namespace, self.name)
     }
@@ -224,11 +224,11 @@ pub struct Identity<'a> {
 /// One Kubernetes object: its JSON and its identity, immutable and shared (I-10). A clone is another handle to the same
 /// bytes.
 ///
-/// An object from a server holds JSON. A cache keeps its packed form, which has the same identity. Methods that read
-/// more than the identity unpack it, for instance [`Object::json`].
+/// An object from a server holds JSON; a cache may keep the object in packed form, with the same identity. A method that reads more
+/// than the identity unpacks a packed object, for instance [`Object::json`].
 ///
-/// **Invariants:** the name is not empty (K-4); the bytes are one JSON object with `apiVersion` and `kind`; the identity
-/// matches the bytes. One pointer leads to one allocation, so a reader loads little memory.
+/// **Invariants:** the name is not empty (K-4); the bytes are one JSON object with `apiVersion` and `kind`; the identity matches
+/// the bytes. An object is one pointer to a single allocation with header and bytes, so a reader loads little memory.
 ///
 /// An object does not know its resource type. In a handler, `event.unit.resource` is its type.
 #[derive(Clone)]
@@ -244,7 +244,7 @@ struct Head {
 
 /// Format of an object's body, and length of the [`Object::who`] bytes after it.
 enum Form {
-    /// JSON, with the packed object once there is one. All caches that keep the object share this packed form.
+    /// JSON. After the object was packed once, `packed` holds the packed form, which all caches of the object share.
     Json { packed: OnceLock<Object>, who_bytes: u32 },
     /// `json_bytes` bytes of JSON, packed with or without a dictionary.
     Packed { compression: Compression, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
@@ -485,7 +485,7 @@ impl Object {
         self.uid() == other.uid() && self.resource_version() == other.resource_version()
     }
 
-    /// Decodes the object into a type of k8s-openapi or any other.
+    /// Decodes the object into a type of k8s-openapi or into any other type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.json())
     }

@@ -110,7 +110,7 @@ pub struct Only {
 }
 
 impl Rule {
-    /// Returns the rules for Secrets: their values, and the copy that `kubectl apply` keeps of them.
+    /// Returns the rules for Secrets: for the values, and for the annotation in which `kubectl apply` keeps a copy of the values.
     ///
     /// # Panics
     /// Never: the paths are valid.
@@ -198,7 +198,7 @@ impl Redactor {
     /// `doubt` is called with each rule whose condition cannot be evaluated; the rule then applies.
     ///
     /// # Errors
-    /// Fails if the object is not valid JSON; it must then not be shown. The error has a position, but no content.
+    /// Fails if the object is not valid JSON. The caller must then not show the object. The error has a position, but no content.
     pub fn apply(&self, object: &Object, mut doubt: impl FnMut(&Rule)) -> Result<Option<Object>, RedactError> {
         // All conditions are evaluated before the first change.
         let holds = |(rule, condition): &&(Rule, Option<Rules>)| {

@@ -121,8 +121,8 @@ pub struct ReflectorConfig {
     /// Grace period after a watch's `timeoutSeconds`. A watch that is open for longer counts as stalled (D-6).
     #[educe(Default = Duration::from_secs(15))]
     pub watch_grace: Duration,
-    /// Longest silence of a watch on a server that has sent a bookmark. A watch that is silent for longer counts as stalled. Zero:
-    /// no watch does (D-6).
+    /// Longest silence of a watch on a server that has sent a bookmark. A watch that is silent for longer counts as stalled. Zero
+    /// disables this limit (D-6).
     #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
     /// Period after the first HTTP 500 on a watch. During this period a 500 causes no new list: the watch is resumed. Zero: every
@@ -143,8 +143,8 @@ pub(crate) enum ReflectorStart {
     /// Start with a watch from the version of the store, for a restarted unit. If that version is unusable (unset or
     /// `"0"`), start with the initial state.
     Resume(ResourceVersion),
-    /// Like [`ReflectorStart::Resume`], from a version saved by an earlier process. The reflector first checks that the server
-    /// is not older, because the server may have been restored from a backup.
+    /// Like [`ReflectorStart::Resume`], from a version saved by an earlier process. The reflector first checks that the server's
+    /// version is not lower than the saved one, because the server may have been restored from a backup.
     Saved(ResourceVersion),
 }
 
@@ -175,7 +175,7 @@ pub(crate) enum ReflectorInput {
 pub(crate) enum ReflectorAction {
     /// Request a page and answer with [`ReflectorInput::Page`]. The source limits the duration.
     List(ListRequest),
-    /// Compare the list [`Reflector::held`] with the known objects once all events are applied, and answer with
+    /// Compare the list from [`Reflector::held`] with the known objects, once all events are applied. Answer with
     /// [`ReflectorInput::Compared`].
     Compare,
     /// Open a watch and answer with [`ReflectorInput::Opened`]. The source limits the duration of the opening;
@@ -246,7 +246,7 @@ pub(crate) struct Reflector {
     internal_errors: Option<(Duration, Duration)>,
     /// Availability of the collection: whether the server permits list and watch.
     availability: Availability,
-    /// The last failure of a request or a stream, even if a later one succeeded.
+    /// The last failure of a request or a stream. A later success does not clear it.
     last_error: Option<Failure>,
     pub(crate) counters: Counters,
 }

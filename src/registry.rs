@@ -156,7 +156,8 @@ impl Registry {
         self.catalog.load_full()
     }
 
-    /// Returns a type with its names. For a type that is no longer served, returns only the names that follow from it.
+    /// Returns a type with its names. For a type that is no longer served, there are no short names, and the singular is derived
+    /// from the kind.
     pub fn names(&self, resource: &ResourceType) -> ServedType {
         let named = self.catalog.load().types().iter().find(|served| served.resource == *resource).cloned();
         named.unwrap_or_else(|| ServedType::unnamed(resource.clone()))

@@ -3,8 +3,8 @@
 //! - `changed`: in an update, at least one of these paths differs between the previous and the new object.
 //! - `when`: a CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` is true.
 //!
-//! [`Rules`] judge each change before it is coalesced with others. Of an object, they read only the fields that they
-//! name. The previous object in a rule:
+//! [`Rules`] judge each change before the change is coalesced with others. They read only the fields that `changed` or `when`
+//! names. The previous object in a rule:
 //!
 //! | change | `old` | `changes` | `changed` |
 //! |---|---|---|---|
@@ -77,7 +77,7 @@ pub struct RuleError {
     pub line: usize,
     /// Column within that line, from 1.
     pub column: usize,
-    /// The error, and the expected text.
+    /// Description of the error, often with the expected text.
     pub problem: String,
 }
 

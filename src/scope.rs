@@ -152,14 +152,14 @@ impl Namespaces {
         pushed.then(|| names.iter().map(term).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns true if a glob cannot be part of a request. It must then be applied to the server's answers, or to the
-    /// names of the namespaces.
+    /// Returns true if a glob cannot be part of a request. The caller must then apply the globs to the server's answers, or to
+    /// the names of the namespaces.
     pub fn needs_filter(&self) -> bool {
         !self.is_all() && self.names().is_none() && self.field_selector().is_none()
     }
 
-    /// Returns the patterns that match none of these names. Each comes with its index in [`Namespaces::patterns`],
-    /// without its `!`. The flag is set for a literal name.
+    /// Returns the patterns that match none of these names. Each result has the index in [`Namespaces::patterns`], the pattern
+    /// without its `!`, and true if the pattern is a literal name.
     pub fn without_match<'a>(&'a self, names: &[impl AsRef<str>]) -> Vec<(usize, &'a str, bool)> {
         let (mut includes, mut excludes) = (self.includes.iter(), self.excludes.iter());
         let mut compiled = |text: &String| if text.starts_with('!') { excludes.next() } else { includes.next() };

@@ -54,8 +54,8 @@ impl SecretRef {
     }
 }
 
-/// Changes the schema of an enum to that of one table, whose keys are the variants. The table has exactly one of these
-/// keys, and may contain secrets.
+/// Replaces the schema of an enum by the schema of a table. The variants become keys, and a table must have exactly one of them.
+/// `writeOnly` marks values that may be secret.
 pub(crate) fn exclusive_keys(schema: &mut Schema) {
     let Some(Value::Array(variants)) = schema.remove("oneOf") else { return };
     let mut keys = Map::new();

@@ -173,10 +173,10 @@ async fn expire(snapshots: Arc<kube_api::Snapshots>) {
     }
 }
 
-/// Limits the unsent bytes of each connection in the kernel to `UNSENT_BYTES_MAX`. Without the limit, they can reach 4 MB if
-/// a client does not read. They count towards the engine's control group, and writing them takes time from other
-/// subscribers. Bytes in transit are not limited, so distant connections stay as fast. Connections inherit the option from
-/// the listener (tcp(7)).
+/// Sets `TCP_NOTSENT_LOWAT` of the listener to `UNSENT_BYTES_MAX`; connections inherit the option (tcp(7)). Without this limit, the
+/// kernel holds up to 4 MB of unsent bytes for a client that does not read. These bytes count towards the memory of the engine's
+/// control group, and the time to write them delays other subscribers. The limit excludes bytes in transit, so distant connections
+/// stay as fast.
 fn bound_unsent(listener: &TcpListener) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {

@@ -90,7 +90,7 @@ pub(crate) type ActorIndex = usize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Generation(pub u64);
 
-/// Event that the shell reports.
+/// Input from the shell: a command or an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorInput {
     /// Starts the unit, if it is stopped.

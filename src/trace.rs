@@ -1,10 +1,10 @@
-//! OpenTelemetry spans of the lists and watches of a unit, of its batches, and of deliveries.
+//! OpenTelemetry spans: one for each list, watch and batch of a unit, and one for each delivery.
 //!
 //! Spans are recorded only after [`start`]. Before that, a span costs one check. A program without the feature `otlp`
 //! records none.
 //!
 //! A delivery is part of the trace of the first batch that it delivers, and linked to the traces of the other batches. The
-//! last 4,096 batches are remembered here with their sequences, so records do not contain a span.
+//! spans of the last 4,096 batches are kept here by sequence, so that the records of the journal need no span.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub(crate) use otlp::{Span, is_on};
 /// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
 ///
 /// # Errors
-/// Returns a sentence for people if the exporter cannot be created.
+/// Fails with a message if the exporter cannot be created.
 pub fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, String> {
     otlp::start(endpoint, cluster).map_err(|reason| format!("failed to start sending spans to {endpoint}: {reason}"))
 }

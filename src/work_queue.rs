@@ -58,7 +58,7 @@ pub struct Stats {
 /// State of an item that is queued or in work.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Dirty (needs work) since this time, and once in the FIFO.
+    /// Dirty (needs work) since this time. The FIFO holds the item exactly once.
     Queued { since: Duration },
     /// Taken at `since`. If `again` is set, the item has also been dirty since that time.
     InWork { since: Duration, again: Option<Duration> },

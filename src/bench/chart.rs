@@ -24,7 +24,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2937}.t{font-we
     .a{fill:#c2410c}.b{fill:#94a3b8}.f{fill:#9ca3af;fill-opacity:.2}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}\
     .s{fill:#9ca3af}.a{fill:#fb923c}.b{fill:#64748b}}";
 
-/// Colour of a bar, by prominence, with its class in [`STYLE`].
+/// Colour of a bar. Its text form is a class in [`STYLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 pub enum Colour {
     /// Most prominent.

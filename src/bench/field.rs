@@ -17,7 +17,7 @@ const BLOCKS: usize = 49;
 /// Number of blocks that config maps draw from.
 const POOL_BLOCKS: usize = 256;
 
-/// One state of one object, with the random values drawn for it so far.
+/// One state of one object, and the source of its random values.
 #[derive(Debug)]
 pub(super) struct Draw<'a> {
     pub(super) seed: u64,
@@ -31,7 +31,7 @@ pub(super) struct Draw<'a> {
     pub(super) pool: &'a [u8],
 }
 
-/// Function that appends a value, which differs between objects or between changes.
+/// Function that appends a value. The value differs between objects, or between changes of one object.
 pub(super) type Field = fn(&mut Draw<'_>, &mut Vec<u8>) -> io::Result<()>;
 
 impl Draw<'_> {
@@ -73,7 +73,8 @@ impl Draw<'_> {
     }
 }
 
-/// Returns the content of a hole of the templates: text that all objects of an application share, then a field.
+/// Returns the two parts that fill a hole of the templates: text that all objects of an application share, and a [`Field`]
+/// for the value after this text.
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the lifetimes of the methods do not match `Field`")]
 pub(super) fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
     let diverse = shape == Shape::Diverse;

@@ -55,7 +55,7 @@ impl Latency {
     }
 }
 
-/// Returns a percentile of sorted values, given per thousand; 0 for an empty slice.
+/// Returns a percentile of sorted values, or 0 for an empty slice. A `permille` of 500 is the median.
 pub(super) fn percentile(sorted: &[u64], permille: usize) -> u64 {
     let rank = (sorted.len() * permille).div_ceil(1000);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()

@@ -30,7 +30,7 @@ pub struct Generator {
     pool: Vec<u8>,
 }
 
-/// The last change of each object.
+/// States of all objects: for each object, the number of the change that led to its state.
 #[derive(Clone, Debug, Default)]
 pub struct States {
     at: u64,
@@ -120,7 +120,7 @@ impl Generator {
         version.saturating_sub(FIRST_VERSION + self.objects)
     }
 
-    /// Appends an object in the form of a watch, after change `change`; 0 is the first state.
+    /// Appends an object as a watch sends it, in its state after this change. Change 0 is the first state.
     pub fn write(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         out.push(b'{');
         out.extend_from_slice(self.type_meta.as_bytes());
@@ -135,7 +135,7 @@ impl Generator {
         out
     }
 
-    /// Appends an object in the form of a list: items of built-in types do not name their type.
+    /// Appends an object as an item of a list: items of built-in types do not name their type.
     pub fn write_item(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         if self.shape == Shape::Custom {
             return self.write(number, change, out);

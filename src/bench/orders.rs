@@ -87,7 +87,7 @@ pub struct Synced {
 pub struct EventsCost {
     /// Events delivered to the handler.
     pub delivered: u64,
-    /// Nanoseconds from the first to the last of them.
+    /// Nanoseconds from the first to the last of these events.
     pub wall_nanos: u64,
     /// CPU nanoseconds from the order until the engine was idle.
     pub cpu_nanos: u64,

@@ -25,7 +25,7 @@ use crate::{
 const REST: Duration = Duration::from_secs(2);
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(150);
-/// Silence of a server after which the sync is aborted.
+/// Time without progress and without activity of the server, after which the sync is aborted.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Reason why a measurement is impossible.

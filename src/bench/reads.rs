@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 /// Interval of timed reads: one read in this number is timed.
 const TIMED: usize = 64;
 
-/// Keys and selector to read.
+/// A cache, and the keys and selector to read it with.
 pub(super) struct Reading {
     lister: Lister,
     keys: Vec<ObjectKey>,

@@ -56,7 +56,8 @@ struct Head {
     flood: bool,
 }
 
-/// Changes at a constant rate. They are made when a client or a caller asks for the number of changes.
+/// Changes at a constant rate. The changes that are due are made only when a client or a caller asks for the number of
+/// changes.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     began: Instant,

@@ -10,7 +10,7 @@ use super::{
 /// Version of the `--json` document. It increases when a field is removed or changes its meaning.
 pub const DOCUMENT_VERSION: u32 = 2;
 
-/// All runs of one kind.
+/// All runs with one kind of objects.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Name in documents: a shape, or a resource of a server.

@@ -66,8 +66,8 @@ impl Shape {
         }
     }
 
-    /// Returns the number of objects of this shape if there are `pods` pods; at least 1. Config maps are 20 times larger than
-    /// pods, so there are a twentieth as many.
+    /// Returns the number of objects or changes of this shape, given the number for pods; at least 1. Config maps are 20 times
+    /// larger than pods, so the number for config maps is a twentieth.
     pub fn scaled(self, pods: u64) -> u64 {
         match self {
             Self::Configmaps => (pods / 20).max(1),

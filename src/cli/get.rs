@@ -282,8 +282,8 @@ async fn list<'a>(
     }
 }
 
-/// Reads one response; `names` is the media type for `-o name`. On the first page of a list, prints the engine's warnings to
-/// stderr.
+/// Sends a request and reads the response. `names` is the media type that `-o name` requests. Prints the engine's warnings to
+/// stderr, but not again for further pages of a list.
 async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) -> anyhow::Result<Value> {
     let accept = match args.output {
         Output::Table | Output::Wide => TABLE,

@@ -81,7 +81,7 @@ pub(super) struct Extent<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Grants {
     rights: BTreeSet<Right>,
-    /// Set when the state directory is bound to the cluster by the uid of `kube-system`.
+    /// Set to also grant reading the namespace `kube-system`, whose uid ties the state directory to the cluster.
     knows_the_cluster: bool,
     /// Sentences about rights that the roles grant or do not grant.
     pub(super) remarks: Vec<String>,
@@ -119,7 +119,7 @@ impl Grants {
                 grants.add_in(extent.places(entry, *namespaced), group, plural);
             }
         }
-        // The engine itself watches CRDs, to notice added and removed types, and namespaces, for their labels.
+        // The engine itself watches CRDs to notice added and removed types. It watches namespaces for their labels.
         if config.kube.rediscover == Rediscover::CrdWatch && discovery::depends_on_crds(&config.wanted(), selection) {
             grants.add(None, "apiextensions.k8s.io", "customresourcedefinitions");
         }
@@ -224,7 +224,8 @@ impl Grants {
     }
 }
 
-/// Returns roles with these rules, and bindings to an account. Each object has this metadata and its namespace.
+/// Returns roles with these rules, and their bindings to an account. Every object has `metadata`; a `Role` and its binding
+/// also have their namespace.
 pub(super) fn roles(
     rules: &BTreeMap<Place, Vec<Value>>,
     metadata: &Value,

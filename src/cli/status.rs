@@ -123,7 +123,7 @@ fn rows(list: &Value) -> &[Value] {
     list.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Returns what is late or fails; `readiness` is the answer of `/readyz?verbose`.
+/// Returns the parts that are late or fail; `readiness` is the answer of `/readyz?verbose`.
 fn problems(status: &Value, readiness: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |kind, name, why| problems.push(Problem { kind, name, why });

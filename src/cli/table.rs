@@ -28,7 +28,7 @@ const REDRAW: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(20);
 /// Frames over which a rate is measured: five seconds.
 const WINDOW: usize = 20;
-/// Lines of news and of events, if there is room.
+/// Maximum numbers of lines of news and of events.
 const NEWS_MAX: usize = 3;
 const EVENTS_MAX: usize = 5;
 /// Number of type rows that have priority over events on a low screen.
@@ -168,7 +168,7 @@ impl Frame {
         let style = |style: Style| if self.colours { style } else { Style::new() };
         let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
-        // The terminal's echo of ^C scrolls up by a line. Only the first line stays behind, so it is empty.
+        // The terminal's echo of ^C moves the drawing up by one line. Its first line is then not erased, so that line is empty.
         let mut frame = vec![String::new(), paint(bold, &self.title(rows))];
         let footer = &self.footer[self.footer.len().saturating_sub(lines / 3)..];
         let room = lines.saturating_sub(1 + frame.len() + 2 + footer.len() + 1);

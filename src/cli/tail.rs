@@ -131,7 +131,7 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
                     });
                 }
             }
-            Err(_) if can_watch && address.is_none_or(|address| address.port() == 0) => {} // no HTTP server is needed
+            Err(_) if can_watch && address.is_none_or(|address| address.port() == 0) => {} // no engine to ask
             Err(error) => return Err(error),
         }
         let config = inside::configuration(config, &args.kube, &args.types)?;

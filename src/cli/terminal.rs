@@ -96,7 +96,7 @@ fn filter(log: &Log) -> EnvFilter {
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level))
 }
 
-/// Time of day, in the format of events on a terminal.
+/// Time of day for log lines, in the same format as the time of events on a terminal.
 struct LocalTime;
 
 impl FormatTime for LocalTime {
@@ -139,7 +139,7 @@ pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
     let (started, drawing) = (Instant::now(), drawing());
     while !registry.unready().is_empty() {
         let views = registry.views();
-        // The terminal's echo of ^C scrolls up by a line. Only the first line stays behind, so it is empty.
+        // The terminal's echo of ^C moves the drawing up by one line. Its first line is then not erased, so that line is empty.
         let mut lines = vec![String::new()];
         lines.extend(views.iter().map(|view| format!("{:<32} {}", view.plural, progress(view))));
         let synced = views.iter().filter(|view| view.synced).count();

@@ -36,8 +36,8 @@ pub(crate) struct ValidateArgs {
     /// Skips the checks that need the API server.
     #[arg(long)]
     pub(crate) offline: bool,
-    /// Checks for another machine, such as a pod: ignores the environment of this machine, and does not look for the secrets
-    /// and directories that the configuration names.
+    /// Validates as if on another machine, such as a pod: ignores the environment of this machine, and does not look for the
+    /// secrets and directories that the configuration names.
     #[arg(long)]
     pub(crate) elsewhere: bool,
     /// Treats warnings and notes, such as a `match` without a served type, as errors.
@@ -179,8 +179,8 @@ impl Verdict {
         findings.push(finding(loaded, name, pattern, message));
     }
 
-    /// Reports types that several patterns name, once for each pair of patterns: an error between entries, a warning
-    /// within one entry.
+    /// Reports types that several patterns select: an error if the patterns belong to different entries, else a warning.
+    /// Errors are reported once for each pair of patterns.
     fn overlaps(&mut self, loaded: &Loaded, selection: &Selection) {
         for Conflict { resource, first, second } in &selection.repeated {
             let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
@@ -305,10 +305,10 @@ impl Verdict {
         }
     }
 
-    /// Reports the selectors that types of an entry do not support.
+    /// Reports each `fields` selector that some types of its entry do not support.
     async fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) {
         for (name, entry) in &loaded.config.resources {
-            // Every type supports the name and the namespace, and a wildcard may select hundreds of types.
+            // Only other fields need requests: every type supports these two, and a wildcard can select hundreds of types.
             let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
             if keys.map(str::trim).all(|key| matches!(key, "" | "metadata.name" | "metadata.namespace")) {
                 continue;

@@ -144,7 +144,8 @@ impl Formatter {
             out.extend_from_slice(text.as_bytes());
             return Ok(if is_json { DATA_CONTENT_TYPE } else { TEXT });
         }
-        // The data is rarely larger than the object and its previous state. A larger buffer would stay allocated with the batch.
+        // Reserves no more than the data needs, because the buffer stays allocated with the batch. The data is rarely larger
+        // than the object and its previous state.
         let is_reference = form == Form::Reference || self.format == DataFormat::Ref;
         let old = event.record.old().filter(|_| form == Form::Whole && self.format != DataFormat::Object);
         let objects = [event.record.object(), old].into_iter().flatten().filter(|_| !is_reference);
@@ -269,7 +270,7 @@ impl Data<'_> {
     }
 }
 
-/// Returns the list of changes. Leaves out the old values in a smaller form.
+/// Returns the list of changes. In a form smaller than [`Form::Whole`], the changes have no old values.
 fn diff(old: &Object, new: &Object, form: Form) -> Result<Vec<u8>, FormatError> {
     let (old_value, new_value) = (decoded(old)?, decoded(new)?);
     let mut changes = differences(&old_value, &new_value);

@@ -29,8 +29,7 @@ use crate::{
     },
 };
 
-/// Variables of a template. If an event has no such value, `object`, `old` and `changed_by` are none, and `changes` is
-/// empty.
+/// Variables of a template. `object`, `old` and `changed_by` are none if the event has no such value; `changes` is then empty.
 pub const VARIABLES: [&str; 10] =
     ["object", "old", "type", "cause", "changes", "changed_by", "cluster", "id", "subject", "time"];
 

@@ -21,9 +21,9 @@ pub struct External {
     pub variables: BTreeSet<String>,
     /// Files that are read: secrets, certificates, keys.
     pub files: BTreeSet<PathBuf>,
-    /// Directories that are written, each with the keys of the option that names it.
+    /// Directories that the engine writes to, each with the keys of the option that names the directory, such as `state`, `dir`.
     pub directories: BTreeMap<PathBuf, Vec<String>>,
-    /// TCP ports of sinks and of the collector. A URL in a secret counts as port 443.
+    /// TCP ports of sinks and of the collector. For a URL in a secret, port 443 is assumed.
     pub ports: BTreeSet<u16>,
 }
 

@@ -60,8 +60,8 @@ impl Positions {
         }
     }
 
-    /// Finds the origin of a value: its own, else that of the default that it inherits, else that of the nearest table
-    /// around it. Also returns the path for messages: the path of the default, if the default sets the value.
+    /// Finds the origin of a value. If no layer sets the value, this is the origin of the inherited default, or else of the nearest
+    /// table around the value. Also returns the path for messages: the path of the inherited default if there is one, else `path`.
     pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.value)
     }
@@ -337,8 +337,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Returns the errors in their order. If an array has no `]`, the parser reads the rest of the file as its elements.
-    /// The first error that this causes is then the last one returned.
+    /// Returns the errors in the order of their positions. If an array has no `]`, the parser reads the rest of the file as its
+    /// elements, which causes further errors. Of these errors, only the first is returned.
     fn syntax_errors(&self, errors: &[toml::de::Error], printable: &[Cow<'_, str>]) -> Vec<Finding> {
         let mut errors: Vec<_> =
             errors.iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
@@ -362,7 +362,8 @@ impl<'a> Text<'a> {
         errors.into_iter().map(finding).collect()
     }
 
-    /// Returns the printable line of a span with carets below it, or with one caret if part of the line is hidden.
+    /// Returns the printable form of the line that contains a span. Carets below the line mark the span, or only its start if part
+    /// of the line is hidden. Returns `None` if the line is too long.
     fn excerpt(&self, span: &Range<usize>, printable: &[Cow<'_, str>]) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
         let line = self.line(start);

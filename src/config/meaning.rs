@@ -47,7 +47,7 @@ struct Checker<'a> {
     place: ConfigPlace,
     /// Names of all entries, including those with errors that prevent further checks.
     resources: BTreeSet<String>,
-    /// Names of all handlers, in the same way.
+    /// Names of all handlers, including those with errors that prevent further checks.
     handlers: BTreeSet<String>,
 }
 
@@ -395,7 +395,7 @@ fn without_bodies(at: &mut Section<'_>, resource: &ResourceConfig) {
     }
 }
 
-/// Reports indexes of fields that metadata does not contain.
+/// Reports indexes of fields outside `metadata`: they stay empty, because the entry fetches only metadata.
 fn empty_indexes(at: &mut Section<'_>, resource: &ResourceConfig) {
     for (i, index) in resource.index.iter().enumerate() {
         let in_metadata = FieldPath::parse(index).is_ok_and(|path| path.to_string().starts_with("metadata"));

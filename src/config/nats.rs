@@ -35,7 +35,7 @@ impl NatsOptions {
     }
 }
 
-/// Port of a server without one in its address.
+/// Port of a server whose address contains no port.
 pub(super) const PORT_DEFAULT: u16 = 4222;
 
 /// Parses the address of a server, `nats://host:4222`. The scheme is `nats` if there is none. The host of an IPv6 address

@@ -82,7 +82,7 @@ impl Redact {
         let metadata_only = is_secrets && self.secrets == SecretValues::Metadata;
         let mut rules = Vec::new();
         if is_secrets {
-            // If values arrive that were not requested, they are cut.
+            // Without digests, values are cut. Values can arrive even if only metadata was requested.
             let wants_digests = self.secrets == SecretValues::Hmac && mode == Mode::Full;
             rules = Rule::of_secrets(if wants_digests { Treatment::Hmac } else { Treatment::Drop });
         }

@@ -24,7 +24,7 @@ impl Report {
         Self { positions, ..Self::default() }
     }
 
-    /// Returns the section around all others.
+    /// Returns the root section; all other sections are below it.
     pub(super) fn root(&mut self) -> Section<'_> {
         Section { report: self, path: KeyPath::default() }
     }

@@ -153,8 +153,10 @@ pub enum OnRemoved {
     Keep,
 }
 
-/// Pattern of types, spelled as for kubectl: a plural, short name or kind, with an optional group, or version and group; or
-/// all types of a group, `*.GROUP`; or all types, `*`.
+/// Pattern of types, spelled as for kubectl. It has one of these forms:
+/// - a plural, short name or kind; alone, with a group, or with a version and a group
+/// - `*.GROUP`: all types of a group
+/// - `*`: all types
 ///
 /// Only discovery can decide which parts of `deployments.v1.apps` are version and group, as with kubectl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -181,8 +181,8 @@ impl<'a> Checker<'a> {
         self.value(schema, entry, &path) && is_right
     }
 
-    /// Checks a table whose `type` decides its keys. Without a known type, a key is valid if it is valid for one of the types.
-    /// If `type` is an unknown name, that type may have other keys, so unknown keys are ignored.
+    /// Checks a table whose `type` decides which keys are valid. Without `type`, a key is valid if it is valid for one of the
+    /// types. If `type` is an unknown name, this name is reported, and keys that no type has are cut without a message.
     fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         let is_named = table.contains_key("type");
         let chosen = table.get("type").and_then(Value::as_str);

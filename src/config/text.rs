@@ -14,7 +14,7 @@ use crate::{
     text::parse_size,
 };
 
-/// Maximum number of deliveries in a rate, because the time of each of them is kept.
+/// Maximum number of deliveries in a rate: the engine keeps the time of each of these deliveries in memory.
 const RATE_MAX: u32 = 100_000;
 
 const RATE_UNITS: [(&str, Duration); 3] =

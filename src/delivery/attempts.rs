@@ -46,7 +46,7 @@ impl RetryPolicy {
     }
 }
 
-/// Result of an attempt at a whole batch.
+/// Result of an attempt to deliver all its events, or of closing a sink.
 pub type AttemptOutcome = Result<(), AttemptError>;
 
 /// Reason why an attempt failed.
@@ -63,7 +63,7 @@ pub enum AttemptError {
 /// Reason for giving up events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GiveUp {
-    /// Failures for longer than `give_up_after`; the last error.
+    /// Failures for longer than `give_up_after`, with the last error.
     #[error("gave up retrying: {0}")]
     Expired(String),
     /// Rejection by the handler.

@@ -133,7 +133,7 @@ pub struct HandlerCore {
     was_own: bool,
     is_paused: bool,
     order: HandlerOrder,
-    /// Set if the last read found no event, so that the next one must wait for events.
+    /// Set if the last read found no event, so that the next read must wait for events.
     pub(super) is_exhausted: bool,
     is_over: bool,
 }
@@ -176,7 +176,7 @@ impl HandlerCore {
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
-    /// Adds the events of a read; `None` means that new events may be available.
+    /// Adds the events of a read. `None` is the result of waiting for events: the next read may find some.
     pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
         self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
         for event in events.into_iter().flatten() {

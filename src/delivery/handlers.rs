@@ -97,13 +97,13 @@ pub struct Leftover {
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// Actor of the handler, at once.
+    /// Actor of the handler; the fault takes effect at once.
     Actor,
-    /// Thread of the handler, with the next batch.
+    /// Thread of the handler; the fault takes effect with the next batch.
     Thread,
 }
 
-/// Requests to a handler, and its end. All times count from [`Handlers::clock`].
+/// Current parts of a handler, requests to it, and the cause of its end. All times count from [`Handlers::clock`].
 pub(super) struct HandlerRequests {
     parts: Arc<HandlerParts>,
     /// Time at which the running attempts of replaced parts are cancelled.
@@ -130,7 +130,7 @@ pub(super) struct HandlerMember {
     name: String,
     pub(super) reader: ReaderId,
     pub(super) requests: watch::Sender<HandlerRequests>,
-    /// Queue of the events that other handlers gave up. Closed when the handler has ended.
+    /// Queue of the events that other handlers gave up. Closed when this handler has ended.
     letters: mpsc::Sender<DeadLetter>,
     /// Fault of the actor, for tests.
     pub(super) fault: SharedFault,

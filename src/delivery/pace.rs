@@ -2,10 +2,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-/// Maximum number of deliveries in a period; `[handlers.*] rate_limit`.
+/// Maximum number of attempts in a period; `[handlers.*] rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Number of deliveries, at least one.
+    /// Number of attempts, at least one. Each retry counts.
     pub deliveries: u32,
     /// Length of the period. The limit holds for every period of this length.
     pub period: Duration,

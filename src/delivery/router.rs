@@ -38,8 +38,9 @@ impl Router {
         lock(&self.table)
     }
 
-    /// Opens the reader of a handler, or of a feed if it has no name. It reads events that are released from now on. Returns
-    /// the running units that must add the reader of a handler. The reader gets no events of these units before that (S-5).
+    /// Opens the reader of the handler `name`, or of a feed if `name` is `None`. The reader gets events that are released from
+    /// now on. Returns the running units that must add a handler's reader. Until a unit has added the reader, the reader gets
+    /// no events of this unit (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
@@ -85,9 +86,9 @@ impl Router {
         self.journal.close_reader(reader);
     }
 
-    /// Adds a unit, which may replace the units of the entry `before`. Returns the readers that did not read the replaced
-    /// units: those of other entries, and those in `joining`. The unit must add these readers; until then they receive no
-    /// events from it (S-5). Call this before the unit appends any change.
+    /// Adds a unit, which may replace the units of the entry `before`. Returns the readers that did not read the replaced units:
+    /// readers of other entries, and the readers in `joining`. The unit must add these readers; until then they receive no events
+    /// from it (S-5). Call this before the unit appends any change.
     pub fn add_unit(
         &self,
         unit: UnitId,

@@ -90,8 +90,8 @@ impl EventLoad {
     }
 }
 
-/// Maximum number of events that wait in addition to a whole batch. While some objects wait for a retry, the waiting events
-/// of other objects are delivered. Waiting events can no longer be coalesced.
+/// Maximum number of events that wait in addition to a whole batch. A higher maximum lets more events of other objects pass while
+/// some objects wait for a retry. But waiting events can no longer be coalesced.
 const WAITING_MAX: usize = 1_000;
 
 #[derive(Debug)]
@@ -114,10 +114,10 @@ pub struct Schedule<T> {
     options: ScheduleOptions,
     /// Waiting events in order of arrival.
     waiting: Vec<Waiting<T>>,
-    /// Waiting events that a batch may take. `free_since` is the arrival time of the first one.
+    /// Load of the waiting events that a batch may take. `free_since` is the arrival time of the first one.
     free: EventLoad,
     free_since: Option<Duration>,
-    /// Waiting events, and those in delivery.
+    /// Load of all events that wait or are in delivery.
     held: EventLoad,
     /// Events in delivery, each with its number in order of arrival.
     in_delivery: HashMap<DeliveryId, Vec<(u64, ScheduledEvent)>>,
@@ -152,8 +152,9 @@ impl<T> Schedule<T> {
         self.held.events == 0
     }
 
-    /// Returns the maximum for the next read: at least one event, and a size that a single event may exceed. `None` if no
-    /// batch could start, or the window is full. Unread events stay in the journal, which can still coalesce them.
+    /// Returns the maximum for the next read: at least one event, and a size that a single event may exceed. Returns `None` if no
+    /// more batches may start, a full batch is ready, or too many events are held. Unread events stay in the journal, which can
+    /// still coalesce them.
     pub fn room(&self) -> Option<EventLoad> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
@@ -176,8 +177,8 @@ impl<T> Schedule<T> {
         self.count_free(self.waiting.len() - 1);
     }
 
-    /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush` it does not
-    /// wait to become full.
+    /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush`, the batch need not be
+    /// full.
     pub fn next(&mut self, now: Duration, flush: bool) -> Option<(DeliveryId, Vec<T>)> {
         let due = self.due()?;
         if !flush && due > now {

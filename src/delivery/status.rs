@@ -94,7 +94,7 @@ impl HandlerTimings {
             return;
         }
         self.delivered_calls.observe(took);
-        // Changes of one transaction have one time.
+        // Changes of one transaction have the same time.
         for same in events.chunk_by(|one, next| one.record.time_micros == next.record.time_micros) {
             let Some(first) = same.first() else { continue };
             let counted = same.iter().filter(|event| event.record.sequence > earlier).count() as u64;
@@ -179,12 +179,12 @@ pub enum Control {
     Replay,
 }
 
-/// Shared status of one handler. A replaced handler gets a new one.
+/// Shared status of one handler. A replaced handler gets a new status.
 #[derive(Debug)]
 pub struct HandlerStatus {
     /// Name of the handler.
     pub(super) name: String,
-    /// Set while the handler is paused. It outlives this status.
+    /// Set while the handler is paused. When the handler is replaced, its new status keeps this flag.
     pub(super) paused: watch::Sender<bool>,
     counts: Mutex<HandlerCounts>,
     router: Router,

@@ -73,8 +73,8 @@ impl Route {
         u32::try_from(wanted.div_ceil(period.as_nanos())).unwrap_or(u32::MAX)
     }
 
-    /// Returns the request to a running unit to add the reader of a new route. The reader gets the unit's objects if the
-    /// route takes initial ones.
+    /// Returns the request to a running unit to add the reader of a new route. If the route includes initial objects, the reader
+    /// then gets the unit's objects.
     pub(super) fn join(&self) -> MoveKind {
         MoveKind::Join(self.changes.has(ChangeSet::INITIAL).then_some(Cause::Replay))
     }
@@ -151,9 +151,9 @@ impl RouteTable {
         (interest, moves)
     }
 
-    /// Adds a unit, which may replace the units of the entry `before`. Returns its terms for the journal, and the new interests
-    /// of its readers. The unit must add the readers that did not read the replaced units (S-5): those of other entries, and
-    /// those in `joining`. Call this before the unit appends any change.
+    /// Adds a unit, which may replace the units of the entry `before`. Returns the unit's terms for the journal, and the new
+    /// interests of the unit's readers. The unit must add the readers that did not read the replaced units (S-5): readers of
+    /// other entries, and the readers in `joining`. Call this before the unit appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
@@ -171,9 +171,9 @@ impl RouteTable {
         (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests)
     }
 
-    /// Adds a unit of an earlier run, which has a number and may have ended. Returns the new interests of its readers. Also
-    /// returns the handlers' readers that the unit must add or remove, because their routes have changed since. `saw` returns
-    /// true for a reader that read the unit. `known` has the names of that run's handlers.
+    /// Adds a unit of an earlier run. The unit already has a number, and may have ended. Returns the new interests of the unit's
+    /// readers. Also returns the handlers' readers that the unit must add or remove, because their routes have changed since.
+    /// `saw` returns true for a reader that read the unit. `known` has the names of that run's handlers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,

@@ -117,8 +117,7 @@ impl Worker {
         Self { name: name.to_owned(), open, patience, threads: Mutex::default(), fault: SharedFault::default() }
     }
 
-    /// Starts the thread, which opens its handler at once. Do not use it if the previous handler must be closed before this one is
-    /// opened.
+    /// Starts the thread, which opens its handler at once. Do not call this if the previous handler must be closed first.
     ///
     /// # Errors
     /// Fails if the system cannot start another thread.
@@ -191,8 +190,8 @@ impl Worker {
         }
     }
 
-    /// Replaces a thread that was silent for this time, unless another attempt has replaced it already. Returns the outcome of its
-    /// attempts; `None` if too many threads hang, or the system cannot start another one.
+    /// Replaces a thread that was silent for this time, unless another attempt has replaced it already. Returns the outcome for
+    /// the calling attempt; `None` if too many threads hang, or the system cannot start another thread.
     fn replace(&self, hung: &Thread, silent: Duration, status: &HandlerStatus) -> Option<AttemptOutcome> {
         let mut threads = lock(&self.threads);
         if !threads.current.as_ref().is_some_and(|current| current.is(hung)) {
@@ -265,7 +264,7 @@ impl Blocking {
             tracing::warn!(handler, %error, "failed to open the handler; will retry with its first event");
         }
         let mut ticked = Instant::now();
-        // Jobs that still wait for an abandoned thread are delivered by its replacement.
+        // Attempts whose jobs still wait for a replaced thread fail. Their retries run on the replacement.
         while !replaced::is_replaced() {
             let interval = self.handler.as_ref().and_then(|handler| handler.tick_interval());
             let wait = interval.map_or(Duration::from_hours(1), |interval| interval.saturating_sub(ticked.elapsed()));
@@ -346,7 +345,7 @@ impl Waiting {
         }
         while let Some(job) = queue.recv().await {
             match job {
-                // Jobs that still wait for an abandoned thread are delivered by its replacement.
+                // The caller no longer waits: the attempt was cancelled, or failed when the thread was replaced.
                 Job::Deliver(_, _, answer) if answer.is_closed() => {}
                 Job::Deliver(batch, form, answer) => {
                     drop(tokio::spawn(Arc::clone(&self).deliver(batch, form, answer)));
@@ -363,7 +362,7 @@ impl Waiting {
         }
     }
 
-    /// Makes an attempt. It ends with its answer, or when the receiver of the answer is dropped.
+    /// Makes an attempt and sends the answer. If the receiver of the answer is dropped, the attempt ends early.
     async fn deliver(self: Arc<Self>, batch: Notification, form: Form, mut answer: oneshot::Sender<AttemptOutcome>) {
         let outcome = tokio::select! {
             biased; // after the handler was closed, an attempt without a receiver must not open it again

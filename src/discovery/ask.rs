@@ -133,8 +133,8 @@ async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>
     Some(page.items.len() as u64 + page.metadata.remaining_item_count)
 }
 
-/// Checks that these field selectors work for a type; returns the server's reason if they do not. A list that fails for
-/// another reason gives no result. Sends one request, for the metadata of one object.
+/// Returns the server's reason if it refuses these field selectors for a type; `None` if it accepts them, or if the list fails
+/// for another reason. Sends one request, for the metadata of one object.
 pub async fn refused_fields(
     client: &Client,
     resource: &ResourceType,

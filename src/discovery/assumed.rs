@@ -9,7 +9,7 @@ use super::{
 };
 use crate::object::ResourceType;
 
-/// A type as given in its objects.
+/// Type of an object, from its `apiVersion` and `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectType {
     /// API group; empty for the core group.

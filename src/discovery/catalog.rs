@@ -29,7 +29,7 @@ pub struct ServedType {
     pub short_names: Vec<String>,
     /// Supported verbs, such as `list`.
     pub verbs: Vec<String>,
-    /// Set for the group's preferred version among those that have the type.
+    /// Set if, among the versions that have the type, the group prefers this one.
     pub preferred: bool,
 }
 
@@ -113,7 +113,7 @@ impl Resolution {
     }
 }
 
-/// Lists the groups that did not answer, as a suffix.
+/// Returns a suffix for a message: the groups that did not answer.
 fn not_asked(unavailable: &[Unavailable]) -> String {
     let said = |unavailable: &Unavailable| format!("; discovery of {unavailable} failed: {}", unavailable.error);
     unavailable.iter().map(said).collect::<Vec<_>>().concat()
@@ -146,8 +146,7 @@ impl ServedType {
         self.verbs.iter().any(|offered| offered == verb)
     }
 
-    /// Returns the rank of `name`, which is in lower case, as a name of this type. A smaller rank is better; `None` if it is no
-    /// name of this type.
+    /// Ranks `name`, in lower case, among the names of this type; a smaller rank is better. `None` if the type has no such name.
     fn rank(&self, name: &str) -> Option<u8> {
         let is_short = || self.short_names.iter().any(|short| short.eq_ignore_ascii_case(name));
         match name {
@@ -246,8 +245,8 @@ impl Catalog {
         of_group.filter(|served| served.is_watchable() && seen.insert(identity(&served.resource))).collect()
     }
 
-    /// Finds the type of a name, as kubectl does, among those that pass `is_meant`. A plural name takes precedence over a short
-    /// name, then a singular name, then a kind. Among types with the same name, the first watchable one is used.
+    /// Finds the type with a name, as kubectl does, among the types that pass `is_meant`. A plural name takes precedence over a
+    /// short name, then a singular name, then a kind. Among types with the same name, the first watchable one is used.
     pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
         let Pattern::Type { name, rest } = pattern else { return None };
         // like kubectl: `rest` is read first as version and group, then as a group
@@ -270,7 +269,7 @@ impl Catalog {
             fits(group, of_group) && fits(version, of_version) && is_meant(served)
         };
         let candidates = self.types.iter().filter(is_candidate);
-        // of equals, the first is used
+        // `min_by_key` returns the first of equal candidates
         let ranked = candidates.filter_map(|served| Some(((served.rank(name)?, !served.is_watchable()), served)));
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, served)| served)
     }

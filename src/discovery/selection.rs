@@ -120,8 +120,8 @@ impl Claim<'_> {
 ///
 /// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. Among equally specific
 /// ones the first wins; the others also get the type if their namespaces are disjoint. All versions of a type are one type;
-/// the `events` of the core group and of `events.k8s.io` are also one type. A wildcard takes each watchable type once, in the
-/// group's preferred version. An entry never gets a type that it excludes.
+/// the `events` of the core group and of `events.k8s.io` are also one type. A wildcard takes each watchable type once, in its
+/// first watchable version. An entry never gets a type that it excludes.
 pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
     let claims: Vec<_> = wanted.iter().flat_map(|entry| claims_of(catalog, entry, &mut selection)).collect();
@@ -157,8 +157,8 @@ fn claims_of<'a>(catalog: &'a Catalog, entry: &'a WantedEntry, selection: &mut S
     claims
 }
 
-/// Returns the candidates that a pattern of `exclude` removes, in any version. A name removes the type that it would select
-/// in `match` if only the candidates existed; a wildcard removes all its types.
+/// Returns the candidates that a pattern of `exclude` removes, in any version. A name is resolved as in `match`, but only among
+/// the candidates. A wildcard removes all candidates that it matches.
 fn excluded_by<'a>(
     catalog: &'a Catalog,
     pattern: &Pattern,
@@ -204,8 +204,8 @@ fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
     }
 }
 
-/// Returns true if added or removed CRDs can change the selection. The following depend on CRDs: `*`, `*.GROUP` and types of a
-/// group that is not built in, and names that have no type yet.
+/// Returns true if added or removed CRDs can change the selection. This holds for `*`, for `*.GROUP` with a custom group, for
+/// selected types of a custom group, and for names without a type that a CRD could define.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     // a CRD's group contains a dot
     let is_custom = |group: &str| group.contains('.') && !is_built_in_group(group);

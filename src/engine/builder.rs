@@ -95,8 +95,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Records who changed objects, for all types: see [`Object::changed_by`](crate::object::Object::changed_by). Your own
-    /// handlers need this for a `when` with `changed_by`; handlers of the configuration do not.
+    /// Stores in each object who changed it, for all types: see [`Object::changed_by`](crate::object::Object::changed_by). Call
+    /// this if your own handlers use `changed_by` in `when`. Handlers of the configuration that use it need no call.
     #[must_use]
     pub fn noting_who_changed(mut self) -> Self {
         self.library.notes_who_changed = true;

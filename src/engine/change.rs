@@ -184,7 +184,8 @@ impl Conductor {
         }
     }
 
-    /// Applies today's rules to the objects of an ended unit. The unit may have received them under other rules.
+    /// Applies the present redaction rules to the objects of an ended unit. The unit may have received the objects under other
+    /// rules.
     fn under_rules_of_today(&self, spec: &UnitSpec, objects: Remainder<Object>) -> Remainder<Object> {
         let config = Arc::clone(&self.lock().config);
         let key = lock(&self.library).key.clone();
@@ -277,7 +278,7 @@ impl Conductor {
         Ok((options, UnitOptions { late, resync_period, cached }))
     }
 
-    /// Returns a unit that was not started.
+    /// Makes a unit, and does not start it.
     pub(super) fn unit(
         &self,
         id: UnitId,

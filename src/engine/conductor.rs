@@ -74,7 +74,7 @@ pub(super) struct Conductor {
     /// Number of times that the loop has checked everything.
     pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<Fatal>>,
-    /// Set when the state is known, or assumed, to belong to this cluster.
+    /// Set when the state directory is known, or assumed, to belong to this cluster.
     pub(super) bound: AtomicBool,
     /// Fault that a test injects into the next check.
     pub(super) fault: SharedFault,
@@ -85,7 +85,7 @@ pub(super) struct Conductor {
 pub(super) enum Fatal {
     /// Required type is not served.
     Missing(String),
-    /// State of another cluster.
+    /// The state directory belongs to another cluster, or could not be bound to this one.
     State(String),
 }
 
@@ -180,7 +180,7 @@ impl Conductor {
         }
     }
 
-    /// Records which first lists are complete, and which types are refused.
+    /// Notes which first lists are complete, and which types the server refuses or allows in the whole cluster.
     fn see_units(&self) {
         let mut state = self.lock();
         let State { types, inquiries, .. } = &mut *state;
@@ -195,7 +195,7 @@ impl Conductor {
                     unit.first = First::Done;
                 }
                 if !unit.spec.is_whole_of_namespaces() || unit.supervisor.is_none() {
-                    continue; // units of single namespaces cannot replace this unit
+                    continue; // no unit over all namespaces, or not started
                 }
                 match (inquiries.get(name), unit_state) {
                     (None, UnitState::Forbidden) => refused.push(name.clone()),

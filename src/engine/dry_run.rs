@@ -76,7 +76,7 @@ pub struct DryReport {
 /// Result for one object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectReport {
-    /// Kind, namespace and name of the object, for people.
+    /// Kind, namespace and name of the object, as text in the report.
     pub object: String,
     /// Changes in the order of events; empty if no handler could be sent anything.
     pub changes: Vec<ChangeKind>,
@@ -98,7 +98,7 @@ impl DryRun {
     /// the default is the configured name.
     ///
     /// # Errors
-    /// Returns a sentence for people if the configuration has an error that loading did not find.
+    /// Fails, with a message for the user, if the configuration has an error that loading did not find.
     pub fn new(config: &Config, cluster: Option<&str>) -> Result<Self, String> {
         let cluster = cluster.or(config.cluster.name.as_deref()).unwrap_or(CLUSTER);
         let encoder = Encoder::new(cluster, JOURNAL);

@@ -196,8 +196,8 @@ impl EngineHandle {
         status.map(|status| status.has_synced()).ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
-    /// Returns a reader for each type of the entry `[resources.<name>]` that was found so far. Readers stay valid when
-    /// units are replaced.
+    /// Returns one reader for each type found so far for the entry `[resources.<name>]`. Readers stay valid when units are
+    /// replaced.
     pub fn listers(&self, entry: &str) -> Vec<Lister> {
         let of_entry = |watched: &&Arc<WatchedType>| watched.units.iter().any(|informer| informer.entry == entry);
         self.registry().types().iter().filter(of_entry).map(|watched| watched.lister()).collect()
@@ -211,7 +211,8 @@ impl EngineHandle {
         found.map(|watched| watched.lister())
     }
 
-    /// Returns a decoding reader of a type that is watched in this version; `None` before the type was found.
+    /// Returns a reader that decodes objects as `K`. Returns `None` before the type was found, or if it is watched in another
+    /// version than that of `K`.
     pub fn lister_of<K: Typed + DeserializeOwned>(&self) -> Option<TypedLister<K>> {
         let watched = self.registry().find_type(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT)?;
         Some(TypedLister::new(watched.lister()))

@@ -201,7 +201,7 @@ impl Delivery {
         self.handlers.put(options).map_err(|error| EngineError::Handler { name, error: error.to_string() })
     }
 
-    /// Returns a handler of the configuration.
+    /// Returns the options of a handler of the configuration.
     fn planned(&self, name: &str, plan: &HandlerConfig, route: Route, sink: Sink) -> HandlerOptions {
         let mut core = self.core(&plan.options, &plan.batch(), plan.concurrency(), &sink);
         core.rate = plan.rate_limit;

@@ -137,7 +137,7 @@ fn gate(spec: &UnitSpec, library: &Library) -> Result<Gate, String> {
 /// rules, in `spec`, may be older. Saved objects, and the last events of an ended unit, must follow today's rules.
 ///
 /// # Errors
-/// Fails with a sentence for people if values cannot be redacted. The caller must then show no object.
+/// Fails, with a message for the log, if values cannot be redacted. The caller must then show no object.
 pub(super) fn gate_of_today(
     config: &Config,
     entry: &str,

@@ -6,8 +6,8 @@
 //! - names alone: one unit per namespace, which needs the least rights
 //! - all but some names: one unit over the cluster; the server leaves the named namespaces out
 //! - other globs: one unit over the cluster, filtered when objects arrive
-//! - `namespace_selector`, or the whole cluster is refused: one unit per matching namespace, added and removed with
-//!   the namespace
+//! - `namespace_selector`: one unit per matching namespace, added and removed with the namespace
+//! - the server refuses the whole cluster: one unit per matching namespace in which the type may be watched
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,8 @@ use crate::{
     scope::Namespaces,
 };
 
-/// Page size of client-go, and default of `[kube] page_size`. With it, the reflector chooses the page size itself.
+/// Page size of client-go, and default of `[kube] page_size`. If this value is configured, the reflector chooses the page size
+/// itself.
 const PAGE_SIZE_DEFAULT: u32 = 500;
 
 /// Resource type without its version: all versions show the same objects.
@@ -65,11 +66,12 @@ pub struct UnitSpec {
     pub namespace: Option<String>,
     /// Field selector with which the server leaves namespaces out; may be empty.
     pub namespace_fields: String,
-    /// Namespaces that are filtered when objects arrive, because the server cannot select them.
+    /// Namespaces whose objects the unit keeps. The unit drops other objects when they arrive, because the server cannot select
+    /// these namespaces.
     pub filter: Option<Namespaces>,
     /// Configuration of the entry.
     pub options: Arc<ResourceConfig>,
-    /// Options for lists and watches. They are no reason to replace a unit of an earlier run.
+    /// Options for lists and watches. They are not stored: a unit of an earlier run gets the present options.
     #[serde(skip)]
     pub reflector: ReflectorConfig,
     /// Redaction of values, and its key.
@@ -84,7 +86,7 @@ pub struct UnitSpec {
 pub enum SpecDifference {
     /// Both describe the same unit.
     Nothing,
-    /// Same objects, kept differently: the cache serves both, and the watch can continue.
+    /// Same objects, kept differently. The new unit can take over the cache and continue the watch.
     Keeping,
     /// Other objects, or other parts of them, have to be fetched.
     Fetching,
@@ -175,8 +177,8 @@ pub enum KnownNamespaces {
 /// Labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Rights on a type that may not be watched in the whole cluster. The value of a namespace is true if the type may be
-/// listed and watched there. Namespaces with unknown rights are missing.
+/// Rights on a type that the server refuses in the whole cluster, by the name of the namespace. The value is true if the type may
+/// be listed and watched in that namespace, and false if this is refused. A namespace is missing while the right is unknown.
 pub type Allowed = BTreeMap<String, bool>;
 
 /// Reason why a type has no unit, or not all of them.
@@ -360,8 +362,8 @@ impl Planned {
         self.waiting = self.units.is_empty().then_some(WaitingReason::NoNamespace);
     }
 
-    /// Plans one unit for each namespace in which the type may be watched. If there is none, plans the whole cluster: the unit
-    /// shows the refusal, and recovers by itself.
+    /// Plans one unit for each namespace in which the type may be watched. If there is no such namespace, plans one unit for the
+    /// whole cluster: that unit shows the refusal, and recovers by itself.
     fn where_allowed(&mut self, whole: UnitSpec, known: &KnownNamespaces, allowed: &Allowed) {
         if let KnownNamespaces::Known(known) = known {
             for namespace in known.keys().filter(|name| whole.options.namespaces.matches(name)) {

@@ -1,8 +1,8 @@
 //! Steps from the running units to the desired ones: units to keep, to stop and to start, and the objects of new units.
 //!
-//! A unit is never changed, only replaced. The new unit starts with those cached objects of the old units of its type and entry
-//! that it also shows. If a reload has moved the type from another entry, the new unit starts with the objects of that entry.
-//! Objects that no new unit shows are retired: their readers get removals.
+//! A unit is never changed, only replaced. The old units of the same type and entry have cached objects. The new unit starts with
+//! the cached objects that are in its scope. If a reload has moved the type from another entry, the new unit starts with the
+//! objects of that entry. Objects that no new unit shows are retired: the readers of the old unit get removals or deletions.
 //!
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
 //! [`distribute`].
@@ -17,7 +17,7 @@ use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 pub enum Occasion {
     /// First discovery of this engine.
     Start,
-    /// Repetition after a failure or an unexpected end.
+    /// Repetition after a change panicked, or a run for pending moves of readers.
     Repair,
     /// Later discovery: a type was added or removed.
     Discovery,
@@ -62,10 +62,10 @@ pub struct RunningSpec {
 pub struct UnitStart {
     /// Spec of the unit.
     pub spec: UnitSpec,
-    /// Progress of its first list. With [`First::Done`], the unit also takes over the watch position of its only
-    /// predecessor: nothing is requested again.
+    /// Progress of its first list. With [`First::Done`], the unit also takes over the watch position of its only predecessor, so it
+    /// needs no list.
     pub first: First,
-    /// Stopping units whose cached objects it starts with, as far as it shows them; none with [`First::Initial`].
+    /// Stopping units. The new unit starts with their cached objects that are in its scope. Empty with [`First::Initial`].
     pub from: Vec<UnitId>,
 }
 
@@ -74,7 +74,7 @@ pub struct UnitStart {
 pub struct Steps {
     /// Units that continue untouched.
     pub keep: Vec<UnitId>,
-    /// Units to stop, and the treatment of their objects that no new unit takes.
+    /// Units to stop, each with the way to retire its objects that no new unit takes.
     pub stop: Vec<(UnitId, Retirement)>,
     /// Units to start.
     pub start: Vec<UnitStart>,
@@ -86,7 +86,7 @@ impl Steps {
         self.stop.is_empty() && self.start.is_empty()
     }
 
-    /// Returns the treatment of a stopping unit's objects; `None` for other units.
+    /// Returns the way to retire the objects of a stopping unit; `None` for other units.
     pub fn fate(&self, unit: UnitId) -> Option<Retirement> {
         self.stop.iter().find(|(id, _)| *id == unit).map(|(_, fate)| *fate)
     }
@@ -131,12 +131,12 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     steps
 }
 
-/// Returns the start of a unit that fetches the same objects as the old unit.
+/// Returns the first list and the predecessors of a unit that fetches the same objects as the old unit.
 fn continuing(old: &RunningSpec) -> (First, Vec<UnitId>) {
     (old.first, if old.is_initial() { Vec::new() } else { vec![old.id] })
 }
 
-/// Returns the start of a unit if no stopping unit fetches the same objects.
+/// Returns the first list and the predecessors of a unit if no stopping unit fetches the same objects.
 fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (First, Vec<UnitId>) {
     let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
     let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =
@@ -154,8 +154,8 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
 }
 
 /// Returns the old units if a reload moves their type from one other entry to the entry of `spec`, and otherwise none. Readers of
-/// both entries get the differences. Readers of only the new entry join the new unit later. They then get its objects, which needs
-/// bodies.
+/// both entries get the differences. Readers of only the new entry join the new unit later. They then get the objects from its
+/// cache, so that cache must contain bodies.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
@@ -195,8 +195,9 @@ pub struct Remainder<T> {
     pub moved: BTreeMap<String, Vec<T>>,
 }
 
-/// Distributes the cached objects of stopped units, each with its entry. Returns one list of seeds for each start, and the
-/// remainder of each unit, in order. `namespace` returns the namespace of an object.
+/// Distributes the cached objects of stopped units to the starts. `cached` contains the id, the entry and the objects of each unit.
+/// Returns one list of seeds for each start, and the remainder of each unit, in order. `namespace` returns the namespace of an
+/// object.
 ///
 /// If several starts show an object, the first one takes it. If several old units cached it, the state of the later one
 /// counts.

@@ -1,4 +1,4 @@
-//! Key of all digests of an engine: configured, kept in the state directory, or made for one run. Also logs conditions
+//! Key of all digests of an engine: configured, kept in the state directory, or made for one run. The module also logs conditions
 //! that cannot be evaluated.
 
 use std::{
@@ -45,7 +45,7 @@ impl DigestKey {
     /// of `running`, or a new one for this run. Reads and writes files, so it blocks the thread.
     ///
     /// # Errors
-    /// Returns a sentence for people about the configured key or the file.
+    /// Fails, with a message for the user, if the configured key or the file cannot be used.
     pub(super) fn load(redact: &Redact, state_dir: Option<&Path>, running: Option<&Self>) -> Result<Self, String> {
         if let Some(secret) = &redact.hmac_key {
             return read(secret).map(Self::lasting).map_err(|error| format!("[redact] hmac_key: {error}"));
@@ -106,8 +106,8 @@ impl DigestKey {
         Ok(Transform::new(move |object| redactor.apply(object, |_| {}).map_err(|error| error.to_string())))
     }
 
-    /// Logs once for each path of an entry that its condition cannot be evaluated. The reason may contain values, so it is not
-    /// logged.
+    /// Logs that the condition of a path cannot be evaluated, once for each path of an entry. The reason may contain values, so it
+    /// is not logged.
     fn say_doubt(&self, entry: &str, rule: &Rule, object: &Object) {
         let path = rule.path.to_string();
         if lock(&self.doubted).insert((entry.to_owned(), path.clone())) {

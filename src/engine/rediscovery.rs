@@ -11,9 +11,9 @@ use std::{collections::BTreeMap, time::Duration};
 use super::plan::TypeName;
 use crate::backoff::{Backoff, BackoffConfig};
 
-/// First and longest interval after a CRD was seen.
+/// First and longest interval of requests after a CRD was seen added or deleted.
 const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Time after which an answer counts even if it disagrees with a CRD that was seen.
+/// Time after a CRD was seen, from which requests are no longer repeated because the answers disagree with the CRD.
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
 /// Delay before the second request if a running type is missing.
 const DOUBT: Duration = Duration::from_secs(1);
@@ -38,8 +38,8 @@ pub struct Need {
 pub struct Rediscovery {
     backoff: Backoff,
     answered: bool,
-    /// Types whose CRD was seen added (`true`) or deleted, and the time until which answers that disagree do not
-    /// count.
+    /// Types whose CRD was seen added (`true`) or deleted (`false`). If the server's answer disagrees, the request is repeated
+    /// until the given time.
     chased: BTreeMap<TypeName, (bool, Duration)>,
     interval: Duration,
     next: Option<Duration>,

@@ -1,8 +1,7 @@
 //! State of an earlier run in the state directory: its units continue with their caches where they ended.
 //!
-//! A unit whose spec is unchanged keeps its number. Its cache is readable at once, its watch resumes at the saved version,
-//! and handlers continue at their positions. After discovery, units that differ from the configuration are replaced or
-//! retired, as in a reload.
+//! A unit whose spec is unchanged keeps its id. Its cache is readable at once, its watch resumes at the saved version, and handlers
+//! continue at their positions. After discovery, units that differ from the configuration are replaced or retired, as in a reload.
 //!
 //! A crash during a replacement leaves the old and the new units. The new unit counts if its whole seed is stored
 //! ([`Description::complete`]), otherwise the old units count.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Conductor {
-    /// Asks the server about unknown rights, and repeats questions about rights that were refused some time ago.
+    /// Asks the server about unknown rights. At longer intervals, asks about all rights again, first about the whole cluster.
     pub(super) fn ask_for_rights(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -108,8 +108,8 @@ impl State {
     }
 }
 
-/// Returns the time of the next request for refused rights. The delay is four times the longest backoff (by default two
-/// minutes), plus a random part.
+/// Returns the time at which all rights are asked for again. The delay is four times the longest backoff, plus a random part: by
+/// default 2 to 2.5 minutes.
 fn ask_again_at(config: &Config) -> Instant {
     let period = config.kube.backoff.max * 4;
     Instant::now() + period.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(Duration::from_millis(100))

@@ -66,8 +66,8 @@ impl RunningEngine {
         Subscriber::enter(&self.hub, query, format).await
     }
 
-    /// Waits until the engine cannot continue. Reasons are an entry with `on_missing = "fail"` whose type is not served, and
-    /// state of another cluster. The wait can be cancelled and repeated.
+    /// Waits until the engine cannot continue. Reasons are an entry with `on_missing = "fail"` whose type is not served, and a
+    /// state directory of another cluster. The wait can be cancelled and repeated.
     pub async fn failed(&self) -> EngineError {
         let mut failed = self.conductor.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
@@ -92,7 +92,11 @@ impl RunningEngine {
             tracing::error!("units did not stop in time");
         }
         if let Err(error) = conductor.shared.journal.flush() {
-            tracing::error!(%error, "failed to make the last changes durable: they are delivered after the next start");
+            tracing::error!(
+                %error,
+                "failed to make the last changes durable; undelivered ones are delivered after the next start, which \
+                 reads lost changes from the API server again"
+            );
         }
         let left = within.saturating_sub(started.elapsed()).max(Duration::from_millis(100));
         let report = delivery.stop(left, &conductor.registry).await;

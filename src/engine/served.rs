@@ -97,7 +97,7 @@ impl Conductor {
         state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
     }
 
-    /// Applies changes of CRDs.
+    /// Schedules a request for the types after a CRD was added or deleted, unless the last answer already agrees.
     fn see_definitions(&self, records: &[Record]) {
         let mut state = self.lock();
         let Some(catalog) = state.catalog.clone() else { return };

@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct Inquiry {
     /// Set while a request is in progress.
     pub(super) asking: bool,
-    /// Time at which everything is asked again.
+    /// Time at which all rights are asked for again, including the known ones.
     pub(super) again_at: Instant,
     /// Time before which nothing is asked, because the last request failed.
     pub(super) not_before: Option<Instant>,
@@ -87,7 +87,7 @@ pub(super) struct State {
     pub(super) namespaces: KnownNamespaces,
     /// Types that are refused in the whole cluster.
     pub(super) refused: BTreeMap<TypeName, Allowed>,
-    /// Plan for the fields above. A change of one of them makes types due, which removes the plan.
+    /// Plan made from the fields above; `None` after a change that can require another plan.
     outlook: Option<Arc<Outlook>>,
     /// Number of plans that were made.
     #[cfg(any(test, feature = "testing"))]
@@ -156,7 +156,7 @@ impl State {
         }
     }
 
-    /// Applies the observations of the informer of namespaces.
+    /// Stores the namespaces that their informer reports. If they differ, schedules a reconciliation of all types.
     pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) {
         // Namespaces from an earlier list are better than none.
         let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.namespaces == KnownNamespaces::Unknown;
@@ -193,7 +193,7 @@ impl State {
         self.pending.is_none() && self.types.values().all(|kept| !kept.busy && kept.due.is_none())
     }
 
-    /// Adds types of a plan that are new.
+    /// Adds the new types of a plan.
     pub(super) fn take_in<'a>(&mut self, names: impl Iterator<Item = &'a TypeName>) {
         let pending = self.pending.take();
         for name in names {
@@ -218,7 +218,8 @@ impl State {
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
     }
 
-    /// Keeps the versions of the desired units. For each unit that continues, stores its spec from the present configuration.
+    /// Stores the version in which the desired units of each entry watch the type. For each unit that continues, stores its spec
+    /// from the present configuration.
     pub(super) fn watch(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         let Some(kept) = self.types.get_mut(name) else { return };
         kept.versions = desired.iter().map(|spec| (spec.entry.clone(), spec.resource.clone())).collect();

@@ -31,7 +31,7 @@ impl<K: Typed + DeserializeOwned> TypedLister<K> {
     /// Returns the object of this name; `namespace` is empty for cluster-scoped objects (L-1).
     ///
     /// # Errors
-    /// Fails if the object is not in the cache, or is not of the type.
+    /// Fails if the object is not in the cache, or cannot be decoded as `K`.
     pub fn get(&self, namespace: &str, name: &str) -> Result<K, ReadError> {
         self.lister.get_as(KeyRef { namespace, name })
     }
@@ -39,7 +39,7 @@ impl<K: Typed + DeserializeOwned> TypedLister<K> {
     /// Returns every matching object, in no particular order (L-2).
     ///
     /// # Errors
-    /// Fails if an object is not of the type.
+    /// Fails if an object cannot be decoded as `K`.
     pub fn list(&self, selector: &Selector) -> Result<Vec<K>, ReadError> {
         self.lister.list_as(selector)
     }
@@ -47,7 +47,7 @@ impl<K: Typed + DeserializeOwned> TypedLister<K> {
     /// Returns the objects with `value` in `index`, in no particular order (I-6).
     ///
     /// # Errors
-    /// Fails if there is no such index, or if an object is not of the type.
+    /// Fails if there is no such index, or if an object cannot be decoded as `K`.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<K>, ReadError> {
         self.lister.by_index(index, value)?.iter().map(|object| self.lister.decode(object)).collect()
     }

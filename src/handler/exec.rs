@@ -102,7 +102,7 @@ impl Exec {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // a program that ends without reading everything reports its result by its status
+                // A write error is ignored: the program may end before it reads everything, and its status is the result.
                 drop(stdin.write_all(&lines).await);
             }
         };

@@ -5,8 +5,8 @@
 //! - An incomplete last line after a crash is removed when the file is opened. Its event was not acknowledged, so it is
 //!   delivered again. A last line that is not an event is kept and terminated with a line break.
 //! - `%` patterns in the path are replaced by the time of writing, in UTC. A new name is a new file.
-//! - Above `max_bytes` the file is renamed to `NAME.20261121T064003.123456Z`. `file/rotated.rs` compresses and removes
-//!   rotated files on its own thread.
+//! - Before a batch would exceed `max_bytes`, the file is renamed to `NAME.20261121T064003.123456Z`. `file/rotated.rs`
+//!   compresses and removes rotated files on its own thread.
 
 mod rotated;
 #[cfg(test)]
@@ -259,7 +259,7 @@ impl Handler for FileHandler {
         }
     }
 
-    /// Syncs the file with every policy, and waits for running compressions.
+    /// Syncs the file, even with [`FileFsync::Never`], and waits for running compressions.
     fn close(&mut self) -> Result<(), HandlerError> {
         let synced = self.tick();
         self.open = None;

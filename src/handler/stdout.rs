@@ -18,7 +18,7 @@ use crate::{cloud_event::Formatter, notification::Notification};
 pub enum Look {
     /// One line per event: a `CloudEvents` JSON object, or the handler's `format`.
     Lines,
-    /// `12:04:31 ~ prod/pod/web  v48211`: for people. The output of a template is shown unchanged.
+    /// One short line per event: `12:04:31 ~ prod/pod/web  v48211`. The output of a template is shown unchanged.
     Short {
         /// Set to use colours.
         colour: bool,

@@ -173,7 +173,8 @@ impl<'a> Work<'a> {
         }
         if self.seal_at.is_some_and(|at| at <= now) {
             self.seal_at = None;
-            // A failed write of the seal is no error: the previous seal stays, and demands less of the store.
+            // A failed write of the seal is no error: the previous seal stays. Its positions are lower, so it cannot cause a false
+            // alarm about lost data.
             if let Err(error) = self.disk.store.seal() {
                 debug!(%error, "cannot write the seal of the state");
             }

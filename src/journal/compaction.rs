@@ -42,11 +42,12 @@ pub(super) struct Row {
     pub(super) tail: Tail,
 }
 
-/// The last record of an object so far, or the next one.
+/// Data of one record: in [`Lanes`] the last waiting record of an object, in a [`Row`] the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) place: u64,
-    /// Position of the record that the object comes from. It is above `place` if the record was coalesced and kept its position.
+    /// Position at which this record's object was appended. It is above `place` if the record got a newer object and kept its own
+    /// position.
     pub(super) last: u64,
     /// Hash of the uid.
     pub(super) uid: u64,
@@ -65,7 +66,7 @@ pub(super) fn keeps_its_place(kind: ChangeKind, cause: Option<Cause>, is_address
     kind == ChangeKind::Added && begins
 }
 
-/// Sources of a kept record, as positions. The kept record has the time of the source at its own position.
+/// Positions of the records that a new entry is built from. The entry takes its time from the record at its own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
     /// Source of kind and cause.
@@ -82,7 +83,7 @@ impl Draft {
     }
 }
 
-/// Outcome of a step for some records.
+/// Planned result of one step of a compaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     /// Records to write, by position.

@@ -1,4 +1,4 @@
-//! Filters of readers. Each record of a reader's interest is judged by itself, before it is coalesced.
+//! Filters of readers. A filter judges each record of the reader's interest separately, before that record is coalesced.
 //!
 //! Judging a record takes microseconds. So a reader judges its records when it reads them, outside of the journal's lock. Records
 //! that are about to be coalesced are judged earlier. The append judges them if they wait in memory, and the compaction if they

@@ -54,7 +54,7 @@ pub(crate) struct MemoryJournal {
     pub(super) unsynced_bytes: usize,
     /// Readers of the last run that were not opened again.
     pub(super) dormant: BTreeMap<Box<str>, StoredReader>,
-    /// First position whose record may be kept.
+    /// Position before which no record is kept.
     #[educe(Default = 1)]
     kept_from: u64,
 }
@@ -102,8 +102,8 @@ enum Turn {
 impl MemoryJournal {
     /// Returns the core for a journal with a store, as the last run left it. All written records count as released.
     pub(crate) fn restored(fsync: Fsync, recovered: &Recovered) -> Self {
-        // A reader's position may be above the last record that survived. Positions up to the reader's are not used again: the
-        // reader counts the records there as selected.
+        // A reader's position may be above the last record that survived. New records get positions above the reader's: the reader
+        // would ignore lower ones, because it has already selected its records up to there.
         let positions = recovered.readers.iter().map(|reader| reader.position.0);
         let last = positions.fold(recovered.last.0, u64::max);
         let dormant = recovered.readers.iter().map(|reader| (reader.name.as_str().into(), reader.clone()));
@@ -211,8 +211,8 @@ impl MemoryJournal {
         self.pending.iter().filter(|batch| batch.turn == joins).map(|batch| batch.unit).collect()
     }
 
-    /// Notes that the store has written an append, which brings the unit to `reached`. Returns the readers to wake. If the
-    /// unit was taken over in the meantime, takes the append back and fails.
+    /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the
+    /// readers to wake. If the unit was taken over in the meantime, takes the append back and fails.
     pub(crate) fn written(
         &mut self,
         (unit, epoch): (UnitId, u64),
@@ -242,8 +242,8 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns the position up to which everything is written; `None` if all of it is durable. A sync of the store that starts
-    /// after this call makes these records durable.
+    /// Returns the position up to which all records are written; `None` if these are durable already. A sync of the store that
+    /// starts after this call makes them durable.
     pub(crate) fn to_sync(&self) -> Option<Sequence> {
         self.unsynced.iter().take_while(|batch| batch.written).last().map(|batch| batch.ticket.last)
     }

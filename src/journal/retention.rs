@@ -61,7 +61,8 @@ impl Retention {
     }
 }
 
-/// Returns the first record to keep if the state is too large. No reader needs the records from `first` to the one before `needed`.
+/// Divides the records from `first` to the one before `needed` into `PARTS` parts. Returns the first record after the first part:
+/// the first one to keep if the state is too large.
 pub(super) fn make_room(first: Sequence, needed: Sequence) -> Sequence {
     let spare = needed.0.saturating_sub(first.0);
     Sequence(first.0 + spare.div_ceil(PARTS))

@@ -45,8 +45,8 @@ pub struct Scope {
     pub labels: String,
     /// Field selector in API syntax; empty for none.
     pub fields: String,
-    /// Field selector that excludes namespaces; it is joined with `fields`. An object never changes its namespace, so
-    /// an object that is absent from a list was deleted, in spite of this selector.
+    /// Field selector that excludes namespaces; it is joined with `fields`. An object never changes its namespace, so this selector
+    /// never hides an object that it admitted before.
     pub namespace_fields: String,
     /// Requests `PartialObjectMetadata`: the server sends only `metadata`.
     pub metadata_only: bool,

@@ -64,8 +64,8 @@ impl Object {
         ChangedBy::decode(self.who())
     }
 
-    /// Adds the last modifier to an object that was read without it, for example from the fields of an event. An already
-    /// recorded modifier is kept.
+    /// Sets `who` as the last modifier, unless one is recorded already. For objects whose modifier is known from elsewhere, for
+    /// example from the fields of an event.
     #[must_use]
     pub fn with_changed_by(self, who: &ChangedBy<'_>) -> Self {
         self.with_who(&who.encode())

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Number of dictionaries of one unit in use at a time, besides one that is being retired.
+/// Maximum number of dictionaries in use in one unit. A dictionary that is being retired is not counted.
 const DICTIONARIES: usize = 4;
 
 /// Size ratio for a new dictionary: it is adopted if bodies get at least a tenth smaller.
@@ -29,12 +29,12 @@ const BETTER: (usize, usize) = (9, 10);
 /// object.
 const WORTH_REPACKING: (usize, usize) = (3, 4);
 
-/// Packer for the objects of one unit. Objects share ownership of their dictionary, so it is freed with the last of them.
-/// Dictionaries that a store refers to by number are kept.
+/// Packer for the objects of one unit. Packed objects share ownership of their dictionary, so a dictionary is freed with its last
+/// object. A packer of a store keeps all its dictionaries, because the store refers to them by number.
 ///
-/// If all dictionaries are in use and a better one is found, the oldest one is retired: the cache repacks its objects with
-/// the newest one ([`Packer::repack`]). No further dictionary is made until the retired one is freed. A store keeps all
-/// its dictionaries.
+/// Without a store, a better dictionary may be found while the maximum number is in use. The oldest dictionary is then retired: the
+/// cache repacks the objects of the oldest dictionary with the newest one ([`Packer::repack`]). No further dictionary is made until
+/// the retired one is freed.
 pub struct Packer {
     state: Mutex<State>,
 }
@@ -97,7 +97,7 @@ impl Packer {
         lock(&self.state).unwritten.clone().unwrap_or_default()
     }
 
-    /// Records that dictionaries up to a number are written.
+    /// Marks all dictionaries up to number `up_to` as written by the store.
     pub fn written(&self, up_to: u8) {
         if let Some(unwritten) = &mut lock(&self.state).unwritten {
             unwritten.retain(|(number, _)| *number > up_to);
@@ -124,7 +124,7 @@ impl Packer {
         let (compression, current) = lock(&self.state).way();
         match object.packed_body() {
             Some((_, by, _)) if by == compression => object.packed_before().unwrap_or_else(|| object.clone()),
-            // its own dictionary also fits this type
+            // without a current dictionary, use that of the body, which was made for the same type
             Some((.., own)) => {
                 packed(object, compression, current.as_ref().or(own)).unwrap_or_else(|| unpacked(object))
             }
@@ -146,7 +146,7 @@ impl Packer {
         packed(object, compression, current.as_ref()).unwrap_or_else(|| unpacked(object))
     }
 
-    /// Passes the body for the store to `take`, with its compression and the number of its dictionary (0: none). A packed body in
+    /// Calls `take` with the body for the store, the compression and the number of the dictionary (0: none). A packed body in
     /// memory is reused if it has the current compression, and either no dictionary or one of this packer.
     pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Compression, u8, &[u8]) -> T) -> T {
         let is_ours = |dictionary: &Arc<Dictionary>| {

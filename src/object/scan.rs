@@ -4,9 +4,8 @@
 //! One pass over the bytes walks the members of the object and of `metadata`. All other containers are skipped 64
 //! bytes at a time (`block`). Guarantees:
 //!
-//! - The identity is the one that `serde_json` would read; otherwise the scan fails. Keys and values may be escaped in any way
-//!   and come in any order. The last of several members with the same key counts, as in [`serde_json::Value`]; drop paths
-//!   cut all of them.
+//! - If the scan succeeds, the identity is the one that `serde_json` would read. Keys and values may be escaped in any way and come
+//!   in any order. The last of several members with the same key counts, as in [`serde_json::Value`]; drop paths cut all of them.
 //! - All remaining bytes are valid UTF-8, and at most 127 brackets are open at once. `serde_json` has the same limit, so
 //!   no accepted object is nested too deeply to be decoded.
 //! - Skipped containers are checked only for ends of strings and the number of brackets. A literal `tru`, a missing comma
@@ -105,8 +104,8 @@ pub enum ScanError {
 impl ScanPlan {
     /// Creates a plan that cuts the values at the paths `drop`.
     ///
-    /// `type_meta` is the `apiVersion` and `kind` of every resulting object. It is added if missing, and replaces another
-    /// type in the answer (`PartialObjectMetadata`). With `None` the type stays unchanged.
+    /// `type_meta` is the `apiVersion` and `kind` of every resulting object. A missing type is added. A different type that
+    /// the server sent (`PartialObjectMetadata`) is replaced. With `None` the type stays unchanged.
     pub fn new(drop: &[FieldPath], type_meta: Option<TypeMeta>) -> Self {
         let mut drop = PathTree::new(drop);
         for path in [

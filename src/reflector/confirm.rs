@@ -118,7 +118,8 @@ impl Reflector {
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let found = second.into_iter().filter(|item| !first.contains(&item.key()));
-        // The watch will report changes after the first list. If these objects were shown now, their state would go back then.
+        // The watch starts at the first list and replays later changes. If the later state of an object were emitted now, the
+        // replay would bring back an earlier state.
         let is_later =
             |item: &Object| ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater);
         let (spared, missed): (Vec<_>, Vec<_>) = found.partition(is_later);

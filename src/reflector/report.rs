@@ -10,7 +10,7 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// A verb of access rules.
+/// A verb of RBAC rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 pub(crate) enum Verb {
@@ -85,12 +85,12 @@ pub(crate) enum ReflectorReport {
     VersionRefused { version: ResourceVersion, failure: Failure },
     /// A streaming list was given up (R-34, R-35, D-2). The next attempt is after `retry_at`; `None`: in the next cycle.
     GaveUpStreaming { cause: GiveUpCause, retry_at: Option<Duration> },
-    /// A streaming list has no marker yet; repeated every ten seconds. `silent` is the time since its last event; `None`
-    /// before the first.
+    /// A streaming list has no marker yet; this report is repeated every ten seconds. `silent` is the time since the last
+    /// event; `None` before the first event.
     MarkerLate { waiting: Duration, silent: Option<Duration> },
     /// A list older than the known state was refused and requested again (D-5).
     OlderListRefused { version: ResourceVersion, last: ResourceVersion },
-    /// The server's version is lower than the known one. All known objects are compared with its most recent state.
+    /// The server's version is lower than the known one. All known objects are then compared with the server's most recent state.
     ServerOlder { version: ResourceVersion, last: ResourceVersion },
     /// A list would delete most known objects; a second one is requested.
     ConfirmingList { version: ResourceVersion, comparison: Comparison },
@@ -100,7 +100,7 @@ pub(crate) enum ReflectorReport {
     ServerWentBack { version: ResourceVersion, last: ResourceVersion },
     /// A list had several objects with the same key; the last was kept (F-31).
     Duplicates { count: u64 },
-    /// A list had items without a name or of another type (K-4, R-55).
+    /// A list had items without a name, of another type, or nested too deeply (K-4, R-55).
     Rejected { count: u64 },
     /// The transform failed for objects of a watch. Their events are lost until the next list (F-61).
     TransformFailed { count: u64, first: String },
@@ -123,7 +123,7 @@ pub(crate) struct Counters {
     pub(crate) checks: u64,
     /// Watches closed by the reflector because they were silent (D-6).
     pub(crate) stalls: u64,
-    /// Watch documents skipped, and list items dropped because they had no name or another type.
+    /// Watch documents skipped, and list items dropped because they had no name or another type, or were nested too deeply.
     pub(crate) skipped: u64,
     /// Lists and watches that could not be decoded, or had an object longer than `max_frame`.
     pub(crate) unreadable: u64,

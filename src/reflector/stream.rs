@@ -1,4 +1,4 @@
-//! Times of one watch stream. They show that a stream was short, is suspiciously silent, or is overdue (R-42, R-44, D-1, D-6).
+//! Times of one watch stream. They show whether a stream was short, is suspiciously silent, or is overdue (R-42, R-44, D-1, D-6).
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::object::ResourceVersion;
 /// *very short* (R-44).
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Longest plausible silence: a healthy server sends a bookmark about once a minute. After it, a check requests the
-/// server's version.
+/// Longest plausible silence: a healthy server sends a bookmark about once a minute. After a longer silence, a check requests
+/// the server's version.
 const SILENT: Duration = Duration::from_secs(90);
 
 /// One watch, from its request to its end.

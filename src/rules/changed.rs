@@ -5,7 +5,7 @@ use crate::object::{
     scan::{JsonCursor, ScanError},
 };
 
-/// Value found along a path.
+/// Item found along a path. Two states with the same items do not differ at this path.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     /// The path does not exist here.

@@ -1,4 +1,4 @@
-//! Checks of an expression before its evaluation: names, functions, and a result that is not a boolean.
+//! Checks of an expression before its evaluation: its names, its functions, and the type of its result.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use super::{
     when::ENV,
 };
 
-/// Maximum number of literal patterns in an expression with limited patterns.
+/// Maximum number of literal patterns in an expression, if `limits_patterns` is set.
 const PATTERNS_MAX: usize = 8;
 /// Maximum size in bytes of a compiled pattern that is not literal. For a literal one, it applies only with
 /// `limits_patterns`.
@@ -89,9 +89,9 @@ struct Check<'a> {
     bound: Vec<&'a str>,
     /// Names of the results of enclosing macros.
     made: Vec<&'a str>,
-    /// Nesting depth in macros, including macros in the range of another one.
+    /// Number of macros that contain the current expression, in their range or in their body.
     chained: usize,
-    /// Nesting depth in elements of lists made by macros.
+    /// Number of `map` and `filter` macros that add the current expression to their result.
     collects: usize,
     /// Patterns found so far.
     patterns: Option<HashMap<String, Regex>>,

@@ -7,8 +7,8 @@ use cel::{
 
 /// Part of a value that is read.
 ///
-/// The existence and type of a value are always read, and a scalar is read as a whole. Members apply if the value is an
-/// object, elements if it is a list; both are recorded because the type is not known.
+/// The existence and type of a value are always read, and a scalar is read as a whole. An expression does not show whether a
+/// value is an object or a list. So a part has `members` and `keys` for an object, and `elements` for a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     /// Set if the whole value is read, regardless of the other fields.
@@ -17,12 +17,12 @@ pub(super) struct Part {
     pub(super) members: Vec<(Box<str>, Part)>,
     /// Set if the keys of all members are read.
     pub(super) keys: bool,
-    /// Part of each element that is read; with it, the number of elements is read too.
+    /// Part that is read of each element. If set, the number of elements is read too.
     pub(super) elements: Option<Box<Part>>,
 }
 
 impl Part {
-    /// Returns the part of a member that is read; `None` if at most its key is read.
+    /// Returns the part that is read of a member; `None` if at most the member's key is read.
     pub(super) fn member(&self, key: &[u8]) -> Option<&Self> {
         self.members.iter().find(|(name, _)| name.as_bytes() == key).map(|(_, part)| part)
     }
@@ -91,7 +91,8 @@ pub(super) enum Step<'a> {
     Element,
 }
 
-/// Location of a value, or of one of several values with the same reads. The first step is the variable.
+/// Location of a value. The first step is the variable. `Step::Element` means any element, because all elements have the same
+/// reads.
 type Place<'a> = Vec<Step<'a>>;
 
 /// Follows values from the variables to their uses. A value whose use is not understood is read as a whole.
@@ -99,8 +100,7 @@ type Place<'a> = Vec<Step<'a>>;
 pub(super) struct Reader<'a> {
     /// Reads of all variables: each is a member.
     variables: Part,
-    /// Names bound by enclosing macros, and their locations; `None` for a value that was already recorded when it was
-    /// computed.
+    /// Names bound by enclosing macros, with the locations of their values; `None` for a value whose reads are already recorded.
     bound: Vec<(&'a str, Option<Place<'a>>)>,
 }
 
@@ -164,8 +164,8 @@ impl<'a> Reader<'a> {
         self.bound.truncate(outside);
     }
 
-    /// Records that a value is iterated or counted: its elements or keys are read one by one. Returns the location of the
-    /// elements.
+    /// Records the reads of `range`, which is iterated or counted: its keys, and the number of its elements. Returns the
+    /// location of the elements.
     fn gone_over(&mut self, range: &'a IdedExpr) -> Option<Place<'a>> {
         let Some(mut place) = self.place(range) else {
             self.used(range);
@@ -217,7 +217,7 @@ fn text(expression: &IdedExpr) -> Option<&str> {
 /// Returns the direct subexpressions of an expression.
 pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
-        // A struct is refused when it is checked, with everything in it.
+        // The check rejects every struct, so the values in a struct do not matter.
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => Vec::new(),
         Expr::Call(call) => call.target.iter().map(|target| &**target).chain(&call.args).collect(),
         Expr::Comprehension(all) => {

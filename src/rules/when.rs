@@ -291,7 +291,7 @@ impl<'d, 'o> Scope<'d, 'o> {
             "resourceVersion" => object.resource_version(),
             _ => return None,
         };
-        // an empty value is looked up in the body, and reported as missing there
+        // for an empty value, the body decides: if the body lacks the field too, CEL reports it as missing
         (!text.is_empty()).then(|| CowVal::owned(CelString::from(text)))
     }
 }

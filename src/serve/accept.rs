@@ -2,8 +2,8 @@
 
 use axum::http::{HeaderMap, header};
 
-/// Calls `pick` with the parameters `as`, `g` and `v` of each JSON range, and returns its first result. Returns `plain`
-/// if there is no `Accept`.
+/// Calls `pick` with the parameters `as`, `g` and `v` of each JSON range, and returns the first value that `pick` returns. Without
+/// `Accept`, returns `plain`.
 pub(super) fn negotiate<'a, T>(
     headers: &'a HeaderMap,
     plain: T,

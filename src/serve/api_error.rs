@@ -87,7 +87,7 @@ impl ApiError {
         Self::new(500, message)
     }
 
-    /// Returns 429: the maximum number is reached.
+    /// Returns 429 with this message, and asks the client to try again after a second.
     pub(super) fn too_many_requests(message: &str) -> Self {
         Self::new(429, message).later()
     }
@@ -114,7 +114,7 @@ impl ApiError {
         Self::new(403, format!("forbidden: {why}"))
     }
 
-    /// Returns 403: a browser sends the request for a page of another site.
+    /// Returns 403: the request comes from a web page of another site.
     pub(super) fn foreign_origin(origin: &str) -> Self {
         Self::not_allowed(&format!(
             "a web page of {origin} may not use this server; if it should, add its host name to [http] allowed_hosts"

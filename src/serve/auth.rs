@@ -36,8 +36,9 @@ const ADDRESSES_MAX: usize = 4096;
 pub(super) struct Gate {
     http: Arc<Http>,
     attempts: Mutex<Attempts>,
-    /// Requests for which a token could not be read, and requests with a wrong token, with times since `start`.
+    /// Failures to read a token, with times since `start`.
     unreadable: Mutex<Failures>,
+    /// Requests with a wrong token, with times since `start`.
     wrong: Mutex<Failures>,
     start: Instant,
 }
@@ -141,12 +142,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// For each address that sent wrong tokens, the time at which its burst is available again. Later, the entry may be dropped.
+/// Addresses that sent wrong tokens, each with the time at which its full burst is available again. After this time, the entry may
+/// be dropped.
 #[derive(Debug, Default)]
 struct Attempts(HashMap<IpAddr, Instant>);
 
 impl Attempts {
-    /// Counts an attempt; returns `false` if it exceeds the limit.
+    /// Counts a wrong token. Returns `false`, without counting it, if the address has reached its limit or if too many other
+    /// addresses are stored.
     fn attempt(&mut self, address: IpAddr, now: Instant) -> bool {
         let network = network(address);
         if self.0.len() >= ADDRESSES_MAX && !self.0.contains_key(&network) {
@@ -155,7 +158,7 @@ impl Attempts {
                 return false;
             }
         }
-        // The time at which the budget for all attempts so far is restored.
+        // Time at which the full burst is available again.
         let paid = self.0.entry(network).or_insert(now);
         let next = (*paid).max(now) + ATTEMPT_INTERVAL;
         let is_allowed = next <= now + ATTEMPT_INTERVAL * ATTEMPTS;
@@ -166,7 +169,8 @@ impl Attempts {
     }
 }
 
-/// Returns one address for all addresses of a client: an IPv6 client has a whole network.
+/// Returns the address under which the attempts of a client are counted. For IPv6, this is its /64 network, because a client can
+/// use every address of that network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

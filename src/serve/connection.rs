@@ -1,4 +1,4 @@
-//! State of one connection: a record of its activity, kept by wrappers of its socket and of the response bodies.
+//! Activity of one connection, recorded by wrappers of the socket and of the responses.
 //!
 //! ```text
 //! Activity      phase and time stamps, from which the deadlines follow (pure)
@@ -57,7 +57,7 @@ pub(super) struct Activity {
 pub(super) type SharedActivity = Arc<Mutex<Activity>>;
 
 impl Activity {
-    /// Creates the record of a new connection.
+    /// Creates the activity of a new connection.
     pub(super) fn new(now: Instant) -> Self {
         Self { phase: Phase::Head, since: now, is_pipelined: false, blocked: None, is_stream: false }
     }
@@ -88,7 +88,7 @@ impl Activity {
         self.blocked = None;
     }
 
-    /// Returns the option whose time limit has passed, if there is one.
+    /// Returns the name of the `[http]` option whose time limit the connection has exceeded, if there is one.
     pub(super) fn overdue(&self, limits: &Http, now: Instant) -> Option<&'static str> {
         let is_over = |since: Instant, timeout| now.saturating_duration_since(since) >= timeout;
         match (self.blocked, self.phase) {

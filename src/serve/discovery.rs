@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{accept::negotiate, api_error::ApiError};
 use crate::{discovery::ServedType, registry::Registry};
 
-/// Items in groups, each with its name.
+/// List of items, each with its name.
 type Named<T> = Vec<(String, T)>;
 
 /// Types of one API group, by version.

@@ -1,7 +1,7 @@
 //! Accepts connections, each in a task, and closes overdue ones.
 //!
-//! `axum::serve` is not used, because it has no limits. It also needs twice the memory per connection, because of HTTP/2
-//! and upgrades, and every stream needs a connection.
+//! `axum::serve` is not used, because it has no limits. It also takes twice the memory per connection, for HTTP/2 and upgrades.
+//! This memory matters, because every stream keeps a connection open.
 
 use std::{
     collections::HashMap,

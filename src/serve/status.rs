@@ -1,4 +1,4 @@
-//! Health checks of Kubernetes, metrics, and the state of resources and handlers as JSON.
+//! Endpoints for the probes of the kubelet, for metrics, and for the state of resources and handlers as JSON.
 
 use std::fmt::Write as _;
 
@@ -27,8 +27,8 @@ pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
 }
 
 /// `/readyz` and `/healthz`. Succeeds if every configured resource that is served, watchable and allowed is synced, and every
-/// handler has started. A unit that was created after the first discovery does not count while it waits for the store: other
-/// types are readable.
+/// handler has started. Units that were created after the first discovery may wait for the store. They do not count meanwhile,
+/// because other types are readable.
 pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl IntoResponse {
     report(uri.path().trim_matches('/'), uri.query(), &readiness(&state))
 }

@@ -19,9 +19,9 @@ pub enum Times {
     Next(u32),
     /// The next `n` requests after `skip` others.
     After {
-        /// Requests without the fault.
+        /// Number of first requests, without the fault.
         skip: u32,
-        /// Requests with the fault after them.
+        /// Number of next requests, with the fault.
         n: u32,
     },
     /// All requests until the faults are cleared.
@@ -50,10 +50,10 @@ pub enum ServerFault {
     Table,
     /// Answer a list request with a list of another kind, or start a watch with an event of another kind.
     WrongList,
-    /// Answer a list request with an empty list, at the current version. The same holds for the initial events of a watch.
+    /// Answer a list request with an empty list, at the current version, or start a watch without initial events.
     EmptyList,
-    /// Answer a list request with the state of this many versions ago, like a lagging replica that does not wait. The same
-    /// holds for the initial events of a watch. Requests without a version are not affected.
+    /// Answer a list request with the state of this many versions ago, or send this state in the initial events of a watch. The
+    /// server acts like a lagging replica that does not wait. Requests without a version are not affected.
     Lag(u64),
     /// Cut the body off after this many bytes, without the end that HTTP requires.
     CutAfterBytes(u64),
@@ -87,7 +87,7 @@ pub enum StreamFault {
     Error(u16),
     /// A frame that is not JSON, inserted between two events.
     Malformed,
-    /// A frame without its end, but with its line break, inserted between two events.
+    /// An incomplete frame that ends with a line break, inserted between two events.
     Unclosed,
     /// An event of another kind, inserted between two events.
     WrongKind,
@@ -193,7 +193,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Refuses requests with 403 for missing rights; `SelfSubjectAccessReview`s give the same answer.
+    /// Answers the matching requests with 403. `SelfSubjectAccessReview`s report the right as missing too.
     ///
     /// `verb` is a verb of RBAC (`list`, `watch`, `get` …, `*`). `resource` is a name as in kubectl (`pods`, `deployments.apps`,
     /// `*.apps`, `*`). As on a real server, open watches continue, and discovery still lists the type.

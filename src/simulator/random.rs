@@ -37,7 +37,7 @@ impl Random {
         unit < probability
     }
 
-    /// Returns one element, or `None` from an empty slice.
+    /// Returns one element; `None` if the slice is empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len()))
     }

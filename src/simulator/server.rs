@@ -73,7 +73,7 @@ pub(super) struct Shared {
 pub(super) struct Orders {
     pub(super) is_down: bool,
     pub(super) stopped: bool,
-    /// Counter of breaks: connections of an earlier epoch are closed.
+    /// Number that each break increments: connections with a smaller number are closed.
     pub(super) epoch: u64,
 }
 

@@ -25,7 +25,7 @@ pub(crate) const POD: &str = include_str!("workload/pod.json");
 pub(crate) const RUNNING: &str = include_str!("workload/pod_running.json");
 pub(crate) const WEBSITE: &str = include_str!("workload/website.json");
 
-/// Fills the holes whose content is the same in all objects of an application and a namespace.
+/// Fills the holes that have the same content in all objects with the same `${APP}` and `${NS}`.
 pub(crate) fn with_plain_values(template: &str) -> String {
     let values = [
         ("${MEM}", "512Mi"),
@@ -120,7 +120,8 @@ impl Workload {
         Self { random: Random::new(seed), ..Self::default() }
     }
 
-    /// Makes one change to the cluster: up to about eight writes. Steps that add or delete a type or a namespace make more.
+    /// Makes one change to the cluster. A step that adds or deletes a type or a namespace makes many writes; any other step makes
+    /// at most about eight.
     pub fn step(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let time = now();
         self.season_goes_on(store, &time)?;

@@ -78,7 +78,7 @@ pub struct SubscriberCursor {
     gap: Option<StreamGap>,
     /// The requested position as the client wrote it, until it is known to be valid.
     asked: Option<String>,
-    /// Position at which the cache of each unit was read. Events of the unit up to it are already covered.
+    /// Units whose cache was read, each with the position of the cache. Events of the unit up to this position are not sent.
     shown: HashMap<UnitId, Sequence>,
 }
 
@@ -156,13 +156,13 @@ impl SubscriberCursor {
         CursorStep::Events(entries)
     }
 
-    /// Records that the store has only events after `kept_behind`, which is after the cursor's position.
+    /// Makes the next step a gap up to `kept_behind`, because the store has only events after that position.
     pub fn expired(&mut self, kept_behind: Sequence) {
         self.miss(GapReason::Expired, Some(self.place), kept_behind);
     }
 
-    /// Records that all events of the store up to `to` were read, except `missing` ones. Returns the gap to report before
-    /// the events that were read.
+    /// Moves the cursor to `to`, after the events of the store up to `to` were read. If `missing` of these events could not be
+    /// read, returns a gap. The caller reports this gap before the events that were read.
     pub fn read(&mut self, to: Sequence, missing: u64) -> Option<StreamGap> {
         self.asked = None;
         let from = self.place;
@@ -171,14 +171,14 @@ impl SubscriberCursor {
         (missing > 0).then(gap)
     }
 
-    /// Records that the cache of a unit contained all events up to `place` when it was read.
+    /// Stores the position `place` of a unit's cache that was read. Events of the unit up to this position are not sent.
     pub fn saw(&mut self, unit: UnitId, place: Sequence) {
         if place > self.place {
             self.shown.insert(unit, place);
         }
     }
 
-    /// Records that the existing objects were sent.
+    /// Ends [`CursorStep::State`] after the existing objects were sent.
     pub fn state_shown(&mut self) {
         self.state_due = false;
     }

@@ -41,7 +41,7 @@ impl Hub {
         let bounds = self.options.bounds();
         let reader = self.router.open_feed(bounds)?;
         let feed = Feed { hub: Arc::clone(self), reader };
-        // Wanted events after this position will be read.
+        // The ring can start here: the reader will fetch every event after this position.
         let place = self.journal.stats(reader).position;
         *ring = Some((reader, Ring::new(place, now_micros(), bounds)));
         drop(ring);
@@ -107,7 +107,7 @@ impl Feed {
             hub.journal.ack(*reader, read);
         }
         let (mut position, mut lost) = (hub.journal.stats(*reader).position, 0);
-        // A loss may have moved the position after it was read. So the position is read again until no further loss is reported.
+        // A loss moves the position, even between these calls. So the position is read again until no further loss is reported.
         loop {
             let losses = hub.journal.take_losses(*reader);
             let more = losses.named.len() as u64 + losses.unnamed;

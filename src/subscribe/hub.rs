@@ -31,7 +31,7 @@ use crate::{
     registry::Registry,
 };
 
-/// Interval of the checks for the end of all streams.
+/// Interval at which an ending hub checks the number of remaining subscribers.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Phase of an engine.
@@ -88,7 +88,7 @@ pub enum SubscribeError {
     Judge(String),
 }
 
-/// Guard of one counted subscriber.
+/// Admitted subscriber. Dropping it decrements the number of subscribers.
 pub(super) struct Seat(pub(super) Arc<Hub>);
 
 impl Drop for Seat {

@@ -53,7 +53,7 @@ impl Judge {
         // Each subscriber has at most one job.
         let (jobs, waiting) = unbounded::<Job>();
         thread::Builder::new().name("filters".to_owned()).spawn(move || {
-            // On Linux, a thread id is accepted and changes only this thread.
+            // Linux accepts a thread id here, and changes only the priority of that thread.
             if let Err(error) = setpriority_process(Some(gettid()), NICE) {
                 tracing::debug!(%error, "failed to lower the priority of the filters' thread");
             }
@@ -68,7 +68,7 @@ impl Judge {
     /// Queues a job without waiting. The receiver gets the result of the job, or an error if the job has panicked.
     pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
         let (result, answer) = oneshot::channel();
-        // On error, the subscriber has left, or the thread has ended and no answer will come.
+        // Sending fails if the subscriber has left, or if the thread has ended. In the second case, the receiver gets an error.
         let job = move || drop(result.send(job()));
         drop(self.0.send(Box::new(job)));
         answer
@@ -84,7 +84,7 @@ pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
         let record = &candidate.entry.event.record;
         let verdict = match record.object() {
             Some(object) => when.judge(ChangeKind::of(&record.change), record.old(), object),
-            None => RuleVerdict::Match, // no object: a list is complete
+            None => RuleVerdict::Match, // `Synced`: the only change without an object
         };
         match verdict {
             RuleVerdict::Match => judged.wanted.push(candidate),

@@ -86,7 +86,7 @@ fn changes(
             (snapshot.meta().clone(), objects)
         });
         if shows {
-            cursor.saw(id, Sequence(meta.place)); // without its objects, the unit's earlier events must still be sent
+            cursor.saw(id, Sequence(meta.place)); // else the events up to this position must be sent
         }
         is_synced &= meta.synced;
         count += meta.objects;

@@ -86,12 +86,12 @@ impl Ring {
         }
     }
 
-    /// Records that the stream has no further events up to `place`.
+    /// Moves the head to `place`, because the stream has no further events up to there.
     pub fn reach(&mut self, place: Sequence) {
         self.head = self.head.max(place);
     }
 
-    /// Records that some events up to `place` were lost. Empties the ring, because its events are no longer contiguous.
+    /// Empties the ring after a loss of events up to `place`, because its events are no longer contiguous.
     pub fn cut(&mut self, place: Sequence, now_micros: i64) {
         self.entries.clear();
         self.bytes = 0;

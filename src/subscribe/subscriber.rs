@@ -96,7 +96,7 @@ impl Subscriber {
             if self.is_over {
                 return None;
             }
-            // also if there are many events and none is wanted
+            // A heartbeat is also due while there are many events but none that is wanted.
             if Instant::now() >= speak_at {
                 return Some(self.heartbeat());
             }
@@ -238,7 +238,7 @@ impl Subscriber {
                 warn!(%error, "failed to read [state] dir for a stream; retrying");
                 return tokio::time::sleep(AFTER_FAILURE).await;
             }
-            Err(_) => return tokio::time::sleep(AFTER_FAILURE).await, // it panicked; already logged
+            Err(_) => return tokio::time::sleep(AFTER_FAILURE).await, // the read panicked; already logged
         };
         let kept_behind = Sequence(first.0.saturating_sub(1));
         if kept_behind > after {
@@ -274,7 +274,7 @@ async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
     match tokio::task::spawn_blocking(move || journal.place_at(micros)).await {
         Ok(Ok(Some((place, first)))) => return (place, first.0 > 1 && place < first),
         Ok(Err(error)) => warn!(%error, "failed to look up a time in [state] dir"),
-        Ok(Ok(None)) | Err(_) => {} // no store; or it panicked, which is already logged
+        Ok(Ok(None)) | Err(_) => {} // no store; or the lookup panicked, which is already logged
     }
     (hub.with_ring(|ring| ring.floor).unwrap_or_default(), true)
 }

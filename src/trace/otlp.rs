@@ -165,7 +165,7 @@ impl Span {
     }
 
     /// Begins the span of a delivery of events with these sequences, in order. If another handler gave up the events,
-    /// `given_up` is the span of its delivery.
+    /// `given_up` is the span of that handler's delivery.
     pub(crate) fn of_delivery(
         handler: &str,
         given_up: Option<TraceContext>,

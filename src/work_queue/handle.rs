@@ -1,4 +1,4 @@
-//! The shared handle of the queue, waiting in tasks and threads, and the guard of an item in work.
+//! Queue handle that tasks and threads share to add items and to wait for them, and the guard of an item in work.
 
 use std::{
     fmt,
@@ -177,8 +177,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         delay
     }
 
-    /// Clears the failures of an item. This does not end the work on it. The limiter keeps the failures of an item until
-    /// this call, even if the item has succeeded. [`WorkItem::finish`] clears the failures and ends the work.
+    /// Clears the failures of an item, but does not end the work on it. [`WorkItem::finish`] does both. Without one of
+    /// these calls, the limiter keeps the failures, even if the item has succeeded.
     #[doc(alias = "Forget")]
     pub fn forget(&self, item: &T) {
         self.shared.lock().limiter.forget(item);
@@ -301,15 +301,16 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
 
 /// Guard of an item in work. It dereferences to the item, and displays as the item.
 ///
-/// Dropping it calls [`WorkItem::done`], so an early return cannot leak the item. If a panic drops it,
-/// [`WorkItem::retry`] is called. It may be sent to another task or thread.
+/// Dropping the guard calls [`WorkItem::done`], so an early return cannot leak the item. If a panic drops it,
+/// [`WorkItem::retry`] is called. The guard may be sent to another task or thread.
 pub struct WorkItem<T: Clone + Eq + Hash> {
     item: T,
     queue: WorkQueue<T>,
 }
 
 impl<T: Clone + Eq + Hash> WorkItem<T> {
-    /// Ends the work. An item that was added meanwhile goes to the end of the queue. Its failures remain counted.
+    /// Ends the work. The failures of the item remain counted. If the item was added meanwhile, it goes to the end of the queue
+    ///
     #[doc(alias = "Done")]
     pub fn done(self) {}
 

@@ -182,7 +182,7 @@ impl<T> RateLimiter<T> for MaxOf<T> {
     }
 }
 
-/// Another limiter, with delays capped at `max`.
+/// Limiter that caps the delays of another limiter at `max`.
 #[doc(alias = "WithMaxWaitRateLimiter")]
 #[derive(Clone, Debug)]
 pub struct MaxWait<L> {

@@ -21,7 +21,7 @@ fn body(chunks: impl Stream<Item = Vec<u8>> + Send + 'static) -> Body {
     Body::from_stream(chunks.map(Ok::<_, Infallible>))
 }
 
-/// Returns a list from object `first` on, in the states after the change `at`.
+/// Returns a page of a list, from object `first` on. The objects are in their states after the change `at`.
 pub(super) fn page(shared: Arc<Shared>, at: u64, first: u64, limit: Option<u64>) -> Body {
     let objects = shared.generator.objects();
     let first = first.min(objects);

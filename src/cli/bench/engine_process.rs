@@ -93,7 +93,7 @@ impl EngineProcess {
             let answer = serde_json::from_str::<EngineAnswer>(&line);
             match answer.with_context(|| format!("unexpected answer of the engine process: {line:?}"))? {
                 EngineAnswer::Progress { done, wrong } => {
-                    // The count stays 0 for a time if all items arrive at the end.
+                    // If all objects arrive at the end of a sync, the count is 0 until then; a 0 is not shown.
                     let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
                     let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));
                     self.progress.set_message(format!("{phase}{count}{wrong}"));
@@ -134,7 +134,7 @@ fn orders() -> mpsc::Receiver<EngineOrder> {
 
 async fn execute(options: &EngineOptions, mut orders: mpsc::Receiver<EngineOrder>) -> anyhow::Result<()> {
     let mut probe = Probe::start(options).await?;
-    // A lost progress report is ignored: the next answer fails as well.
+    // A failure to report progress is ignored: the next answer fails too, and that failure is returned.
     let tell = |done, wrong| drop(answer(&EngineAnswer::Progress { done, wrong }));
     let synced = probe.synced(tell).await?;
     done(&synced)?;

@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use super::{BenchArgs, engine_process::EngineProcess};
 use crate::cli::terminal::{SCREEN, colours};
 
-/// Number of single changes, and the time between them, in which the engine becomes idle.
+/// Number of single changes, and the time between two of them. The engine becomes idle in this time.
 const TICKS: u64 = 600;
 const TICK_EVERY: Duration = Duration::from_millis(4);
 /// Time limit for the response with the server's version.

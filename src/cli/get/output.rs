@@ -47,7 +47,7 @@ impl<'a> ListPrinter<'a> {
         }
     }
 
-    /// Prints the objects. Returns the number of printed rows; output of other formats counts as one.
+    /// Prints the objects. Returns the number of printed rows or names; a document or a filled template counts as one.
     pub(super) fn finish(mut self) -> io::Result<usize> {
         let args = self.args;
         if let Some(path) = &args.sort_by {
@@ -89,7 +89,7 @@ impl<'a> ListPrinter<'a> {
         Ok(1)
     }
 
-    /// Returns the object, or a List of all objects; `None` if the one object is missing.
+    /// Returns the object if a single object is requested (`None` if it is missing), else a List of all objects.
     fn document(&mut self) -> Option<Value> {
         let mut objects = self.items.drain(..).map(|(_, object)| object);
         if matches!(self.targets, [(_, names)] if names.len() == 1) {
@@ -144,7 +144,7 @@ impl Columns {
 struct TablePrinter<'a> {
     args: &'a GetArgs,
     resource: &'a ResourceType,
-    /// Text before each name: `pod/`, where types are mixed.
+    /// Text before each name: `pod/` if several types are printed, else empty.
     prefix: String,
     header: Vec<String>,
     /// Cells of each row, and its object if the rows will be sorted.

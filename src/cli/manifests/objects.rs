@@ -64,7 +64,7 @@ struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Returns an object with the metadata and the members of `rest`.
+    /// Returns an object with the usual metadata, and with the members of `rest`.
     fn object(&self, api_version: &str, kind: &str, rest: Value) -> Value {
         let metadata = json!({ "name": self.name, "namespace": self.namespace, "labels": self.labels });
         let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
@@ -84,7 +84,7 @@ impl Installation<'_> {
 
     fn roles(&self) -> Vec<Value> {
         let account = ServiceAccount { namespace: self.namespace.to_owned(), name: self.name.to_owned() };
-        // Cluster roles have no namespace, so the names of two installations must differ.
+        // Cluster roles have no namespace. Their names contain the namespace, so that the roles of two installations differ.
         let metadata = json!({ "name": format!("{}-{}", self.namespace, self.name), "labels": self.labels });
         rbac::roles(&self.values.rules, &metadata, Some(&account))
     }

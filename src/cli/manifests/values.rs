@@ -20,8 +20,8 @@ const PROBE_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIE
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Maximum size of a `ConfigMap` in bytes.
 const CONFIG_MAP_BYTES: usize = 1 << 20;
-/// Usual ports of API servers, in addition to the port in the kubeconfig: a network policy sees the address behind the
-/// service.
+/// Usual ports of API servers; the network policy also allows the port in the kubeconfig. A network policy checks the port
+/// behind the service, which can differ from the port of the service.
 const API_SERVER_PORTS: [u16; 2] = [443, 6443];
 /// Time between the end of the longest possible stop and SIGKILL.
 const GRACE: Duration = Duration::from_secs(15);
@@ -102,10 +102,11 @@ fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Re
 }
 
 impl Values {
-    /// Returns the values for a configuration in these files, for a number of objects and the rules of the roles.
+    /// Returns the values for the configuration `loaded`, whose text is in `files`. The memory request is for this number of
+    /// objects; `rules` are the rules of the roles.
     ///
     /// # Errors
-    /// Fails for paths that no volume can have, for a loopback address of the probes, and if the configuration is too large.
+    /// Fails if a path cannot be on a volume, if the probe address is a loopback address, or if the configuration is too large.
     pub(super) fn of(
         loaded: &Loaded,
         files: Vec<(PathBuf, String)>,
@@ -177,7 +178,7 @@ impl Values {
     }
 }
 
-/// Returns the content of the `ConfigMap`: the files in order, and one file with options for the pod.
+/// Returns the content of the `ConfigMap`: the files in order, then a file with the options that differ in a pod.
 fn config_map(
     config: &Config,
     files: Vec<(PathBuf, String)>,
@@ -212,7 +213,7 @@ fn key(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' }).collect()
 }
 
-/// Returns the directories that need a volume, without directories inside others.
+/// Returns the directories that need a volume. A directory inside another one is left out.
 fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) -> Vec<PathBuf> {
     let mut outermost: Vec<PathBuf> = Vec::new();
     for (directory, keys) in &external.directories {
@@ -228,7 +229,7 @@ fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) 
     outermost
 }
 
-/// Returns the Secrets with the files; the files of one directory are keys of one Secret.
+/// Returns the Secrets to mount. The files of one directory are keys of one Secret.
 fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<Vec<SecretFiles>> {
     let mut secrets: Vec<SecretFiles> = Vec::new();
     for file in external.files.iter().filter(|file| !file.starts_with(SERVICE_ACCOUNT)) {

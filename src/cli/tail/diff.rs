@@ -1,4 +1,4 @@
-//! Changes of an update for people, one line per path: `spec.replicas  2 → 3`.
+//! Lines that show a user what an update has changed, one per path: `spec.replicas  2 → 3`.
 
 use crate::{
     handler::stdout::line::printable,

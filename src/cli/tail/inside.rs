@@ -18,7 +18,7 @@ use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
 /// Interval between two checks that the types of the API server are known.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Default selection: all types except those that change too often to be read.
+/// Default selection: all types except two whose changes come faster than a user can read.
 const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
 
 /// Returns the given configuration without its handlers, its state and its HTTP server. If none is given, the engine

@@ -9,7 +9,7 @@ pub(super) struct Message {
     pub(super) data: String,
 }
 
-/// Reader of a stream, piece by piece.
+/// Reader that takes a stream piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     rest: Vec<u8>,

@@ -11,7 +11,7 @@ const DEPTH_MAX: usize = 128;
 /// Reads the objects of a file: one object, several documents, or a `List` as kubectl prints it. Blocks the thread.
 ///
 /// # Errors
-/// Returns a message for people, which names the file.
+/// Returns an error message that names the file.
 pub(super) fn read(path: &Path) -> Result<Vec<DryState>, String> {
     let said = |error: String| printable(&format!("{}: {error}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| said(format!("failed to read the file: {error}")))?;

@@ -59,8 +59,8 @@ pub(super) fn tests_json(out: &mut impl Write, tried: &[(&TestCase, DryReport)])
     })
 }
 
-/// Prints the outcome for each object. For a terminal, control characters of events, except tabs, are made visible too,
-/// because they could control it.
+/// Prints the outcome for each object. Control characters in events could control a terminal. If `for_terminal` is set, they
+/// are made visible, except tabs.
 pub(super) fn objects(out: &mut impl Write, report: &DryReport, for_terminal: bool) -> io::Result<()> {
     for object in &report.objects {
         let changes: Vec<_> = object.changes.iter().map(|kind| kind.as_str()).collect();

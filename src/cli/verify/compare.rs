@@ -28,7 +28,7 @@ pub(super) struct Different {
 /// Result of a comparison.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Number of objects on either side, each counted once.
+    /// Number of objects that at least one side has.
     pub(super) objects: usize,
     /// Number of objects that differ.
     pub(super) different: usize,

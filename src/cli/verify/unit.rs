@@ -32,10 +32,10 @@ const LISTEN_SECONDS: &str = "1";
 /// Interval between two checks of a unit that is not synced or is behind.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Versions to try before giving up, if the server has compacted each of them.
+/// Maximum number of attempts to compare, if the server has compacted the version each time.
 const ATTEMPTS: usize = 5;
 
-/// Reason for a missing verdict on a unit that was replaced meanwhile.
+/// Error for a unit that the engine has replaced or removed during the verification.
 const GONE: &str = "the engine has replaced or removed this unit; verify again";
 
 /// Retries of a request that the server refuses temporarily, or that does not reach it.

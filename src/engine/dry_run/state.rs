@@ -38,7 +38,8 @@ impl DryState {
     /// Parses an object.
     ///
     /// # Errors
-    /// Fails if `apiVersion`, `kind` or `metadata.name` is missing, or if one of them or the namespace is not text.
+    /// Fails if `apiVersion`, `kind` or `metadata.name` is missing. Also fails if one of these members, or the namespace, is not a
+    /// string.
     pub fn new(value: Value) -> Result<Self, String> {
         // YAML reads `no` as false.
         let no_text = |member: &str, found: &Value| format!("expected {member} to be text, found {found}");

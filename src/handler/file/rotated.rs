@@ -20,8 +20,8 @@ const ZSTD_LEVEL: i32 = 3;
 /// Suffix of a compressed file that is not complete.
 const HALF: &str = ".zst.part";
 
-/// Thread that compresses and removes rotated files, and its queue of paths of current files. `None` without rotation.
-/// For each queued path, the thread handles all rotated files in the directory of that path.
+/// Thread that compresses and removes rotated files, and its queue. `None` without rotation. Each queued path is that of a
+/// current file; the thread compresses and removes the rotated files in the same directory.
 pub(super) struct Rotated(Option<(Sender<PathBuf>, JoinHandle<()>)>);
 
 impl Rotated {

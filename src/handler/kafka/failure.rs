@@ -1,4 +1,4 @@
-//! Codes of messages that are not stored, and the reactions.
+//! Error codes of messages that were not stored, and the handler errors that they cause.
 
 use rdkafka::{error::KafkaError, types::RDKafkaErrorCode};
 

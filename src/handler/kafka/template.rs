@@ -91,7 +91,7 @@ impl KeyTemplate {
             *key = format!("{group}/{version}/{plural}.synced");
             return;
         };
-        // Same form as in ids, because objects of some aggregated APIs have no uid.
+        // Objects of some aggregated APIs have no uid. The object's type, namespace and name replace it, as in event ids.
         let lacks_uid = object.uid().is_empty() && self.0.has(Placeholder::Uid);
         let id = lacks_uid.then(|| format!("{group}/{plural}/{}/{}", object.namespace(), object.name()));
         self.0.fill(key, |placeholder| match (placeholder, &id) {

@@ -10,8 +10,7 @@ use async_nats::{
     header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
     jetstream::{
         self, ErrorCode,
-        context::{PublishError, PublishErrorKind},
-        publish::PublishAck,
+        context::{PublishAckFuture, PublishError, PublishErrorKind},
         stream::Stream,
     },
 };
@@ -124,13 +123,8 @@ impl SendAttempt<'_> {
         let events = self.batch.events();
         let messages = events.iter().map(|event| self.message(event)).collect::<Result<Vec<_>, _>>()?;
         let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
-        let sent: Result<(), HandlerError> = match stream {
-            Some(stream) => {
-                let store = |(event, message)| self.store(stream, event, message);
-                let storing: Vec<_> = events.iter().zip(messages).map(store).collect();
-                let stored = streams::iter(storing).buffered(UNDER_WAY_MAX).collect::<Vec<_>>().await;
-                stored.into_iter().collect()
-            }
+        let sent = match stream {
+            Some(stream) => self.store_all(stream, messages).await,
             None => self.send_only(messages).await,
         };
         // By now the server has accepted or refused each message.
@@ -155,58 +149,112 @@ impl SendAttempt<'_> {
         self.link.round_trip().await // refusals arrive before this answer
     }
 
-    /// Stores one message, if the last sequence of its subject is the expected one.
-    async fn store(&self, stream: &Stream, event: &Event, mut message: Message) -> Result<(), HandlerError> {
-        let (memory, subject) = (&self.handler.memory, message.subject.clone());
+    /// Stores all messages. First sends those that need no request before, and waits for their acknowledgements in the same
+    /// order: a future for each message would double the CPU time.
+    async fn store_all(&self, stream: &Stream, messages: Vec<Message>) -> Result<(), HandlerError> {
         let options = self.handler.options.jetstream.as_ref();
         let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
-        let supposed = || memory.last(&subject).or(message.is_new.then_some(0));
-        let mut expected = if is_conditional { supposed() } else { None };
-        for _ in 0..CONFLICTS_MAX {
-            if is_conditional && expected.is_none() {
-                expected = memory.look(stream, &message).await?;
-                if expected.is_none() {
-                    return Ok(());
+        let known = |message: &Message| self.handler.memory.last(&message.subject).or(message.is_new.then_some(0));
+        let (mut result, mut unknown) = (Ok(()), Vec::new());
+        let mut waiting = self.batch.events().iter().zip(messages).peekable();
+        while waiting.peek().is_some() {
+            let mut sent = Vec::new();
+            for (event, message) in waiting.by_ref().take(UNDER_WAY_MAX) {
+                let expected = if is_conditional { known(&message) } else { None };
+                if is_conditional && expected.is_none() {
+                    unknown.push((event, message));
+                } else {
+                    sent.push((event, message.subject.clone(), expected, self.publish(message, expected).await));
                 }
             }
-            let published = self.publish(message, expected).await;
-            match &published {
-                // A duplicate has the sequence of the stored copy, which is not always the subject's last message.
-                Ok(Some(ack)) if is_conditional && !ack.duplicate => memory.remember(&subject, ack.sequence),
-                Ok(Some(_)) if !is_conditional => {}
-                _ => memory.forget(&subject),
+            for (event, subject, expected, sent) in sent {
+                match self.acknowledged(&subject, expected, sent).await {
+                    Ok(Stored::Yes) => {}
+                    Ok(Stored::Conflict) => unknown.push((event, self.message(event)?)),
+                    Ok(Stored::Silence(error)) => return Err(error),
+                    Err(error) => result = result.and(Err(error)),
+                }
             }
-            if published?.is_some() {
-                self.link.note_taken();
-                return Ok(());
+        }
+        let store = |(event, message)| self.store(stream, event, message);
+        let storing: Vec<_> = unknown.into_iter().map(store).collect();
+        let stored = streams::iter(storing).buffered(UNDER_WAY_MAX).collect::<Vec<_>>().await;
+        stored.into_iter().fold(result, Result::and)
+    }
+
+    /// Stores one message, after the last sequence of its subject was read from the server.
+    async fn store(&self, stream: &Stream, event: &Event, mut message: Message) -> Result<(), HandlerError> {
+        let subject = message.subject.clone();
+        for _ in 0..CONFLICTS_MAX {
+            let Some(expected) = self.handler.memory.look(stream, &message).await? else { return Ok(()) };
+            let sent = self.publish(message, Some(expected)).await;
+            match self.acknowledged(&subject, Some(expected), sent).await? {
+                Stored::Yes => return Ok(()),
+                Stored::Conflict => message = self.message(event)?,
+                Stored::Silence(error) => return Err(error),
             }
-            expected = None;
-            message = self.message(event)?;
         }
         let problem =
             format!("{subject} got other messages during all {CONFLICTS_MAX} attempts: check for another writer");
         Err(HandlerError::Failed(problem))
     }
 
-    /// Sends a message and waits for its acknowledgement; `None` if the last sequence of its subject differs.
-    async fn publish(&self, message: Message, expected: Option<u64>) -> Result<Option<PublishAck>, HandlerError> {
+    /// Sends a message to the stream, which stores it only if the last sequence of its subject is the expected one.
+    async fn publish(&self, message: Message, expected: Option<u64>) -> Result<PublishAckFuture, PublishError> {
         let Message { subject, mut headers, payload, .. } = message;
         if let Some(expected) = expected {
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
         }
-        let sent = self.link.context.publish_with_headers(subject.clone(), headers, payload).await;
-        let sent = sent.map_err(|error| not_stored(&subject, &error))?;
-        let acknowledged = tokio::select! {
-            biased;
-            acknowledged = sent.into_future() => acknowledged,
-            () = self.watch.refused(&subject) => return Err(self.link.refusal(&subject)),
+        self.link.context.publish_with_headers(subject, headers, payload).await
+    }
+
+    /// Waits for the acknowledgement of a message.
+    async fn acknowledged(
+        &self,
+        subject: &Subject,
+        expected: Option<u64>,
+        sent: Result<PublishAckFuture, PublishError>,
+    ) -> Result<Stored, HandlerError> {
+        let memory = &self.handler.memory;
+        let acknowledged = match sent {
+            Ok(sent) => tokio::select! {
+                biased;
+                acknowledged = sent.into_future() => acknowledged,
+                () = self.watch.refused(subject) => {
+                    memory.forget(subject);
+                    return Err(self.link.refusal(subject));
+                }
+            },
+            Err(error) => Err(error),
         };
+        match &acknowledged {
+            // A duplicate has the sequence of the stored copy, which is not always the subject's last message.
+            Ok(ack) if expected.is_some() && !ack.duplicate => memory.remember(subject, ack.sequence),
+            Ok(_) if expected.is_none() => {}
+            _ => memory.forget(subject),
+        }
         match acknowledged {
-            Ok(ack) => Ok(Some(ack)),
-            Err(error) if expected.is_some() && is_conflict(&error) => Ok(None),
-            Err(error) => Err(not_stored(&subject, &error)),
+            Ok(_) => {
+                self.link.note_taken();
+                Ok(Stored::Yes)
+            }
+            Err(error) if expected.is_some() && is_conflict(&error) => Ok(Stored::Conflict),
+            Err(error) if error.kind() == PublishErrorKind::TimedOut => {
+                Ok(Stored::Silence(not_stored(subject, &error)))
+            }
+            Err(error) => Err(not_stored(subject, &error)),
         }
     }
+}
+
+/// Answer of the stream to a message.
+enum Stored {
+    /// The stream has the message.
+    Yes,
+    /// The last sequence of its subject is not the expected one.
+    Conflict,
+    /// No answer in time. The other messages of the batch will have none either.
+    Silence(HandlerError),
 }
 
 /// Returns the server's reason, if it gave one.

@@ -28,8 +28,9 @@ use crate::{client_error::causes, handler::HandlerError};
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum number of unacknowledged messages of all batches.
-const UNACKNOWLEDGED_MAX: usize = 16_384;
+/// Maximum number of unacknowledged messages of all batches. It is more than the batches can have: otherwise batches that
+/// have sent a part of their messages could wait for each other.
+const UNACKNOWLEDGED_MAX: usize = 1 << 20;
 /// Maximum number of remembered refusals. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
 /// Beginning of the server's refusal of a publish; the subject follows, in quotes.
@@ -44,21 +45,21 @@ pub(super) struct Link {
     pub(super) context: Context,
     state: Arc<watch::Sender<State>>,
     servers: String,
-    /// Value of `connects()` when the server last accepted a message; 0 before the first one. If the value is still the same, the
-    /// acceptance shows that the user may publish to at least one subject.
+    /// Value of `connects()` when the server last accepted a message; 0 if it has accepted none. If `connects()` still returns
+    /// this value, the user of this connection may publish to at least one subject.
     taken_over: AtomicU64,
 }
 
 /// State of the server and the network. The client reports changes with a small delay, in order.
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Numbers of connections made and lost.
+    /// Number of connections made, and number of connections lost.
     connects: u64,
     drops: u64,
     /// Number of refused messages, and the subjects of the last ones.
     refusals: u64,
     refused: VecDeque<Arc<str>>,
-    /// Number of errors about other missing rights, which block the handler, and the last of these errors.
+    /// Number of errors about other missing rights, and the last of these errors. Each such error fails the attempt.
     bars: u64,
     barred: Option<Arc<str>>,
     /// Number of round trips that ended in a refusal, which also counts as an answer.
@@ -150,7 +151,7 @@ impl Link {
     pub(super) async fn ready(&self) -> Result<Watch, HandlerError> {
         let mut state = self.state.subscribe();
         // A late report of a lost connection would fail an attempt on the next connection. All reports have arrived
-        // when as many connections were reported as were made.
+        // when the number of reported connections equals the number of connections made.
         let is_up = |state: &State| {
             self.client.connection_state() == connection::State::Connected && state.connects >= self.connects()
         };
@@ -160,7 +161,7 @@ impl Link {
                 let trouble = trouble.as_deref().unwrap_or("no answer yet");
                 return Err(HandlerError::Failed(format!("not connected to NATS at {}: {trouble}", self.servers)));
             }
-            // If very many events happen at once, the client reports only some of them.
+            // If very many events happen at once, the client does not report all. So the number is corrected here.
             self.state.send_modify(|state| state.connects = self.connects());
         }
         let State { drops, refusals, bars, .. } = *state.borrow_and_update();

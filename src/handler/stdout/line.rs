@@ -70,7 +70,7 @@ fn dim(colour: bool) -> Style {
     if colour { Style::new().dimmed() } else { Style::new() }
 }
 
-/// Note of an object that is no longer in the selection.
+/// Note of the removal of an object that is no longer in the selection.
 pub const REMOVED: &str = "no longer selected";
 /// Note of a deletion for which the object's final state was not received.
 pub const TOMBSTONE: &str = "final state unknown";

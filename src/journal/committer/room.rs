@@ -33,14 +33,14 @@ const RECORDS_A_PASS: u64 = 32_768;
 /// only below this ratio, because a pass scans both kinds.
 const MERGED_A_RECORD: u64 = 8;
 
-/// State of the measures against a full state.
+/// Progress of the work that keeps the state below its size limit.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) retain_at: Instant,
     /// Records before this one are being removed, in parts.
     pub(super) removing: Option<Sequence>,
     pub(super) pass: Option<Pass>,
-    /// Time of the last measure while the state was full; `None` before the first one.
+    /// Time of the last pass or drop since the state became full, or of a later removal; `None` before the first pass or drop.
     tried: Option<Instant>,
     shrink: Shrink,
 }
@@ -74,7 +74,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Finds removable records, and takes measures if the state is too large.
+    /// Finds removable records. Calls [`Self::be_full`] if the state is full and has none.
     fn look_after_room(&mut self) -> Result<(), StoreError> {
         let core = self.inner.core();
         let (first, needed, last) = (core.kept_from(), core.needed(), core.last());
@@ -91,8 +91,8 @@ impl Work<'_> {
         drop(retention);
         let mut keep_from = old.min(needed);
         if is_full {
-            // After a pass, all unneeded records are removed at once: nothing else uses the originals of coalesced records, and
-            // the disk frees their space slowly.
+            // After a pass, all unneeded records are removed together, not in parts: coalesced entries have replaced them, and the
+            // disk frees their space slowly.
             let room = if self.room.tried.is_some() { needed } else { make_room(first, needed) };
             keep_from = keep_from.max(room);
         }
@@ -118,8 +118,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes measures against a state full of waiting records. Returns the position before which all records were dropped; `None`
-    /// if none were.
+    /// Makes room when waiting records fill the state: starts a pass, or drops the oldest records. Stops appends if that is not
+    /// enough. Returns the position before which all records were dropped; `None` if none were.
     fn be_full(&mut self, bytes: u64, first: Sequence, visible: Sequence) -> Result<Option<Sequence>, StoreError> {
         let grace = if self.room.shrink.is_running() { GRACE.1 } else { GRACE.0 };
         if self.room.pass.is_some() || self.room.tried.is_some_and(|tried| now() < tried + grace) {

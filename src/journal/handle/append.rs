@@ -20,8 +20,9 @@ use crate::{
 const SEED_OBJECTS: usize = 1_000;
 
 impl Journal {
-    /// Appends the changes of one transaction of `unit`, which brings it to `reached`. The records stay invisible until
-    /// [`Journal::release`]. Writes to the disk, which may block. Does not wait until the records are durable.
+    /// Appends the changes of one transaction of `unit`. `reached` contains the versions that the unit reaches with these changes.
+    /// The records stay invisible until [`Journal::release`]. Writes to the disk, which may block. Does not wait until the records
+    /// are durable.
     ///
     /// # Errors
     /// Refuses an append if its epoch is older than the last epoch of the unit or the one passed to [`Journal::fence`].

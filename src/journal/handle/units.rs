@@ -83,7 +83,7 @@ impl Journal {
     fn update_unit(&self, unit: UnitId, change: impl FnOnce(&mut StoredUnit)) {
         let Some(disk) = self.inner.disk() else { return };
         let Some(terms) = self.inner.core().terms(unit) else { return };
-        let _gate = disk.shut(); // keeps appends out, which change `reached` of the unit
+        let _gate = disk.shut(); // keeps appends out: they change `reached` of the unit
         let mut units = lock(&disk.units);
         let (description, reached) = (serde_json::Value::Null, Reached::default());
         let new = || StoredUnit { id: unit, description, terms, reached, retired: None };

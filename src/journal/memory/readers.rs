@@ -137,7 +137,8 @@ impl MemoryJournal {
         self.readers.get_mut(&reader)?.compacting(written, superseded, mark)
     }
 
-    /// Returns the first record that is needed. A reader may need it, now or after a crash, or it is not visible or durable yet.
+    /// Returns the first record that must be kept. A reader needs that record, now or after a crash, or it is not visible or not
+    /// durable yet.
     pub(crate) fn needed(&self) -> Sequence {
         let mark = self.released();
         let readers = self.readers.values().map(|reader| reader.needs(mark));
@@ -146,7 +147,7 @@ impl MemoryJournal {
         Sequence(readers.chain(dormant).chain(unsynced).fold(mark.0 + 1, u64::min))
     }
 
-    /// Returns the first record that may be kept.
+    /// Returns the position before which no record is kept.
     pub(crate) fn kept_from(&self) -> Sequence {
         Sequence(self.kept_from)
     }

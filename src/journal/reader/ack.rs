@@ -64,7 +64,7 @@ impl JournalReader {
         self.again.extend(std::mem::take(&mut self.given_up).into_values());
         self.again.make_contiguous().sort_by_key(WaitingRecord::sequence);
         if let Some(stored) = &mut self.stored {
-            // Records in memory come later, so they move behind the replayed ones.
+            // Records in memory must be read after the replayed ones, so they move back to the store.
             std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| stored.push(&waiting.record));
             queued = stored.replay();
             self.touch();

@@ -312,7 +312,7 @@ impl Backlog {
         let Some(oldest) = self.loose.first().copied() else { return false };
         let entry = &self.entries[&oldest];
         let lane = &self.lanes[&entry.lane.expect("only objects are loose")];
-        // From the oldest entry up to and including the first deletion.
+        // Entries to drop: from the oldest one up to and including the first deletion.
         let mut doomed = Vec::new();
         for sequence in lane.iter().copied().skip_while(|sequence| *sequence != oldest) {
             let other = &self.entries[&sequence];

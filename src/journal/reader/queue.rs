@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::journal::{Bounds, Record, Sequence, UnitTerms};
 
-/// A waiting record. An unwanted record waits only behind a wanted one, because coalescing needs every change of an object.
+/// A waiting record. Coalescing needs every change of an object, so unwanted records wait too, but only behind a wanted one.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingRecord {
     pub(super) record: Record,

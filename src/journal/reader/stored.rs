@@ -1,8 +1,8 @@
 //! State of a named reader in a journal with a store, and the steps of a compaction of its records.
 //!
-//! Beyond the reader's limits, only the positions of records are kept in memory. Once there is room, the records are loaded
-//! from the store again, in order. No record is dropped. Only a compaction of the store coalesces these records, and nothing is
-//! loaded during its steps.
+//! Beyond the reader's limits, only the positions of records are kept in memory. Once there is room, the records are loaded from
+//! the store again, in order. The reader's limits never cause a drop: only a full store drops records. Only a compaction of the
+//! store coalesces them, and nothing is loaded during the steps of that compaction.
 
 use std::collections::BTreeSet;
 
@@ -28,21 +28,22 @@ pub(super) struct Stored {
     since_micros: i64,
     /// Set during a step of a compaction: nothing is loaded.
     held: bool,
-    /// Number of steps of compactions. A load that was requested before a step is void after it.
+    /// Number of compaction steps so far. Each step makes the loads void that were requested before that step.
     epoch: u64,
     pub(super) given_up: RoaringTreemap,
-    /// Units that the reader is about to join without any record. If the process ended before the join took effect, no record
-    /// would show it.
+    /// Units that the reader is about to join without any record. The saved state lists them as joined, because after a crash no
+    /// record would show the join.
     pub(super) joining: BTreeSet<UnitId>,
-    /// Position at which the reader was abandoned; `None` if it was not. Later records are not judged.
+    /// Position at which the reader was abandoned; `None` if it was not. The reader ignores later records; the next run selects
+    /// them.
     pub(super) frozen: Option<Sequence>,
     /// Set while there are unsaved changes.
     changed: bool,
     /// First record of the log that the saved state needs.
     needs: u64,
-    /// Records before this one may be removed even if the reader needs them.
+    /// Waiting records before this one were dropped, so the log may remove them even if the saved state still needs them.
     floor: u64,
-    /// Positions of waiting or given-up records that have coalesced entries of their own. They need no record of the log.
+    /// Positions of waiting or given-up records that are stored as coalesced entries, and no longer needed in the log.
     pub(super) compacted: RoaringTreemap,
     /// Last position that was handed out.
     pub(super) shown: u64,
@@ -187,7 +188,7 @@ impl JournalReader {
     /// Returns the state to save if it differs from the saved one. `mark` is the released watermark.
     pub(crate) fn save(&mut self, mark: Sequence) -> Option<StoredReader> {
         let stored = self.stored.as_ref()?;
-        // The watermark also moves past refused records. A reader without waiting records needs none before it.
+        // The watermark also moves past refused records. If no record waits, the new state needs no record up to the watermark.
         let lags = stored.frozen.is_none() && stored.needs <= mark.0 && self.first().is_none();
         if stored.changed || lags { self.state(mark) } else { None }
     }
@@ -259,8 +260,8 @@ impl JournalReader {
         self.stored.iter().flat_map(|stored| stored.spilled.iter())
     }
 
-    /// Drops the records at `positions` that wait in the store. `named` contains those that could be loaded: their losses are
-    /// named, others only counted. The reader then needs no record before `upto`.
+    /// Drops the records at `positions` that wait only in the store. Losses of records in `named` are reported by name, others are
+    /// only counted. The reader then needs no record before `upto`.
     pub(crate) fn drop_spilled(&mut self, positions: &[u64], named: &[Record], upto: Sequence) {
         let Some(stored) = &mut self.stored else { return };
         for at in positions.iter().filter(|at| stored.spilled.remove(**at)) {
@@ -273,7 +274,8 @@ impl JournalReader {
         stored.changed = true;
     }
 
-    /// Returns the first record of the log up to `until` that the reader needs, with the reader's name.
+    /// Returns the first record of the log that the reader needs, and the reader's name. Returns `None` if that record is after
+    /// `until`.
     pub(crate) fn compactable(&self, until: Sequence) -> Option<(u64, &str)> {
         self.first_in_log().filter(|first| *first <= until.0).zip(self.name())
     }

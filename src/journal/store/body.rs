@@ -50,7 +50,7 @@ pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
     })
 }
 
-/// Decodes the output of [`encode_body`]. The error says why it is unreadable.
+/// Decodes the output of [`encode_body`]. An error says why that output is unreadable.
 pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<Object, String> {
     let mut wire = Wire(value);
     let head = (|| {

@@ -110,7 +110,7 @@ impl Store {
         })
     }
 
-    /// Plans the next step, for the held records, which follow those of earlier steps. Writes nothing.
+    /// Plans the next step, which coalesces the held records with each other and with those of earlier steps. Writes nothing.
     pub(crate) fn plan_compaction(&self, compactor: &mut Compactor, held: &Held) -> Result<CompactionStep, StoreError> {
         self.with("coalesce records", |_, files| {
             let Held { places, may_merge, shown, .. } = held;

@@ -32,7 +32,7 @@ use crate::{
 
 const CLUSTER_KEY: &[u8] = b"cluster";
 const JOURNAL_ID_KEY: &[u8] = b"journal_id";
-/// Start and end of the last run: one byte with the flags below.
+/// Key of a byte with the flags below. They describe the start and end of the last run.
 const RUN_KEY: &[u8] = b"run";
 const CLEAN: u8 = 1;
 const GROUP_FSYNC: u8 = 1 << 1;

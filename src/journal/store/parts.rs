@@ -53,8 +53,8 @@ pub struct StoredReader {
     pub joined: BTreeSet<UnitId>,
     /// Given-up records, for a later replay.
     pub given_up: RoaringTreemap,
-    /// Pending or given-up records that are stored as coalesced entries, and no longer in the log. Not saved with the reader, but
-    /// recovered from the entries.
+    /// Pending or given-up records that are stored as coalesced entries, and no longer needed in the log. Not saved with the
+    /// reader, but recovered from the entries.
     pub compacted: RoaringTreemap,
 }
 

@@ -20,8 +20,9 @@ use crate::{
 ///
 /// - A document whose object has another type than the served one is [`WatchEvent::Skipped`].
 /// - After [`WatchEvent::Undecodable`] or an error, the decoder reads no more bytes.
-/// - An incomplete document at the end of the stream is ignored, because that is a normal end. A document that is
-///   malformed before a line break is [`WatchEvent::Undecodable`] as soon as a chunk ends within the document.
+/// - An incomplete document at the end of the stream is ignored, because that is a normal end. When a chunk ends within a
+///   document, the decoder checks the document up to its last line break. If this part is malformed, the event is
+///   [`WatchEvent::Undecodable`].
 #[derive(Debug)]
 pub struct WatchDecoder {
     reader: Reader,

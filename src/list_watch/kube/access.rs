@@ -152,7 +152,8 @@ impl ClusterAccess {
             return Err(AccessError::server_url(&config.cluster_url.to_string()));
         }
         let proxy = config.proxy_url.take();
-        // The reflector makes and shows the retries. It also has the idle deadline of streams, which stay open for minutes.
+        // Requests are repeated by `list_watch/kube.rs` and the reflector, not by the kube crate. The reflector also has the idle
+        // deadline of streams, which stay open for minutes.
         config.default_retry = false;
         config.read_timeout = None;
         config.disable_compression = true;

@@ -74,8 +74,8 @@ impl Batches {
             } else if is_dry {
                 break;
             } else {
-                // The connection's task runs on this thread and hands over one chunk at a time. Yield, so that it can
-                // hand over the next one. The body counts as empty only if it is still empty after that.
+                // The connection's task runs on this thread and hands over one chunk at a time. Yield, so that the task can hand
+                // over the next chunk. The body counts as empty only if no chunk follows.
                 is_dry = true;
                 tokio::task::yield_now().await;
                 continue;

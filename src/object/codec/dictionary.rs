@@ -9,23 +9,24 @@ use zstd::{
 
 use super::{LEVEL, lz4};
 
-/// Size of a zstd dictionary's content; lz4 uses only its end. Twice the size saves a few percent, and takes memory per type.
+/// Size of a zstd dictionary's content; lz4 uses only its end. Twice the size would save a few percent more, but take more memory
+/// for each type.
 pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 
 /// Upper bound of the tables that zstd puts before the content.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
-/// One in this many samples is held out of the content, and also each sample without room. zstd builds its tables from the held-out
-/// samples, because the tables must describe the parts of a body that the content lacks. Samples within the content have no such
-/// parts, so literals would be stored uncompressed. With tables from samples within the content, the packed size of two pods grew
-/// from 314 and 728 bytes to 414 and 1,014 bytes, in the same time.
+/// One in this many samples is held out of the content. A sample that does not fit into the content is held out too. zstd builds
+/// its tables from the held-out samples, because the tables must describe the parts of a body that the content lacks. Samples
+/// within the content have no such parts, so literals would be stored uncompressed. With tables from samples within the content,
+/// the packed size of two pods grew from 314 and 728 bytes to 414 and 1,014 bytes, in the same time.
 const HELD_OUT_ONE_OF: usize = 4;
 
 /// A dictionary of samples of one type, prepared for compression and decompression.
 ///
-/// Its content is consecutive samples, which zstd treats as if they preceded each body. Its tables are symbol statistics
-/// of other samples, so that no body carries its own tables. It makes packed bodies a third smaller, in half the time.
-/// Making a dictionary takes 0.5 ms. Training would take a hundred times as long, and save a few percent more.
+/// Its content is consecutive samples, which zstd treats as if they preceded each body. Its tables are symbol statistics of other
+/// samples, so that no body carries its own tables. The dictionary makes packed bodies a third smaller, in half the time. Making a
+/// dictionary takes 0.5 ms. Training would take a hundred times as long, and save a few percent more.
 pub struct Dictionary {
     /// Dictionary id that zstd writes into each body; 0 for a dictionary without id.
     pub(super) id: u32,

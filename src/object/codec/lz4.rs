@@ -10,8 +10,9 @@ use super::{CodecError, ROOM};
 /// Size of the checksum before a block.
 const CHECK_BYTES: usize = 4;
 
-/// Size of the dictionary part in use: its end, with the newest samples. For each body, lz4 indexes all of it in a table of
-/// 4096 entries. Four times the size saves a tenth and takes twice the time; moving the best samples to the end saves 2 %.
+/// Size of the used part of a dictionary: the end, with the newest samples. For each body, lz4 indexes this whole part in a table
+/// of 4096 entries. Four times the size would save a tenth but take twice the time. Moving the best samples to the end would
+/// save 2 %.
 pub(super) const CONTENT_BYTES: usize = 16 << 10;
 
 /// Dictionary content that each block may refer to.
@@ -29,7 +30,7 @@ impl Content {
     }
 }
 
-/// Returns a checksum of a block, the length of its source, and its dictionary content.
+/// Returns a checksum over a block, the length of its source and the dictionary content.
 fn check(block: &[u8], len: usize, content: Option<&Content>) -> [u8; CHECK_BYTES] {
     let seed = content.map_or(0, |content| content.seed) ^ len as u64;
     let [a, b, c, d, ..] = xxh3_64_with_seed(block, seed).to_le_bytes();

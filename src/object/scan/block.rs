@@ -1,8 +1,8 @@
 //! JSON structure, 64 bytes at a time: ends of strings, and nesting of brackets.
 //!
 //! A kernel turns a block into four bit masks; the code that uses the masks is the same for every kernel. There are four kernels:
-//! AVX-512 and AVX2 (detected at run time), SSE2 (every `x86_64`), and plain words (any processor). Tests compare the other three
-//! with plain words.
+//! AVX-512 and AVX2 (detected at run time), SSE2 (every `x86_64`), and a portable one (eight bytes per word, any processor). Tests
+//! compare the other three with the portable one.
 
 /// Positions of special bytes in a block of 64; bit 0 is the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ impl Nesting {
         progress
     }
 
-    /// Handles the first `len` bytes of one block; the others are spaces. Returns the new state: with changes in place, the
-    /// compiler would keep the state in memory between blocks.
+    /// Walks through the first `len` bytes of one block; its other bytes are spaces. The function returns the new state: if it
+    /// changed `self` in place, the compiler would keep the state in memory between blocks.
     #[inline(always)]
     fn step(self, masks: Masks, len: usize, depth_max: u32, parity: impl Fn(u64) -> u64) -> (Self, Progress) {
         let (escaped, carry) = escaped_bytes(masks.backslash, self.escaped);
@@ -108,8 +108,8 @@ fn by_bracket(mut depth: u32, open: u64, close: u64, depth_max: u32) -> (u32, Pr
     (depth, Progress::More)
 }
 
-/// Finds the end of a complete container; `bytes` starts after its bracket. Unlike [`Nesting::advance`] it needs no state
-/// to continue later.
+/// Finds the end of a complete container; `bytes` starts after the container's opening bracket. Unlike [`Nesting::advance`], this
+/// function keeps no state, so the walk cannot continue later.
 pub(crate) fn container_end(bytes: &[u8], depth_max: u32) -> Progress {
     run_fastest(FindContainerEnd { bytes, depth_max })
 }
@@ -163,7 +163,7 @@ fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
     words::ends(bytes)
 }
 
-/// Work on blocks that can be compiled for any kernel.
+/// A task on blocks of 64 bytes. The task can be compiled for any kernel.
 trait BlockWork {
     type Output;
 
@@ -272,7 +272,7 @@ struct IsAscii<'a> {
 impl BlockWork for IsAscii<'_> {
     type Output = bool;
 
-    /// The compiler uses the kernel's registers here without help.
+    /// Needs no functions of a kernel: the compiler vectorizes this loop for the kernel's processor.
     #[inline(always)]
     fn run(self, _classify: impl Fn(&Block) -> Masks, _parity: impl Fn(u64) -> u64) -> bool {
         let (blocks, tail) = self.bytes.as_chunks::<64>();
@@ -293,8 +293,8 @@ fn padded(tail: &[u8]) -> Block {
 /// Returns a mask of the bytes that follow an odd run of backslashes. Also returns 1 if the first byte of the next block follows an
 /// odd run, else 0.
 ///
-/// For a run that begins on an odd bit, the addition carries past its end. That distinguishes odd from even lengths without
-/// a loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
+/// The addition clears each run that begins on an odd bit, and keeps the others. With that, the position of a run's end shows
+/// whether the length is odd, without a loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
 #[inline(always)]
 fn escaped_bytes(backslash: u64, carry: u64) -> (u64, u64) {
     const EVEN: u64 = 0x5555_5555_5555_5555;
@@ -517,7 +517,7 @@ mod avx512 {
         }
     }
 
-    /// Loads a register from unaligned memory; built from words, it would take six instructions.
+    /// Loads a register from unaligned memory. Building the register from words would take six instructions.
     #[inline]
     #[target_feature(enable = "avx512f")]
     #[expect(unsafe_code, reason = "there is no safe load of a register")]

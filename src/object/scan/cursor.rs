@@ -12,8 +12,9 @@ pub(crate) const DEPTH_MAX: u32 = 127;
 
 /// A position in JSON text. Every step advances or returns an error; none recurses.
 ///
-/// Decoded strings and literals are checked as strictly as in `serde_json`, numbers only for their characters. Skipped containers
-/// are checked only for ends of strings and the number of brackets; other strings only for their end.
+/// A decoded string is checked as strictly as in `serde_json`. A string that is not decoded is checked only for its end. Literals
+/// are checked completely, numbers only for their characters. Skipped containers are checked only for ends of strings and the
+/// number of brackets.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonCursor<'a> {
     json: &'a [u8],

@@ -14,7 +14,7 @@ use super::{
 pub(crate) struct Scanned<'a> {
     /// Bytes of the object.
     json: &'a [u8],
-    /// Offset of the object in the cursor's text; all offsets count from it.
+    /// Offset of the object in the cursor's text. All other offsets count from the start of that text too.
     from: usize,
     /// Offset after the opening brace.
     inside: usize,
@@ -187,7 +187,7 @@ impl<'a> Scanned<'a> {
         Ok(())
     }
 
-    /// Reads `apiVersion` or `kind`, which becomes `wanted`.
+    /// Reads `apiVersion` or `kind`. If the value differs from `wanted`, the copy gets `wanted` instead.
     fn type_member(
         &mut self,
         cursor: &mut JsonCursor<'a>,
@@ -241,7 +241,7 @@ impl<'a> Scanned<'a> {
         Ok(())
     }
 
-    /// Skips a member that is not part of the identity; cuts it or parts of it.
+    /// Walks over a member that is not part of the identity. Cuts the member, or the parts of its value that `drop` selects.
     fn other(
         &mut self,
         cursor: &mut JsonCursor<'a>,
@@ -262,7 +262,7 @@ impl<'a> Scanned<'a> {
         }
     }
 
-    /// Skips a value and cuts parts of it. The recursion is limited by the longest path.
+    /// Walks over a value and cuts the parts that `drop` selects. The longest path limits the recursion.
     fn below(&mut self, cursor: &mut JsonCursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         match (cursor.peek()?, drop) {
             (b'{', Some(drop)) if drop.goes_on() => {
@@ -308,8 +308,8 @@ pub(crate) fn without(json: &[u8], paths: &PathTree) -> Result<Vec<u8>, ScanErro
     Ok(left)
 }
 
-/// Returns true if the object opts out by these annotations. The name must be unescaped, as API servers write it; malformed
-/// annotations do not opt out.
+/// Returns true if the object opts out by these annotations. The annotation's name must contain no JSON escapes; API servers write
+/// none. Malformed annotations do not opt out.
 fn opts_out(annotations: &[u8]) -> bool {
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(IGNORE_ANNOTATION));
     let read = || JsonCursor::new(annotations).values([IGNORE_ANNOTATION.as_bytes()]).and_then(|[value]| text(value));

@@ -2,8 +2,8 @@
 
 use crate::object::field_path::{FieldPath, PathStep};
 
-/// A tree of [`FieldPath`]s. At every node a key leads to at most one child: the content of `[*]` is also part of every
-/// named child.
+/// A tree of [`FieldPath`]s. At every node, a key leads to at most one child, because every named child also contains a copy of the
+/// content of `[*]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathTree {
     /// Indices of the paths that end here.
@@ -30,8 +30,8 @@ impl PathTree {
         tree
     }
 
-    /// Removes the ends of paths at `path` and at its parents, so that its value is kept. If only `[*]` selects a member of `path`,
-    /// that member first gets its own node.
+    /// Removes the ends of paths at `path` and at its parents, so that the value at `path` is kept. If only `[*]` selects a step of
+    /// `path`, the step first gets its own node.
     pub(crate) fn spare(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else {
             self.ends.clear();

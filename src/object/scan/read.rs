@@ -37,9 +37,9 @@ impl Object {
         self.decode::<Owned>().ok().and_then(|owned| owned.metadata.owner_references).unwrap_or_default()
     }
 
-    /// Returns the scalars at a path as text: unescaped strings, numbers and booleans as written. `null`, objects and arrays
-    /// give nothing; a malformed object gives nothing at all. If a key is repeated, the values of all its members
-    /// count; API servers write no repeated keys.
+    /// Returns the scalars at a path as text: unescaped strings, numbers and booleans as written. Values that are `null`, objects
+    /// or arrays are left out. If the JSON of this object is malformed, the result is empty. If a key is repeated, the values of
+    /// all its members count; API servers write no repeated keys.
     pub fn pluck(&self, path: &FieldPath) -> Vec<String> {
         Plucker::new(std::slice::from_ref(path)).pluck(&self.json()).pop().unwrap_or_default()
     }

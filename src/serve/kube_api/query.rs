@@ -21,8 +21,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Parses a path (LW-5, and the same with a name and a subresource); returns `None` if it names neither a collection nor an
-    /// object.
+    /// Parses the path of a collection or of an object, with or without a subresource (LW-5). Returns `None` for other paths.
     pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, rest) = match segments[..] {
@@ -59,7 +58,7 @@ impl<'a> Target<'a> {
 /// Required version of the response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum VersionQuery {
-    /// Version of the cache.
+    /// Any version: the response has the version of the cache.
     #[default]
     Any,
     /// At least this version.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::object::Object;
 
-/// Minimum length of a piece of a list before it is sent.
+/// Minimum length of a piece of a list; only the last piece may be shorter.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Estimated bytes of an object's metadata, or of its row in a table.

@@ -7,7 +7,7 @@
 //! cells    values of cells: ages, selectors
 //! ```
 //!
-//! A kind that is unknown, or of which only metadata is kept, shows its name and its age.
+//! Rows have only the columns Name and Age if their kind is unknown, or if the cache keeps only metadata.
 
 mod cells;
 mod custom;

@@ -295,7 +295,7 @@ fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<()
     Ok(())
 }
 
-/// Optimistic concurrency: checks the caller's name, uid and version against the object.
+/// Checks the name, uid and version in the caller's object against the stored object (optimistic concurrency).
 fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> Result<(), ApiError> {
     let metadata = metadata_mut(object)?;
     if text(metadata, "name").is_some_and(|found| found != name) {

@@ -60,7 +60,7 @@ impl Fill {
     }
 }
 
-/// Compiles a template of one JSON object without its opening brace, because the type comes first.
+/// Compiles a template of one JSON object, without the opening brace: the store writes the brace with `kind` and `apiVersion`.
 fn halves(text: &str) -> Halves {
     let text = with_plain_values(text);
     let (before, after) = text.split_once("${VERSION}").expect("a template has a version");
@@ -68,7 +68,7 @@ fn halves(text: &str) -> Halves {
     [before.trim_start_matches('{'), after].map(|half| ObjectTemplate::compile(half, field))
 }
 
-/// Returns the content of a hole.
+/// Returns the function that returns the content of a hole.
 fn value(hole: &str) -> Value {
     match hole {
         "NAME" => |fill| fill.name.as_str().into(),

@@ -8,7 +8,7 @@ use super::{
     objects,
 };
 
-/// Number of earlier `ReplicaSet`s without pods that are kept.
+/// Number of earlier `ReplicaSet`s that a deployment keeps; they have no pods.
 const EARLIER_KEPT: usize = 2;
 const REPLICAS_MAX: usize = 8;
 

@@ -15,8 +15,8 @@ use crate::object::ResourceType;
 pub(in crate::serve::kube_api) struct Kind {
     /// Name of the type, as kubectl qualifies it.
     pub(super) name: &'static str,
-    /// Names of the columns. `#` marks a column of whole numbers, and `+` a column that only `-o wide` shows. A column of
-    /// another type than text has the type after a colon.
+    /// Names of the columns, separated by commas. `#NAME` is a column of integers, and `NAME:TYPE` a column of that type. All other
+    /// columns are strings. Only `-o wide` shows the column `+NAME`.
     columns: &'static str,
     /// Function that returns a cell for every column.
     pub(super) cells: fn(&Row<'_>) -> Vec<Value>,
@@ -25,14 +25,14 @@ pub(in crate::serve::kube_api) struct Kind {
 /// Columns that every object has.
 pub(super) static NAME_AND_AGE: Kind = kind("", "Name, Age", |row| vec![name(row), row.age()]);
 
-/// Returns the kind of a type, or name and age if it is unknown.
+/// Returns the kind of a type, or [`NAME_AND_AGE`] for an unknown type.
 pub(super) fn of(resource: &ResourceType) -> &'static Kind {
     let name = resource.qualified_name();
     KINDS.iter().find(|kind| kind.name == name).unwrap_or(&NAME_AND_AGE)
 }
 
 impl Kind {
-    /// Returns the name and the type of each column, and true if only `-o wide` shows it.
+    /// Returns the name and the type of each column. The flag is true if only `-o wide` shows the column.
     pub(super) fn columns(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
         self.columns.split(", ").map(|column| {
             let is_wide = column.starts_with('+');

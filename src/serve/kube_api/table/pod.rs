@@ -84,8 +84,8 @@ fn summary(row: &Row<'_>) -> Summary {
 }
 
 impl Summary {
-    /// Checks the init containers up to the first that is not done. Returns true if such a container exists. Also returns the
-    /// restarts of the sidecars, which are init containers that keep running.
+    /// Adds the init containers to the summary, up to the first that is not done. Returns true if such a container exists. Also
+    /// returns the restarts of the sidecars. A sidecar is an init container that keeps running; it is done once it has started.
     fn initialize(&mut self, row: &Row<'_>) -> (bool, Restarts) {
         let specs = row.items("/spec/initContainers");
         let mut sidecars = Restarts::default();
@@ -116,7 +116,8 @@ impl Summary {
         (false, sidecars)
     }
 
-    /// Checks the containers, from the last to the first.
+    /// Adds the containers to the summary, from the last to the first: the reason of an earlier container replaces that of a later
+    /// one.
     fn run(&mut self, row: &Row<'_>) {
         let (mut has_running, mut error) = (false, String::new());
         for status in row.items("/status/containerStatuses").iter().rev() {
