@@ -12,7 +12,7 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
 /// Cargo features of this build that are not default features.
 pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
 
-/// Returns the error for the use of a Cargo feature that this build lacks, without its subject.
+/// Returns an error text about a Cargo feature that this build lacks. Its subject is missing: the caller names the option.
 pub(crate) fn lacking(feature: &str) -> String {
     format!(
         "needs a build with the feature `{feature}`: build with `cargo build --release --features {feature}`, or \

@@ -21,7 +21,7 @@ pub enum Cause {
         /// Number of the resync, counted per unit.
         round: u32,
     },
-    /// Difference between a list and the state before a restart of the process.
+    /// Change made during downtime: after the last saved state, and before the first data from the server.
     Downtime,
     /// Change of the configuration.
     Reload,

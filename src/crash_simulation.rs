@@ -2,8 +2,8 @@
 //!
 //! The real state machines (reflector, queue, cache, journal, delivery) run over models of an API server, a disk and
 //! recording sinks. They run one step at a time, in an order given by a seed. After a crash the disk has all synced writes,
-//! and the unsynced ones up to any point; the next start continues from there. The sinks check each accepted event, and
-//! their final state:
+//! and a random number of the oldest unsynced writes. The next start continues from there. The sinks check each accepted
+//! event, and their final state:
 //!
 //! - I1: The state equals the server's, except for ignored updates, which only the cache and the saved state show.
 //!   An object reported as deleted is deleted.

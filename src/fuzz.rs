@@ -253,7 +253,7 @@ fn namespaces_match_their_globs() {
     check("namespaces", namespaces);
 }
 
-/// Checks two lists of patterns, one pattern per line, separated by an empty line.
+/// Checks two lists of patterns. Each line is a pattern, and an empty line separates the lists.
 fn namespaces(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (one, other) = text.split_once("\n\n").unwrap_or((text, "*"));
@@ -292,7 +292,7 @@ fn event_query_round_trips() {
     check("event_query", event_query);
 }
 
-/// Longest error answer to an invalid query.
+/// Maximum length of an error answer to an invalid query, in bytes.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
 
 /// Checks a query, the first line of the input. The rest of the input, if any, is the `Last-Event-ID`.

@@ -63,13 +63,13 @@ pub struct IndexerOptions {
     pub keep: Keep,
 }
 
-/// Comparison base of the first list, and the cause of its differences.
+/// Comparison base of the first list, and the cause of the differences that this list shows.
 ///
-/// It is used until the first list is applied, also after restarts. A synced cache has already applied its first list.
+/// The base is used until the first list is applied, also after restarts. A synced cache has already applied its first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstList {
-    /// [`Cause::Initial`] if there was no earlier cache. With any other cause the cache continues an earlier one. That cache
-    /// may have removed other parts of the bodies, so bodies are replaced even if the version is the same.
+    /// [`Cause::Initial`] if there was no earlier cache. Any other cause means that this cache continues an earlier cache. The
+    /// earlier cache may have removed other parts of the bodies, so bodies are replaced even if the version is the same.
     pub cause: Cause,
     /// Set when the continued cache has bodies, not stubs.
     pub bodies: bool,
@@ -86,8 +86,8 @@ impl Default for FirstList {
 /// Time between the last state in a saved cache and the first data from the server. Differences that a list shows during this
 /// time happened during downtime ([`Cause::Downtime`]).
 ///
-/// It ends with the first event or bookmark of a watch, or with the list, and never begins again. The unit and its indexer
-/// share it, also after restarts of the actors. The default is an absence that has already ended.
+/// An absence ends with the first event or bookmark of a watch, or with the list, and never begins again. The unit and its
+/// indexer share the absence, also after restarts of the actors. The default is an absence that has already ended.
 #[derive(Clone, Debug, Default)]
 pub struct Absence(Arc<AbsenceState>);
 
@@ -115,8 +115,8 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Requests [`Cause::Downtime`] also for watch events that happened during the absence, because a handler does not want such
-    /// events.
+    /// Sets the cause [`Cause::Downtime`] also for watch events of changes made during the absence. Required if a handler does not
+    /// want such changes.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
     }
@@ -129,7 +129,8 @@ impl Absence {
         }
     }
 
-    /// Returns true if a change to this version was made before the absence ended.
+    /// Returns true if `version` is not newer than the noted version of the server. The change that made `version` then happened
+    /// during the absence.
     fn saw_nothing_of(&self, version: &str) -> bool {
         self.0.until.get().and_then(|until| until.compare_text(version)).is_some_and(std::cmp::Ordering::is_ge)
     }
@@ -144,7 +145,7 @@ pub struct Transaction {
     pub reached: Reached,
     /// Number of objects in the cache after the commit.
     pub objects: u64,
-    /// Set when unchanged objects have other bodies, which must be stored.
+    /// Set when unchanged objects must be stored too, because their bodies may differ from the cached ones.
     replaces_bodies: bool,
     /// Set when the server sent data: an event, a bookmark or a list.
     heard: bool,
@@ -258,8 +259,8 @@ impl<H: KeyHasher> Indexer<H> {
         self.store.publish_idle();
     }
 
-    /// Replaces cached objects with the same states in another encoding, and publishes them. Call it while there are no unpublished
-    /// commits. Readers see the same version of the same states.
+    /// Replaces cached objects with `forms`, other encodings of the same states, and publishes the forms. Call it while there are
+    /// no unpublished commits. Readers see the same version of the same states.
     pub fn replace(&mut self, forms: &[Object]) {
         let states = self.store.get_all(forms.iter().map(Object::key));
         for (form, state) in forms.iter().zip(states) {

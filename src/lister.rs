@@ -154,7 +154,7 @@ impl<R: ReadStore> Lister<R> {
         self.snapshot(|query| query.index(index, object))
     }
 
-    /// Returns the values of `index` that have at least one object, sorted; empty for an unknown index (I-6). Scans the
+    /// Returns the values that at least one object has in `index`, sorted; empty for an unknown index (I-6). Scans the
     /// whole cache.
     pub fn list_index_values(&self, index: &str) -> Vec<String> {
         let mut values = self.snapshot(|query| query.index_values(index));
@@ -294,7 +294,7 @@ impl Query<'_> {
         Ok(objects)
     }
 
-    /// Returns the values of `index` that have at least one object, in no order; empty for an unknown index.
+    /// Returns the values that at least one object has in `index`, in no order; empty for an unknown index.
     pub fn index_values(&self, index: &str) -> Vec<String> {
         let mut values = Vec::new();
         if let Some(index) = self.meta().index_id(index) {

@@ -142,7 +142,8 @@ pub fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
-/// Registers a family. The last part of its name is its unit. Values with the same labels are combined.
+/// Registers a family. Its unit of measure is the ending of `name`, if that is `_seconds` or `_bytes`. Values with the
+/// same labels are combined.
 fn register(
     registry: &mut Registry,
     kind: MetricType,
@@ -167,13 +168,13 @@ fn register(
     }
 }
 
-/// Returns the sample of a family without labels.
+/// Returns the only sample of a family: `value`, without labels.
 fn single(value: Value) -> [(Labels, Value); 1] {
     [(Labels::new(), value)]
 }
 
-/// Registers the families that every Prometheus client has, under their common names and without a unit. Values that
-/// the operating system does not provide are left out.
+/// Registers the families that every Prometheus client has, under their usual names. They have no `# UNIT` line. Values
+/// that the operating system does not provide are left out.
 fn register_process(registry: &mut Registry, usage: Usage) {
     let Usage { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, started } = usage;
     let families = [

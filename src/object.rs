@@ -327,7 +327,7 @@ impl Object {
     }
 
     fn length(len: usize) -> u32 {
-        u32::try_from(len).expect("an object is smaller than the largest frame, 4 GiB")
+        u32::try_from(len).expect("an object is smaller than 4 GiB, because a frame has at most 2 GiB")
     }
 
     /// Creates an object from an identity, the encoded [`Object::who`], and the output of [`codec::with_packed`] for

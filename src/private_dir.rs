@@ -37,8 +37,8 @@ pub(crate) fn belongs_to_a_group(dir: &Path) -> bool {
     })
 }
 
-/// Returns the reason why others may access a file or directory beyond the permissions `allowed`, with a command to fix
-/// it. `None` if the permissions are strict enough, or the file does not exist.
+/// Returns an error text if a file or directory belongs to another user, or has more permissions than `allowed`. The text
+/// contains a command that corrects this. `None` if the file is private enough, or does not exist.
 pub(crate) fn looseness(path: &Path, allowed: u32) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let (owner, user, shown) = (found.uid(), user(), path.display());

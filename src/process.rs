@@ -10,7 +10,7 @@ use rustix::{
 /// Ticks per second in `/proc`. The kernel reports in `USER_HZ`, which is always 100.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Resource usage of this process; `None` if the system does not report a value.
+/// Resource usage of this process. A value that the system does not report is `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// CPU seconds of all threads, including ended ones.

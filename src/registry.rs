@@ -1,4 +1,4 @@
-//! Registry of the running informers, of the patterns without a type, and of the progress of start-up.
+//! Registry of the running informers, and of the patterns that match no served type yet. Also stores the start-up progress.
 //!
 //! The engine updates the registry; a read clones an `Arc`. Changes are rare (a type appears or disappears), so each one replaces
 //! the whole list.
@@ -25,7 +25,7 @@ use crate::{
     status::{ReloadCounts, Timings, UnitState, UnitStatus, UnitView},
 };
 
-/// Rows of `/v1/resources` without a unit, by the name of the `[resources.*]` entry, and by the pattern or type.
+/// Rows of `/v1/resources` without a unit. The key is the name of the `[resources.*]` entry, and the pattern or type.
 pub type WaitingRows = BTreeMap<(String, String), Arc<UnitStatus>>;
 
 /// One type with the units that watch it: one unit, or one for each watched namespace.
@@ -141,7 +141,7 @@ impl Registry {
         &self.timings
     }
 
-    /// Records that discovery has succeeded.
+    /// Marks discovery as successful.
     pub fn set_discovered(&self) {
         self.discovered.store(true, Ordering::Release);
     }

@@ -120,7 +120,7 @@ pub struct UnitView {
     pub watches: u64,
     /// Documents skipped because they have another type, or no name.
     pub skipped: u64,
-    /// Events dropped because the transform failed (F-61). The next list delivers each object again.
+    /// Events dropped because the transform failed (F-61). The next list contains the objects of these events.
     pub transform_failures: u64,
     /// Values redacted because `where` of `[redact] paths` could not be evaluated.
     pub redact_errors: u64,

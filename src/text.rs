@@ -162,8 +162,8 @@ impl JsonSchema for Optional {
     }
 }
 
-/// Meaning of a text, for the JSON Schema, which only knows strings. As a [`Transform`], it describes a text, or the elements
-/// of a list of texts.
+/// Format of a text option. Without it, the JSON Schema would only say that the option is a string. As a [`Transform`], a format
+/// describes the schema of a text, or of the elements of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub(crate) enum Format {
@@ -196,7 +196,7 @@ impl Format {
         name.parse().ok()
     }
 
-    /// Returns its name in the schema.
+    /// Returns the name of the format in the schema.
     fn name(self) -> &'static str {
         self.into()
     }
@@ -235,7 +235,7 @@ impl Format {
         format!("expected {}, found {text:?}", self.expected())
     }
 
-    /// Returns a pattern of such texts (empty: any text), and examples.
+    /// Returns a regular expression for texts of this format, and examples. The expression is empty if the schema sets none.
     fn shape(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Duration => ("^[0-9]", &["500ms", "30s", "1h30m"]),

@@ -100,7 +100,7 @@ impl Consumer {
         self.wanted = self.wanted.take().or_else(|| self.core.next(now));
     }
 
-    /// Advances the requested action, or a call, by one effect.
+    /// Executes the requested action. If there is none, advances a random call by one effect.
     pub(super) fn advance(
         &mut self,
         (sink, around): (&mut Sink, &Surroundings<'_>),

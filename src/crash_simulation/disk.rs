@@ -1,4 +1,4 @@
-//! A store. After a crash it has all synced writes, and the unsynced ones up to any point.
+//! A store. After a crash it has all synced writes, and a random number of the oldest unsynced writes.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +128,8 @@ impl Content {
 }
 
 impl Content {
-    /// Returns a reader as found at a start: its entries define the compacted records.
+    /// Returns the state of a reader as a start of the process finds it. Its compacted records are the pending or given up
+    /// records that have an entry.
     fn restored(&self, state: &StoredReader) -> StoredReader {
         let needed = &state.pending | &state.given_up;
         let entries = self.entries.get(&state.name).into_iter().flat_map(|entries| entries.keys().copied());

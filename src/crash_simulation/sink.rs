@@ -1,4 +1,4 @@
-//! State of a consumer after the events that it accepted, and checks of the guarantees to it.
+//! Model of a consumer. It keeps the state after the accepted events, and checks that each event follows the guarantees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub(super) struct Surroundings<'a> {
 /// The sink of one handler.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
-    /// Set when it skips the objects of first lists.
+    /// Set when the handler skips the objects of first lists.
     pub(super) skips: bool,
     /// Accepted ids, with their unit.
     seen: BTreeMap<(u32, String), Meaning>,
@@ -119,7 +119,8 @@ impl Sink {
     }
 }
 
-/// Checks the event against the truth: an existing object existed at some time, and a deleted one is deleted forever (I1).
+/// Checks an event against the history of the server (I1). A shown version must have existed. An object shown as deleted must
+/// not exist any more.
 fn check_truth(event: &Event, object: &Object, site: &Site) {
     let life = &site.lives[object.uid()];
     assert_eq!(life.name, object.name());

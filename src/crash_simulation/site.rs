@@ -15,7 +15,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
     pub(super) name: String,
-    /// Versions of the object. The value is the version of the last change of content; other changes are ignored.
+    /// Versions of the object. The value is the version that last changed the content; a touch changes no content.
     pub(super) versions: BTreeMap<u64, u64>,
     pub(super) is_over: bool,
 }

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Planned,
-    /// The batch has its positions and this time, but is not written.
+    /// The batch has its positions, and the `i64` is its time. The batch is not written yet.
     Appended(Ticket, i64),
     Written(Ticket),
     Published(Ticket),
@@ -163,7 +163,7 @@ impl Unit {
         }
     }
 
-    /// Records how the unit continued after a stop.
+    /// Counts in `hits` how the unit continued after a stop.
     pub(super) fn note_return(&self, hits: &mut Hits) {
         for report in &self.reports {
             match report {
@@ -199,7 +199,7 @@ impl Unit {
     }
 }
 
-/// Returns true if the list accepts any state at least as new as a version.
+/// Returns true if a list requests its first page and names a version: any state at least as new is accepted.
 fn is_whole(request: &ListRequest) -> bool {
     !request.resource_version.is_unset() && request.continue_token.is_none()
 }

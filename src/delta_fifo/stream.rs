@@ -103,7 +103,7 @@ impl StreamQueue {
 
     fn take(&mut self, count: usize) -> Deltas {
         let mut batch = Deltas { deltas: Vec::with_capacity(count), ..Deltas::default() };
-        // Version that the stream has reached: that of the last bookmark, or of the delta at this index.
+        // The version that the stream has reached is in `bookmark`, or in the delta with the index `versioned`.
         let mut bookmark = None;
         let mut versioned = None;
         for item in self.items.drain(..count) {

@@ -195,7 +195,7 @@ impl Conductor {
                     unit.first = First::Done;
                 }
                 if !unit.spec.is_whole_of_namespaces() || unit.supervisor.is_none() {
-                    continue; // no unit over all namespaces, or not started
+                    continue; // only a started unit over all namespaces shows whether the whole cluster is refused
                 }
                 match (inquiries.get(name), unit_state) {
                     (None, UnitState::Forbidden) => refused.push(name.clone()),

@@ -101,7 +101,7 @@ impl Library {
             }
         }
         if self.entries.is_empty() {
-            return Ok(config); // checked when it was loaded; may be empty, because a program can add types later
+            return Ok(config); // the check refuses an empty configuration, but a program can add types later
         }
         Config::from_toml_str(&config.to_toml()).map_err(|errors| EngineError::Configuration(errors.to_string()))
     }

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{journal::UnitId, mutex::lock};
 
-/// Shared state of the units of one type. It outlives them: a unit that replaces another one joins it too.
+/// Shared state of the units of one type. The state outlives the units: a replacement unit joins the same state.
 ///
 /// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all units that ever join, after the
 /// first lists of all units. The call that completes the type holds the lock during the append.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::{Indexer, Transaction};
 use crate::mutex::lock;
 
-/// Slot for a unit's indexer, where it is stored while no actor leases it.
+/// Storage of a unit's indexer while no actor leases it.
 pub(crate) struct IndexerSlot {
     content: Mutex<Option<Indexer>>,
     /// Set from before the append until after the release. If the actor hangs, its replacement finds the transaction here.

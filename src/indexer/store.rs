@@ -109,11 +109,11 @@ pub trait Snapshot {
     fn for_each(&self, visit: &mut dyn FnMut(&Object));
     /// Visits once, in any order, every object that has `value` in the index.
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object));
-    /// Visits every value of the index that has an object, in any order. Scans the whole map.
+    /// Visits, in any order, every value that at least one object has in the index. Scans the whole map.
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str));
 }
 
-/// Name of a value of the map. The hash of the value is computed from it.
+/// Name of a map value. The hash of the value is computed from the name.
 #[derive(Clone, Copy)]
 enum Name<'a> {
     Object(KeyRef<'a>),
@@ -131,7 +131,7 @@ impl Name<'_> {
     }
 }
 
-/// Value of the map with the hash of its name. It takes 16 bytes.
+/// Map value and the hash of the value's name, in 16 bytes.
 #[derive(Clone)]
 enum Slot {
     Object(u32, Object),
@@ -188,12 +188,12 @@ impl Hash for Slot {
     }
 }
 
-/// Extends a 32-bit hash to 64 bits: hashbrown takes the slot from the last bits, and compares the first seven.
+/// Extends a 32-bit hash to 64 bits. hashbrown takes the table position from the low bits, and compares the top seven bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 47 | u64::from(hash)
 }
 
-/// Hasher of the map. It has no state of its own, because evmap stores the builder in every bag.
+/// Hasher of the map; contains the hash of one key or slot. Its builder is zero-sized, because evmap stores one in every bag.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -357,7 +357,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         slots.filter_map(|slot| Some((slot.name_hash(), slot.object()?)))
     }
 
-    /// Returns true if another object whose key has the same hash has `value` in `index`.
+    /// Returns true if an object with another key of the same hash has `value` in `index`.
     fn is_shared(&self, hash: u32, key: KeyRef<'_>, index: &IndexFunc, value: &str) -> bool {
         let map = self.writer.enter();
         let published = map.iter().flat_map(|map| sharing(map, hash));
@@ -416,7 +416,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         Some((hash, old))
     }
 
-    /// Returns the staged states of several keys, in their order.
+    /// Returns the states of several keys with the staged changes, in the order of the keys.
     pub fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
         let map = self.writer.enter();
         let find = |key| -> Option<&Object> {
@@ -539,8 +539,8 @@ pub struct StoreReader<H = FixedState> {
     moved: OnceCell<Box<Self>>,
 }
 
-/// Factory of readers on any thread. It is `Clone`, `Send` and `Sync`. It takes a lock: use it once per thread, not once per
-/// read.
+/// Factory of readers on any thread. It is `Clone`, `Send` and `Sync`. Making a reader takes a lock: make one per thread, not
+/// one per read.
 #[derive(Clone)]
 pub struct ReaderFactory<H = FixedState> {
     /// A mutex makes the handle `Sync`: evmap 11 exports a factory type, but no way to create one.

@@ -111,8 +111,8 @@ pub(super) struct Union<'a> {
 }
 
 impl Union<'_> {
-    /// Returns the parts that have one index, each with the id of the index in that part. `index` is its id in the combined
-    /// metadata.
+    /// Returns the parts that have this index, each with the id of the index in that part. `index` is the id of the same index
+    /// in the combined metadata.
     fn with_index(&self, index: u32) -> impl Iterator<Item = (&Published<'_>, u32)> {
         let index = self.meta().indexes.as_slice().get(index as usize);
         self.parts.iter().filter_map(move |part| Some((part, part.meta().index_id(index?.name())?)))
@@ -160,7 +160,8 @@ fn common_indexes(metas: &[&Meta]) -> IndexSet {
     if indexes.len() == all { first.indexes.clone() } else { IndexSet::new(indexes) }
 }
 
-/// Adds up the counts, and takes the newest version, so that a client can see when its write is readable.
+/// Adds up the counts, and takes the newest version. A client that waits for the version of its write then need not wait for
+/// quiet units. But the unit of the write may still be behind the newest version.
 fn merge(metas: &[&Meta]) -> Meta {
     let mut merged = Meta { synced: !metas.is_empty(), indexes: common_indexes(metas), ..Meta::default() };
     for meta in metas {

@@ -100,7 +100,7 @@ impl IndexerWriter {
         Ok(())
     }
 
-    /// Appends a transaction. If it completes the unit, its `Synced` is kept only if it also completes the type.
+    /// Appends a transaction. A transaction that completes the unit keeps its `Synced` only if it also completes the type.
     fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), AppendError> {
         let append = |transaction: Arc<Transaction>| {
             self.lease.set_in_flight(Some(Arc::clone(&transaction)));
@@ -120,7 +120,7 @@ impl IndexerWriter {
         })
     }
 
-    /// Appends one record per cached object for a reader that joins or leaves, in the order of keys.
+    /// Appends, in the order of keys, one record per cached object for a reader that joins or leaves.
     pub(super) fn move_reader(&self, moved: Move) -> Result<(), AppendError> {
         let indexer = self.lease.get();
         let changes = match moved.kind {
@@ -136,7 +136,7 @@ impl IndexerWriter {
         self.journal.cross(moved, self.unit, self.epoch, &changes, Timestamp::now())
     }
 
-    /// Replaces cached objects with the same states in another encoding, for instance packed.
+    /// Replaces cached objects with `forms`, other encodings of the same states, for instance packed.
     pub(super) fn replace(&mut self, forms: &[Object]) {
         self.lease.indexer().replace(forms);
         view::show(&mut self.status.lock(), self.lease.get().store().meta());

@@ -292,8 +292,8 @@ fn is_value(value: &str) -> bool {
 
 /// Conditions on fields, all of which must hold: `metadata.namespace=a,status.phase!=Running`.
 ///
-/// Any path is allowed. An absent field counts as the empty text, like in the API server. A path with `[*]` equals a
-/// value if one of its values does.
+/// Any path is allowed. An absent field counts as the empty text, like in the API server. A path with `[*]` may select
+/// several values: `=` holds if one of them is equal, and `!=` holds if none is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,

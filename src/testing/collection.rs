@@ -184,7 +184,7 @@ impl Collection {
         batch
     }
 
-    /// Returns the bookmark for a watch that has seen everything up to its cursor.
+    /// Moves `cursor` to the current version, and returns a bookmark with it. `None` if the watch has undelivered events.
     pub(crate) fn bookmark(&self, cursor: &mut Cursor) -> Option<WatchEvent> {
         let pending = !cursor.initial.is_empty()
             || cursor.version < self.compacted

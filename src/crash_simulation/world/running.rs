@@ -71,7 +71,7 @@ impl World<'_> {
         }
     }
 
-    /// Stops the actors of a unit and starts them again, as the indexer's slot does.
+    /// Stops the actors of a unit and starts them again. Recovers an unfinished batch like `indexer/writer.rs`.
     pub(super) fn restart_unit(&mut self, number: usize) {
         self.trace(|| format!("unit {number}: restarted"));
         let Process { journal, units, .. } = self.process();

@@ -28,7 +28,7 @@ use crate::{client_error::causes, handler::HandlerError};
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum number of unacknowledged messages of all batches. It is more than the batches can have: otherwise batches that
+/// Maximum number of unacknowledged messages of all batches. It is as many as the batches can have: otherwise batches that
 /// have sent a part of their messages could wait for each other.
 const UNACKNOWLEDGED_MAX: usize = 1 << 20;
 /// Maximum number of remembered refusals. The client reports up to 128 at a time.
