@@ -157,7 +157,7 @@ impl Transaction {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// Sets the number of objects of all units of the type in the final [`Change::Synced`]. `None` removes that change, because
+    /// Sets the count in the final [`Change::Synced`] to the total of all units of the type. `None` removes that change, because
     /// other units are not synced yet or an earlier batch had the change.
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
@@ -260,7 +260,7 @@ impl<H: KeyHasher> Indexer<H> {
     }
 
     /// Replaces cached objects with `forms`, other encodings of the same states, and publishes the forms. Call it while there are
-    /// no unpublished commits. Readers see the same version of the same states.
+    /// no unpublished commits. For readers nothing changes: neither the states nor the version of the cache.
     pub fn replace(&mut self, forms: &[Object]) {
         let states = self.store.get_all(forms.iter().map(Object::key));
         for (form, state) in forms.iter().zip(states) {
@@ -298,8 +298,9 @@ impl<H: KeyHasher> Indexer<H> {
     }
 }
 
-/// Stages the part of an object that `keep` keeps. With whole bodies, the values of the indexes are read from the original object,
-/// which need not be unpacked. Otherwise the values are read from the stub, so that index and stub match.
+/// Stages the part of an object that `keep` keeps. If `keep` keeps whole bodies, the index values are read from `object`, so that
+/// no packed body must be unpacked. Otherwise `keep` returns a stub. The values are then read from the stub, so that index and
+/// stub match.
 pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, object: &Object) {
     match keep.of(object) {
         kept if keep.is_whole() => store.put_as(&kept, object),

@@ -118,8 +118,8 @@ impl Delivery {
 
 /// State of one handler's deliveries.
 ///
-/// **Invariants:** the number of deliveries in progress is at most the schedule's concurrency. Deliveries of events that other
-/// handlers gave up count too. These events and the handler's own events take turns.
+/// **Invariants:** the number of deliveries in progress is at most the schedule's concurrency. This number includes deliveries of
+/// events that other handlers gave up. Such events and the handler's own events take turns.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct HandlerCore {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// An element of `match`: a type in kubectl's syntax, or many types.
 ///
-/// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind; the kind in any case
+/// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind; letters of the kind in either case
 /// - `deployments.apps`: with the group
 /// - `deployments.v1.apps`, `pods.v1.`: with version and group; the core group is empty
 /// - `*.apps`, `*`: all types of a group, all types

@@ -2,7 +2,7 @@
 //!
 //! A type counts as removed if its group answered twice without it. A group that did not answer gives no information.
 
-/// Required number of answers without a type: after this many successive answers of its group, the type counts as removed.
+/// A type counts as removed when its group has answered this many times in succession without the type.
 const ABSENT_TIMES: u32 = 2;
 
 /// Information about a type in the server's answer.

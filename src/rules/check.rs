@@ -286,7 +286,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Returns true if this is a member that is a string in every object.
+/// Returns true if the expression reads a member whose value is a string in every object.
 fn is_text(expression: &IdedExpr) -> bool {
     use Step::Member;
     match Reader::default().place(expression).as_deref() {

@@ -26,8 +26,9 @@ const API_SERVER_PORTS: [u16; 2] = [443, 6443];
 /// Time between the end of the longest possible stop and SIGKILL.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Memory of an engine that watches nothing, and of one object. docs/operations.md contains the measurements.
+/// Memory of an engine that watches nothing. docs/operations.md contains the measurements.
 const BYTES_IDLE: u64 = 64 << 20;
+/// Additional memory for each cached object.
 const BYTES_OBJECT: u64 = 4 << 10;
 /// Volume space for a file handler that never removes old files.
 const FILE_BYTES: u64 = 10 << 30;
@@ -102,7 +103,7 @@ fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Re
 }
 
 impl Values {
-    /// Returns the values for the configuration `loaded`, whose text is in `files`. The memory request is for this number of
+    /// Returns the values for the configuration `loaded`, whose text is in `files`. The memory request is for `objects`
     /// objects; `rules` are the rules of the roles.
     ///
     /// # Errors

@@ -148,7 +148,7 @@ impl Unit {
         while !now.synced {
             let error = now.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
             if now.state == "forbidden" {
-                bail!("the engine may not list or watch the type{error}");
+                bail!("the engine is not allowed to list or watch the type{error}");
             }
             if Instant::now() >= deadline {
                 bail!("not synced, {}{error}", now.state);

@@ -44,7 +44,7 @@ impl Rotated {
         Self(thread.inspect_err(failed).ok().map(|thread| (current, thread)))
     }
 
-    /// Requests compression and removal of the handler's files, except `current`.
+    /// Requests that rotated files are compressed, and that the oldest are removed. `current` is left alone.
     pub(super) fn look(&self, current: &Path) {
         if let Some((sender, _)) = &self.0 {
             // If the queue is full, this path is dropped, because a queued path usually covers the same directory.

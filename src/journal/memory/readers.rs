@@ -169,8 +169,8 @@ impl MemoryJournal {
         self.forget_given_up(first, false);
     }
 
-    /// Makes readers forget given-up records before a position: those with coalesced entries if `coalesced` is set, otherwise those
-    /// in the log.
+    /// Makes readers forget the given-up records that are before a position. If `coalesced` is set, only records with coalesced
+    /// entries are forgotten; otherwise only records in the log.
     pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
         self.readers.values_mut().for_each(|reader| reader.forget_given_up(before, coalesced));
     }

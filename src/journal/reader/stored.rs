@@ -245,7 +245,8 @@ impl JournalReader {
         stored.needs.min(self.first_in_log().unwrap_or(mark.0 + 1)).max(stored.floor)
     }
 
-    /// Forgets given-up records before a position: those with coalesced entries if `coalesced` is set, otherwise those in the log.
+    /// Forgets the given-up records that are before a position. If `coalesced` is set, only records with coalesced entries are
+    /// forgotten; otherwise only records in the log.
     pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
         if let Some(Stored { given_up, compacted, changed, .. }) = &mut self.stored {
             let mut forgotten = if coalesced { &*given_up & &*compacted } else { &*given_up - &*compacted };

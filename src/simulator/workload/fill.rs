@@ -68,7 +68,7 @@ fn halves(text: &str) -> Halves {
     [before.trim_start_matches('{'), after].map(|half| ObjectTemplate::compile(half, field))
 }
 
-/// Returns the function that returns the content of a hole.
+/// Maps the name of a hole to the function that computes its content.
 fn value(hole: &str) -> Value {
     match hole {
         "NAME" => |fill| fill.name.as_str().into(),
