@@ -46,6 +46,9 @@ pub(super) struct Sink {
     places: BTreeMap<(u64, u64), (u32, String)>,
     /// Position and record of the last new event of an object.
     last: BTreeMap<Place, ((u64, u64), RecordName)>,
+    /// Objects with an event after a lost record, until they are added or deleted. The lost event may be repeated later with its
+    /// id, and is then dropped.
+    pub(super) disordered: BTreeSet<Place>,
     /// State after dropping events with a repeated id.
     pub(super) objects: BTreeMap<Place, Known>,
     /// State without dropping events.
@@ -77,9 +80,13 @@ impl Sink {
         let last = self.last.insert(place.clone(), (position, name));
         let is_later = last.is_none_or(|(last, _)| last < position);
         assert!(is_later, "I3: {id:?} at {sequence} came after what is at {last:?}");
-        // Any kind may follow a lost record.
-        if last.is_none_or(|(_, record)| !around.lost.contains(&record)) {
+        if last.is_some_and(|(_, record)| around.lost.contains(&record)) {
+            self.disordered.insert(place.clone());
+        }
+        if !self.disordered.contains(&place) {
             self.check_kind(&place, event, object, around);
+        } else if matches!(event.record.change, Change::Added { .. } | Change::Deleted { .. }) {
+            self.disordered.remove(&place);
         }
         apply(&mut self.objects, &place, event, object);
         false
