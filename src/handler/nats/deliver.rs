@@ -14,7 +14,7 @@ use async_nats::{
         stream::Stream,
     },
 };
-use futures_util::{StreamExt as _, future::BoxFuture, stream as streams};
+use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream as streams};
 use tokio::sync::{Mutex, OnceCell};
 
 use super::{
@@ -167,12 +167,17 @@ impl SendAttempt<'_> {
                     sent.push((event, message.subject.clone(), expected, self.publish(message, expected).await));
                 }
             }
+            let mut is_silent = false;
             for (event, subject, expected, sent) in sent {
-                match self.acknowledged(&subject, expected, sent).await {
-                    Ok(Stored::Yes) => {}
-                    Ok(Stored::Conflict) => unknown.push((event, self.message(event)?)),
-                    Ok(Stored::Silence(error)) => return Err(error),
-                    Err(error) => result = result.and(Err(error)),
+                let acknowledged = self.acknowledged(&subject, expected, sent);
+                // After one wait without an answer, the answers to the other messages are there, or will not come.
+                let acknowledged = if is_silent { acknowledged.now_or_never() } else { Some(acknowledged.await) };
+                match acknowledged {
+                    Some(Ok(Stored::Yes)) => {}
+                    Some(Ok(Stored::Conflict)) => unknown.push((event, self.message(event)?)),
+                    Some(Ok(Stored::Silence(error))) => (is_silent, result) = (true, result.and(Err(error))),
+                    Some(Err(error)) => result = result.and(Err(error)),
+                    None => self.handler.memory.forget(&subject),
                 }
             }
         }
@@ -253,7 +258,7 @@ enum Stored {
     Yes,
     /// The last sequence of its subject is not the expected one.
     Conflict,
-    /// No answer in time. The other messages of the batch will have none either.
+    /// No answer in time.
     Silence(HandlerError),
 }
 
