@@ -264,7 +264,7 @@ impl Blocking {
             tracing::warn!(handler, %error, "failed to open the handler; will retry with its first event");
         }
         let mut ticked = Instant::now();
-        // Attempts whose jobs still wait for a replaced thread fail. Their retries run on the replacement.
+        // If this thread is replaced, the attempts that wait in its queue fail, and are retried on the replacement.
         while !replaced::is_replaced() {
             let interval = self.handler.as_ref().and_then(|handler| handler.tick_interval());
             let wait = interval.map_or(Duration::from_hours(1), |interval| interval.saturating_sub(ticked.elapsed()));

@@ -74,7 +74,7 @@ impl ClientTls {
 }
 
 /// Returns the configuration of a client that never uses TLS.
-pub(super) fn nobody() -> ClientConfig {
+pub(super) fn without_tls() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
 

@@ -201,14 +201,15 @@ impl MemoryJournal {
 
     /// Returns true if a join or leave of this reader and unit is not visible yet.
     pub(crate) fn is_crossing(&self, reader: ReaderId, unit: UnitId) -> bool {
-        let waits = |batch: &Batch| matches!(batch.turn, Turn::Cross { reader: of, .. } if of == reader);
-        self.pending.iter().any(|batch| batch.unit == unit && waits(batch))
+        self.crossings(reader).any(|(of, _)| of == unit)
     }
 
-    /// Returns the units with a join of this reader that is not visible yet.
-    fn joining(&self, reader: ReaderId) -> Vec<UnitId> {
-        let joins = Turn::Cross { reader, joins: true };
-        self.pending.iter().filter(|batch| batch.turn == joins).map(|batch| batch.unit).collect()
+    /// Returns the units with a join or leave of this reader that is not visible yet. The flag is true for a join.
+    fn crossings(&self, reader: ReaderId) -> impl Iterator<Item = (UnitId, bool)> {
+        self.pending.iter().filter_map(move |batch| match batch.turn {
+            Turn::Cross { reader: of, joins } if of == reader => Some((batch.unit, joins)),
+            _ => None,
+        })
     }
 
     /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the

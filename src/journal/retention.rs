@@ -36,7 +36,8 @@ impl Retention {
         }
     }
 
-    /// Notes that records from `first` on were given up at that time. Their retention time starts again then.
+    /// Notes that records from `first` on were given up at that time. The retention time of these records starts again at that
+    /// time.
     pub(super) fn note_given_up(&mut self, now_micros: i64, first: Sequence) {
         match self.given_up.back_mut().filter(|(until, _)| now_micros <= *until) {
             Some((_, known)) => *known = first.min(*known),

@@ -84,7 +84,8 @@ impl Installation<'_> {
 
     fn roles(&self) -> Vec<Value> {
         let account = ServiceAccount { namespace: self.namespace.to_owned(), name: self.name.to_owned() };
-        // Cluster roles have no namespace. Their names contain the namespace, so that the roles of two installations differ.
+        // A cluster role is in no namespace. The name of the namespace is part of its name, so that two installations do not
+        // share a role.
         let metadata = json!({ "name": format!("{}-{}", self.namespace, self.name), "labels": self.labels });
         rbac::roles(&self.values.rules, &metadata, Some(&account))
     }

@@ -15,6 +15,11 @@ fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
     interests.into_iter().map(|(reader, _)| reader).collect()
 }
 
+/// Returns each reader of a new unit, with a flag that is true if the unit must add the reader.
+fn joins(interests: &[(ReaderId, Interest)], unit: u32) -> Vec<(ReaderId, bool)> {
+    interests.iter().map(|(reader, interest)| (*reader, interest.units[&UnitId(unit)].joins)).collect()
+}
+
 /// Returns the units on the route of a reader.
 fn units(table: &RouteTable, reader: ReaderId) -> BTreeSet<UnitId> {
     table.interest(&table.routes[&reader].route, |_| false).units.into_keys().collect()
@@ -38,8 +43,7 @@ fn successor_adds_readers_that_were_still_joining() {
     add(&mut table, 1, "same");
     let options = UnitOptions::default();
     let (_, interests) = table.add_unit(UnitId(2), info("same"), options, Some("same"), &[joining]);
-    let joins = |(reader, interest): &(ReaderId, Interest)| (*reader, interest.units[&UnitId(2)].joins);
-    assert_eq!(interests.iter().map(joins).collect::<Vec<_>>(), [(seeing, false), (joining, true)]);
+    assert_eq!(joins(&interests, 2), [(seeing, false), (joining, true)]);
 }
 
 /// Rule: S-5.
@@ -49,8 +53,7 @@ fn successor_adds_readers_new_to_the_unit() {
     let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO)));
     add(&mut table, 1, "old");
     let (_, interests) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"), &[]);
-    let joins = |(reader, interest): &(ReaderId, Interest)| (*reader, interest.units[&UnitId(2)].joins);
-    assert_eq!(interests.iter().map(joins).collect::<Vec<_>>(), [(both, false), (new, true)]);
+    assert_eq!(joins(&interests, 2), [(both, false), (new, true)]);
     assert!(!interests[0].1.units[&UnitId(1)].joins);
     assert_eq!(table.readers_without("new"), [old]);
 }

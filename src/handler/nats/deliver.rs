@@ -150,7 +150,7 @@ impl SendAttempt<'_> {
     }
 
     /// Stores all messages. First sends those that need no request before, and waits for their acknowledgements in the same
-    /// order: a future for each message would double the CPU time.
+    /// order, because a task for each message takes much more CPU time.
     async fn store_all(&self, stream: &Stream, messages: Vec<Message>) -> Result<(), HandlerError> {
         let options = self.handler.options.jetstream.as_ref();
         let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);

@@ -80,7 +80,7 @@ impl Target {
         hidden.extend_from_slice(&credentials.hidden);
         let key_header = options.idempotency_header.as_deref().map(header_name).transpose()?;
         let is_https = url.scheme_str() == Some("https");
-        let tls = if is_https { options.tls.client().config() } else { Ok(client_tls::nobody()) };
+        let tls = if is_https { options.tls.client().config() } else { Ok(client_tls::without_tls()) };
         let client = connect(tls.map_err(|(_, error)| error)?, options.tls.server_name.as_deref());
         Ok(Self { client, url, headers, key_header, credentials, place, hidden })
     }
