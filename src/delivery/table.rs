@@ -128,22 +128,25 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route. If `joins` selects a unit, the reader gets no events of the unit until the unit adds the
+    /// Returns the interest of a route, in running units only. If `joins` selects a unit, the reader gets no events of the unit until the unit adds the
     /// reader. The journal notes this when the unit enters the interest. Later interests need not select the unit again.
     pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
-        let taken = self.units.iter().filter(|(_, unit)| route.takes(&unit.info.entry));
-        let interest = |(id, unit): (&UnitId, &Unit)| {
-            let resync_every = route.resync_every(unit.options.resync_period);
-            (*id, UnitInterest { joins: joins(*id), resync_every })
+        let interest = |unit: UnitId| {
+            let resync_every = route.resync_every(self.units[&unit].options.resync_period);
+            (unit, UnitInterest { joins: joins(unit), resync_every })
         };
-        Interest { units: taken.map(interest).collect(), changes: route.changes, filter: route.rules.clone() }
+        Interest {
+            units: self.taken(route).into_iter().map(interest).collect(),
+            changes: route.changes,
+            filter: route.rules.clone(),
+        }
     }
 
     /// Replaces the route of a reader. Returns the reader's new interest, and the running units that must add or remove the reader.
     pub fn reroute(&mut self, reader: ReaderId, route: Route) -> (Interest, Vec<(UnitId, Move)>) {
         let Some(Routed { name, route: before }) = self.routes.remove(&reader) else { return Default::default() };
         let (had, has) = (self.taken(&before), self.taken(&route));
-        let interest = self.interest(&route, |unit| has.contains(&unit) && !had.contains(&unit));
+        let interest = self.interest(&route, |unit| !had.contains(&unit));
         let leaves = had.difference(&has).map(|unit| (*unit, MoveKind::Leave));
         let joins = has.difference(&had).map(|unit| (*unit, MoveKind::Join(Some(Cause::Reload))));
         let moves = leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect();

@@ -315,6 +315,12 @@ fn join(
     Ok(())
 }
 
+/// Returns the interest in every second resync of one unit, and in all its changes.
+fn with_resyncs(unit: UnitId, joins: bool) -> Interest {
+    let units = [(unit, UnitInterest { joins, resync_every: 2 })].into();
+    Interest { units, changes: ChangeSet::ALL, filter: None }
+}
+
 fn replayed(name: &str, version: u64) -> Change {
     Change::Added { object: pod(name, name, version), cause: Cause::Replay }
 }
@@ -486,18 +492,27 @@ fn late_reader_gets_the_same_rounds_as_others() {
 #[test]
 fn unit_replaced_during_a_join_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
-    let of_unit = |unit| Interest {
-        units: [(unit, UnitInterest { joins: true, resync_every: 2 })].into(),
-        changes: ChangeSet::ALL,
-        filter: None,
-    };
-    let late = open(&mut journal, of_unit(UnitId(0)));
+    let late = open(&mut journal, with_resyncs(UnitId(0), true));
     let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
     join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
-    journal.set_interest(late, &of_unit(UnitId(2)));
+    journal.set_interest(late, &with_resyncs(UnitId(2), true));
     journal.release(before);
     assert_eq!(all(&mut journal, late), ["added a/1", "updated a/1"]);
+}
+
+/// A pending join keeps its resync interval even if a leave before it becomes visible after the unit was replaced.
+#[test]
+fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
+    let mut journal = MemoryJournal::default();
+    let reader = open(&mut journal, with_resyncs(UnitId(0), false));
+    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
+    journal.cross((reader, false), UnitId(0), 1, &[removed("a", "a", 1)], 5).unwrap();
+    join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
+    journal.set_interest(reader, &with_resyncs(UnitId(2), true));
+    journal.release(before);
+    assert_eq!(all(&mut journal, reader), ["removed a/1", "added a/1", "updated a/1"]);
 }
 
 #[test]

@@ -150,8 +150,7 @@ fn late_reader_joins_running_and_later_units() {
     assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [None, Some(true), None, None]);
     let (interest, rerouted) = table.reroute(reader, with("*", Duration::ZERO));
     assert_eq!(moves(rerouted), [(0, join), (3, join)]);
-    let ended = Some(false);
-    assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [Some(true), Some(false), ended, Some(true)]);
+    assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [Some(true), Some(false), None, Some(true)]);
     assert_eq!(table.types(reader), ["pods"]);
     table.routes.remove(&reader);
     assert!(table.reroute(reader, with("*", Duration::ZERO)).1.is_empty(), "it is unknown");

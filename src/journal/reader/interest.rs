@@ -116,10 +116,8 @@ impl JournalReader {
             let unseen = Sight { wanted: true, ..Sight::default() };
             self.units.entry(unit.id).or_insert(unseen).joined = Some(last);
             self.mark(unit.terms.resource, last);
-        } else if let Some(sight) = self.units.get_mut(&unit.id).filter(|sight| sight.wanted) {
-            sight.joined = None; // the unit stays in the interest and can be joined again
-        } else {
-            self.units.remove(&unit.id);
+        } else if let Some(sight) = self.units.get_mut(&unit.id) {
+            sight.joined = None; // a later join, which may be pending already, needs the rest
         }
         for record in records {
             self.take(record, unit.terms, self.wants(&record.change, unit));
