@@ -256,9 +256,9 @@ impl DeltaFifo {
         }
     }
 
-    /// Appends a list: deletions of objects that it lacks, removals of the items that opt out, and the items. In stream order, the
-    /// deletions come first (F-22); in per-key order, they come last (F-13, F-14). Among the deletions, queued keys come first. The
-    /// other known keys follow, sorted.
+    /// Appends the deltas of a list: a deletion of each known object that the list lacks, a removal of each item that opts out, and
+    /// the other items. The deletions come first in stream order (F-22), and last in per-key order (F-13, F-14). Deletions of queued
+    /// keys precede those of keys that only the cache has; the latter are sorted.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;

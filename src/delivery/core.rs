@@ -37,7 +37,7 @@ pub struct CoreOptions {
     pub rate: Option<Rate>,
     /// Set for an asynchronous sink: it accepts all forms, and its running attempts can be cancelled.
     pub is_async: bool,
-    /// Time for running attempts to end when a paused handler is to drain.
+    /// Maximum time that a paused handler, when it must drain, waits for the end of its running attempts.
     pub patience: Duration,
 }
 
@@ -54,7 +54,7 @@ pub enum HandlerAction {
     Acknowledge(DeliveryId, Vec<Sequence>),
     /// Report the result to the handler that gave up these events: true if they were delivered here. The delivery has ended.
     Answer(DeliveryId, bool),
-    /// Close the sink. If there is a reason, the sink is already closed for good. This is the last action.
+    /// End the handler; this is the last action. `None`: close the sink. `Some`: the sink has closed for good, for this reason.
     End(Option<String>),
 }
 

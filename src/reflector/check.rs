@@ -51,8 +51,9 @@ impl Reflector {
     /// Returns true if a complete state of `version`, requested as `requested`, must be rejected as older than the known
     /// state (D-5). An older state may lack objects that were created later and must not be deleted.
     ///
-    /// The most recent state is accepted even if it is older. It is a consistent read, which a lagging replica cannot answer
-    /// with an older state. So the server itself has gone back, and all its lists will be older.
+    /// The answer to a request for the most recent state (no version) is accepted even if it is older. Such a request is a
+    /// consistent read, which a lagging replica cannot answer with an older state. So the server itself has gone back, and all
+    /// its lists will be older.
     pub(super) fn refuses_older(
         &mut self,
         version: &ResourceVersion,

@@ -6,7 +6,7 @@ use super::types::TypeInfo;
 use crate::serve::ApiError;
 
 impl ApiError {
-    /// 404 in a group that is not served. The answer is plain text: a `Status` would come from the API server of the group.
+    /// 404 in a group that is not served. The answer is plain text, because only the API server of a group writes a `Status`.
     pub(super) fn no_such_page() -> Self {
         Self { reason: "", ..Self::new(404, "404 page not found") }
     }

@@ -92,8 +92,8 @@ impl Journal {
         disk.note(disk.store.put_unit(stored)); // after an error the repair writes all units again
     }
 
-    /// Returns true if every unit of the reader's interest has synced, and the reader has acknowledged everything up to that point
-    /// (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of one of its units. Returns false for all
+    /// Returns true if the types of all units of the reader's interest have synced, and the reader has acknowledged everything up to
+    /// that point (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of any of its units. Returns false for all
     /// readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once it has
     /// acknowledged the initial state of the new units too.
     pub fn has_synced(&self, reader: ReaderId) -> bool {
