@@ -93,7 +93,7 @@ impl Posting {
     }
 }
 
-/// Returns the piece of a hash. The order of the pieces is the order of the hashes.
+/// Returns the index of the piece that holds a hash. The pieces are in the order of their hashes.
 fn piece_of(hash: u32, bits: u32) -> usize {
     usize::try_from(hash >> (u32::BITS - bits)).expect("there are at most 2^16 pieces")
 }

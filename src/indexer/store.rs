@@ -48,7 +48,7 @@ const KEPT_ROOM: usize = 1 << 12;
 /// Metadata of one published version.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Number of the version. Together with `store_version` it identifies a version.
+    /// Number of the published version. Only together with `store_version`, a resource version, does it identify that version.
     pub generation: u64,
     /// Version of the last applied write (I-11); unset before the first.
     pub store_version: ResourceVersion,

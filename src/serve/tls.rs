@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::regular_file;
 
-/// Interval of checks for changed files: certificates are renewed long before they expire.
+/// Interval of checks for changed files. The delay is harmless, because certificates are renewed long before they expire.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// PEM files of the certificate, followed by the intermediate certificates, and of its private key.
