@@ -60,17 +60,17 @@ impl Backoff {
         self.attempt
     }
 
-    /// Records a healthy state at `now`. It lasts until the next [`Backoff::fail`].
+    /// Starts a healthy time at `now`, unless one is in progress. [`Backoff::fail`] ends the healthy time.
     pub fn healthy(&mut self, now: Duration) {
         self.healthy_since.get_or_insert(now);
     }
 
-    /// Returns the time at which the backoff resets, if the state stays healthy until then; `None` while unhealthy.
+    /// Returns the time at which the backoff resets unless a failure comes first; `None` outside a healthy time.
     pub fn resets_at(&self) -> Option<Duration> {
         self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
     }
 
-    /// Resets if the healthy state has lasted long enough at `now` (D-3). Returns true if it has.
+    /// Resets the backoff if the healthy time is long enough at `now` (D-3). Returns true if it is.
     pub fn settle(&mut self, now: Duration) -> bool {
         let settled = self.resets_at().is_some_and(|at| at <= now);
         if settled {

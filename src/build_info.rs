@@ -12,7 +12,8 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
 /// Cargo features of this build that are not default features.
 pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
 
-/// Returns an error text about a Cargo feature that this build lacks. Its subject is missing: the caller names the option.
+/// Returns an error text about a Cargo feature that this build lacks. The text has no subject: the caller puts the name of an
+/// option before it.
 pub(crate) fn lacking(feature: &str) -> String {
     format!(
         "needs a build with the feature `{feature}`: build with `cargo build --release --features {feature}`, or \

@@ -15,7 +15,7 @@ pub enum Cause {
     Watch,
     /// Difference between a later list and the cache.
     Relist,
-    /// Redelivery from the cache in the unit's `round`-th resync. The round selects the handlers that receive it
+    /// Redelivery of a cached object in a resync of the unit. The number of the resync decides which handlers receive the object
     /// (S-11).
     Resync {
         /// Number of the resync, counted per unit.
@@ -54,7 +54,7 @@ pub enum Change {
     Deleted {
         /// Final state of the object; with `tombstone`, the last known state.
         object: Object,
-        /// Set when a list revealed the deletion, so that the final state was never received.
+        /// Set when a list revealed the deletion. The final state was then never received.
         tombstone: bool,
         /// Source of the change.
         cause: Cause,

@@ -28,7 +28,7 @@ pub use format::{DataFormat, Formatter, MessageBody};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Form {
-    /// The configured format.
+    /// The whole event, in the configured format.
     #[default]
     Whole,
     /// The event without `old`.
@@ -139,7 +139,7 @@ pub fn id(event: &Event) -> String {
     plain(|out| write_id(out, &event.unit, &event.record, copy))
 }
 
-/// Writes the id. `text` writes each of its parts: [`escape`] or [`copy`].
+/// Writes the event's id. `text` is the function that writes each part of the id: [`escape`] or [`copy`].
 fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
     let resource = &unit.resource;
     if let Change::Synced { resource_version, .. } = &record.change {
@@ -278,7 +278,7 @@ fn copy(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Returns the text written by `write`, which uses [`copy`].
+/// Calls `write` and returns the text that it wrote. `write` must use [`copy`], not [`escape`].
 fn plain(write: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::with_capacity(64);
     write(&mut out);

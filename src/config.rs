@@ -59,7 +59,7 @@ pub use telemetry::Telemetry;
 pub use test_case::TestCase;
 
 use crate::discovery::WantedEntry;
-/// Options that a stage uses without conversion.
+/// Option types of other modules, which use the options as the file contains them.
 pub use crate::{
     backoff::BackoffConfig as Backoff,
     cloud_event::DataFormat as FormatSettings,
@@ -170,8 +170,8 @@ impl Config {
         resolve(layers, ConfigPlace::Here)
     }
 
-    /// Loads files like [`Config::load`], but for another machine: without the environment of this one, and without checking
-    /// the files and secrets that the configuration names. Also returns the text of each file. Blocks the thread.
+    /// Loads files like [`Config::load`], but for another machine. Ignores this machine's environment variables. Does not check the
+    /// files and secrets that the configuration names. Also returns the text of each file. Blocks the thread.
     pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let mut layers = layers::Layers::of(paths);
         let texts = std::mem::take(&mut layers.texts);
@@ -242,8 +242,8 @@ impl Config {
 
     fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
-        // With `secrets = "metadata"` in `[redact]`, loading refuses an entry of Secrets that sets the mode `full`. The mode of
-        // such an entry is only the default, so the output leaves it out.
+        // With `secrets = "metadata"` in `[redact]`, no file may set `mode = "full"` for Secrets. An entry of Secrets that has this
+        // mode has it only by default. The output leaves the mode out, because loading the output would otherwise fail.
         let unsaid = |resource: &ResourceConfig| {
             self.redact.secrets == SecretValues::Metadata
                 && resource.mode == Mode::Full

@@ -33,7 +33,7 @@ use crate::{
     reflector::{Comparison, ReflectorEvent},
 };
 
-/// Maximum number of deltas in a batch (F-40). A Replace may have more.
+/// Maximum number of deltas in a batch (F-40). A Replace, or the deltas of a single key, may be more.
 const BATCH_LEN_MAX: usize = 1_000;
 
 /// Kind of a change to an object (F-1).
@@ -43,15 +43,15 @@ pub enum DeltaKind {
     Added,
     /// A watch sent `MODIFIED`.
     Updated,
-    /// A watch sent `DELETED`. The object is its final state.
+    /// A watch sent `DELETED`. The delta has the final state of the object.
     Deleted,
-    /// The object is missing from a list. The delta has its last known state.
+    /// The object is missing from a list. The delta has the last known state of the object.
     #[doc(alias = "DeletedFinalStateUnknown")]
     Tombstone,
     /// The object was in a list (F-2).
     Replaced,
-    /// The object itself asks not to be shown ([`Object::opts_out`](crate::object::Object::opts_out)). The delta has only its
-    /// identity. Consumers see the object as removed. The object may be added again later.
+    /// The object itself asks not to be shown ([`Object::opts_out`](crate::object::Object::opts_out)). The delta has only the
+    /// identity of the object. Consumers see the object as removed. The object may be added again later.
     OptedOut {
         /// Set when the object was found in a list, not by a watch.
         listed: bool,
@@ -151,7 +151,7 @@ enum SyncState {
     Unpopulated,
     /// The first Replace is queued.
     Queued,
-    /// A change came before any Replace. The queue is synced, and the next batch reports it.
+    /// A change came before any Replace. The initial state counts as complete, and the next batch reports this.
     Unannounced,
     /// Synced. This state is final.
     Synced,
@@ -161,8 +161,8 @@ impl DeltaFifo {
     /// Returns a queue over the state `known`. Set `synced` if the unit was synced before: then no further batch is `initial`
     /// (F-53).
     ///
-    /// If the unit is not synced, `known` comes from another unit, which may have removed other parts of the objects. The first
-    /// Replace then uses the bodies of its own items, even for states that are known.
+    /// If `synced` is not set, any objects in `known` come from another unit, which may have removed other parts of them. In the
+    /// first Replace, each item then keeps its own body, even if its state is known.
     pub fn new(order: QueueOrder, known: impl Iterator<Item = Object>, synced: bool) -> Self {
         let queue = match order {
             QueueOrder::Stream => Queue::Stream(StreamQueue::default()),
@@ -173,7 +173,8 @@ impl DeltaFifo {
         Self { queue, known: known.collect(), keep: Keep::Whole, sync, closed: false, repacking }
     }
 
-    /// Limits the queue's knowledge of objects to the part that `keep` keeps. `known` must already be in that form.
+    /// Makes the queue keep only a part of each known object; `keep` selects the part. The objects passed to [`DeltaFifo::new`]
+    /// must already be cut to this part.
     #[must_use]
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
@@ -256,9 +257,10 @@ impl DeltaFifo {
         }
     }
 
-    /// Appends the deltas of a list: a deletion of each known object that the list lacks, a removal of each item that opts out, and
-    /// the other items. The deletions come first in stream order (F-22), and last in per-key order (F-13, F-14). Deletions of queued
-    /// keys precede those of keys that only the cache has; the latter are sorted.
+    /// Appends the deltas of a list. Each known object that neither `items` nor `spared` contains gets a deletion. Each known item
+    /// that opts out gets a removal. Each other item gets a [`DeltaKind::Replaced`]. The deletions come first in stream order
+    /// (F-22), and last in per-key order (F-13, F-14). Deletions of queued keys come before deletions of keys that only the cache
+    /// has. The latter are sorted.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
@@ -275,7 +277,7 @@ impl DeltaFifo {
         let gone = gone.into_iter().map(|object| (Delta { kind: DeltaKind::Tombstone, object }, true));
         let opted_out = opted_out.into_iter().filter(|object| newest.state(object.key()).is_some());
         let opted_out = opted_out.map(|object| (Delta { kind: DeltaKind::OptedOut { listed: true }, object }, false));
-        // If the state of an item is already held, its delta shares the held body.
+        // If the queue already holds the state of an item, the delta shares the held body.
         let items = items.into_iter().map(|item| {
             let held = newest.state(item.key()).filter(|held| share && is_same_state(held, &item)).cloned();
             let is_shared = held.is_some();
@@ -314,9 +316,9 @@ impl DeltaFifo {
         Some(deltas)
     }
 
-    /// Repacks some of the known objects whose dictionary is being retired, and returns them. The consumer must then keep these
-    /// forms of the same states, so that queue and consumer share them. Returns an empty list if no such object is left. Call it
-    /// while there is no other work.
+    /// Packs some known objects again, if their dictionary is being retired. Returns the new forms, or an empty list if no such
+    /// object is left. The consumer must replace its forms of these objects, so that both share the memory. Call it while there is
+    /// no other work.
     pub fn repack(&mut self) -> Vec<Object> {
         let Some(packer) = self.keep.packer() else { return Vec::new() };
         self.repacking.step(packer, &mut self.known)

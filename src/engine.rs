@@ -94,7 +94,7 @@ pub struct StopReport {
     pub undelivered: Vec<(String, u64, Vec<String>)>,
 }
 
-/// Entry point for engines that have not been started.
+/// Entry point of the library: [`Engine::builder`] begins a new engine.
 ///
 /// ```no_run
 /// use deltabus::Engine;
@@ -115,7 +115,7 @@ pub struct StopReport {
 pub struct Engine;
 
 impl Engine {
-    /// Returns the builder of an engine, which watches nothing by default.
+    /// Returns the builder of a new engine. By default, the engine watches nothing.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::new()
     }

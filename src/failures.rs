@@ -5,7 +5,7 @@ use std::{mem::take, time::Duration};
 /// Minimum time between two lines about failures.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// Failures of one handler or watch since its last success, and a limit for their log lines.
+/// Counter of failures of one operation since its last success. It limits the log lines about these failures.
 ///
 /// **Invariant:** two logged failures are at least a minute apart, even with a success between them.
 #[derive(Clone, Debug, Default)]

@@ -31,7 +31,8 @@ use crate::{
     subscribe::{cursor::Since, query::SubscriberQuery},
 };
 
-/// Runs a target over its committed inputs. The output of a failure ends with the failing file.
+/// Runs a target over its committed inputs. Prints the name of each file first, so the last printed name is that of the failing
+/// input.
 #[cfg(not(fuzzing))]
 fn check(name: &str, target: fn(&[u8])) {
     let inputs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(name);
@@ -164,7 +165,8 @@ fn watch_cut(input: &[u8]) {
     }
 }
 
-/// Returns a seeded writer, the largest object size, and the bytes to cut. The first two bytes of the input are the seed.
+/// Splits an input into a random writer, the maximum object size, and the bytes to cut into pieces. The first two bytes of the
+/// input are the seed of the writer.
 fn chosen(input: &[u8]) -> Option<(Writer, usize, &[u8])> {
     let (seed, bytes) = input.split_first_chunk()?;
     let mut writer = Writer::new(u16::from_le_bytes(*seed).into());

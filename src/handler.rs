@@ -22,8 +22,8 @@ use crate::{cloud_event::FormatError, notification::Notification};
 /// Maximum capacity of the buffer that is kept after a batch, in bytes.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
 
-/// A sink of events. Its methods may block, because each handler has its own thread. Only code that never blocks may run
-/// without one (`Sink::InPlace`).
+/// A sink of events. Its methods may block, because each handler has its own thread. A handler that never blocks can also run
+/// without a thread of its own (`Sink::InPlace`).
 ///
 /// Any closure `FnMut(&Notification) -> Result<(), HandlerError>` is a handler.
 pub trait Handler: Send + 'static {
@@ -31,7 +31,7 @@ pub trait Handler: Send + 'static {
     /// again. After an error, a panic or a crash, the whole batch may be sent again (I4: at least once).
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError>;
 
-    /// Returns the interval between two calls of [`Handler::tick`]; `None`: it is never called.
+    /// Returns the interval between two calls of [`Handler::tick`]; `None`: `tick` is never called.
     fn tick_interval(&self) -> Option<Duration> {
         None
     }
@@ -82,8 +82,8 @@ pub enum HandlerError {
         /// Delay that the sink asked for.
         retry_after: Duration,
     },
-    /// The message is too large for the sink. The batch is halved, then sent in smaller [`Form`]s (by an
-    /// [`AsyncHandler`]), then dead-lettered.
+    /// The message is too large for the sink. The batch is halved until one event is left. An [`AsyncHandler`] then gets this event
+    /// in smaller [`Form`]s. If all forms are too large, the event is dead-lettered.
     #[error("{0}")]
     TooLarge(String),
     /// The sink will never accept one of these events. That event is found by halving the batch, then dead-lettered.
@@ -95,7 +95,7 @@ pub enum HandlerError {
 }
 
 impl From<FormatError> for HandlerError {
-    /// Rejects the event, because a second encoding would fail too. `NoSmaller` becomes `TooLarge`.
+    /// Turns `NoSmaller` into `TooLarge`, and any other error into `Rejected`, because a second encoding would fail too.
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::NoSmaller(_) => Self::TooLarge(error.to_string()),

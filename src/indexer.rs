@@ -1,7 +1,8 @@
-//! The cache of one unit: objects by key, and named indexes. Readers see one published version (rules I).
+//! The cache of one unit: objects by key, and named indexes. Every read sees one published version (rules I-1 … I-13).
 //!
-//! [`Indexer`] turns [`Deltas`] into a [`Transaction`] of [`Change`]s, and applies it. `indexer/store.rs` has the map that
-//! readers see; `indexer/writer.rs` has the order append → publish → release.
+//! [`Indexer`] turns [`Deltas`] into a [`Transaction`] of [`Change`]s, and applies the transaction. `indexer/store.rs` defines the
+//! map that readers see. `indexer/writer.rs` appends each transaction to the journal, then publishes it to readers, then releases
+//! its records.
 
 pub mod actor;
 pub mod index_func;
@@ -50,22 +51,22 @@ pub enum Recreated {
 /// Options of a unit's indexer.
 #[derive(Clone, Debug, Default)]
 pub struct IndexerOptions {
-    /// Set when the unit watches through a label or field selector. An absent object may then still exist, so it is
-    /// [`Change::Removed`] and not [`Change::Deleted`].
+    /// Set when the unit watches through a label or field selector. An object that the selector no longer matches may still exist
+    /// on the server. Its change is therefore [`Change::Removed`] and not [`Change::Deleted`].
     pub selective: bool,
     /// See [`Recreated`].
     pub recreated: Recreated,
     /// Ignored paths. An update that changes only these paths is [`Change::Refreshed`]. That applies to watches and lists, also
     /// after a restart. Has no effect if the cache keeps no bodies.
     pub ignored: Option<Arc<IgnoredPaths>>,
-    /// Part of each object that the cache keeps. Without bodies an update has no `old`, a tombstone contains only a stub, and
-    /// only the index `namespace` is complete: all other indexes are built from the stub.
+    /// Part of each object that the cache keeps. If the cache keeps no bodies, an update has no `old`, and a tombstone contains
+    /// only a stub. Only the index `namespace` is then complete: all other indexes are built from the stubs.
     pub keep: Keep,
 }
 
-/// Comparison base of the first list, and the cause of the differences that this list shows.
+/// Base of comparison for the first list: an earlier cache, or nothing. Also contains the cause of the differences found.
 ///
-/// The base is used until the first list is applied, also after restarts. A synced cache has already applied its first list.
+/// Used until the first list is applied, also after restarts. Has no effect if the cache is already synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstList {
     /// [`Cause::Initial`] if there was no earlier cache. Any other cause means that this cache continues an earlier cache. The
@@ -73,7 +74,7 @@ pub struct FirstList {
     pub cause: Cause,
     /// Set when the continued cache has bodies, not stubs.
     pub bodies: bool,
-    /// Set when the continued cache covers the whole scope of this unit. It can then be read before the list arrives.
+    /// Set when the continued cache covers the whole scope of this unit. Clients can then read the cache before the list arrives.
     pub complete: bool,
 }
 
@@ -83,11 +84,11 @@ impl Default for FirstList {
     }
 }
 
-/// Time between the last state in a saved cache and the first data from the server. Differences that a list shows during this
-/// time happened during downtime ([`Cause::Downtime`]).
+/// Downtime of a unit that starts with a saved cache: from the newest saved state to the first data from the server. If the first
+/// data is a list, the differences in the list have the cause [`Cause::Downtime`].
 ///
-/// An absence ends with the first event or bookmark of a watch, or with the list, and never begins again. The unit and its
-/// indexer share the absence, also after restarts of the actors. The default is an absence that has already ended.
+/// The absence ends with the first watch event, bookmark or list, and never begins again. The unit and its indexer share one
+/// `Absence`, also after restarts of the actors. The default is an absence that has already ended.
 #[derive(Clone, Debug, Default)]
 pub struct Absence(Arc<AbsenceState>);
 
@@ -115,8 +116,8 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Sets the cause [`Cause::Downtime`] also for watch events of changes made during the absence. Required if a handler does not
-    /// want such changes.
+    /// Gives the cause [`Cause::Downtime`] also to watch events whose changes were made during the absence. Call it if a handler
+    /// does not want such events.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
     }
@@ -157,8 +158,8 @@ impl Transaction {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// Sets the count in the final [`Change::Synced`] to the total of all units of the type. `None` removes that change, because
-    /// other units are not synced yet or an earlier batch had the change.
+    /// Sets the count in the final [`Change::Synced`] to the total of all units of the type. If `total` is `None`, removes the
+    /// `Synced`: other units are not synced yet, or an earlier batch already had a `Synced`.
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
             (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,
@@ -170,8 +171,8 @@ impl Transaction {
 
 /// The cache of one unit.
 ///
-/// Each batch is handled in the order **plan → append (elsewhere) → commit → publish**. `commit` sets the state of every key
-/// in the batch. So repeating it after a crash between append and publish has no further effect.
+/// Each batch is processed in the order **plan → append (elsewhere) → commit → publish**. `commit` sets the state of every key in
+/// the batch. So after a crash between append and publish, `commit` can be repeated: the result is the same.
 ///
 /// After a crash, keep the store, because dropping it empties its readers. Call [`Indexer::discard`] for half-staged changes,
 /// commit the appended but unpublished transaction again, and publish.
@@ -249,7 +250,7 @@ impl<H: KeyHasher> Indexer<H> {
         put_kept(&mut self.store, &self.options.keep, object);
     }
 
-    /// Shows committed changes to readers. [`EvmapStore::publish`] states when it waits.
+    /// Shows committed changes to readers. May wait for a reader; see [`EvmapStore::publish`].
     pub fn publish(&mut self) {
         self.store.publish();
     }
@@ -298,9 +299,8 @@ impl<H: KeyHasher> Indexer<H> {
     }
 }
 
-/// Stages the part of an object that `keep` keeps. If `keep` keeps whole bodies, the index values are read from `object`, so that
-/// no packed body must be unpacked. Otherwise `keep` returns a stub. The values are then read from the stub, so that index and
-/// stub match.
+/// Stages the part of `object` that `keep` selects. For a whole body, the index values are read from `object`, because the stored
+/// form may be packed. For a stub, the index values are read from the stub, so that index and stub match.
 pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, object: &Object) {
     match keep.of(object) {
         kept if keep.is_whole() => store.put_as(&kept, object),
@@ -357,10 +357,11 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
             self.push(Change::Removed { object: old, cause });
         } else if delta.kind.is_deletion() {
             let change = match self.indexer.options.selective {
-                // a stub has less data than the event
+                // `old` may be a stub: the object of the event has more data.
                 true if self.hides_olds && !recreated => Change::Removed { object, cause },
                 true => Change::Removed { object: old, cause },
-                // The deleted object was never shown. The shown object no longer exists either, so its deletion is reported.
+                // The deleted object was never shown. The shown object `old` no longer exists either, so the deletion of `old` is
+                // reported.
                 false if recreated => Change::Deleted { object: old, tombstone: true, cause },
                 false => Change::Deleted { object, tombstone: delta.kind == DeltaKind::Tombstone, cause },
             };
@@ -395,8 +396,8 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         }
     }
 
-    /// Returns the state of a key after the planned changes. The deltas of one key are consecutive, so only the last change can be
-    /// of the same key.
+    /// Returns the state of `key` after the changes planned so far. The deltas of one key are consecutive. So only the last planned
+    /// change can have this key.
     fn state_of(&self, key: KeyRef<'_>, cached: Option<Object>) -> Option<Object> {
         match self.changes.last() {
             Some(change) if change.object().is_some_and(|object| object.key() == key) => change.state().cloned(),
@@ -417,9 +418,10 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
 /// Reason why objects of an ended unit are no longer shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retirement {
-    /// They are no longer selected: the configuration changed ([`Cause::Reload`]), or their namespace did ([`Cause::Watch`]).
+    /// The objects are no longer selected. Either the configuration changed ([`Cause::Reload`]), or the namespaces, their labels or
+    /// the rights changed ([`Cause::Watch`]).
     Removed(Cause),
-    /// Their type was removed from the server. That was found by a later discovery ([`Cause::Relist`]), or after a restart
+    /// The server no longer has the type of the objects. Discovery found this at run time ([`Cause::Relist`]) or at a restart
     /// ([`Cause::Downtime`]).
     Deleted(Cause),
 }

@@ -68,11 +68,11 @@ pub struct InformerOptions {
     pub order: QueueOrder,
     /// Bytes of queued objects at which the socket is no longer read.
     pub fifo_max_bytes: usize,
-    /// Options of the cache. A cache without bodies has no resync and no replay, because there is nothing to show.
+    /// Options of the cache. A cache without bodies has no resync and no replay, because it holds no objects to deliver again.
     pub indexer: IndexerOptions,
     /// Indexes in addition to the index of namespaces.
     pub indexers: Vec<IndexFunc>,
-    /// Warnings for readers of the whole type about filtered or cut data, sent as `Warning: 299`.
+    /// Warnings about filtered or cut data, for readers of the whole type. They are sent in the HTTP header `Warning: 299`.
     pub warnings: Vec<String>,
 }
 
@@ -87,8 +87,8 @@ pub enum Seed {
         store_version: ResourceVersion,
         /// See [`Meta::resume_version`]. If it is unset, the unit starts with a list.
         resume_version: ResourceVersion,
-        /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is not
-        /// older than the objects. If the first data from the server is a list, its differences have the cause
+        /// Set if the objects were saved by an earlier run of the process. The watch then continues only if the server is not older
+        /// than the objects. If the server first sends a list, the differences between list and objects have the cause
         /// [`Downtime`](crate::change::Cause::Downtime).
         saved: bool,
     },
@@ -128,7 +128,7 @@ pub struct Shared {
 pub struct Informer {
     /// Id of the unit in this engine.
     pub id: UnitId,
-    /// Name of its `[resources.*]` entry.
+    /// Name of the unit's `[resources.*]` entry.
     pub entry: String,
     /// Type of the objects.
     pub resource: Arc<ResourceType>,
@@ -241,9 +241,9 @@ impl Informer {
     }
 
     /// Appends and releases the last records of a unit whose actors have ended for good: see
-    /// [`retirement`](crate::indexer::retirement). If its siblings waited only for this unit, they become synced. Afterwards no
-    /// actor of the unit can append anything.
-    /// After an error, call it again when the journal is [writable](Journal::writable).
+    /// [`retirement`](crate::indexer::retirement). If the siblings of the unit waited only for this unit, they become synced.
+    /// Afterwards no actor of the unit can append anything. After an error, call `retire` again when the journal is
+    /// [writable](Journal::writable).
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
         self.end(journal, |epoch| {
             let ticket = self.siblings.leave(self.id, |total| {
@@ -258,15 +258,15 @@ impl Informer {
         })
     }
 
-    /// Appends `changes` for one reader of the journal. After them the reader sees nothing more of this unit: see
+    /// Appends `changes` for one reader of the journal. After these changes, the reader gets nothing more from this unit: see
     /// [`Journal::cross`]. Call it before [`Informer::retire`], when the actors have ended for good. An error changes nothing.
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
         let leave = Move { reader, kind: MoveKind::Leave };
         self.end(journal, |epoch| journal.cross(leave, self.id, epoch, changes, Timestamp::now()))
     }
 
-    /// Starts a new epoch, and appends in it. Actors of earlier epochs can then append nothing. Logs the error if a later epoch has
-    /// begun.
+    /// Starts a new epoch, and calls `append` with its number. Actors of earlier epochs can then append nothing. If a later epoch
+    /// has begun, nothing is appended, and the error is logged.
     fn end(&self, journal: &Journal, append: impl FnOnce(u64) -> Result<(), AppendError>) -> Result<(), NotWritable> {
         let mut current = lock(&self.epoch);
         *current += 1;
@@ -286,8 +286,8 @@ impl Informer {
         self.readers.load().reader().read(|snapshot| snapshot.meta().clone())
     }
 
-    /// Returns the factory of readers of the present cache. Readers of a whole type follow its units: see
-    /// [`Caches`](crate::indexer::union::Caches).
+    /// Returns the factory of readers of this unit's present cache. Readers of a whole type also follow the replacement of units:
+    /// see [`Caches`](crate::indexer::union::Caches).
     pub fn reader_factory(&self) -> ReaderFactory {
         ReaderFactory::clone(&self.readers.load())
     }
@@ -299,7 +299,7 @@ impl Informer {
 
     /// Starts the three actors on the current arbiter.
     ///
-    /// The indexer is taken from its slot. If a hung actor still holds the indexer, a new one replaces it.
+    /// The indexer is taken from its slot. If a hung actor still holds the indexer, a new indexer is made.
     ///
     /// # Errors
     /// Fails if no client can be created, if another start is in progress, or if a newer one has begun. A start that fails does
@@ -371,8 +371,8 @@ impl Informer {
         self.slot.load().lease()
     }
 
-    /// Completes the work of a hung actor without it: `epoch` fences the actor off the journal. A new indexer, made from
-    /// the objects that readers see, publishes and releases the appended records.
+    /// Finishes the work of a hung actor. `epoch` is a fence: the actor can no longer append to the journal. A new indexer starts
+    /// with the objects that readers see. It publishes and releases the records that the actor has appended.
     pub fn take_over(&self, epoch: u64, journal: &Journal) {
         drop(self.lease(epoch, journal));
     }
@@ -381,7 +381,8 @@ impl Informer {
     /// hung actor keeps the old one. Set the fence first: the hung actor then cannot append, and can at most finish the records in
     /// flight.
     fn replace_indexer(&self, journal: &Journal) {
-        // This order matters: if the actor wakes up and finishes meanwhile, there is no ticket, or the work is repeated.
+        // Read the transaction before the ticket. If the actor finishes between the two reads, there is no ticket. If it finishes
+        // later, its transaction is applied a second time, which does no harm.
         let in_flight = self.slot.load().in_flight();
         let ticket = journal.outstanding(self.id);
         let meta = self.meta();

@@ -10,7 +10,8 @@
 //! | `handle` | [`Journal`], the shared handle: one short lock per call; calls to the store run outside the lock |
 //! | `memory` | the pure core: batches that are not visible yet, units, readers |
 //! | `reader` | records that wait for one reader; for a slow reader they are coalesced or spilled |
-//! | `filter`, `recovery` | selection of the records that a reader wants: by its filter, and after a restart |
+//! | `filter` | filters of readers; a refused record is not delivered |
+//! | `recovery` | selection of the records that a reader has missed, after a restart |
 //! | `store`, `disk`, `committer` | the state on disk, and the thread that syncs, saves, removes and repairs |
 //! | `compaction`, `retention` | rules for coalescing records of the state, and for removing old ones |
 //!
@@ -107,7 +108,7 @@ impl Record {
         }
     }
 
-    /// Returns the name of this record for reports. It is displayed as `added default/web (sequence 7, uid …)`.
+    /// Returns the name of this record for reports. The name is displayed as `added default/web (sequence 7, uid …)`.
     pub fn event_name(&self) -> EventName {
         EventName {
             sequence: self.sequence,
@@ -118,14 +119,14 @@ impl Record {
         }
     }
 
-    /// Returns the size of the objects that the record refers to.
+    /// Returns the size of the object and the previous object, in bytes.
     #[inline]
     pub(crate) fn body_bytes(&self) -> usize {
         self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
-    /// Returns a copy of the record with packed objects, to share their memory with the cache. An object that was never packed
-    /// stays as it is.
+    /// Returns a copy of the record with packed objects, which share memory with the cache. An object without a packed form stays
+    /// as it is.
     fn packed(&self) -> Self {
         Self { change: self.change.packed(), ..self.clone() }
     }
@@ -143,8 +144,8 @@ impl ChangeKind {
         change.into()
     }
 
-    /// Returns the word at the end of an event's `type`. An unchanged object is delivered as `updated`; a refreshed one is not
-    /// delivered.
+    /// Returns the last part of an event's `type`, such as `added`. An unchanged object is delivered as `updated`; a refreshed one
+    /// is not delivered.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -190,7 +191,7 @@ pub struct Ticket {
     pub last: Sequence,
 }
 
-/// Error: the appending actor was replaced in the meantime. Nothing was written.
+/// Error: the appending actor was replaced in the meantime. No reader gets the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("epoch {epoch} may not append to unit {}: epoch {current} owns it", unit.0)]
 pub struct Fenced {
@@ -202,7 +203,7 @@ pub struct Fenced {
     pub current: u64,
 }
 
-/// Reason why an append was refused. Nothing was written.
+/// Reason why an append was refused. No reader gets the records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// Another actor owns the unit now; do not retry.
@@ -247,13 +248,13 @@ pub enum WhenFull {
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default)]
 pub struct Bounds {
-    /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to events of objects
-    /// that the cache does not hold, such as deletions. Besides these, one or two events may wait for each cached object.
+    /// Maximum number of events. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to events whose object
+    /// is not in the cache, for example deletions. In addition, one or two events may wait for each cached object.
     #[educe(Default = 10_000)]
     pub max_events: usize,
     /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to bodies
-    /// that the cache does not hold. The size of the records themselves can only cause `old`s to be discarded, never a loss of
-    /// records.
+    /// that the cache does not hold. A record has a size besides its bodies. This size can only cause `old`s to be discarded, never
+    /// a loss of records.
     #[educe(Default = 64 << 20)]
     pub max_bytes: usize,
     /// Policy at the limit.
@@ -272,8 +273,8 @@ pub struct UnitTerms {
     pub cached: bool,
 }
 
-/// Id of a resource type within an engine. Records of one object are coalesced across all units of the type. A [`Change::Synced`]
-/// covers all of these units too.
+/// Id of a resource type within an engine. In memory, records of one object are coalesced across all units of the type. A
+/// [`Change::Synced`] covers all units of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TypeNumber(pub u32);
 
@@ -298,7 +299,7 @@ impl ChangeSet {
     pub const UNCHANGED: Self = Self(1 << 6);
     /// Unchanged objects of a resync.
     pub const RESYNC: Self = Self(1 << 7);
-    /// Changes made during downtime ([`Cause::Downtime`]). Without it, the kinds above exclude such changes.
+    /// Changes made during downtime ([`Cause::Downtime`]). Without this flag, the kinds above exclude such changes.
     pub const DOWNTIME: Self = Self(1 << 8);
     /// All kinds of events.
     pub const ALL: Self = Self(0x1ff);
@@ -366,7 +367,7 @@ pub struct Interest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
     /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect if the reader sees the unit already,
-    /// or its interest contained the unit before.
+    /// or if its previous interest contains the unit.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,
@@ -384,8 +385,8 @@ pub struct ReaderOptions {
     pub name: Option<String>,
 }
 
-/// Request to a unit to start or stop showing its records to one reader. The indexer executes it between two batches, because
-/// only then does the cache match the journal position.
+/// Request to a unit to start or stop showing its records to one reader. The indexer executes the request between two batches,
+/// because only then does the cache match the journal position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The reader.
@@ -427,7 +428,7 @@ pub struct ReaderStats {
     pub olds_given_up: u64,
     /// Records that the filter refused. They need no acknowledgement, and do not count in `acknowledged`.
     pub filtered: u64,
-    /// Filtered records that were refused because the filter failed.
+    /// Refused records for which the filter failed. They count in `filtered` too.
     pub filter_errors: u64,
     /// Acknowledged records that the handler gave up; [`Journal::replay`] queues them again. Counted only for a named reader with a
     /// store, otherwise 0.

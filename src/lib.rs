@@ -83,10 +83,18 @@
 //!
 //! Hidden items, such as the command line, are not part of the API.
 
-// `internals`, which needs the feature `testing`, makes `pub` items of private modules reachable, and uses their re-exports.
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, unused_imports))]
-// Some parts are used only by the command line. The build with `cli` finds dead code.
-#![cfg_attr(not(feature = "cli"), allow(dead_code))]
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(
+        unreachable_pub,
+        unused_imports,
+        reason = "with `testing`, `internals` makes them reachable, and uses the re-exports"
+    )
+)]
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, reason = "only the command line uses it; the build with `cli` finds dead code")
+)]
 
 mod build_info;
 mod histogram;

@@ -90,7 +90,7 @@ pub enum WatchEvent {
         /// Reason.
         why: PassedOver,
     },
-    /// A skipped document that does not count as an event: another type, no metadata, or a `Table`.
+    /// A document that the decoder skips for a [`SkipReason`]. It does not count as an event.
     Skipped(SkipReason),
     /// An unreadable document, an unknown event type, or an `ERROR` without a `Status`. The decoder stops here.
     Undecodable(String),
@@ -128,7 +128,7 @@ pub struct Status {
     pub reason: String,
     /// Human-readable message.
     pub message: String,
-    /// Set when a cause is `ResourceVersionTooLarge` or the message begins with "Too large resource version".
+    /// Set when a cause is `ResourceVersionTooLarge`, or a message begins with "Too large resource version".
     pub too_large: bool,
     /// Delay from `Retry-After` or `details.retryAfterSeconds`; `None` if the server gave none.
     pub retry_after: Option<Duration>,
@@ -154,7 +154,7 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// Reason why a request or an open stream failed. Variants differ in the reflector's next step.
+/// Reason why a request or an open stream failed. The variant decides what the reflector does next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The connection was refused: no process accepts connections at the address.
@@ -193,7 +193,7 @@ fn named(object: Option<&str>) -> String {
 }
 
 impl Failure {
-    /// Returns the server's error answer, if that is the failure.
+    /// Returns the server's error answer; `None` for any other failure.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Status(status) => Some(status),

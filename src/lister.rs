@@ -255,7 +255,7 @@ impl Query<'_> {
 
     /// Returns the objects of several keys, in their order; `None` for a missing object.
     pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
-        // finds all objects before it changes a reference count, so that the memory accesses overlap
+        // `get_all` finds all objects before the clones change reference counts. So the memory accesses of the lookups overlap.
         self.snapshot.get_all(&mut keys.into_iter()).into_iter().map(Option::<&_>::cloned).collect()
     }
 

@@ -91,8 +91,8 @@ impl EncodeMetric for Family {
     }
 }
 
-/// Renders all metrics for one scrape. Units of one type are combined, because one set of labels per watched namespace
-/// would be too many.
+/// Renders all metrics for one scrape. Units of one type are combined into one set of labels. Separate sets for each watched
+/// namespace would be too many.
 pub fn render(
     resources: &[UnitView],
     handlers: &[HandlerView],

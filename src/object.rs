@@ -228,7 +228,8 @@ pub struct Identity<'a> {
 /// than the identity unpacks a packed object, for instance [`Object::json`].
 ///
 /// **Invariants:** the name is not empty (K-4); the bytes are one JSON object with `apiVersion` and `kind`; the identity matches
-/// the bytes. An object is one pointer to a single allocation with header and bytes, so a reader loads little memory.
+/// the bytes. An object is one pointer to one allocation, which holds the header and the bytes. A read therefore follows only this
+/// pointer.
 ///
 /// An object does not know its resource type. In a handler, `event.unit.resource` is its type.
 #[derive(Clone)]
@@ -244,7 +245,7 @@ struct Head {
 
 /// Format of an object's body, and length of the [`Object::who`] bytes after it.
 enum Form {
-    /// JSON. After the object was packed once, `packed` holds the packed form, which all caches of the object share.
+    /// JSON. After the object was packed once, `packed` holds its packed form. All caches that hold the object share this form.
     Json { packed: OnceLock<Object>, who_bytes: u32 },
     /// `json_bytes` bytes of JSON, packed with or without a dictionary.
     Packed { compression: Compression, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
@@ -438,7 +439,7 @@ impl Object {
 
     /// Returns true if this object has the key `key`.
     pub(crate) fn has_key(&self, key: KeyRef<'_>) -> bool {
-        // the lengths come from `key`: the comparison need not wait for the header
+        // compares the bytes first, with the lengths of `key`: the processor need not wait for the lengths in the header
         let (namespace, name) = (key.namespace.as_bytes(), key.name.as_bytes());
         let bytes = self.0.bytes().strip_prefix(namespace);
         bytes.is_some_and(|bytes| bytes.starts_with(name))

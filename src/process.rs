@@ -78,7 +78,8 @@ fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Returns the start time of the process, computed from its ticks after the boot of the machine.
+/// Returns the start time of the process, in seconds since the Unix epoch: boot time of the machine, plus the time from boot to
+/// start.
 fn started() -> Option<f64> {
     let stat = read("/proc/self/stat");
     // The second field is the program's name in parentheses, and may contain any character.

@@ -1,11 +1,11 @@
 //! Redaction: confidential values are replaced or removed when objects arrive.
 //!
-//! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs receive it. A
-//! Secret keeps the names of its keys, but not their values. A value has one of these treatments:
+//! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs receive the
+//! object. A value has one of these treatments:
 //!
-//! - `hmac`: the value becomes an HMAC-SHA256 of the object's uid, the path and the value. Changes of the value are
-//!   visible, but the value is not. The same value in two objects gives different digests.
-//! - `drop`: the value is removed.
+//! - `hmac`: the value becomes an HMAC-SHA256 of the object's uid, the path and the value. The key's name remains. Changes of the
+//!   value are visible, but the value is not. The same value in two objects gives different digests.
+//! - `drop`: the value is removed, and its key too.
 //!
 //! A rule may have a condition on the original object. If the condition cannot be evaluated, the rule applies.
 //!
@@ -71,7 +71,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Identifies a [`Key`]. The key cannot be derived from it.
+/// Identifier of a [`Key`]. The key cannot be derived from its fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint(String);
 
@@ -79,10 +79,10 @@ pub struct Fingerprint(String);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Treatment {
-    /// Replace it with a digest.
+    /// Replaces the value with a digest.
     #[default]
     Hmac,
-    /// Remove it.
+    /// Removes the value and its key.
     Drop,
 }
 

@@ -1,6 +1,6 @@
 //! Mirrors one collection of the API server as a stream of events: list or streaming list, then watch, forever.
 //!
-//! `Reflector` is the pure state machine (rules R-1 … R-64 and D-1 … D-6); `reflector/run.rs` runs its actions.
+//! `Reflector` is the pure state machine (rules R-1 … R-64 and D-1 … D-6). The shell in `reflector/run.rs` runs its actions.
 //!
 //! ```text
 //!            ┌───────────────────────── wait, then a new cycle ─────────────────────────┐
@@ -63,14 +63,14 @@ pub enum ReflectorEvent {
     Added(Object),
     /// The server sent `MODIFIED`.
     Updated(Object),
-    /// The server sent `DELETED`; the object is its final state.
+    /// The server sent `DELETED`, with the final state of the object.
     Deleted(Object),
     /// A complete list, or the complete snapshot of a streaming list (R-23, R-33).
     Replace {
         /// All objects of the collection, one per key.
         items: Vec<Object>,
-        /// Objects that this list lacks, but that must not be deleted. A second list had them, with versions later than that of
-        /// this list. The known states remain until the watch reports a change.
+        /// Objects that this list lacks, but that must not be deleted. A second list contained these objects, with versions newer
+        /// than this list. The cache keeps its states of these objects until the watch reports a change.
         spared: Vec<Object>,
         /// Version of the list.
         resource_version: ResourceVersion,
@@ -148,7 +148,7 @@ pub(crate) enum ReflectorStart {
     Saved(ResourceVersion),
 }
 
-/// Input of the state machine, sent by the shell.
+/// Input of the state machine. The shell (`reflector/run.rs`) sends it.
 #[derive(Debug)]
 pub(crate) enum ReflectorInput {
     /// Start; always the first input.
@@ -169,7 +169,7 @@ pub(crate) enum ReflectorInput {
     Stop,
 }
 
-/// Next action of the shell. Every action except [`ReflectorAction::Read`], [`ReflectorAction::Compare`] and
+/// Next action for the shell (`reflector/run.rs`). Every action except [`ReflectorAction::Read`], [`ReflectorAction::Compare`] and
 /// [`ReflectorAction::Keep`] closes the open stream (R-46).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorAction {
@@ -185,7 +185,7 @@ pub(crate) enum ReflectorAction {
     ///
     /// The input is [`ReflectorInput::Timer`] if `until` passes first.
     Read { until: Duration },
-    /// Send no request until `until`, then send [`ReflectorInput::Timer`].
+    /// Make no request before `until`. Then answer with [`ReflectorInput::Timer`].
     Wait { until: Duration },
     /// Continue the last action: the input did not match it (for example, a late timer).
     Keep,

@@ -33,14 +33,14 @@ pub type WaitingRows = BTreeMap<(String, String), Arc<UnitStatus>>;
 pub struct WatchedType {
     /// The type.
     pub resource: Arc<ResourceType>,
-    /// Its units; no object is in the scope of two of them.
+    /// Units of the type; no object is in the scope of two of them.
     pub units: Vec<Arc<Informer>>,
     caches: Arc<Caches>,
 }
 
 impl WatchedType {
-    /// Returns a reader of all its units. The reader follows replacements of the units. Clone it for each thread, or
-    /// call this again.
+    /// Returns a reader of all units of the type. The reader follows replacements of the units. Each thread needs its own reader:
+    /// clone this one, or call `lister` again.
     pub fn lister(&self) -> Lister {
         Lister::new(self.caches.reader(), Arc::clone(&self.resource))
     }
@@ -112,7 +112,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Replaces the content, and points existing readers to the caches of `informers`, in their order. Keep removed
+    /// Replaces the content. Existing readers continue with the caches of `informers`, in the order of `informers`. Keep removed
     /// informers alive until this returns.
     pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: WaitingRows) {
         let mut caches = lock(&self.caches);

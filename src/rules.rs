@@ -128,8 +128,8 @@ impl Rules {
         self.changed.is_empty() && self.when.is_none()
     }
 
-    /// Judges a change of `object`. `old` is the previous object of an update, if it is known; it is ignored for other
-    /// kinds. [`ChangeKind::Synced`] has no object, and matches.
+    /// Judges a change of `object`. `old` is the previous object of an update, or `None` if it is unknown; other kinds ignore
+    /// `old`. [`ChangeKind::Synced`] always matches.
     pub fn judge(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> RuleVerdict {
         if kind == ChangeKind::Synced {
             return RuleVerdict::Match;
@@ -151,8 +151,8 @@ impl Rules {
         }
     }
 
-    /// Returns a text that explains why a change does not match; `None` if it does. The text is for people; this is
-    /// slower than [`Rules::judge`].
+    /// Returns a text that explains to users why a change does not match; `None` if the change matches. Slower than
+    /// [`Rules::judge`].
     pub fn explain(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> Option<String> {
         match self.judge(kind, old, object) {
             RuleVerdict::Match => None,

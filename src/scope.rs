@@ -70,7 +70,7 @@ impl Pattern {
         self.0.compile_matcher().is_match(name)
     }
 
-    /// Returns true if it certainly matches every name that `other` matches.
+    /// Returns true if this glob certainly matches every name that `other` matches.
     fn covers(&self, other: &Self) -> bool {
         let text = self.text();
         let bare = |text: &str| !text.contains(META);
@@ -79,7 +79,7 @@ impl Pattern {
         text == other.text() || by_start || by_end || other.is_literal() && self.matches(other.text())
     }
 
-    /// Returns true if certainly no name matches both.
+    /// Returns true if certainly no name matches both globs.
     fn is_apart_from(&self, other: &Self) -> bool {
         let clash = |a: &str, b: &str, fits: fn(&str, &str) -> bool| !fits(a, b) && !fits(b, a);
         match (self.is_literal(), other.is_literal()) {

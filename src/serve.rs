@@ -62,7 +62,7 @@ const UNSENT_BYTES_MAX: u32 = 64 << 10;
 /// State from which requests are answered.
 #[derive(Clone)]
 pub struct ServeState {
-    /// Source of event streams, with the watched types and the journal.
+    /// Source of event streams. It also gives access to the watched types and to the journal.
     hub: Arc<Hub>,
     handlers: Handlers,
     /// URL of the API server, without credentials.
@@ -92,7 +92,7 @@ impl ServeState {
     }
 }
 
-/// Returns the maximum number of open streams, which leaves some connections for other requests.
+/// Returns the maximum number of open streams. Up to 64 connections are left for other requests.
 fn max_streams(max_connections: u32) -> usize {
     max_connections.saturating_sub((max_connections / 16).clamp(1, 64)).max(1) as usize
 }
@@ -120,7 +120,7 @@ pub enum Surface {
     Probes,
 }
 
-/// Starts a server on an address. It blocks briefly to read the certificate, if there is one.
+/// Starts a server on an address. Blocks briefly to read the certificate, if there is one.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, or if the certificate cannot be used.
@@ -213,7 +213,7 @@ fn router(surface: Surface, state: ServeState) -> Router {
     }
 }
 
-/// Returns the same response as the API server.
+/// Returns the response to an unknown path, the same as that of the API server.
 async fn no_such_path() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "404 page not found\n")
 }

@@ -16,9 +16,9 @@
 //!
 //! Known differences:
 //! - A definition has one served version. There are no schemas, and so no validation.
-//! - Strategic merge patches are merge patches (lists are replaced).
+//! - Strategic merge patches are applied as merge patches: lists are replaced.
 //! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
-//! - An expired `continue` token has no successor: the client starts the list again.
+//! - The answer to an expired `continue` token offers no new token: the client must start the list again.
 //! - Controllers of definitions and namespaces act immediately.
 //! - Every request is allowed. Tests can remove rights (`Faults::forbid`).
 
@@ -111,12 +111,12 @@ pub struct Simulator {
 impl Simulator {
     /// Starts the server and returns once it accepts connections.
     ///
-    /// It has its own thread and runtime, so it can be started with or without a surrounding runtime.
+    /// The server has its own thread and runtime, so callers with and without a runtime can start it.
     pub fn start(options: SimulatorOptions) -> io::Result<Self> {
         Self::start_behind(None, options)
     }
 
-    /// Starts a server. It answers the requests that `front` does not answer.
+    /// Starts a server behind `front`. The server answers only the requests that `front` does not answer.
     pub(crate) fn start_behind(front: Option<Arc<dyn Front>>, options: SimulatorOptions) -> io::Result<Self> {
         let store = SharedStore::new(options.seed, options.history);
         let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], options.port)))?;

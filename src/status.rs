@@ -92,14 +92,14 @@ pub struct UnitView {
     pub plural: String,
     /// State of the unit.
     pub state: UnitState,
-    /// Explanation of the state, and advice. Set for `waiting` and `forbidden`. Also set for `listing`, while a list is
-    /// confirmed or the server's version is looked up.
+    /// Explanation of the state, and advice. Set for `waiting` and `forbidden`. Also set for `listing` while a second list confirms
+    /// the first one, or while the server's version is checked.
     pub message: Option<String>,
     /// Set when the initial state is complete in the cache.
     pub synced: bool,
     /// Objects in the cache.
     pub objects: u64,
-    /// Size of the objects in the cache, including their headers, in bytes.
+    /// Memory of the cached objects in bytes, including the header of each object.
     pub bytes: u64,
     /// Resource version of the cache.
     pub resource_version: String,
@@ -118,7 +118,7 @@ pub struct UnitView {
     pub list_duration: Arc<Histogram>,
     /// Watches opened.
     pub watches: u64,
-    /// Documents skipped because they have another type, or no name.
+    /// Documents from the server that were skipped, because they have another type or no name.
     pub skipped: u64,
     /// Events dropped because the transform failed (F-61). The next list contains the objects of these events.
     pub transform_failures: u64,
@@ -193,7 +193,7 @@ impl UnitStatus {
         status
     }
 
-    /// Sets a counter that is updated elsewhere, see [`UnitView::redact_errors`].
+    /// Uses `redact_errors` as the counter for [`UnitView::redact_errors`]. The redaction of the unit increments this counter.
     #[must_use]
     pub fn with_redact_errors(self, redact_errors: Arc<AtomicU64>) -> Self {
         Self { redact_errors, ..self }

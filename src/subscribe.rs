@@ -6,15 +6,14 @@
 //! caches ──existing objects, on request──────────────────────▶
 //! ```
 //!
-//! [`Ring`](ring::Ring) holds the newest events for all subscribers. [`SubscriberCursor`](cursor::SubscriberCursor)
-//! chooses the next step of one subscriber. [`SubscriberFilter`](filter::SubscriberFilter) selects its events.
-//! [`query`] parses its request, [`frame`] formats its output. All of these are pure. `judge` evaluates expressions on
-//! its own thread. [`Hub`](hub::Hub) feeds the ring and keeps the counters, [`Subscriber`](subscriber::Subscriber)
-//! returns the frames.
+//! [`Ring`](ring::Ring) holds the newest events for all subscribers. [`SubscriberCursor`](cursor::SubscriberCursor) chooses the
+//! next step of one subscriber, [`SubscriberFilter`](filter::SubscriberFilter) selects the events that it wants. [`query`] parses
+//! the request of a subscriber, [`frame`] formats the output. All of these are pure. `judge` evaluates expressions on its own
+//! thread. [`Hub`](hub::Hub) feeds the ring and keeps the counters. [`Subscriber`](subscriber::Subscriber) returns the frames.
 //!
-//! **Invariants:** a slow or blocked subscriber takes one of the allowed connections and nothing else. Events that it
-//! misses are reported to it ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a subscriber
-//! nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
+//! **Invariants:** a slow or blocked subscriber occupies one of the allowed connections, and delays nothing else. Events that a
+//! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a
+//! subscriber, nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
 
 pub mod cursor;
 mod feed;

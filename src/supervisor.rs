@@ -1,7 +1,7 @@
 //! Restarts groups of actors with backoff, without end: if one actor fails, the whole group restarts.
 //!
-//! `Supervisor` is the pure state machine of one unit (reflector, queue and indexer of a type) or one handler.
-//! `RestartPolicy` decides when to try again. `informer/actor.rs` starts actors, sends heartbeats and reports exits.
+//! `Supervisor` is the pure state machine of one unit (reflector, queue and indexer of a type). `informer/actor.rs` starts the
+//! actors, sends heartbeats and reports exits. `RestartPolicy` decides when to try again, for units and for handlers.
 //!
 //! ```text
 //!            ┌──────────────── until, and all gone: next generation ───────────────┐
@@ -66,19 +66,19 @@ impl Supervision {
 /// End of an actor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exit {
-    /// It stopped, with or without a request.
+    /// The actor stopped, with or without a request.
     #[error("stopped")]
     Stopped,
-    /// It failed, with the reason.
+    /// The actor failed, with the reason.
     #[error("failed: {0}")]
     Failed(String),
-    /// It panicked, with the payload if that is text.
+    /// The actor panicked, with the payload if that is text.
     #[error("panicked: {0}")]
     Panicked(String),
-    /// It did not answer its heartbeat, or did not start, in time.
+    /// The actor did not answer its heartbeat, or did not start, in time.
     #[error("hung")]
     Hung,
-    /// Its thread has ended, or could not be started.
+    /// The thread of the actor has ended, or could not be started.
     #[error("its thread has ended")]
     ArbiterGone,
 }
@@ -90,7 +90,7 @@ pub(crate) type ActorIndex = usize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Generation(pub u64);
 
-/// Input from the shell: a command or an event.
+/// Input of a [`Supervisor`]: a command or an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorInput {
     /// Starts the unit, if it is stopped.
@@ -107,7 +107,7 @@ pub(crate) enum SupervisorInput {
     Stop,
 }
 
-/// Action for the shell.
+/// Decision of a [`Supervisor`]; its caller carries the decision out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// No action.
@@ -173,7 +173,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
     alive: bool,
-    /// Set if it was abandoned.
+    /// Set if the actor was abandoned.
     abandoned: bool,
     /// Time of the unanswered heartbeat; `None` if there is none.
     asked_at: Option<Duration>,

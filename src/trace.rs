@@ -17,9 +17,9 @@ mod otlp;
 pub use otlp::Exporter;
 pub(crate) use otlp::{Span, is_on};
 
-/// Starts to record spans of all engines in this process, and sends them in the background. `endpoint` is an `http` or
-/// `https` URL of an OpenTelemetry collector that speaks OTLP over gRPC. The name of the `cluster` is an attribute of each
-/// span. At most 2,048 spans wait; more are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`,
+/// Starts to record spans of all engines in this process, and sends them in the background. `endpoint` is an `http` or `https` URL
+/// of an OpenTelemetry collector that speaks OTLP over gRPC. `cluster` is sent as the resource attribute `k8s.cluster.name`. At
+/// most 2,048 spans wait to be sent; further spans are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`,
 /// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Name of the header.
+    /// Name of the HTTP header that contains a trace context.
     pub const HEADER: &str = "traceparent";
 }
 

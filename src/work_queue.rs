@@ -30,7 +30,7 @@ pub struct Stats {
     pub in_work: usize,
     /// Delayed items whose time has not come.
     pub waiting: usize,
-    /// Number of times that an item was added while it needed no work. Repeated adds of one item count once.
+    /// Number of adds that marked an item as needing work. An add of an item that is already marked does not count.
     #[doc(alias = "workqueue_adds_total")]
     pub adds: u64,
     /// Number of delayed adds, rate-limited or not.
@@ -46,8 +46,8 @@ pub struct Stats {
     /// Sum of the times that the done items were in work.
     #[doc(alias = "workqueue_work_duration_seconds")]
     pub worked_for: Duration,
-    /// Sum of the times that the items now in work have been in work. Steady growth by n seconds per second means that
-    /// n workers are blocked.
+    /// Total time in work of the items that are now in work. If the total grows steadily by n seconds per second, n workers are
+    /// blocked.
     #[doc(alias = "workqueue_unfinished_work_seconds")]
     pub unfinished: Duration,
     /// Time in work of the item that has been in work longest.
@@ -107,7 +107,7 @@ struct Items<T> {
     phases: HashMap<T, Phase>,
     delayed: Delayed<T>,
     intake: Intake,
-    /// `adds`, `retries`, and the four numbers that `take` and `done` count; the others are computed on request.
+    /// Counters: `adds`, `retries`, `taken`, `done`, `queued_for`, `worked_for`. The method `stats` computes the other numbers.
     counted: Stats,
 }
 
@@ -138,7 +138,7 @@ impl<T: Clone + Eq + Hash> Items<T> {
         if delay.is_zero() {
             return self.add(item, now);
         }
-        // Callers of `take` sleep until the earliest time that they know.
+        // If this item is now the earliest one, sleeping callers of `take` would wake too late. So they are woken now.
         if self.delayed.put(item, now.saturating_add(delay)) { Wake::Takers } else { Wake::Nobody }
     }
 
@@ -216,8 +216,8 @@ impl<T: Clone + Eq + Hash> Items<T> {
         }
     }
 
-    /// Returns true if nothing can be taken, now or later. During a drain, an item that was added while in work still
-    /// follows.
+    /// Returns true if nothing can be taken, now or later. During a drain, an item that was added again while in work can still be
+    /// taken later.
     fn is_over(&self) -> bool {
         let comes_again = |phase: &Phase| matches!(phase, Phase::InWork { again: Some(_), .. });
         match self.intake {

@@ -9,7 +9,7 @@ use crate::simulator::Random;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Number of letters from one 64-bit draw.
 const LETTERS_A_DRAW: usize = 12;
-/// Creation time, and time of all changes, of objects that are not [`Shape::Diverse`].
+/// Time of creation and of all changes. [`Shape::Diverse`] objects have random times instead.
 const BEGIN: &str = "2026-01-01T00:00:00Z";
 /// Size of a text block in bytes, and number of blocks in a config map.
 const BLOCK: usize = 4096;
@@ -35,7 +35,7 @@ pub(super) struct Draw<'a> {
 pub(super) type Field = fn(&mut Draw<'_>, &mut Vec<u8>) -> io::Result<()>;
 
 impl Draw<'_> {
-    /// Returns a generator for a value of the object.
+    /// Returns the source of random numbers for one value of the object. `salt` names the value.
     fn of_object(&self, salt: u64) -> Random {
         Random::new(self.seed ^ salt ^ (self.number << 8))
     }

@@ -41,7 +41,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Joins sent and received changes by version.
+    /// Computes the latencies of the changes that are in both lists. The version identifies a change.
     pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Self {
         arrived.sort_unstable();
         let took = sent.iter().filter_map(|(version, at)| {
@@ -67,7 +67,7 @@ pub(super) fn percentile(sorted: &[u64], permille: usize) -> u64 {
 pub struct Reads {
     /// Reads per second by randomly drawn keys.
     pub by_key: f64,
-    /// Median of one read by key, in nanoseconds, including the clock's overhead.
+    /// Median duration of one read by key, in nanoseconds, including the clock's overhead.
     pub p50_nanos: u64,
     /// 99th percentile of one read by key.
     pub p99_nanos: u64,
@@ -87,7 +87,7 @@ pub struct Reads {
 pub struct Figure {
     /// Name in documents.
     pub key: &'static str,
-    /// Name for users.
+    /// Displayed name.
     pub title: &'static str,
     /// Unit.
     pub unit: &'static str,
@@ -151,7 +151,7 @@ pub const FIGURES: [Figure; 30] = [
         per_object(run, run.events.resident)
     }),
     figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per_object(run, run.synced.bodies)),
-    // A single event has no duration.
+    // Not measured for a single event: the time from the first event to the last is then 0.
     figure("eventsPerSecond", "events a second", "1/s", 0, |run| {
         per_second(run.events.delivered, run.events.wall_nanos)
     }),

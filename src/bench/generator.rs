@@ -66,7 +66,7 @@ fn place(number: u64) -> usize {
 }
 
 impl Generator {
-    /// Compiles the templates of a shape. There is at least one object.
+    /// Compiles the templates of a shape. If `objects` is 0, the generator has one object.
     pub fn new(shape: Shape, objects: u64, seed: u64) -> Self {
         let resource = shape.resource();
         let (kind, version) = (&resource.kind, resource.api_version());
@@ -82,7 +82,7 @@ impl Generator {
             Shape::Events => EVENT.to_owned(),
         };
         let text = if shape == Shape::Diverse { text } else { with_plain_values(&text) };
-        let text = &text[1..]; // without the opening brace: the type comes after it
+        let text = &text[1..]; // callers of `render` write the opening brace and the type
         let templates =
             APPS.iter().map(|app| ObjectTemplate::compile(text, |hole| field::fill(shape, app, hole))).collect();
         let pool = if shape == Shape::Configmaps { field::pool(seed) } else { Vec::new() };
@@ -110,7 +110,7 @@ impl Generator {
         random.below(place(self.objects)) as u64
     }
 
-    /// Returns the version of the object after this change. Lists after the change have the same version.
+    /// Returns the version that this change gives to its object. A list directly after the change has the same version.
     pub fn version(&self, change: u64) -> u64 {
         FIRST_VERSION + self.objects + change
     }
@@ -144,7 +144,7 @@ impl Generator {
         self.render(number, change, out);
     }
 
-    /// Returns the average size of the first objects in bytes.
+    /// Returns the average size in bytes of the first 100 objects.
     pub fn object_bytes(&self) -> usize {
         let looked_at = self.objects.min(100);
         let mut out = Vec::new();

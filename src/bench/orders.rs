@@ -48,9 +48,9 @@ pub enum EngineOrder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineAnswer {
-    /// Progress: objects during the sync, events later.
+    /// Progress of the sync or of an [`EngineOrder`].
     Progress {
-        /// Objects in the cache, or events since the sync.
+        /// Objects received by the sync, or events since the order.
         done: u64,
         /// Last failure; `None` if there was none.
         wrong: Option<String>,
@@ -71,11 +71,11 @@ pub struct Synced {
     pub wall_nanos: u64,
     /// CPU nanoseconds until the engine was idle.
     pub cpu_nanos: u64,
-    /// Resident bytes of the idle engine.
+    /// Resident bytes of the engine at the end of the measurement.
     pub resident: u64,
     /// Peak resident bytes until the engine was idle.
     pub resident_peak: u64,
-    /// Bytes of the cached objects in their cached form.
+    /// Bytes that the objects occupy in the cache.
     pub bodies: u64,
     /// Average JSON bytes of an object in the cache.
     pub object_bytes: u64,
@@ -89,9 +89,9 @@ pub struct EventsCost {
     pub delivered: u64,
     /// Nanoseconds from the first to the last of these events.
     pub wall_nanos: u64,
-    /// CPU nanoseconds from the order until the engine was idle.
+    /// CPU nanoseconds since the order, measured when the engine is idle; for [`EngineOrder::Follow`], at the end of the time.
     pub cpu_nanos: u64,
-    /// Resident bytes of the idle engine.
+    /// Resident bytes of the engine at the end of the measurement.
     pub resident: u64,
     /// Bytes written to disks since the order.
     pub written: u64,

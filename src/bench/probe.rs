@@ -25,7 +25,7 @@ use crate::{
 const REST: Duration = Duration::from_secs(2);
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(150);
-/// Time without progress and without activity of the server, after which the sync is aborted.
+/// Longest time without progress and without server activity. After this time the sync is aborted.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Reason why a measurement is impossible.
@@ -55,13 +55,13 @@ struct Seen {
     events: u64,
     /// Version of the last event.
     version: u64,
-    /// Time of the first call in this phase.
+    /// Time of the handler's first call with an object in this phase.
     first: Option<u64>,
-    /// Time of the last call.
+    /// Time of the handler's last call with an object.
     last: u64,
     /// Time at which the first state was complete.
     synced: Option<u64>,
-    /// Awaited version. Only this version wakes the waiting task, because each wake-up costs CPU.
+    /// Version that a task waits for. Events of earlier versions do not wake the task, because each wake-up costs CPU.
     awaited: u64,
     /// Arrivals, if they are recorded.
     noted: Option<Vec<Stamp>>,
@@ -171,7 +171,7 @@ impl Probe {
         })
     }
 
-    /// Starts a phase: usage counts from here.
+    /// Starts a phase: resource usage is measured from this call on.
     pub fn begin(&mut self) {
         self.seen.send_modify(|seen| seen.first = None);
         self.phase = Begun { cpu: cpu(), written: written(), events: self.seen.borrow().events };
@@ -190,7 +190,7 @@ impl Probe {
         Ok(self.used())
     }
 
-    /// Waits for `within`; see [`Probe::reached`].
+    /// Waits for the time `within`, and returns the usage since [`Probe::begin`]. Meanwhile reports the number of events.
     ///
     /// # Errors
     /// Fails if the engine has stopped.
@@ -281,7 +281,7 @@ impl Probe {
         self.engine.registry().views().into_iter().next()
     }
 
-    /// Returns the version of the cache; 0 if it is not a number.
+    /// Returns the version of the cache; 0 if there is none, or if the version is not a number.
     fn version(&self) -> u64 {
         self.view().and_then(|view| view.resource_version.parse().ok()).unwrap_or_default()
     }

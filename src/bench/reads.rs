@@ -12,7 +12,7 @@ use crate::{
     simulator::Random,
 };
 
-/// Number of random keys to read; their objects exceed a processor's caches.
+/// Number of random keys to read. The objects of so many keys do not fit into a processor's caches.
 const KEYS: usize = 1 << 17;
 /// Number of reads after which the clock is checked.
 const ROUND: usize = 256;
@@ -42,7 +42,7 @@ impl Reading {
         Some(Self { lister, keys, selector: selector.map(Selector::from) })
     }
 
-    /// Reads for `within` in each way.
+    /// Reads in each way for the time `within`.
     pub(super) fn run(&self, within: Duration, by_key_only: bool) -> Reads {
         let mut took = Vec::new();
         let read = |key: &ObjectKey| drop(black_box(self.lister.get(key.as_ref())));
@@ -90,7 +90,7 @@ impl Reading {
         })
     }
 
-    /// Repeats `read` with the next `count` keys for `within`. `read` returns the number of objects that it has read. The
+    /// Calls `read` repeatedly for the time `within`, each time with the next `count` keys. `read` returns a number of objects. The
     /// result is the number of objects per second.
     fn repeat(&self, count: usize, within: Duration, mut read: impl FnMut(&[ObjectKey]) -> usize) -> f64 {
         let mut rounds = self.keys.chunks(count).cycle();

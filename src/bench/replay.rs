@@ -27,10 +27,10 @@ use crate::{
 const FLOW_STEP: Duration = Duration::from_millis(5);
 /// Number of changes that a flood adds each time a watch has sent the last change.
 const FLOOD_STEP: u64 = 256;
-/// Timeout for a single change to reach a socket.
+/// Longest wait, after the last single change, until all single changes are written to a socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server of generated objects on its own thread; dropping it stops it.
+/// A server of generated objects, on its own thread. Dropping this value stops the server.
 #[derive(Debug)]
 pub struct ReplayServer {
     simulator: Simulator,
@@ -41,9 +41,9 @@ pub struct ReplayServer {
 #[derive(Debug)]
 struct Shared {
     generator: Generator,
-    /// Number of changes so far, and the source of further ones.
+    /// Number of changes so far, and settings for further changes.
     head: watch::Sender<Head>,
-    /// Object states that were computed last.
+    /// Last computed states of the objects. The next states are computed from these.
     states: Mutex<Arc<States>>,
     /// Times at which single changes were written to a socket; `None` while they are not recorded.
     sent: Mutex<Option<Vec<Stamp>>>,
@@ -112,7 +112,8 @@ impl Shared {
                 "" | "0" => None,
                 version => Some(self.generator.change_of(version.parse().map_err(|_| unknown())?)),
             };
-            // A watch without version begins with the existing objects, and sends no bookmark after them.
+            // A watch without version begins with the existing objects. Without `sendInitialEvents`, no bookmark follows them
+            //
             return Ok(Watch::open(self, from, call)?.into_body());
         }
         let head = self.changes();
@@ -195,8 +196,8 @@ impl ReplayServer {
         self.changes()
     }
 
-    /// Makes single changes at the interval `every`. Returns the times at which they were written to the watch's socket.
-    /// Changes that no watch accepted are left out.
+    /// Makes this number of single changes, at the interval `every`. Returns the time at which each change was written to the
+    /// socket of a watch. Changes that no watch accepted are left out.
     pub async fn tick(&self, changes: u64, every: Duration) -> Vec<Stamp> {
         *lock(&self.shared.sent) = Some(Vec::new());
         for _ in 0..changes {

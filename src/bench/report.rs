@@ -15,7 +15,7 @@ pub const DOCUMENT_VERSION: u32 = 2;
 pub struct Measured {
     /// Name in documents: a shape, or a resource of a server.
     pub name: String,
-    /// Name for users.
+    /// Displayed name.
     pub title: String,
     /// Results, at least one.
     pub runs: Vec<Run>,

@@ -24,7 +24,7 @@ impl Shape {
     /// All shapes, in order of measurement.
     pub const ALL: [Self; 5] = [Self::Pods, Self::Diverse, Self::Custom, Self::Configmaps, Self::Events];
 
-    /// Returns its name for users.
+    /// Returns the displayed name of the shape.
     pub fn title(self) -> &'static str {
         match self {
             Self::Pods => "pods of one shape, 9 KB",
@@ -56,7 +56,7 @@ impl Shape {
         }
     }
 
-    /// Returns two typical indexes for such objects, besides that of namespaces.
+    /// Returns two typical indexes for objects of this shape, in addition to the index of namespaces.
     pub fn indexes(self) -> [&'static str; 2] {
         match self {
             Self::Pods | Self::Diverse => ["spec.nodeName", "owner"],
@@ -66,8 +66,8 @@ impl Shape {
         }
     }
 
-    /// Returns the number of objects or changes of this shape, given the number for pods; at least 1. Config maps are 20 times
-    /// larger than pods, so the number for config maps is a twentieth.
+    /// Converts a number of pods, or of their changes, to the number for this shape. Config maps are 20 times larger than pods, so
+    /// the number for config maps is a twentieth, but at least 1.
     pub fn scaled(self, pods: u64) -> u64 {
         match self {
             Self::Configmaps => (pods / 20).max(1),

@@ -115,7 +115,7 @@ const SHAPES: [(&str, &str); 6] = [
 const COMPRESSIONS: [(&str, &str); 3] =
     [("zstd", "Compressed with a dictionary"), ("lz4", "Like zstd, but larger"), ("none", "Uncompressed")];
 
-/// Returns a parser of these values, each with its help text.
+/// Returns a parser that accepts the first text of each pair. The second text is the help of that value.
 fn values(of: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     of.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect::<Vec<_>>().into()
 }
@@ -150,7 +150,7 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         note("this is a debug build: its figures do not show the engine's speed");
     }
     if let Some(plot) = &args.plot {
-        // Fails now, not after minutes of measuring.
+        // If the file cannot be written, the command fails now, not after minutes of measuring.
         fs::write(plot, "").with_context(|| format!("failed to write {}", plot.display()))?;
     }
     let measured = super::block_on(async {

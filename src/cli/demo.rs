@@ -88,7 +88,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
     let engine = Engine::builder().config(config).cluster(access);
-    // An image may have no temporary directory.
+    // A container image may have no temporary directory.
     let unwritten = |error: io::Error| {
         let advice = "set TMPDIR to a writable directory";
         report::note(&format!("cannot write a kubeconfig for this cluster: {error}; {advice}"));
@@ -117,7 +117,7 @@ fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// Returns the addresses, and commands to try in another terminal.
+/// Returns lines for the user: addresses of the engine, and commands to try in another terminal.
 fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
     let http = http.map(ToString::to_string).unwrap_or_default();
     let program = env::args().next().unwrap_or_else(|| "deltabus".to_owned());

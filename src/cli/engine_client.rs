@@ -62,7 +62,7 @@ impl EngineArgs {
         Ok(Some(Config::load(&self.files, crate::config::environment())?.config))
     }
 
-    /// Returns true if --engine names the engine; the command then uses no other engine.
+    /// Returns true if the option --engine is given. The command must then use this engine, and no other.
     pub(crate) fn is_named(&self) -> bool {
         self.engine.is_some()
     }
@@ -93,7 +93,7 @@ impl EngineArgs {
         let secret = match &self.token_file {
             Some(file) => Some(SecretRef::File(file.clone())),
             None if env::var_os(TOKEN_VARIABLE).is_some() => Some(SecretRef::Env(TOKEN_VARIABLE.to_owned())),
-            // The token with the widest scope.
+            // If the configuration has several tokens, the one with the widest scope is used.
             None => http
                 .filter(|http| http.auth == HttpAuth::Token)
                 .and_then(|http| http.tokens().max_by_key(|(_, _, scope)| *scope).map(|(_, secret, _)| secret.clone())),
@@ -121,7 +121,7 @@ impl EngineArgs {
     }
 }
 
-/// Parses the address of an engine: a URL, or a host with or without a port, which is reached over HTTP.
+/// Parses the address of an engine, and returns its URL. The address is a URL, or `HOST[:PORT]` for plain HTTP.
 fn engine_url(text: &str) -> Result<String, String> {
     let expected = || "expected HOST[:PORT] or a URL, such as localhost:8080 or https://deltabus.example".to_owned();
     let text = text.trim_end_matches('/');
@@ -174,7 +174,7 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
 pub(crate) struct EngineClient {
     /// URL of the engine.
     pub(crate) url: String,
-    /// Access to the engine as a cluster: its read API follows the Kubernetes API.
+    /// Access to the engine as if it were a cluster. The read API of an engine follows the Kubernetes API.
     pub(crate) access: ClusterAccess,
     client: RawClient,
 }
@@ -204,8 +204,8 @@ impl EngineClient {
         self.refusal(opened.code, &body)
     }
 
-    /// Returns an error with advice if the connection is refused, because then no engine listens. Returns `None` if an engine
-    /// answers. Fails if the request fails for another reason.
+    /// Checks if an engine listens. Returns `None` if an engine answers. If the connection is refused, returns an error with advice
+    /// for the user. Fails if the request fails for another reason.
     pub(crate) async fn absent(&self) -> anyhow::Result<Option<anyhow::Error>> {
         match self.client.get("/livez", "*/*", ANSWER_TIMEOUT).await {
             Ok(_) => Ok(None),
@@ -240,7 +240,7 @@ impl EngineClient {
             .with_context(|| format!("unexpected answer to {path} from {}: is that a deltabus engine?", self.url))
     }
 
-    /// Returns the reason for a missing response, with advice.
+    /// Returns an error that explains why no response came, and what the user can do.
     fn unreachable(&self, failure: &Failure) -> anyhow::Error {
         let url = &self.url;
         match failure {

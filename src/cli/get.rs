@@ -144,7 +144,7 @@ fn parse_index(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Type, and the names of its objects to print; all of them if there are no names.
+/// Resource type, and the names of the objects to print. An empty list of names means all objects of the type.
 type Target = (ResourceType, Vec<String>);
 
 /// Prints the objects that the arguments name.
@@ -202,7 +202,7 @@ impl GetArgs {
     }
 }
 
-/// Finds a type among those that the engine serves.
+/// Finds the type that `text` names, among the types that the engine serves.
 fn resolve(url: &str, catalog: &Catalog, text: &str) -> anyhow::Result<ResourceType> {
     let pattern = Pattern::parse(text)?;
     if pattern.is_wildcard() {
@@ -282,8 +282,8 @@ async fn list<'a>(
     }
 }
 
-/// Sends a request and reads the response. `names` is the media type that `-o name` requests. Prints the engine's warnings to
-/// stderr, but not again for further pages of a list.
+/// Sends a request and reads the response. `names` is the media type for `-o name`. Prints the engine's warnings to stderr, except
+/// for the second and later pages of a list.
 async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) -> anyhow::Result<Value> {
     let accept = match args.output {
         Output::Table | Output::Wide => TABLE,
@@ -294,7 +294,8 @@ async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) ->
     let is_document = matches!(args.output, Output::Json | Output::Yaml);
     let is_first = !path.contains("continue=");
     for warning in answer.warnings.iter().filter(|_| is_first) {
-        // Warnings about removed fields are shown for documents only; warnings about omitted objects, for every format.
+        // Warnings about omitted objects are shown in every format. Warnings about removed fields are shown only with JSON and
+        // YAML.
         if is_document || warning.starts_with("only ") {
             report::note(warning);
         }

@@ -81,7 +81,8 @@ pub(super) struct Extent<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Grants {
     rights: BTreeSet<Right>,
-    /// Set to also grant reading the namespace `kube-system`, whose uid ties the state directory to the cluster.
+    /// Set to also grant reading the namespace `kube-system`. The engine stores the uid of this namespace to recognize the cluster
+    /// of its state directory.
     knows_the_cluster: bool,
     /// Sentences about rights that the roles grant or do not grant.
     pub(super) remarks: Vec<String>,
@@ -135,8 +136,7 @@ impl Grants {
         self.rights.insert((place, group.to_owned(), plural.to_owned()));
     }
 
-    /// Grants a type or a group in some places. If the engine has to search for these places, also grants it the right to
-    /// list and watch namespaces.
+    /// Grants a type or a group in some places. If `are_searched` is set, also grants the right to list and watch namespaces.
     fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str) {
         if are_searched {
             self.add(None, "", "namespaces");
@@ -224,8 +224,8 @@ impl Grants {
     }
 }
 
-/// Returns roles with these rules, and their bindings to an account. Every object has `metadata`; a `Role` and its binding
-/// also have their namespace.
+/// Returns roles with these rules, and their bindings to an account. `metadata` is copied into every object. A `Role` and its
+/// binding also get the namespace of the `Role`.
 pub(super) fn roles(
     rules: &BTreeMap<Place, Vec<Value>>,
     metadata: &Value,
@@ -255,8 +255,8 @@ pub(super) fn roles(
 }
 
 impl Extent<'_> {
-    /// Returns the places where the rights on a type of an entry are needed. The flag is true if `--namespace` names the
-    /// places. The engine then has to search for them, because the entry does not name them.
+    /// Returns the places where the rights on a type of an entry are needed. The flag is true if the places come from
+    /// `--namespace`, not from the entry. The engine must then list namespaces to find these places.
     fn places(&self, entry: &ResourceConfig, namespaced: bool) -> (Vec<Place>, bool) {
         if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
             return (names.into_iter().map(|name| Some(name.to_owned())).collect(), false);

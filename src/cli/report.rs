@@ -85,7 +85,7 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Prints a table to stdout, with a header, and a style for each row below it.
+/// Prints a table to stdout. The first row is the header; each further row takes its style from `styles`.
 pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl Iterator<Item = Style>) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     for (line, style) in table(rows).lines().zip([HEADER].into_iter().chain(styles)) {

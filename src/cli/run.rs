@@ -26,7 +26,8 @@ use tokio::{
 
 use super::{ConfigArgs, KubeArgs, report, terminal};
 
-/// Window in which several signals count as one request: a process and its group are often signalled together.
+/// Window in which several signals count as one request to stop. A process often gets a signal twice: directly, and as a member of
+/// its group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Time limit for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
@@ -101,7 +102,7 @@ pub(crate) fn block_on(builder: EngineBuilder, started: impl FnOnce(&RunningEngi
     })
 }
 
-/// Watches the configuration files and applies changes, with the cluster of the command line.
+/// Watches the configuration files and applies changes. A cluster on the command line replaces the cluster in the files.
 async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
@@ -274,7 +275,7 @@ pub(crate) fn programs(loaded: &Loaded) -> Vec<Finding> {
     running.map(refused).collect()
 }
 
-/// Prints a note on a terminal if no handler shows existing objects, so that the screen may stay empty.
+/// Prints a note on a terminal if no handler shows existing objects. Without the note, an empty screen could look like a fault.
 fn hint_at_silence(config: &Config) {
     let shows_added = |handler: &&HandlerConfig| handler.enabled && handler.options.on.contains(&EventType::Added);
     let mut showing = config.handlers.values().filter(shows_added).peekable();

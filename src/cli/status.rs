@@ -20,7 +20,7 @@ use super::{
 
 /// Lag at which a unit or handler counts as late.
 const LATE: Duration = Duration::from_secs(30);
-/// Rows of a table; further rows are only counted.
+/// Maximum number of rows of a table; further rows are only counted.
 const ROWS_MAX: usize = 12;
 
 const WELL: Style = Style::new();
@@ -191,7 +191,7 @@ fn late_unit(row: &Value) -> Option<String> {
         "waiting" => None,
         state @ ("forbidden" | "degraded" | "backing_off") => Some(said.unwrap_or_else(|| state.replace('_', " "))),
         _ if row["synced"] == false => Some(said.unwrap_or_else(|| "not synced yet".to_owned())),
-        // A watch may be silent between two bookmarks; the answer to a list may not be silent.
+        // A watch is often silent between two bookmarks. A list must keep sending data, so a silent list is late.
         "listing" => late(&row["lastActivitySeconds"]).map(|lag| format!("no answer from the API server for {lag}")),
         _ => late(&row["lagSeconds"]).map(|lag| format!("changes are applied {lag} late")),
     }

@@ -28,8 +28,9 @@ const REDRAW: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(20);
 /// Frames over which a rate is measured: five seconds.
 const WINDOW: usize = 20;
-/// Maximum numbers of lines of news and of events.
+/// Maximum number of lines with news.
 const NEWS_MAX: usize = 3;
+/// Maximum number of lines with events.
 const EVENTS_MAX: usize = 5;
 /// Number of type rows that have priority over events on a low screen.
 const ROWS_WANTED: usize = 12;
@@ -59,7 +60,7 @@ impl Write for Recent {
     }
 }
 
-/// Draws frames with the types, the newest events, the news of the cluster and the footer, until the screen is cleared.
+/// Draws frames with the types, the newest events, the news of the cluster and the footer. Never returns.
 pub(crate) async fn draw(registry: Arc<Registry>, recent: Recent, news: News, footer: Vec<String>) {
     let drawing = terminal::drawing();
     let (mut history, mut size) = (History::default(), terminal::size());
@@ -87,7 +88,7 @@ pub(crate) async fn draw(registry: Arc<Registry>, recent: Recent, news: News, fo
     }
 }
 
-/// Clears the screen: lines that were drawn for another width wrap in ways that only the terminal knows.
+/// Clears the whole screen. After a change of width, the terminal wraps the old lines, so they cannot be erased one by one.
 fn wipe() {
     drop(SCREEN.clear()); // the terminal may be gone
     drop(Term::stderr().clear_screen());
@@ -157,7 +158,7 @@ struct Frame {
     /// News; like `events`, the newest line is last.
     news: Vec<String>,
     events: Vec<String>,
-    /// Lines below the table. The most important line is last, because a low screen shows only that one.
+    /// Lines below the table. The most important line is last, because a low screen shows only the last lines.
     footer: Vec<String>,
     colours: bool,
 }
@@ -168,7 +169,8 @@ impl Frame {
         let style = |style: Style| if self.colours { style } else { Style::new() };
         let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
-        // The terminal's echo of ^C moves the drawing up by one line. Its first line is then not erased, so that line is empty.
+        // The terminal's echo of ^C moves the drawing up by one line. The first line of the drawing is then not erased, so it is
+        // left empty.
         let mut frame = vec![String::new(), paint(bold, &self.title(rows))];
         let footer = &self.footer[self.footer.len().saturating_sub(lines / 3)..];
         let room = lines.saturating_sub(1 + frame.len() + 2 + footer.len() + 1);

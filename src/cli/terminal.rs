@@ -77,7 +77,7 @@ pub(crate) fn start(log: &Log) {
     }));
 }
 
-/// Changes the level of the log; `RUST_LOG` overrides it as at the start.
+/// Changes the level of the log. If `RUST_LOG` is set, it overrides `[log] level` here too.
 pub(crate) fn change_level(log: &Log) {
     if let Some(handle) = FILTER.get() {
         drop(handle.reload(filter(log))); // the subscriber lives as long as the process
@@ -86,7 +86,7 @@ pub(crate) fn change_level(log: &Log) {
 
 fn filter(log: &Log) -> EnvFilter {
     let level = match log.level {
-        // The client of NATS logs an error at each attempt. The handler reports it once, with its own name.
+        // The NATS client logs an error at each attempt. The handler logs the same error once, with the name of the handler.
         LogLevel::Error => "error,async_nats=off",
         LogLevel::Warn => "warn,async_nats=off",
         LogLevel::Info => "info,async_nats=off,fjall=off,lsm_tree=off",
@@ -139,7 +139,8 @@ pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
     let (started, drawing) = (Instant::now(), drawing());
     while !registry.unready().is_empty() {
         let views = registry.views();
-        // The terminal's echo of ^C moves the drawing up by one line. Its first line is then not erased, so that line is empty.
+        // The terminal's echo of ^C moves the drawing up by one line. The first line of the drawing is then not erased, so it is
+        // left empty.
         let mut lines = vec![String::new()];
         lines.extend(views.iter().map(|view| format!("{:<32} {}", view.plural, progress(view))));
         let synced = views.iter().filter(|view| view.synced).count();

@@ -154,7 +154,7 @@ struct Verdict {
     more: usize,
     warnings: Vec<Finding>,
     notes: Vec<Finding>,
-    /// Each type that an entry watches.
+    /// Each type that an entry watches, with this user's rights on it.
     claims: Vec<(Owned, Rights)>,
 }
 
@@ -237,8 +237,8 @@ impl Verdict {
         }
     }
 
-    /// Reports patterns of namespaces that match no existing namespace. The server does not report this: a missing namespace
-    /// has no objects.
+    /// Reports patterns of namespaces that match no existing namespace. The API server does not report them: it answers a list in a
+    /// missing namespace with an empty list.
     async fn absent_namespaces(&mut self, loaded: &Loaded, server: &ServerArgs) {
         let mut narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all()).peekable();
         let Some(&(first, _)) = narrowed.peek() else { return };
@@ -308,7 +308,8 @@ impl Verdict {
     /// Reports each `fields` selector that some types of its entry do not support.
     async fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) {
         for (name, entry) in &loaded.config.resources {
-            // Only other fields need requests: every type supports these two, and a wildcard can select hundreds of types.
+            // Each check is a request per type. A selector of only `metadata.name` and `metadata.namespace` needs no check: every
+            // type supports these fields.
             let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
             if keys.map(str::trim).all(|key| matches!(key, "" | "metadata.name" | "metadata.namespace")) {
                 continue;
@@ -330,7 +331,7 @@ impl Verdict {
         }
     }
 
-    /// Prints all findings to stderr, and their numbers; `valid` summarizes a valid configuration.
+    /// Prints all findings to stderr, and their numbers. For a valid configuration, also prints the text `valid`.
     fn tell(self, valid: Option<&String>) {
         report::notes(&self.notes);
         if self.errors.is_empty() {
@@ -441,7 +442,7 @@ fn listed(types: &[&ResourceType]) -> String {
     }
 }
 
-/// Describes missing rights and how to grant them. All types lack the same rights.
+/// Describes missing rights and how to grant them. `rights` are the rights on each of the types.
 fn refusal(types: &[&ResourceType], rights: &Rights) -> String {
     let verbs = rights.verbs();
     let reason = rights.refused.iter().map(|refused| &*refused.reason).find(|reason| !reason.is_empty());

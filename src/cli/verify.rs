@@ -117,7 +117,7 @@ fn word(verdict: &Verdict) -> &'static str {
 
 /// Summarizes all verdicts.
 fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
-    // By name: a type in several namespaces counts once.
+    // Types are counted by name, so a type in several namespaces counts once.
     let types = |is_meant: fn(&'static str) -> bool| {
         let meant = verdicts.iter().filter(|(_, verdict)| is_meant(word(verdict)));
         let names: BTreeSet<_> = meant.map(|(unit, _)| unit.resource().qualified_name()).collect();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Encoder, cause, copy, identity_attributes, slash, write_digits, write_id, write_subject, write_time};
 use crate::{journal::ChangeKind, notification::Event};
 
-/// Attribute `datacontenttype` of every event.
+/// Content type of an event's data in JSON, except a JSON Patch or a JSON Merge Patch.
 pub const DATA_CONTENT_TYPE: &str = "application/json";
 
 /// Content mode of an event, for sinks with headers.
@@ -90,9 +90,9 @@ attributes! {
 }
 
 impl Encoder {
-    /// Calls `tell` for each attribute of an event in binary mode, with the unencoded value. Use [`header_value`] to
-    /// make a header of it. `datacontenttype` is left out, because transports have their own header for it. Its value
-    /// is [`DATA_CONTENT_TYPE`].
+    /// Calls `tell` with each attribute of an event in binary mode and the attribute's unencoded value. [`header_value`] encodes a
+    /// value for a header. `datacontenttype` is left out, because each transport has its own header for the content type. The value
+    /// for this header is [`MessageBody::content_type`](super::MessageBody::content_type).
     pub fn each_attribute(&self, event: &Event, mut tell: impl FnMut(Attribute, &str)) {
         let Event { unit, record } = event;
         let resource = &unit.resource;

@@ -48,7 +48,7 @@ pub enum FormatError {
     /// The template failed.
     #[error("the template failed: {0}")]
     Template(TemplateError),
-    /// Output that is not JSON, so that it cannot be an element of a JSON array.
+    /// The output of the template is not JSON, so it cannot be an element of a JSON array.
     #[error("the output of the template is not JSON, but a batch needs JSON: {0}")]
     NoJson(serde_json::Error),
 }

@@ -29,7 +29,8 @@ use crate::{
     },
 };
 
-/// Variables of a template. `object`, `old` and `changed_by` are none if the event has no such value; `changes` is then empty.
+/// Variables of a template. `object`, `old` and `changed_by` are none if the event has no such value. `changes` is empty if `old`
+/// or `object` is none.
 pub const VARIABLES: [&str; 10] =
     ["object", "old", "type", "cause", "changes", "changed_by", "cluster", "id", "subject", "time"];
 
@@ -91,8 +92,8 @@ impl Template {
         .map_err(FormatError::Template)
     }
 
-    /// Renders a sample event of this kind. The objects have every field that the template reads. `truth` is the value
-    /// of each field in a condition; as text each field is `0`. An error means that real events with such fields fail too.
+    /// Renders a sample event of this kind. Its objects have every field that the template reads. A field in a condition has the
+    /// value `truth`; a field that is printed is `0`. An error means that real events with such fields fail too.
     pub fn try_out(&self, kind: ChangeKind, truth: bool) -> Result<String, TemplateError> {
         let any = || Value::from_object(Sample { truth, depth: 3 });
         let has_old = matches!(kind, ChangeKind::Updated | ChangeKind::Unchanged);
@@ -163,7 +164,7 @@ fn described(error: &minijinja::Error, text: &str) -> TemplateError {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     truth: bool,
-    /// Depth of its nested lists.
+    /// Number of levels of lists that the sample contains.
     depth: u8,
 }
 

@@ -54,8 +54,8 @@ pub struct Kube {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
-    /// Time, from the first error 500 on a watch, in which such errors only resume the watch. After it, an error 500 starts
-    /// a new list. "0s": every error 500 starts a new list.
+    /// Period after the first error 500 on a watch. During this period, the engine resumes the watch after each error 500. Later
+    /// errors 500 start a new list. "0s": every error 500 starts a new list.
     #[serde(with = "Text::<Duration>")]
     pub internal_error_retry: Duration,
     /// Time without data after which a watch reconnects, and is counted as stalled. Applies once the server has sent a

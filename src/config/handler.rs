@@ -152,7 +152,7 @@ impl SinkConfig {
 }
 
 impl Batch {
-    /// Default of sinks that take the waiting events.
+    /// Default of all sinks except `webhook`: one delivery takes the waiting events, up to these limits.
     pub const WHAT_WAITS: Self = Self { max_events: 1_000, max_bytes: 8 << 20, timeout: Duration::ZERO };
 }
 
@@ -185,8 +185,8 @@ pub struct HandlerDefaults {
     pub resync: Duration,
     /// Delivers unchanged objects again after a relist, like the informers of client-go.
     pub deliver_unchanged: bool,
-    /// Restriction of concurrent deliveries. `per-object`: two of them never contain events of the same object.
-    /// `total`: there is only one delivery at a time. `none`: no restriction.
+    /// Restriction of concurrent deliveries. `per-object`: concurrent deliveries never contain events of the same object. `total`:
+    /// there is only one delivery at a time. `none`: no restriction.
     pub order: DeliveryOrder,
     /// Maximum number of concurrent deliveries, if the sink takes several and `order` is not `total`.
     #[schemars(range(min = 1, max = 1024))]
@@ -240,12 +240,12 @@ pub enum Initial {
 #[educe(Default)]
 #[serde(default)]
 pub struct Buffer {
-    /// Maximum number of waiting events. With `coalesce`, a full buffer counts only events of objects that are not in the
-    /// cache, such as deletions. In addition, up to two events of each cached object may wait.
+    /// Maximum number of waiting events. With `coalesce`, a full buffer applies this limit only to events of objects that are not
+    /// in the cache, such as deletions. In addition, up to two events of each cached object may wait.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_events: u64,
-    /// Maximum size of the waiting events. With `coalesce`, a full buffer counts only data that is not in the cache.
+    /// Maximum size of the waiting events. With `coalesce`, a full buffer applies this limit only to data that is not in the cache.
     /// Previous objects of updates are dropped first.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]

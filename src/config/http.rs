@@ -204,7 +204,7 @@ impl Http {
     pub fn ready(&self) -> Result<(), String> {
         recheck(|at| self.check(at)).map_err(|error| format!("[http] {error}"))?;
         for (name, secret, _) in self.tokens() {
-            // No other token has that name.
+            // The check refuses entries of `tokens` with this name.
             let key = if name == DEFAULT_TOKEN_NAME { name.to_owned() } else { format!("tokens, {name:?}") };
             let token = secret.read().map_err(|error| format!("[http] {key}: {error}"))?;
             check_token(token.expose_secret())

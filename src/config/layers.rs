@@ -48,7 +48,7 @@ struct Place {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Positions {
     places: HashMap<KeyPath, Place>,
-    /// Original positions of the remaining elements, for lists from which some were cut.
+    /// Lists from which elements were cut, each with the original positions of the remaining elements.
     shortened: HashMap<KeyPath, Vec<usize>>,
 }
 

@@ -122,8 +122,8 @@ impl Checker<'_> {
         self.shared_types(root);
     }
 
-    /// Reports patterns that two entries share if the namespaces of the entries overlap. Wildcards with exclusions can only
-    /// be checked with the types of the server.
+    /// Reports each pattern that occurs in two entries with overlapping namespaces. Skips wildcards of entries with `exclude`: only
+    /// the server's types show whether these overlap.
     fn shared_types(&self, root: &mut Section<'_>) {
         let mut named: HashMap<&Pattern, Vec<(&String, &ResourceConfig)>> = HashMap::new();
         for (name, resource) in &self.config.resources {
@@ -147,8 +147,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks `mode` of Secrets if their values are never fetched: an explicit `full` is an error, and an unset mode
-    /// becomes `metadata`.
+    /// Reports an entry of Secrets that sets `mode = "full"` although `[redact]` has `secrets = "metadata"`. An unset mode is no
+    /// error.
     fn secrets(&self, at: &mut Section<'_>, resource: &ResourceConfig) {
         if self.config.redact.secrets == SecretValues::Metadata
             && resource.mode == Mode::Full
@@ -199,7 +199,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the name of the first entry that has a property, and whose changes a handler gets.
+    /// Returns the name of the first entry for which `has` returns true and whose changes the handler gets.
     fn taken(&self, handler: &HandlerConfig, has: impl Fn(&ResourceConfig) -> bool) -> Option<&str> {
         let mut entries = self.config.resources.iter();
         entries.find(|(name, resource)| has(resource) && handler.takes(name)).map(|(name, _)| &**name)

@@ -51,7 +51,7 @@ pub(super) fn server_address(text: &str) -> Option<Uri> {
 
 fn check_server(server: &str) -> Result<(), String> {
     if server.contains('@') {
-        // The address is not repeated, because it contains a password.
+        // The message does not repeat the address, because the address may contain a password.
         return Err("has a user or a password in an address: expected them in `auth`, by reference".to_owned());
     }
     let wrong = match server_address(server) {

@@ -82,7 +82,8 @@ impl Redact {
         let metadata_only = is_secrets && self.secrets == SecretValues::Metadata;
         let mut rules = Vec::new();
         if is_secrets {
-            // Without digests, values are cut. Values can arrive even if only metadata was requested.
+            // If no digests are wanted, the values are cut. This includes metadata: a server may send values although metadata was
+            // requested.
             let wants_digests = self.secrets == SecretValues::Hmac && mode == Mode::Full;
             rules = Rule::of_secrets(if wants_digests { Treatment::Hmac } else { Treatment::Drop });
         }

@@ -80,7 +80,7 @@ impl Section<'_> {
         }
     }
 
-    /// Reports a client that has a certificate without a key, or a key without a certificate.
+    /// Reports `tls` options with a certificate but no key, or with a key but no certificate.
     pub(super) fn check_client_tls(&mut self, tls: Option<&ClientTls>) {
         if tls.is_some_and(|tls| tls.cert_file.is_some() != tls.key_file.is_some()) {
             self.error(&["tls"], "expected both of cert_file and key_file, or none");

@@ -104,7 +104,7 @@ pub struct ResourceDefaults {
     pub on_removed: OnRemoved,
 }
 
-/// Extent of an object that is fetched.
+/// Fetched part of each object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

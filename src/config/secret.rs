@@ -10,7 +10,7 @@ use crate::secret::{PlainOrSecret, SecretRef, printable_url};
 /// Text that is printed in place of a secret.
 pub(crate) const MASK: &str = "***";
 
-/// Parts of the names of keys whose values may be secret.
+/// Words that mark secrets: if the name of a key contains one of them, the key's value may be secret.
 const SECRET_NAMES: [&str; 12] = [
     "auth",
     "bearer",

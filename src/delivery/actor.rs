@@ -1,4 +1,4 @@
-//! Actor around [`HandlerCore`]: it reads for a handler, sends to its sink, and acknowledges.
+//! Actor around [`HandlerCore`]: it reads the events of a handler, sends them to the handler's sink, and acknowledges them.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ pub(super) struct HandlerActor<'a> {
     core: HandlerCore,
     log: DeliveryLog,
     attempts: Running<Sent>,
-    /// Given-up events that are sent to the dead letter. The flag is set if it accepted them.
+    /// Given-up events on their way to the dead letter. The flag is set if the dead letter accepted the events.
     given_up: Running<(DeliveryId, Notification, GiveUp, bool)>,
     /// The current read, if there is one.
     reading: Running<Option<Vec<Event>>>,
@@ -152,7 +152,7 @@ impl<'a> HandlerActor<'a> {
         }
     }
 
-    /// Starts a read if the core has room, and stops it otherwise.
+    /// Starts a read if the core has room. Otherwise stops the current read.
     fn read(&mut self) {
         let (room, awaits_events) = (self.core.room(), self.core.is_exhausted);
         if room.is_none() || (self.awaits_events && !awaits_events) {

@@ -46,7 +46,7 @@ impl RetryPolicy {
     }
 }
 
-/// Result of an attempt to deliver all its events, or of closing a sink.
+/// Result of an attempt or of closing a sink. `Ok` means that all events of the attempt were delivered.
 pub type AttemptOutcome = Result<(), AttemptError>;
 
 /// Reason why an attempt failed.
@@ -77,7 +77,7 @@ pub enum GiveUp {
     Poison(String),
 }
 
-/// Maximum number of attempts at one event that end in a panic (S-9).
+/// Number of panics after which an event is given up (S-9).
 const PANICS_MAX: u32 = 3;
 
 /// Next step of a batch. Ranges are relative to the batch.
@@ -85,7 +85,7 @@ const PANICS_MAX: u32 = 3;
 pub enum AttemptStep {
     /// Deliver these events in this form, but not before `Attempts::not_before`. Then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
-    /// Send these events to the dead letter, or count and name them as dropped. Then call [`Attempts::advance`].
+    /// Send these events to the dead letter, or log and count them as dropped. Then call [`Attempts::advance`].
     GiveUp(Range<usize>, GiveUp),
     /// All events are delivered or given up.
     Done,
@@ -95,9 +95,9 @@ pub enum AttemptStep {
 
 /// Attempts to deliver one batch.
 ///
-/// **Invariants:** attempts follow the order of the batch. Each event is delivered or given up once, after all events
-/// before it. A part that panics, is rejected or is too large is halved until one event is left. Only this event is
-/// given up. If it is too large, all smaller forms are tried first.
+/// **Invariants:** attempts follow the order of the batch. Each event is delivered or given up once, after all events before it. If
+/// the handler panics on some events, rejects them or finds them too large, these events are halved until one is left. Only this
+/// event is given up. Before an event is given up as too large, all smaller forms are tried.
 #[derive(Clone, Debug)]
 pub struct Attempts {
     policy: RetryPolicy,

@@ -37,7 +37,7 @@ pub struct CoreOptions {
     pub rate: Option<Rate>,
     /// Set for an asynchronous sink: it accepts all forms, and its running attempts can be cancelled.
     pub is_async: bool,
-    /// Maximum time that a paused handler, when it must drain, waits for the end of its running attempts.
+    /// Time limit for running attempts if the handler is paused and has to drain. After this time, they are cancelled if possible.
     pub patience: Duration,
 }
 
@@ -48,13 +48,14 @@ pub enum HandlerAction {
     Send(DeliveryId, Notification, Form),
     /// Cancel all running attempts.
     Cancel,
-    /// Send these events to the dead letter, or count them as dropped, for this reason; then call [`HandlerCore::gave_up`].
+    /// Send the given-up events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
     GiveUp(DeliveryId, Notification, GiveUp),
     /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
-    /// Report the result to the handler that gave up these events: true if they were delivered here. The delivery has ended.
+    /// Answer the handler that gave up the events of this delivery: true if they were delivered here. The delivery has ended.
     Answer(DeliveryId, bool),
-    /// End the handler; this is the last action. `None`: close the sink. `Some`: the sink has closed for good, for this reason.
+    /// End the handler; this is the last action. `None`: close the sink. `Some`: the reason why the sink is already closed for
+    /// good.
     End(Option<String>),
 }
 
@@ -129,7 +130,7 @@ pub struct HandlerCore {
     deliveries: BTreeMap<DeliveryId, Delivery>,
     /// Batches that other handlers gave up, and that wait for a delivery.
     others: VecDeque<(DeliveryId, Notification)>,
-    /// Set if the batch started last came from the handler's own reader.
+    /// Set if the most recent batch came from the handler's own reader.
     was_own: bool,
     is_paused: bool,
     order: HandlerOrder,
@@ -155,7 +156,7 @@ impl HandlerCore {
         }
     }
 
-    /// Sets the engine's request. A handler that is to drain closes when the time is up, or if it is paused.
+    /// Sets the engine's request. A drain becomes a close when its time is up, or while the handler is paused.
     pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
             HandlerOrder::Drain { close_by, .. } if is_paused => HandlerOrder::Close(match self.order {
@@ -170,13 +171,14 @@ impl HandlerCore {
         }
     }
 
-    /// Returns the room for the next read; `None` if nothing is to be read. Pass the result of the read to [`HandlerCore::read`].
+    /// Returns the maximum load of the next read; `None` if the actor must not read now. Pass the result of the read to
+    /// [`HandlerCore::read`].
     pub fn room(&self) -> Option<EventLoad> {
         let is_done = self.is_over || self.is_closing() || (self.is_draining() && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
-    /// Adds the events of a read. `None` is the result of waiting for events: the next read may find some.
+    /// Adds the events of a read. `None` means that the actor has only waited for events, so the next read may find some.
     pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
         self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
         for event in events.into_iter().flatten() {
@@ -191,7 +193,7 @@ impl HandlerCore {
         id
     }
 
-    /// Records the outcome of an attempt; `random` is in [0, 1). Returns a failure that is to be logged.
+    /// Records the outcome of an attempt; `random` is in [0, 1). Returns the failure to log, if there is one.
     pub fn finished(
         &mut self,
         id: DeliveryId,
@@ -215,8 +217,8 @@ impl HandlerCore {
         Some(FailedAttempt { attempt: delivery.failed, retry_in })
     }
 
-    /// Records that the dead letter has the given-up events, or that they are counted as dropped. Returns true for events of
-    /// the handler's own reader, and false for events that another handler gave up before.
+    /// Continues a delivery after the dead letter has its given-up events, or they are counted as dropped. Returns true for events
+    /// of the handler's own reader, and false for events that another handler gave up before.
     pub fn gave_up(&mut self, id: DeliveryId) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return false };
         delivery.attempts.advance();
@@ -279,7 +281,7 @@ impl HandlerCore {
         waits.chain(linger).chain(end).min()
     }
 
-    /// Returns its state for the handler's status.
+    /// Returns the state of this core, for the handler's status.
     pub fn view(&self, now: Duration) -> CoreView {
         let deliveries = || self.deliveries.values();
         CoreView {
@@ -359,7 +361,7 @@ impl HandlerCore {
         }
     }
 
-    /// Starts the next batch. Returns `false` if there is none, or it has to wait.
+    /// Starts the next batch. Returns `false` if there is no batch, or the batch has to wait.
     fn begin(&mut self, now: Duration) -> bool {
         if self.is_paused || !self.has_turn() {
             return false;

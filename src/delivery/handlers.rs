@@ -51,17 +51,17 @@ const LETTERS_MAX: usize = 16;
 pub struct HandlerOptions {
     /// Name of the handler.
     pub name: String,
-    /// Type of its sink. If all handlers are `stdout` and their output is no longer read, lost events are not logged.
+    /// Type of the handler's sink. If all handlers are `stdout` and their output is no longer read, lost events are not logged.
     pub kind: &'static str,
-    /// Selection of its events.
+    /// Selection of the handler's events.
     pub route: Route,
     /// Bounds of the events that wait for the handler.
     pub bounds: Bounds,
-    /// Options of its core.
+    /// Options of the handler's core.
     pub core: CoreOptions,
-    /// Destination of its events.
+    /// Destination of the handler's events.
     pub sink: Sink,
-    /// Name of the handler that receives the events that this one gives up.
+    /// Name of the handler that receives the events that this handler gives up.
     pub dead_letter: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub struct Leftover {
     pub handler: String,
     /// Number of events.
     pub events: u64,
-    /// Names of the oldest ones, at most 100.
+    /// Names of the oldest of these events, at most 100.
     pub named: Vec<EventName>,
 }
 
@@ -149,7 +149,7 @@ impl HandlerMember {
         self.requests.borrow().removed
     }
 
-    /// Delivers events that another handler gave up. Returns false if this handler ends before they are delivered.
+    /// Delivers events that another handler gave up. Returns false if this handler ends before the events are delivered.
     pub(super) async fn take(&self, events: Notification) -> bool {
         let (answer, answered) = oneshot::channel();
         self.letters.send((events, answer)).await.is_ok() && answered.await.is_ok()
@@ -159,7 +159,7 @@ impl HandlerMember {
 /// All handlers of an engine.
 #[derive(Clone)]
 pub struct Handlers {
-    /// Router of their readers.
+    /// Router of the handlers' readers.
     pub router: Router,
     members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
     arbiter: ArbiterHandle,
@@ -171,7 +171,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Makes an empty set. `supervision` has the restart delays of actors that have panicked. All actors run on the
+    /// Makes an empty set of handlers. `supervision` has the restart delays of actors that have panicked. All actors run on the
     /// current arbiter.
     ///
     /// # Panics
@@ -282,7 +282,7 @@ impl Handlers {
         lock(&self.members).clone()
     }
 
-    /// Returns the handler that takes dead letters under this name, also while it drains after its removal.
+    /// Returns the newest handler of this name, for dead letters. It may be a removed handler that still drains.
     pub(super) fn dead_letter(&self, name: &str) -> Option<Arc<HandlerMember>> {
         lock(&self.members).iter().rev().find(|member| member.name == name).cloned()
     }
@@ -337,8 +337,7 @@ impl Handlers {
         }
     }
 
-    /// Waits until the actor with these parts has exceeded the time limit for its end. Does not return while the actor has no order
-    /// to end.
+    /// Waits until the actor with these parts should have ended. Does not return while the actor has no order to end.
     async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
         let mut requests = member.requests.subscribe();
         loop {
@@ -352,8 +351,8 @@ impl Handlers {
         }
     }
 
-    /// Logs that the sink of a handler was closed for good, and discards its waiting events. With a store they are kept for the
-    /// next run.
+    /// Logs that the sink of a handler was closed for good, and ends the delivery of the handler's waiting events. Without a store
+    /// these events are lost; with a store, the next run delivers them.
     fn report_end(&self, member: &HandlerMember, reason: &str) {
         let left = self.router.journal.stats(member.reader);
         let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
@@ -387,7 +386,7 @@ impl Handlers {
         !members.is_empty() && members.iter().all(is_unread)
     }
 
-    /// Logs the events dropped since the last call, because a buffer was full or a handler has ended (I6).
+    /// Logs the events that were dropped since the last call. Events are dropped if a buffer is full or a handler has ended (I6).
     pub fn report_losses(&self) {
         if !self.is_unread() {
             self.all().iter().for_each(|member| self.report_losses_of(member));

@@ -34,7 +34,7 @@ impl Pace {
         by_rate.unwrap_or_default().max(self.not_before)
     }
 
-    /// Records the start of an attempt, not before [`Pace::next`].
+    /// Counts an attempt that starts at `now`. This time must not be before [`Pace::next`].
     pub fn begin(&mut self, now: Duration) {
         let Some(rate) = self.rate else { return };
         if self.begun.len() >= rate.deliveries.max(1) as usize {

@@ -70,8 +70,7 @@ impl Router {
         Ok(self.open(None, route, bounds)?.0)
     }
 
-    /// Replaces route and bounds of a reader, which keeps its waiting events. Returns the units that must add or remove
-    /// it.
+    /// Replaces route and bounds of a reader, which keeps its waiting events. Returns the units that must add or remove the reader.
     pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Vec<(UnitId, Move)> {
         let mut table = self.table();
         let (interest, moves) = table.reroute(reader, route);
@@ -128,7 +127,7 @@ impl Router {
         }
     }
 
-    /// Records that a unit appends no more changes. [`Router::forget_units`] removes the unit once none of its events waits.
+    /// Marks a unit as ended: it appends no more changes. [`Router::forget_units`] removes the unit once none of its events waits.
     pub fn remove_unit(&self, unit: UnitId) {
         self.table().retire_unit(unit, self.journal.retire_unit(unit));
     }

@@ -56,17 +56,17 @@ pub struct ScheduleOptions {
 /// An event as seen by a [`Schedule`].
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledEvent {
-    /// Its position in the journal.
+    /// Position of the event in the journal.
     pub sequence: Sequence,
-    /// Hash of its resource type.
+    /// Hash of the event's resource type.
     pub resource: u64,
-    /// Hash of its object; `None` for the end of a type's initial state. Two objects with the same hash wait for each
+    /// Hash of the event's object; `None` for the end of a type's initial state. Two objects with the same hash wait for each
     /// other, which only costs a round trip.
     pub object: Option<u64>,
     /// Set for a deletion or removal. Except with [`DeliveryOrder::None`], the next object of this name is not sent before this
     /// event is acknowledged.
     pub gone: bool,
-    /// Bytes of its bodies.
+    /// Size of the event's bodies in bytes.
     pub bytes: usize,
 }
 
@@ -107,7 +107,7 @@ struct Waiting<T> {
 
 /// State of a handler's batches, see the [module](self). All times are of one monotonic clock.
 ///
-/// **Invariants:** every event is in one batch. With [`DeliveryOrder::PerObject`], events of one object are sent in order
+/// **Invariants:** every event is in exactly one batch. With [`DeliveryOrder::PerObject`], events of one object are sent in order
 /// of arrival, and no two batches in delivery share an object.
 #[derive(Debug)]
 pub struct Schedule<T> {
@@ -237,7 +237,7 @@ impl<T> Schedule<T> {
         self.count_free(0);
     }
 
-    /// Counts the free events from this index of the waiting events.
+    /// Counts the free events in `waiting[from..]`.
     fn count_free(&mut self, from: usize) {
         for waiting in self.waiting[from..].iter().filter(|waiting| waiting.is_free(&self.busy)) {
             self.free.add(waiting.event.bytes);

@@ -25,14 +25,14 @@ pub enum Sink {
     Thread(Worker),
     /// Code that never blocks, called in place.
     InPlace(Arc<Mutex<dyn Handler>>),
-    /// Actor of a library user. Its answer `Err` means that it has ended. If it does not answer in this time, the
-    /// attempt has failed and is retried.
+    /// Actor of a library user. Its answer `Err` means that it has ended. If the actor does not answer within this time, the
+    /// attempt fails and is retried.
     Actor(Recipient<Notification>, Duration),
 }
 
 impl Sink {
-    /// Returns true if its handler is asynchronous. It then accepts all forms, and dropping the future of an attempt ends the
-    /// attempt.
+    /// Returns true if the handler is asynchronous. Such a handler accepts all forms, and an attempt ends when its future is
+    /// dropped.
     pub fn is_async(&self) -> bool {
         matches!(self, Self::Thread(Worker { open: Open::Async { .. }, .. }))
     }

@@ -1,4 +1,4 @@
-//! Status of a handler, and requests to it, for `/v1/handlers` and the metrics.
+//! Status of a handler, and requests to the handler, for `/v1/handlers` and the metrics.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -34,7 +34,7 @@ pub enum HandlerState {
     Paused,
     /// An attempt has taken longer than `[supervision] hung_after`. Its thread is not replaced, because too many threads are hung.
     Hung,
-    /// Unexpected end of its actor, which will be restarted.
+    /// The handler's actor has ended unexpectedly. It will be restarted.
     Failed,
     /// Ended, on request or because its sink is closed for good.
     Stopped,
@@ -43,8 +43,8 @@ pub enum HandlerState {
 /// State and counters of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerCounts {
-    /// Name, type and last error of the handler, and its deliveries since it was added or replaced. `state` is never `Paused`
-    /// or `Hung`. [`HandlerStatus::view`] adds the rest.
+    /// Name, type, last error and counted deliveries of the handler, since it was added or replaced. Here, `state` is never
+    /// `Paused` or `Hung`. [`HandlerStatus::view`] adds these states and the other fields.
     pub view: HandlerView,
     /// Set while an attempt waits for a hung thread that cannot be replaced.
     pub is_hung: bool,
@@ -110,12 +110,12 @@ impl HandlerTimings {
 pub struct HandlerView {
     /// Name of the `[handlers.*]` entry.
     pub name: String,
-    /// Type of its sink, such as `file` or `kafka`, or the type given by the library user.
+    /// Type of the handler's sink, such as `file` or `kafka`, or the type given by the library user.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// State of the handler.
     pub state: HandlerState,
-    /// Watched types whose changes it receives, as `plural.group`.
+    /// Watched types whose changes the handler receives, as `plural.group`.
     pub types: Vec<String>,
     /// Waiting events, including those in flight.
     pub queued: u64,
@@ -123,23 +123,23 @@ pub struct HandlerView {
     pub delivered: u64,
     /// Failed attempts, including those that were not retried.
     pub retried: u64,
-    /// Attempts among these that panicked.
+    /// Attempts that ended in a panic; `retried` includes them.
     pub panics: u64,
-    /// Restarts of its actor, and replacements of its hung thread.
+    /// Restarts of the handler's actor, and replacements of its hung threads.
     pub restarts: u64,
-    /// Events lost because its buffer was full, or given up without a dead letter.
+    /// Events lost because the handler's buffer was full, or given up without a dead letter.
     pub dropped: u64,
-    /// Events that its dead letter accepted.
+    /// Events that the handler's dead letter accepted.
     pub dead_lettered: u64,
     /// Events refused by `changed` and `when`.
     pub filtered: u64,
-    /// Events among these for which `when` could not be evaluated.
+    /// Events for which `when` could not be evaluated; `filtered` includes them.
     pub rule_errors: u64,
     /// Last event for which `when` could not be evaluated, with the error; `null` if there was none.
     pub last_rule_error: Option<String>,
-    /// Events coalesced into later ones because its buffer was full.
+    /// Events coalesced into later ones because the handler's buffer was full.
     pub coalesced: u64,
-    /// Updates that lost their `old` because its buffer was full.
+    /// Updates that lost their `old` because the handler's buffer was full.
     pub olds_given_up: u64,
     /// Set when the whole initial state is delivered or given up (S-8, S-9).
     pub synced: bool,
@@ -171,11 +171,12 @@ pub struct HandlerView {
 /// Request to a running handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Start no attempt; running attempts end. The pause lasts until [`Control::Resume`], or until the process ends.
+    /// Start no new attempt; running attempts continue to their end. The pause lasts until [`Control::Resume`], or until the
+    /// process ends.
     Pause,
     /// Continue after a pause.
     Resume,
-    /// Deliver again the events that it gave up, if they are still known.
+    /// Deliver again the events that the handler gave up, if the journal still has them.
     Replay,
 }
 
@@ -192,7 +193,7 @@ pub struct HandlerStatus {
 }
 
 impl HandlerStatus {
-    /// Makes the status of a handler with this reader; `kind` is the type of its sink.
+    /// Makes the status of a handler with this reader; `kind` is the type of the handler's sink.
     pub(super) fn new(
         name: &str,
         kind: &'static str,
@@ -227,14 +228,14 @@ impl HandlerStatus {
         timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
 
-    /// Records the start of its actor.
+    /// Records the start of the handler's actor.
     pub(super) fn begin_life(&self) {
         let mut counts = self.lock();
         counts.view.restarts += u64::from(counts.view.state == HandlerState::Failed);
         (counts.view.state, counts.is_hung) = (HandlerState::Running, false);
     }
 
-    /// Records that its actor has ended unexpectedly.
+    /// Records the unexpected end of the handler's actor.
     pub(super) fn end_life(&self, exit: &Exit) {
         let mut counts = self.lock();
         counts.view.state = HandlerState::Failed;
@@ -250,7 +251,7 @@ impl HandlerStatus {
         counts.oldest_attempt = core.oldest_attempt.map(|at| clock + at);
     }
 
-    /// Returns true if all initial events of its reader are delivered or given up (S-8).
+    /// Returns true if all initial events of the handler's reader are delivered or given up (S-8).
     pub fn has_synced(&self) -> bool {
         self.router.journal.has_synced(self.reader)
     }

@@ -80,14 +80,14 @@ impl Route {
     }
 }
 
-/// Options of a unit that its readers depend on.
+/// Options of a unit. They determine which events its readers get.
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
 #[educe(Default)]
 pub struct UnitOptions {
-    /// Set if its type was found after the first discovery. None of its objects existed at the first start, so handlers
-    /// that skip initial objects receive its first list too.
+    /// Set if the unit's type was found after the first discovery. None of the unit's objects existed at the first start, so
+    /// handlers that skip initial objects receive the unit's first list too.
     pub late: bool,
-    /// Period of its resyncs, `[resources.*] resync`; zero means never (S-10).
+    /// Period of the unit's resyncs, `[resources.*] resync`; zero means never (S-10).
     pub resync_period: Duration,
     /// Set if the cache holds bodies: `cache = "full"`.
     #[educe(Default = true)]
@@ -117,7 +117,7 @@ struct Unit {
     info: Arc<UnitInfo>,
     options: UnitOptions,
     number: TypeNumber,
-    /// Sequence of its last record, if it has ended.
+    /// Sequence of the unit's last record, if the unit has ended.
     retired: Option<Sequence>,
 }
 
@@ -128,8 +128,8 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route, in running units only. If `joins` selects a unit, the reader gets no events of the unit until the unit adds the
-    /// reader. The journal notes this when the unit enters the interest. Later interests need not select the unit again.
+    /// Returns the interest of a route in the running units. From a unit that `joins` selects, the reader gets no events until the
+    /// unit adds the reader. This has an effect only when the unit is new in the reader's interest.
     pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
         let interest = |unit: UnitId| {
             let resync_every = route.resync_every(self.units[&unit].options.resync_period);
@@ -175,8 +175,8 @@ impl RouteTable {
     }
 
     /// Adds a unit of an earlier run. The unit already has a number, and may have ended. Returns the new interests of the unit's
-    /// readers. Also returns the handlers' readers that the unit must add or remove, because their routes have changed since.
-    /// `saw` returns true for a reader that read the unit. `known` has the names of that run's handlers.
+    /// readers. Also returns the handlers' readers that the unit must add or remove, because their routes have changed since that
+    /// run. `saw` returns true for a reader that read the unit. `known` has the names of that run's handlers.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,
@@ -225,8 +225,8 @@ impl RouteTable {
         routes.any(|route| route.takes(entry) && !route.changes.has(ChangeSet::DOWNTIME))
     }
 
-    /// Records that a unit appends nothing after `last`. Its description stays, because its last events may still be
-    /// waiting.
+    /// Marks a unit as ended: it appends nothing after `last`. The table keeps the unit's description, because its last events may
+    /// still wait.
     pub fn retire_unit(&mut self, unit: UnitId, last: Sequence) {
         if let Some(unit) = self.units.get_mut(&unit) {
             unit.retired = Some(last);
@@ -239,7 +239,7 @@ impl RouteTable {
         self.units.extract_if(|_, unit| is_over(unit)).map(|(unit, _)| unit).collect()
     }
 
-    /// Returns the running types on a reader's route, as `plural.group`, in order.
+    /// Returns the types of the running units on a reader's route, as `plural.group`, in order.
     pub fn types(&self, reader: ReaderId) -> Vec<String> {
         let Some(Routed { route, .. }) = self.routes.get(&reader) else { return Vec::new() };
         let name = |unit| self.units[&unit].info.resource.qualified_name();
@@ -252,7 +252,7 @@ impl RouteTable {
         self.units.get(&unit).map(|unit| Arc::clone(&unit.info))
     }
 
-    /// Adds the description of its unit to each record. Leaves out records of unknown units.
+    /// Makes an event of each record, by adding the description of the record's unit. Leaves out records of unknown units.
     pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
         let mut last: Option<(UnitId, &Arc<UnitInfo>)> = None;
         let mut events = Vec::with_capacity(records.len());

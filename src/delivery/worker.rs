@@ -46,7 +46,7 @@ const JOBS_MAX: usize = 2;
 /// Maximum number of replaced threads of one handler that still hang. At this limit, attempts wait for a hung
 /// thread, which is not replaced.
 const LEFT_BEHIND_MAX: usize = 3;
-/// Time for an asynchronous handler to close if it ends without a request.
+/// Time for an asynchronous handler to close after its worker was dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Function that opens a handler that blocks. A failure counts as a failed attempt.
@@ -63,7 +63,7 @@ pub enum Open {
     Blocking(OpenHandler),
     /// A handler that waits without blocking.
     Async {
-        /// Function that opens it.
+        /// Function that opens the handler.
         open: OpenAsync,
         /// Number of concurrent deliveries, at least one.
         concurrency: usize,
@@ -83,7 +83,7 @@ pub struct Worker {
     fault: SharedFault,
 }
 
-/// The current thread, if there is one yet, and the abandoned ones.
+/// The current thread, if one was started, and the abandoned threads.
 #[derive(Default)]
 struct Threads {
     current: Option<Thread>,
@@ -94,7 +94,7 @@ struct Threads {
 #[derive(Clone)]
 struct Thread {
     send: SendJob,
-    /// Set if it was abandoned; this flag lives as long as the thread.
+    /// Set if the thread was abandoned. This flag lives as long as the thread.
     left_behind: Arc<AtomicBool>,
 }
 
@@ -162,13 +162,13 @@ impl Worker {
         answered.await.unwrap_or_else(|_| ended())
     }
 
-    /// Causes a fault on the thread of a handler that blocks, with the next batch.
+    /// Causes a fault with the next batch, on the thread of a handler that blocks.
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage(&self, harm: Harm) {
         self.fault.put(harm);
     }
 
-    /// Queues a job on the current thread, which is started if there is none. Fails if the thread cannot take it.
+    /// Queues a job on the current thread. Starts a thread if there is none. Fails if the thread cannot take the job.
     fn submit(&self, job: Job) -> Result<Thread, HandlerError> {
         let failed = |error: io::Error| HandlerError::Failed(format!("failed to start the handler's thread: {error}"));
         let thread = self.thread().map_err(failed)?;
@@ -181,7 +181,7 @@ impl Worker {
         Ok(thread)
     }
 
-    /// Returns the current thread, which is started if there is none.
+    /// Returns the current thread. Starts a thread if there is none.
     fn thread(&self) -> io::Result<Thread> {
         let mut threads = lock(&self.threads);
         match &threads.current {
@@ -310,7 +310,7 @@ impl Blocking {
         if self.handler.is_none() { Ok(()) } else { self.guarded(Handler::close) }
     }
 
-    /// Runs code of the handler, which is opened if necessary. A panic ends the handler.
+    /// Opens the handler if necessary, and calls `work` with it. A panic ends the handler.
     fn guarded(
         &mut self,
         work: impl FnOnce(&mut (dyn Handler + 'static)) -> Result<(), HandlerError>,
@@ -382,7 +382,7 @@ impl Waiting {
         outcome
     }
 
-    /// Returns the handler, which is opened if necessary.
+    /// Returns the handler. Opens the handler if necessary.
     fn handler(&self) -> Result<Arc<dyn AsyncHandler>, AttemptError> {
         let mut handler = lock(&self.handler);
         if let Some(handler) = &*handler {

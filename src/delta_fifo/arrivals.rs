@@ -11,7 +11,7 @@ pub(super) struct Arrival {
     pub(super) at: Duration,
     /// Number of deltas, at least one.
     pub(super) deltas: usize,
-    /// Set when they come from a watch, not from a list or a resync.
+    /// Set if the deltas come from a watch, not from a list or a resync.
     pub(super) watched: bool,
 }
 

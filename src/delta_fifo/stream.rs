@@ -38,7 +38,7 @@ impl StreamQueue {
         self.items.push_back(Item::Delta(delta));
     }
 
-    /// Appends a bookmark. It replaces a bookmark directly before it.
+    /// Appends a bookmark. If the newest element is a bookmark, replaces that one.
     pub(super) fn push_bookmark(&mut self, version: ResourceVersion) {
         match self.items.back_mut() {
             Some(Item::Bookmark(last)) => *last = version,

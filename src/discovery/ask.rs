@@ -67,10 +67,11 @@ pub struct TypeAccess {
     pub reason: String,
 }
 
-/// Requests the served types. Sends two requests. If the server is older than 1.26 or refuses the aggregated form, one
-/// more request follows for each group and version.
+/// Requests the served types in two requests. If the server is older than 1.26 or refuses the aggregated form, more requests
+/// follow: at least one for each version of each group.
 ///
-/// Fails if `/api` or `/apis` fails. A single failing group is in [`Catalog::unavailable`].
+/// Fails if `/api` or `/apis` fails, except with 404: then the path has no types. Other failures affect a single version, and are
+/// listed in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
     let mut versions = root(client, "/api").await?;
     versions.extend(root(client, "/apis").await?);
@@ -87,8 +88,8 @@ pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryErr
     }
 }
 
-/// Returns the names of the cluster's namespaces, by a metadata-only list. `None` if namespaces cannot be listed, or the
-/// type does not exist.
+/// Returns the names of the cluster's namespaces, from a metadata-only list. `None` if the list is forbidden or not supported (403
+/// to 405).
 pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
     match get_json::<List>(client, "/api/v1/namespaces", METADATA_LIST).await {
         Ok(list) => Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect())),
@@ -133,8 +134,8 @@ async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>
     Some(page.items.len() as u64 + page.metadata.remaining_item_count)
 }
 
-/// Returns the server's reason if it refuses these field selectors for a type; `None` if it accepts them, or if the list fails
-/// for another reason. Sends one request, for the metadata of one object.
+/// Returns the server's message if the server does not support these field selectors for a type. Returns `None` if the list
+/// succeeds, or fails in another way. Sends one request, for the metadata of one object.
 pub async fn refused_fields(
     client: &Client,
     resource: &ResourceType,
@@ -153,7 +154,7 @@ pub async fn refused_fields(
     }
 }
 
-/// Requests an access review for one verb; returns the answer and its reason.
+/// Requests an access review for one verb. Returns true if the verb is allowed, and the server's reason.
 async fn review(
     client: &Client,
     resource: &ResourceType,
@@ -194,10 +195,10 @@ async fn review(
     Ok((status.allowed, reason))
 }
 
-/// Requests `/api` or `/apis`, and all versions if the answer only names them.
+/// Requests `/api` or `/apis`. If the answer only names the versions, also requests the types of each version.
 async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, DiscoveryError> {
     let mut root = root_as(client, path, documents::ACCEPT).await;
-    // a server without the aggregated form should ignore it, but some refuse it, and others answer with an empty document
+    // an old server should answer in the legacy form, but some refuse the request, and others answer with an empty document
     let is_unaggregated = match &root {
         Ok(root) => *root == Root::Types(Vec::new()),
         Err(error) => matches!(error.code, Some(404 | 406 | 415 | 500..)),
@@ -208,14 +209,15 @@ async fn root(client: &Client, path: &str) -> Result<Vec<GroupVersion>, Discover
     match root {
         Ok(Root::Types(versions)) => Ok(versions),
         Ok(Root::Names(versions)) => {
-            // A server may need half a minute to answer for a dead version. Requests for other versions must not wait.
+            // If an aggregated API is down, the answer about its version may take half a minute. Requests for other versions must
+            // not wait.
             let filled =
                 versions.into_iter().enumerate().map(async |(at, version)| (at, filled(client, version).await));
             let mut versions: Vec<_> = stream::iter(filled).buffer_unordered(REQUESTS_MAX).collect().await;
             versions.sort_unstable_by_key(|(at, _)| *at);
             Ok(versions.into_iter().map(|(_, version)| version).collect())
         }
-        // a server with only custom groups, or with only the core group
+        // 404: the server has only custom groups, or only the core group
         Err(error) if error.code == Some(404) => Ok(Vec::new()),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! Catalog without access to a server: the built-in types, and types deduced from objects.
+//! A catalog for commands that run without a server: the built-in types, and types deduced from objects.
 
 use std::collections::BTreeMap;
 
@@ -42,9 +42,9 @@ pub struct Assumed {
 impl Assumed {
     /// Creates a catalog of the built-in types and of `types`. The value of a type is true if its objects have a namespace.
     ///
-    /// A type that is not built in has no short names. Its plural is a name in `patterns`, with the same group, that differs
-    /// from the kind only in its ending. Without such a name, the plural is the regular English one. Each type of `types` has
-    /// only the version of its objects.
+    /// A type that is not built in has no short names. Its plural is the name in one of `patterns`, if the group is the same and
+    /// the name differs from the kind only in its ending. Otherwise the plural is the regular English one. The catalog has each of
+    /// `types` only in the version of its objects.
     pub fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
         let mut assumed = Self { catalog: Catalog::of(built_in()), ..Self::default() };
         for (named, namespaced) in types {

@@ -29,11 +29,11 @@ pub struct ServedType {
     pub short_names: Vec<String>,
     /// Supported verbs, such as `list`.
     pub verbs: Vec<String>,
-    /// Set if, among the versions that have the type, the group prefers this one.
+    /// Set when this is the group's most preferred version that has the type.
     pub preferred: bool,
 }
 
-/// A version of a group whose types are unknown or possibly outdated.
+/// An API version with unknown or possibly outdated types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// API group; empty for the core group.
@@ -120,24 +120,24 @@ fn not_asked(unavailable: &[Unavailable]) -> String {
 }
 
 impl ServedType {
-    /// Creates a type with unknown properties. The singular is the kind in lower case, which is nearly always correct.
+    /// Creates a type without short names or verbs. Its singular name is the kind in lower case, which is nearly always correct.
     pub fn unnamed(resource: ResourceType) -> Self {
         let singular = resource.kind.to_ascii_lowercase();
         Self { resource, singular, short_names: Vec::new(), verbs: Vec::new(), preferred: true }
     }
 
-    /// Creates a type with get, list and watch; see [`ServedType::unnamed`].
+    /// Creates a type that supports get, list and watch; see [`ServedType::unnamed`].
     pub fn watchable(resource: ResourceType) -> Self {
         let verbs = ["get", "list", "watch"].map(str::to_owned).to_vec();
         Self { verbs, ..Self::unnamed(resource) }
     }
 
-    /// Returns true if it supports list and watch.
+    /// Returns true if the type supports list and watch.
     pub fn is_watchable(&self) -> bool {
         ["list", "watch"].iter().all(|verb| self.offers(verb))
     }
 
-    /// Returns true if it supports get and list.
+    /// Returns true if the type supports get and list.
     pub fn is_readable(&self) -> bool {
         ["get", "list"].iter().all(|verb| self.offers(verb))
     }
@@ -146,7 +146,8 @@ impl ServedType {
         self.verbs.iter().any(|offered| offered == verb)
     }
 
-    /// Ranks `name`, in lower case, among the names of this type; a smaller rank is better. `None` if the type has no such name.
+    /// Returns the rank of a lower-case `name` among the names of this type; a smaller rank is better. `None` if the type has no
+    /// such name.
     fn rank(&self, name: &str) -> Option<u8> {
         let is_short = || self.short_names.iter().any(|short| short.eq_ignore_ascii_case(name));
         match name {
@@ -165,7 +166,7 @@ impl Catalog {
         Self { types, unavailable: Vec::new() }
     }
 
-    /// Adds this type in this version, or replaces an entry of the same type. The type counts as watchable, whatever
+    /// Adds a type in one version, or replaces the catalog's entry for this type. The type then counts as watchable, whatever
     /// discovery reports.
     #[must_use]
     pub fn holding(mut self, resource: &ResourceType) -> Self {
@@ -200,7 +201,7 @@ impl Catalog {
         &self.types
     }
 
-    /// Returns the groups that did not answer, or answered with stale data.
+    /// Returns the versions of groups that did not answer, or answered with stale data.
     pub fn unavailable(&self) -> &[Unavailable] {
         &self.unavailable
     }
@@ -224,7 +225,7 @@ impl Catalog {
         }
     }
 
-    /// Finds the readable type of a pattern. If there is none, returns the nearest names, best first.
+    /// Finds the readable type of a pattern. If there is none, returns the most similar names, best first.
     pub fn find_readable(&self, pattern: &Pattern) -> Result<&ServedType, Vec<String>> {
         let found = self.find_among(pattern, ServedType::is_readable);
         found.ok_or_else(|| self.suggest(pattern, ServedType::is_readable))
@@ -245,8 +246,8 @@ impl Catalog {
         of_group.filter(|served| served.is_watchable() && seen.insert(identity(&served.resource))).collect()
     }
 
-    /// Finds the type with a name, as kubectl does, among the types that pass `is_meant`. A plural name takes precedence over a
-    /// short name, then a singular name, then a kind. Among types with the same name, the first watchable one is used.
+    /// Finds the type that a pattern names, as kubectl does, among the types that pass `is_meant`. The name is compared with plural
+    /// names first, then with short names, singular names and kinds. Among equal matches, watchable types come first.
     pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
         let Pattern::Type { name, rest } = pattern else { return None };
         // like kubectl: `rest` is read first as version and group, then as a group
@@ -274,12 +275,12 @@ impl Catalog {
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, served)| served)
     }
 
-    /// Returns the nearest names of types that pass `is_meant`.
+    /// Returns the most similar names of types that pass `is_meant`, at most three.
     fn suggest(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Vec<String> {
         let Pattern::Type { name, rest } = pattern else { return Vec::new() };
         let distances = |served: &ServedType| {
             let resource = &served.resource;
-            // short names are too short for a distance
+            // short names are left out: between short words, an edit distance says little
             let names = [&*resource.plural, &*served.singular].into_iter().filter(|known| !known.is_empty());
             let distance = names.map(|known| strsim::osa_distance(name, known)).min()?;
             let of_group = rest.as_deref().map_or(0, |rest| {

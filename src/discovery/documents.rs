@@ -37,17 +37,17 @@ pub(super) enum Root {
 #[serde(default)]
 struct Document {
     kind: String,
-    /// `APIGroupDiscoveryList`
+    /// Set in a document of kind `APIGroupDiscoveryList`.
     items: Option<Vec<GroupJson>>,
-    /// `APIVersions`
+    /// Set in a document of kind `APIVersions`.
     versions: Option<Vec<String>>,
-    /// `APIGroupList`
+    /// Set in a document of kind `APIGroupList`.
     groups: Option<Vec<GroupJson>>,
-    /// `APIResourceList`
+    /// Set in a document of kind `APIResourceList`.
     resources: Option<Vec<TypeJson>>,
 }
 
-/// A group in the aggregated or the legacy document. In the aggregated document, its name is in the metadata, and its versions
+/// A group in the aggregated or the legacy document. In the aggregated document, `metadata` has the group's name, and `versions`
 /// have types.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -101,7 +101,7 @@ fn read(json: &str) -> Result<Document, String> {
     serde_json::from_str(json).map_err(|error| error.to_string())
 }
 
-/// Reads the answer of `/api` or `/apis`. The error describes the actual document.
+/// Reads the answer of `/api` or `/apis`. The error says what is unexpected in the document.
 pub(super) fn read_root(json: &str) -> Result<Root, String> {
     let root = read(json)?;
     let versions = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().flat_map(GroupJson::read).collect();
@@ -116,7 +116,7 @@ pub(super) fn read_root(json: &str) -> Result<Root, String> {
     }
 }
 
-/// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error describes the actual document.
+/// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error says what is unexpected in the document.
 pub(super) fn read_types(json: &str, group: &str, version: &str) -> Result<Vec<ServedType>, String> {
     let list = read(json)?;
     match &*list.kind {

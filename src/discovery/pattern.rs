@@ -4,7 +4,7 @@ use std::fmt;
 
 /// An element of `match`: a type in kubectl's syntax, or many types.
 ///
-/// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind; letters of the kind in either case
+/// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind, in upper or lower case
 /// - `deployments.apps`: with the group
 /// - `deployments.v1.apps`, `pods.v1.`: with version and group; the core group is empty
 /// - `*.apps`, `*`: all types of a group, all types
@@ -18,8 +18,8 @@ pub enum Pattern {
     Type {
         /// Plural, singular, short name or kind, in lower case.
         name: String,
-        /// Text after the first dot: a group, or a version and a group. Only the served types decide between the two:
-        /// in `certificates.cert-manager.io` it is the group. `None` without a dot.
+        /// Text after the first dot: a group, or a version and a group. Only the served types show which of the two it is: in
+        /// `certificates.cert-manager.io`, the text is a group. `None` if there is no dot.
         rest: Option<String>,
     },
 }
@@ -55,7 +55,7 @@ impl Pattern {
         }
     }
 
-    /// Returns true if it can match many types.
+    /// Returns true if the pattern can match many types.
     pub fn is_wildcard(&self) -> bool {
         !matches!(self, Self::Type { .. })
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Returns true for a DNS label, in any case.
+/// Returns true for a DNS label, in upper or lower case.
 fn is_label(text: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     !text.is_empty() && text.bytes().all(inside) && !text.starts_with('-') && !text.ends_with('-')

@@ -107,7 +107,7 @@ impl Claim<'_> {
         PatternPlace { entry: self.entry.entry.clone(), pattern: self.pattern }
     }
 
-    /// Returns true if the entries of two claims on one type can share it.
+    /// Returns true if two entries can both own the type: it is namespaced, and the entries' namespaces are disjoint.
     fn can_share(&self, other: &Self) -> bool {
         let namespaced = self.served.resource.namespaced && other.served.resource.namespaced;
         namespaced
@@ -118,10 +118,10 @@ impl Claim<'_> {
 
 /// Assigns types to entries.
 ///
-/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. Among equally specific
-/// ones the first wins; the others also get the type if their namespaces are disjoint. All versions of a type are one type;
-/// the `events` of the core group and of `events.k8s.io` are also one type. A wildcard takes each watchable type once, in its
-/// first watchable version. An entry never gets a type that it excludes.
+/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. Entries with equally specific
+/// patterns share the type if their namespaces are disjoint. Otherwise the first of them gets the type. All versions of a type are
+/// one type; the `events` of the core group and of `events.k8s.io` are also one type. A wildcard takes each watchable type once, in
+/// its first watchable version. An entry never gets a type that it excludes.
 pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
     let claims: Vec<_> = wanted.iter().flat_map(|entry| claims_of(catalog, entry, &mut selection)).collect();
@@ -157,8 +157,8 @@ fn claims_of<'a>(catalog: &'a Catalog, entry: &'a WantedEntry, selection: &mut S
     claims
 }
 
-/// Returns the candidates that a pattern of `exclude` removes, in any version. A name is resolved as in `match`, but only among
-/// the candidates. A wildcard removes all candidates that it matches.
+/// Returns the candidates that a pattern of `exclude` removes, in all their versions. A name is resolved as in `match`, but only
+/// among the candidates. A wildcard removes all candidates that it matches.
 fn excluded_by<'a>(
     catalog: &'a Catalog,
     pattern: &Pattern,
@@ -173,7 +173,7 @@ fn excluded_by<'a>(
     meant.into_iter().map(|served| identity(&served.resource)).collect()
 }
 
-/// Assigns every type to the most specific claim.
+/// Assigns every type to its most specific claim, or to several equally specific claims that can share the type.
 fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
     let mut closest: HashMap<TypeIdentity<'_>, u8> = HashMap::new();
     for claim in claims {

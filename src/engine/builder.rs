@@ -66,7 +66,7 @@ impl EngineBuilder {
         Self { library, watched: Vec::new(), access: None, own_handlers: Vec::new(), allow_exec: false }
     }
 
-    /// Sets the configuration, as in a file. Without one, HTTP is off and all other options have their defaults.
+    /// Sets the configuration, as in a file. Without a configuration, HTTP is off and all other options have their defaults.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.library.base = config;
@@ -119,9 +119,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds your own handler: a function that is called with each batch of changes of all watched types. It has a separate
-    /// thread, which it may block.
-    /// Failed calls are retried as `options` say.
+    /// Adds your own handler: a function that is called with each batch of changes of all watched types. It has a separate thread,
+    /// which it may block. Failed calls are retried as `options` say.
     #[must_use]
     pub fn on_change(
         mut self,
@@ -214,7 +213,7 @@ impl EngineBuilder {
         let servers = match restored {
             Ok(servers) => servers,
             Err(error) => {
-                // Stop the started handlers before their runtime ends: actix polls an actor once more when it drops the actor.
+                // Stop the started handlers while their runtime exists. When actix drops an actor, it polls the actor once more.
                 let delivery = lock(&conductor.delivery).take().expect("only a stop takes it");
                 delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
                 conductor.shared.arbiters.stop();

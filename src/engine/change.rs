@@ -45,7 +45,7 @@ use crate::{
     object::Object,
 };
 
-/// Time limit for pending moves before a change of their units. A unit that restarts cannot make moves.
+/// Maximum time that a change waits for pending moves, before it stops the units. A unit that is restarting cannot make a move.
 const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
 /// Interval of requests to a unit that cannot answer now.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -101,8 +101,8 @@ impl Conductor {
         join_all(asked.unwrap_or_default().iter().map(|supervisor| supervisor.send(StopUnit))).await;
     }
 
-    /// Replaces the units that have stopped with new, seeded units. Returns each stopped unit with the objects that it leaves
-    /// behind.
+    /// Replaces each stopped unit. The new units are seeded with cached objects. Returns the stopped units, with the objects that
+    /// no new unit of the same entry takes.
     fn replace_units(&self, name: &TypeName, steps: &Steps) -> Vec<Ended> {
         let mut state = self.lock();
         let State { types, next_unit, .. } = &mut *state;
@@ -244,9 +244,9 @@ impl Conductor {
         gone.into_iter().map(told).collect()
     }
 
-    /// Registers a new unit with the handlers, and creates it. The registration must precede the unit's first append. `before` is
-    /// the entry of the old units from which the new unit is seeded; the readers in `joining` had not joined them yet. Also
-    /// returns the readers that did not read the old units, and have to join the new one.
+    /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append.
+    /// `before` is the entry of the old units whose objects seed the new unit. `joining` contains readers that had not joined these
+    /// old units yet. Also returns the readers that must join the new unit, because they did not read the old units.
     fn make_unit(
         &self,
         id: UnitId,
@@ -265,7 +265,7 @@ impl Conductor {
         Ok((unit, strangers))
     }
 
-    /// Returns the options of a unit, for itself and for its readers.
+    /// Returns the options of a unit's informer, and the facts about the unit that its readers need.
     pub(super) fn unit_options(
         &self,
         id: UnitId,
@@ -327,7 +327,7 @@ impl TypeState {
     }
 }
 
-/// Unit that has ended, and its objects about which last events are due.
+/// Unit that has ended, and the objects for which its readers still need a last event.
 struct Ended {
     unit: Unit,
     objects: Remainder<Object>,

@@ -275,7 +275,7 @@ impl Conductor {
         });
     }
 
-    /// Runs `work` as a task. Then `end` gets its result, or the panic, and the loop is woken.
+    /// Runs `work` as a task. Then passes the result of `work`, or the panic, to `end`, and wakes the loop.
     pub(super) fn spawn<T>(
         self: &Arc<Self>,
         work: impl Future<Output = T> + 'static,
@@ -289,7 +289,7 @@ impl Conductor {
         });
     }
 
-    /// Marks the first discovery as complete once its units are shown. Before that, the engine is not ready.
+    /// Marks the first discovery as complete once the units of its types are shown. Before that, the engine is not ready.
     fn finish_first_discovery(&self, plan: &Plan) {
         if self.registry.is_discovered() {
             return;
@@ -308,7 +308,7 @@ impl Conductor {
         self.registry.set(informers, state.waiting.clone());
     }
 
-    /// Queues moves of readers at the units that make them. Moves of units that no longer exist are dropped.
+    /// Queues each move of a reader for the unit that makes the move. Drops moves of units that no longer exist.
     pub(super) fn queue_moves(&self, moves: Vec<(UnitId, Move)>) {
         let mut state = self.lock();
         for (unit, asked) in moves {

@@ -5,8 +5,8 @@
 //! same options. The routes and rules of the handlers then decide about the resulting changes, and the formatters of the
 //! handlers write them.
 //!
-//! Facts that only a cluster knows are assumed: [`Assumed`] contains the types, and objects get the values that an API
-//! server would fill in. Digests use a key of their own.
+//! Facts that only a cluster knows are assumed: [`Assumed`] contains the types, and objects get the values that an API server would
+//! fill in. The key of digests is the same in all dry runs.
 
 mod door;
 mod state;
@@ -78,7 +78,7 @@ pub struct DryReport {
 pub struct ObjectReport {
     /// Kind, namespace and name of the object, as text in the report.
     pub object: String,
-    /// Changes in the order of events; empty if no handler could be sent anything.
+    /// Changes of the object, in the order of events. If the list is empty, [`DryOutcome::not_sent`] has the reason.
     pub changes: Vec<ChangeKind>,
     /// Outcome of each handler, by its name.
     pub handlers: BTreeMap<String, DryOutcome>,
@@ -112,8 +112,9 @@ impl DryRun {
         Ok(Self { config, lanes })
     }
 
-    /// Returns the events that each handler is sent when objects change from the states `old` to the states `new`. An object
-    /// only in `old` is deleted, and an object only in `new` is added. Namespaces among the objects provide their labels.
+    /// Returns the events that each handler is sent when objects change from the states `old` to the states `new`. An object only
+    /// in `old` is deleted, and an object only in `new` is added. The labels of namespaces come from the `Namespace` objects in
+    /// `old` and `new`.
     ///
     /// # Errors
     /// Fails if `old` or `new` contains an object twice.
@@ -226,7 +227,8 @@ impl DryHandler {
         })
     }
 
-    /// Returns the reason why a change of a unit of this entry is not sent.
+    /// Returns the reason why the handler is not sent the change in `record`; `None` if it is sent. `entry` is the entry of the
+    /// unit.
     fn refuses(&self, entry: &str, record: &Record) -> Option<String> {
         if !self.enabled {
             return Some(DISABLED.to_owned());

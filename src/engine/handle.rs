@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Result of applying a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Options that differ and take effect only after a restart: `[http]`, `[kube] context`.
+    /// Options that differ and take effect only after a restart, such as `[http]` and `[kube] context`.
     pub needs_restart: Vec<&'static str>,
 }
 
@@ -211,8 +211,8 @@ impl EngineHandle {
         found.map(|watched| watched.lister())
     }
 
-    /// Returns a reader that decodes objects as `K`. Returns `None` before the type was found, or if it is watched in another
-    /// version than that of `K`.
+    /// Returns a reader that decodes objects as `K`. Returns `None` before the type was found, or if the type is
+    /// watched in another version than that of `K`.
     pub fn lister_of<K: Typed + DeserializeOwned>(&self) -> Option<TypedLister<K>> {
         let watched = self.registry().find_type(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT)?;
         Some(TypedLister::new(watched.lister()))
@@ -252,8 +252,8 @@ impl EngineHandle {
     /// Types that are found later get the indexes too. When this returns, [`Lister::by_index`] can use them.
     ///
     /// # Errors
-    /// Fails if a type has an index with one of the names, or if its unit is restarting. Types to which the indexes were
-    /// added before the failure keep them, and types that are found later still get them.
+    /// Fails if a type already has an index with one of the names, or if a unit is restarting. Types that got the indexes before
+    /// the failure keep these indexes. Types that are found later still get them.
     pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
         let supervisors: Vec<_> = {
             let state = self.conductor.lock(); // no unit starts meanwhile

@@ -41,9 +41,9 @@ const WINDOW_BYTES: usize = 16 << 20;
 pub(super) struct OwnHandler {
     /// Name of the handler, as in `/v1/handlers`.
     pub(super) name: String,
-    /// Events that it gets, and limits of its buffer.
+    /// Events that the handler gets, and limits of its buffer.
     pub(super) options: HandlerDefaults,
-    /// Destination of its events.
+    /// Destination of the handler's events.
     pub(super) sink: OwnSink,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum OwnSink {
 /// Closure as a handler; an error is a failed attempt.
 pub(super) type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
 
-/// Running handlers, the last stage of the stream, and all that is needed to create more.
+/// Running handlers, and everything that is needed to create more.
 pub(super) struct Delivery {
     pub(super) handlers: Handlers,
     /// Definitions of the handlers of the configuration. A handler with an unchanged definition is not touched.
@@ -117,9 +117,9 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. Returns the moves of readers that
-    /// units must make, in order. The caller must repeat a move until its unit has made it. Call this before the units of a new
-    /// entry are added. A removed handler delivers its waiting events within `shutdown_timeout`.
+    /// Adds, removes and changes handlers to match `config`; the program's handlers stay. A removed handler delivers its waiting
+    /// events within `shutdown_timeout`. Returns moves, which add readers to units or drop them. Units must make the moves in this
+    /// order. The caller must repeat a move until its unit has made it. Call this before the units of a new entry are added.
     ///
     /// # Errors
     /// Fails, without any change, if a new sink cannot be created.
@@ -243,7 +243,7 @@ impl Delivery {
         Ok(HandlerOptions { name, kind, route, bounds: bounds(&options), core, sink, dead_letter: None })
     }
 
-    /// Returns the options of a core, within the limits of the buffer.
+    /// Returns the options of a handler's core, from the size of its batches and the limits of its buffer.
     fn core(&self, options: &HandlerDefaults, batch: &Batch, concurrency: u32, sink: &Sink) -> CoreOptions {
         let (batch_events, batch_bytes, concurrency) =
             (size(batch.max_events), size(batch.max_bytes), concurrency as usize);
@@ -261,7 +261,7 @@ impl Delivery {
         CoreOptions { schedule, retry, rate: None, is_async, patience: self.hung_after }
     }
 
-    /// Creates a sink. If it replaces another sink of its handler, it opens after the old sink has closed.
+    /// Creates a sink. Unless `is_first` is set, the sink opens after the previous sink of the handler has closed.
     fn sink(&self, name: &str, plan: &HandlerConfig, is_first: bool) -> io::Result<Sink> {
         plan.recheck_sink().map_err(io::Error::other)?;
         let formatter =
@@ -365,15 +365,15 @@ pub(super) fn formatter(
     Ok(Formatter::of_template(encoder.clone(), template.map_err(|error| format!("template: {error}"))?))
 }
 
-/// Returns the route of a handler, which decides its events. The error describes an invalid option.
+/// Returns the route of a handler, which selects the events that the handler gets. The error describes an invalid option.
 fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Result<Route, String> {
     let resources = resources.iter().map(String::as_str);
     let route = Route::new(resources, changes(options), options.resync).map_err(|error| error.to_string())?;
     Ok(route.with_rules(rules(options, cluster)?))
 }
 
-/// Returns the kinds of changes that a handler gets if its rules accept them. Skipped initial objects count as added: their next
-/// event is an update or a deletion (I2).
+/// Returns the kinds of changes that a handler gets if its rules accept them. With `initial = "skip"`, a handler does not get the
+/// initial objects. It gets their next changes as updates or deletions (I2).
 pub(super) fn changes(options: &HandlerDefaults) -> ChangeSet {
     let on = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
     let on = on.fold(ChangeSet::default(), ChangeSet::with);

@@ -23,7 +23,7 @@ pub(super) struct Library {
     pub(super) transforms: BTreeMap<String, Transform>,
     /// Set if the program needs to know who changed objects.
     pub(super) notes_who_changed: bool,
-    /// Key of the digests; `None` until the configuration was requested.
+    /// Key of the digests; `None` until [`Library::config`] has read it.
     pub(super) key: Option<DigestKey>,
     /// Value of `cluster` in rules.
     pub(super) cluster: String,

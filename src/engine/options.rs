@@ -45,7 +45,7 @@ pub(super) fn cluster_name(config: &Config, access: &ClusterAccess) -> String {
 /// Number of open files reserved for the store, the handlers, and the requests to the API server.
 const OTHER_FILES: u32 = 512;
 
-/// Returns `[http] max_connections`, or less if the process may not open enough files.
+/// Returns `[http] max_connections`, or fewer if the process is not allowed to open enough files.
 pub(super) fn max_connections(http: &config::Http) -> u32 {
     let configured = http.max_connections;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -60,10 +60,11 @@ pub(super) fn max_connections(http: &config::Http) -> u32 {
     configured.min(possible)
 }
 
-/// Returns the options of one unit, with the program's additions to its entry. `packer` compresses its bodies.
+/// Returns the options of one unit, with the program's additions to its entry. `packer` compresses the bodies of the unit's
+/// objects.
 ///
 /// # Errors
-/// Fails on an invalid path; loading the configuration has refused those before.
+/// Fails on an invalid path. Loading the configuration has already refused such paths.
 pub(super) fn informer(spec: &UnitSpec, library: &Library, packer: Arc<Packer>) -> Result<InformerOptions, String> {
     let UnitSpec { resource, options: entry, .. } = spec;
     let gate = gate(spec, library)?;
@@ -72,7 +73,7 @@ pub(super) fn informer(spec: &UnitSpec, library: &Library, packer: Arc<Packer>) 
     let indexers = indexers.chain(own.map(Ok)).collect::<Result<_, String>>()?;
     let mut drop = entry.options.drop.clone();
     if !spec.redaction.rules.is_empty() && !drop.iter().any(|path| path == LAST_APPLIED) {
-        drop.push(LAST_APPLIED.to_owned()); // kubectl also keeps values there that must be redacted
+        drop.push(LAST_APPLIED.to_owned()); // this copy contains the values that must be redacted
     }
     let ignored = paths(&entry.options.ignore_changes)?;
     let metadata_only = spec.redaction.metadata_only || entry.mode == Mode::Metadata;

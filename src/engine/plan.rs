@@ -3,7 +3,7 @@
 //! Each type of an entry becomes units as follows:
 //!
 //! - a cluster-scoped type, or all namespaces: one unit over the whole cluster
-//! - names alone: one unit per namespace, which needs the least rights
+//! - only literal names: one unit per namespace; this needs the fewest rights
 //! - all but some names: one unit over the cluster; the server leaves the named namespaces out
 //! - other globs: one unit over the cluster, filtered when objects arrive
 //! - `namespace_selector`: one unit per matching namespace, added and removed with the namespace
@@ -28,7 +28,7 @@ use crate::{
     scope::Namespaces,
 };
 
-/// Page size of client-go, and default of `[kube] page_size`. If this value is configured, the reflector chooses the page size
+/// Page size of client-go, and default of `[kube] page_size`. If `page_size` has this value, the reflector chooses the page size
 /// itself.
 const PAGE_SIZE_DEFAULT: u32 = 500;
 
@@ -55,7 +55,8 @@ impl fmt::Display for TypeName {
     }
 }
 
-/// Unit that should run: one type in one scope, for one entry. It is stored in the state, from which a later run recreates it.
+/// Unit that should run: one type in one scope, for one entry. The spec is stored in the state directory. A later run recreates the
+/// unit from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnitSpec {
     /// Name of the `[resources.*]` entry.
@@ -98,17 +99,18 @@ impl UnitSpec {
         TypeName::of(&self.resource)
     }
 
-    /// Returns its description for handlers.
+    /// Returns the description of the unit for handlers.
     pub fn info(&self) -> UnitInfo {
         UnitInfo { entry: self.entry.clone(), resource: self.resource.clone(), namespace: self.namespace.clone() }
     }
 
-    /// Returns true if it watches a namespaced type in the whole cluster: if that is refused, single namespaces may work.
+    /// Returns true if the unit watches a namespaced type in the whole cluster. If the server refuses that, it may still allow
+    /// single namespaces.
     pub fn is_whole_of_namespaces(&self) -> bool {
         self.resource.namespaced && self.namespace.is_none()
     }
 
-    /// Returns true if it watches objects of this namespace; `""` means cluster-scoped objects.
+    /// Returns true if the unit watches objects of `namespace`. Always true for a cluster-scoped type.
     pub fn covers(&self, namespace: &str) -> bool {
         if !self.resource.namespaced {
             return true;
@@ -126,7 +128,7 @@ impl UnitSpec {
         }
     }
 
-    /// Returns true if it surely watches every namespace of `other`.
+    /// Returns true if this unit certainly watches every namespace of `other`.
     pub fn contains(&self, other: &Self) -> bool {
         let (own, others) = (&self.options.namespaces, &other.options.namespaces);
         let wider = !self.resource.namespaced || own.is_all() || own == others;
@@ -181,7 +183,7 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 /// be listed and watched in that namespace, and false if this is refused. A namespace is missing while the right is unknown.
 pub type Allowed = BTreeMap<String, bool>;
 
-/// Reason why a type has no unit, or not all of them.
+/// Reason why a type has no units, or lacks some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingReason {
     /// The namespaces are not known yet; running units continue.
@@ -304,7 +306,8 @@ pub fn plan(
     plan
 }
 
-/// Returns the spec of a unit over the whole cluster; the server leaves out as much as it can.
+/// Returns the spec of a unit over the whole cluster. If a field selector can exclude namespaces, the server leaves them out.
+/// Otherwise the unit filters the objects, if needed.
 fn in_cluster(config: &Config, entry: &str, resource: &ResourceType, options: &Arc<ResourceConfig>) -> UnitSpec {
     let pushed = options.namespaces.field_selector().filter(|_| resource.namespaced);
     let filter = (resource.namespaced && options.namespaces.needs_filter()).then(|| options.namespaces.clone());

@@ -8,11 +8,11 @@ const ABSENT_TIMES: u32 = 2;
 /// Information about a type in the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// The server serves it in some version.
+    /// The server serves the type in some version.
     Yes,
-    /// The group answered without it.
+    /// The group of the type answered without the type.
     No,
-    /// The group did not answer.
+    /// The group of the type did not answer.
     Unknown,
 }
 

@@ -17,7 +17,7 @@ use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 pub enum Occasion {
     /// First discovery of this engine.
     Start,
-    /// Repetition after a change panicked, or a run for pending moves of readers.
+    /// Repetition of a change that panicked, or a run that only makes pending moves of readers.
     Repair,
     /// Later discovery: a type was added or removed.
     Discovery,
@@ -32,8 +32,8 @@ pub enum Occasion {
 pub enum First {
     /// The list is not complete yet. Its events have the cause `initial`.
     Initial {
-        /// Set if the type was missing at the engine's first discovery: handlers with `initial = "skip"` then get its
-        /// first list too.
+        /// Set if the type was missing at the engine's first discovery: handlers with `initial = "skip"` then get the
+        /// first list of the unit too.
         late: bool,
     },
     /// The list is not complete yet. It is compared with cached objects; differences have this cause.
@@ -49,11 +49,11 @@ pub struct RunningSpec {
     pub id: UnitId,
     /// Spec of the unit.
     pub spec: UnitSpec,
-    /// Progress of its first list.
+    /// Progress of the unit's first list.
     pub first: First,
     /// Set if the unit runs, or was restored and not started yet. A unit that is not sound is always replaced.
     pub sound: bool,
-    /// Set if its CRD or namespace was deleted.
+    /// Set if the CRD or the namespace of the unit was deleted.
     pub gone: bool,
 }
 
@@ -62,8 +62,8 @@ pub struct RunningSpec {
 pub struct UnitStart {
     /// Spec of the unit.
     pub spec: UnitSpec,
-    /// Progress of its first list. With [`First::Done`], the unit also takes over the watch position of its only predecessor, so it
-    /// needs no list.
+    /// Progress of the unit's first list. With [`First::Done`], the unit also takes over the watch position of its only
+    /// predecessor, so it needs no list.
     pub first: First,
     /// Stopping units. The new unit starts with their cached objects that are in its scope. Empty with [`First::Initial`].
     pub from: Vec<UnitId>,
@@ -74,7 +74,7 @@ pub struct UnitStart {
 pub struct Steps {
     /// Units that continue untouched.
     pub keep: Vec<UnitId>,
-    /// Units to stop, each with the way to retire its objects that no new unit takes.
+    /// Units to stop, each with the way to retire the objects that no new unit takes.
     pub stop: Vec<(UnitId, Retirement)>,
     /// Units to start.
     pub start: Vec<UnitStart>,
@@ -99,7 +99,7 @@ pub struct History {
     pub occasion: Occasion,
     /// Set if the type was missing at the engine's first discovery.
     pub late: bool,
-    /// Set if the type has had units, or needed none: the first objects of a new unit are then changes.
+    /// Set if the type has had units, or needed none. The first objects of a new unit are then changes, not the initial state.
     pub settled: bool,
 }
 
@@ -131,12 +131,12 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     steps
 }
 
-/// Returns the first list and the predecessors of a unit that fetches the same objects as the old unit.
+/// Returns [`UnitStart::first`] and [`UnitStart::from`] for a unit that fetches the same objects as the old unit.
 fn continuing(old: &RunningSpec) -> (First, Vec<UnitId>) {
     (old.first, if old.is_initial() { Vec::new() } else { vec![old.id] })
 }
 
-/// Returns the first list and the predecessors of a unit if no stopping unit fetches the same objects.
+/// Returns [`UnitStart::first`] and [`UnitStart::from`] for a unit if no stopping unit fetches the same objects.
 fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (First, Vec<UnitId>) {
     let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
     let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =
@@ -153,9 +153,9 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
     (First::Compared(cause), with.iter().map(|unit| unit.id).collect())
 }
 
-/// Returns the old units if a reload moves their type from one other entry to the entry of `spec`, and otherwise none. Readers of
-/// both entries get the differences. Readers of only the new entry join the new unit later. They then get the objects from its
-/// cache, so that cache must contain bodies.
+/// Returns the old units if a reload moves their type from one other entry to the entry of `spec`; otherwise returns none. Readers
+/// of both entries get the differences. Readers of only the new entry join later, and get the objects from the new cache. If the
+/// new cache has no bodies, returns none.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
@@ -199,8 +199,8 @@ pub struct Remainder<T> {
 /// Returns one list of seeds for each start, and the remainder of each unit, in order. `namespace` returns the namespace of an
 /// object.
 ///
-/// If several starts show an object, the first one takes it. If several old units cached it, the state of the later one
-/// counts.
+/// If several starts show an object, the first start takes the object. If several old units cached an object, the state in the
+/// later unit counts.
 pub fn distribute<T: Clone>(
     cached: Vec<(UnitId, &str, Vec<T>)>,
     starts: &[UnitStart],

@@ -78,7 +78,7 @@ impl DigestKey {
     /// be evaluated.
     ///
     /// # Errors
-    /// Fails on an invalid condition; loading the configuration has refused those before.
+    /// Fails on an invalid condition. Loading the configuration has already refused such conditions.
     pub(super) fn transform(
         &self,
         entry: &str,
@@ -96,7 +96,7 @@ impl DigestKey {
         }))
     }
 
-    /// Returns the transform for objects that were cached earlier and may already contain digests. It evaluates no
+    /// Returns the transform for objects that were cached earlier and may already contain digests. The transform evaluates no
     /// conditions.
     ///
     /// # Errors

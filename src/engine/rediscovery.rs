@@ -1,6 +1,6 @@
 //! Times at which the server is asked again for the types that it serves.
 //!
-//! - before its first answer: with backoff
+//! - after a failed request: with backoff
 //! - after a CRD was seen added or deleted: at growing intervals, until the answer agrees
 //! - if a running type is missing: soon, a second time
 //! - if a pattern matches no type and CRDs cannot be watched: every ten seconds
@@ -13,7 +13,7 @@ use crate::backoff::{Backoff, BackoffConfig};
 
 /// First and longest interval of requests after a CRD was seen added or deleted.
 const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Time after a CRD was seen, from which requests are no longer repeated because the answers disagree with the CRD.
+/// Maximum time for which requests are repeated after a CRD was seen, if the answers disagree with the CRD.
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
 /// Delay before the second request if a running type is missing.
 const DOUBT: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const WAITING: Duration = Duration::from_secs(10);
 /// Regular interval, extended at random by up to half.
 const REGULAR: Duration = Duration::from_mins(2);
 
-/// Reasons for an early next request.
+/// Facts that decide how soon the next request is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// Set if a running type is missing, perhaps by mistake.
@@ -39,7 +39,7 @@ pub struct Rediscovery {
     backoff: Backoff,
     answered: bool,
     /// Types whose CRD was seen added (`true`) or deleted (`false`). If the server's answer disagrees, the request is repeated
-    /// until the given time.
+    /// until the stored time.
     chased: BTreeMap<TypeName, (bool, Duration)>,
     interval: Duration,
     next: Option<Duration>,
@@ -67,7 +67,7 @@ impl Rediscovery {
         self.next = Some(now);
     }
 
-    /// Records that a CRD was seen added (`served`) or deleted.
+    /// Schedules a request soon after a CRD was seen added (`served`) or deleted.
     pub fn saw_definition(&mut self, name: TypeName, served: bool, now: Duration) {
         self.chased.insert(name, (served, now + CHASE_LONGEST));
         self.interval = CHASE.0;
@@ -77,14 +77,15 @@ impl Rediscovery {
         }
     }
 
-    /// Records that the server could not be reached. Returns the delay; `random` is uniform in [0, 1).
+    /// Schedules the next request after a failed one. Returns the delay; `random` is uniform in [0, 1).
     pub fn failed(&mut self, now: Duration, random: f64) -> Duration {
         let delay = self.backoff.fail(now, random);
         self.next = Some(now + delay);
         delay
     }
 
-    /// Records an answer of the server; `serves` returns true for its types. `random` is uniform in [0, 1).
+    /// Schedules the next request after an answer. `serves` returns true for the types in the answer. `random` is uniform in
+    /// [0, 1).
     pub fn answered(&mut self, serves: impl Fn(&TypeName) -> bool, need: Need, now: Duration, random: f64) {
         self.answered = true;
         self.chased.retain(|name, (served, until)| serves(name) != *served && now < *until);

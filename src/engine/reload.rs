@@ -21,7 +21,7 @@ pub struct ConfigFiles {
     paths: Vec<PathBuf>,
     /// Fingerprint of content that was loaded or refused.
     known: u64,
-    /// Fingerprint of new content, which counts if it is the same at the next check.
+    /// Fingerprint of content seen for the first time. The content counts as new if the next check finds the same fingerprint.
     settling: Option<u64>,
 }
 

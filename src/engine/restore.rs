@@ -1,4 +1,4 @@
-//! State of an earlier run in the state directory: its units continue with their caches where they ended.
+//! State of an earlier run in the state directory. The units of that run continue from their saved caches.
 //!
 //! A unit whose spec is unchanged keeps its id. Its cache is readable at once, its watch resumes at the saved version, and handlers
 //! continue at their positions. After discovery, units that differ from the configuration are replaced or retired, as in a reload.
@@ -30,18 +30,18 @@ use crate::{
     mutex::lock,
 };
 
-/// Stored description of a unit, from which a later run recreates it.
+/// Stored description of a unit, from which a later run recreates the unit.
 #[derive(Debug, Serialize, Deserialize)]
 struct Description {
     #[serde(flatten)]
     spec: UnitSpec,
     /// Set if the unit was created as [`First::Initial`] with `late`.
     late: bool,
-    /// Set if its first list is not compared with cached objects.
+    /// Set if the first list of the unit is not compared with cached objects.
     initial: bool,
-    /// Units from which it got its seed.
+    /// Units whose objects seed this unit.
     heir_of: Vec<u32>,
-    /// Set if its whole seed is stored.
+    /// Set if the whole seed of the unit is stored.
     complete: bool,
 }
 

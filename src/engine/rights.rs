@@ -91,7 +91,7 @@ impl State {
         self.due(name, Occasion::Scope);
     }
 
-    /// Records that a type is refused in the whole cluster.
+    /// Marks a type as refused in the whole cluster.
     pub(super) fn refuse(&mut self, name: &TypeName) {
         info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
         let again_at = ask_again_at(&self.config);
@@ -100,7 +100,7 @@ impl State {
         self.due(name, Occasion::Scope);
     }
 
-    /// Records that a type is allowed in the whole cluster.
+    /// Marks a type as allowed in the whole cluster.
     pub(super) fn allow(&mut self, name: &TypeName) {
         self.refused.remove(name);
         self.inquiries.remove(name);

@@ -100,7 +100,7 @@ fn is_certain(resolution: &Resolution) -> bool {
 fn row_of_type(state: &mut State, planned: &Planned, rows: &mut WaitingRows) {
     let Some(waiting) = &planned.waiting else { return };
     let (unit_state, why) = match waiting {
-        // It counts as listing: with `waiting` it would count as ready.
+        // Not `Waiting`: a row in that state counts as ready.
         WaitingReason::Namespaces => (UnitState::Listing, "the namespaces are not listed yet"),
         WaitingReason::NamespacesForbidden => {
             (UnitState::Forbidden, "namespace_selector needs the right to list and watch namespaces")

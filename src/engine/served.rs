@@ -102,7 +102,7 @@ impl Conductor {
         let mut state = self.lock();
         let Some(catalog) = state.catalog.clone() else { return };
         let now = self.clock.elapsed();
-        // An unchanged CRD of a relist is no news.
+        // A relist also reports unchanged CRDs. They are no reason for a request.
         let changes = records.iter().map(|record| &record.change);
         for change in changes.filter(|change| !matches!(change, Change::Unchanged { .. })) {
             let Some((plural, group)) = change.object().and_then(|object| object.name().split_once('.')) else {

@@ -16,7 +16,7 @@ pub(super) fn webhook(options: &WebhookOptions, plan: &HandlerConfig, formatter:
     Ok(shared(Arc::new(webhook.map_err(io::Error::other)?)))
 }
 
-/// Creates a handler for NATS; it connects with its first batch.
+/// Creates a handler for NATS. The handler connects when it gets the first batch.
 #[cfg(feature = "nats")]
 pub(super) fn nats(options: &NatsOptions, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = options.clone();
@@ -34,7 +34,7 @@ pub(super) fn exec(options: &ExecOptions, name: &str, formatter: Formatter) -> O
     shared(Arc::new(Exec::new(options.clone(), name, formatter)))
 }
 
-/// Creates a handler for Kafka; it connects with its first batch.
+/// Creates a handler for Kafka. The handler connects when it gets the first batch.
 #[cfg(feature = "kafka")]
 pub(super) fn kafka(options: &KafkaOptions, plan: &HandlerConfig, formatter: Formatter) -> io::Result<OpenAsync> {
     let (options, timeout) = (options.clone(), plan.options.timeout);
@@ -53,7 +53,7 @@ pub(super) fn shared(handler: Arc<dyn AsyncHandler>) -> OpenAsync {
     Arc::new(move || Ok(Arc::clone(&handler)))
 }
 
-/// Returns the opener of a handler that is made for each thread. Makes it once to find an invalid option.
+/// Returns the opener of a handler that is made for each thread. First makes one handler, to find an invalid option early.
 fn opener<H: AsyncHandler>(make: impl Fn() -> Result<H, String> + Send + Sync + 'static) -> io::Result<OpenAsync> {
     make().map_err(io::Error::other)?;
     Ok(Arc::new(move || Ok(Arc::new(make().map_err(HandlerError::Failed)?))))

@@ -68,9 +68,9 @@ pub(super) struct TypeState {
     pub(super) late: bool,
     /// See [`History::settled`].
     pub(super) settled: bool,
-    /// Moves of readers that units still have to make, in order.
+    /// Pending moves: readers that units still have to add or drop, in this order.
     pub(super) moves: Vec<(UnitId, Move)>,
-    /// Moves of readers that units make after their first list, or before they stop.
+    /// Moves that add readers to units. A unit makes such a move after its first list, or before it stops.
     pub(super) arrivals: Vec<(UnitId, Move)>,
     /// Shared by the units: decides when the type is synced.
     pub(super) siblings: Arc<Siblings>,
@@ -99,7 +99,7 @@ pub(super) struct State {
     /// Set while a discovery is in progress.
     pub(super) discovering: bool,
     pub(super) types: BTreeMap<TypeName, TypeState>,
-    /// Most important occasion since new types were last added; it applies to the next new types.
+    /// Most important occasion since the last check for new types. The next check reconciles new types for this occasion.
     pub(super) pending: Option<Occasion>,
     /// Set when the types of the first discovery are known; later ones are late.
     pub(super) begun: bool,
@@ -137,7 +137,7 @@ impl State {
         self.outlook.clone()
     }
 
-    /// Schedules a reconciliation of a type with a new plan; the most important occasion counts.
+    /// Schedules a reconciliation of a type with a new plan. If one is already due, keeps the more important occasion.
     pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
         self.outlook = None;
         let kept = self.types.entry(name.clone()).or_default();
@@ -156,7 +156,8 @@ impl State {
         }
     }
 
-    /// Stores the namespaces that their informer reports. If they differ, schedules a reconciliation of all types.
+    /// Stores the namespaces that the informer of namespaces reports. If they have changed, schedules a reconciliation of all
+    /// types.
     pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) {
         // Namespaces from an earlier list are better than none.
         let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.namespaces == KnownNamespaces::Unknown;
@@ -206,8 +207,8 @@ impl State {
         self.begun = true;
     }
 
-    /// Returns the desired units of a type; `None` if the running units should continue. Reasons: the type may still exist,
-    /// its entry keeps its objects, or the namespaces are not known yet.
+    /// Returns the desired units of a type; `None` if the running units should continue. Reasons: the type may still exist, its
+    /// entry has `on_removed = "keep"`, or the namespaces are not known yet.
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {

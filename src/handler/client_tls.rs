@@ -78,7 +78,7 @@ pub(super) fn without_tls() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
 
-/// Uses the crypto provider of the connection to the API server.
+/// Makes a builder with the crypto provider that is also used for the connection to the API server.
 fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

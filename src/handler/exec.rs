@@ -1,7 +1,7 @@
 //! Runs a program for each delivery: the events are lines on its standard input, its exit status is the answer.
 //!
-//! The program runs once per delivery, so that its exit confirms all events. If one run had several deliveries and
-//! died, the state of the events would be unknown (I4). Use a larger `batch` if starting the program is too slow.
+//! The program runs once per delivery, so that its exit confirms all events. If one run had to deliver several batches and crashed,
+//! the state of their events would be unknown (I4). Use a larger `batch` if starting the program is too slow.
 
 use std::{
     env,
@@ -67,7 +67,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Makes a handler of this name. The program first runs with the first delivery.
+    /// Makes a handler of this name. The program does not run before the first delivery.
     pub fn new(options: ExecOptions, name: &str, formatter: impl Into<Formatter>) -> Self {
         Self { options, name: name.to_owned(), formatter: formatter.into() }
     }
@@ -180,7 +180,7 @@ pub fn kill_all() {
     }
 }
 
-/// Process group of a run. Dropping it before the run has ended kills the group.
+/// Process group of a run. If this value is dropped before the run has ended, the group is killed.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -190,7 +190,7 @@ impl Group {
         Self(group)
     }
 
-    /// Records that the run has ended. Returns its process group, or `None` if its end was recorded before.
+    /// Removes the process group from `GROUPS`, and returns the group. Returns `None` if the group was removed before.
     fn forget(&mut self) -> Option<Pid> {
         let group = self.0.take()?;
         lock(&GROUPS).retain(|running| *running != group);

@@ -43,9 +43,9 @@ const EVENT_START: &[u8] = br#"{"specversion""#;
 pub enum FileFsync {
     /// Sync before a batch is acknowledged.
     Always,
-    /// No sync until the end; the operating system chooses the time.
+    /// Sync only when the handler closes. Until then, the operating system decides when lines reach the disk.
     Never,
-    /// Sync at most this long after a batch was acknowledged, and at the end.
+    /// Sync at most this long after a batch was acknowledged, and when the handler closes.
     Interval(Duration),
 }
 
@@ -122,7 +122,7 @@ struct Open {
     len: u64,
     /// Set for a regular file; a pipe or a device cannot be truncated.
     regular: bool,
-    /// Set if it was written after the last sync.
+    /// Set if the file was written after the last sync.
     dirty: bool,
     /// Set if a failed write could not be undone.
     torn: bool,
@@ -134,8 +134,8 @@ impl FileHandler {
         Self::with_clock(options, formatter, Timestamp::now)
     }
 
-    /// Opens the file once. Fails if it can never be opened: it is a directory, or this user may not write to it.
-    /// Temporary problems, such as a full disk, are left to the retries of the handler.
+    /// Opens the file once. Fails if it can never be opened: it is a directory, or this user has no right to write to it. Temporary
+    /// problems, such as a full disk, are left to the retries of the handler.
     ///
     /// # Errors
     /// Names the file and the error of the system.
@@ -188,7 +188,7 @@ impl FileHandler {
         path_at(&self.options.path, (self.clock)())
     }
 
-    /// Opens the file for the current time, if necessary. Rotates the open file if `bytes` more would exceed its maximum.
+    /// Opens the file for the current time, if necessary. Rotates the open file if `bytes` more would exceed `max_bytes`.
     fn prepare(&mut self, bytes: u64) -> Result<&mut Open, HandlerError> {
         let path = self.path_now()?;
         if self.open.as_ref().is_some_and(|open| open.path != path || open.torn) {
@@ -214,7 +214,7 @@ impl FileHandler {
         Ok(self.open.insert(open))
     }
 
-    /// Syncs and closes the current file.
+    /// Closes the current file. Syncs it first, except with [`FileFsync::Never`].
     fn finish(&mut self) -> Result<(), HandlerError> {
         if self.options.fsync != FileFsync::Never {
             self.tick()?;
@@ -317,7 +317,7 @@ impl Open {
     }
 }
 
-/// Returns the permissions of a directory: users who may read the files may enter it.
+/// Returns the permissions of a directory: users who may read its files may also enter the directory.
 fn of_directories(permissions: u32) -> u32 {
     permissions | (permissions & 0o444) >> 2
 }

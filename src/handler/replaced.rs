@@ -1,4 +1,5 @@
-//! Flag of a handler's thread: true if the thread stalled and was replaced. Its sink must then not undo writes of the successor.
+//! Flag of a handler's thread: true if the thread hung and another thread replaced it. The sink of the old thread must then not
+//! undo writes of the new thread.
 
 use std::{
     cell::RefCell,

@@ -72,7 +72,7 @@ impl Stdout {
         Self { out, look, formatter: formatter.into(), buffer: Vec::new(), torn: false }
     }
 
-    /// Writes the buffer, and sets `torn` if it fails within a line, for example because the disk is full.
+    /// Writes the buffer, and sets `torn` if the write fails within a line, for example because the disk is full.
     fn write(&mut self) -> io::Result<()> {
         let mut rest = &self.buffer[..];
         while !rest.is_empty() {

@@ -41,7 +41,7 @@ use crate::{
     trace::TraceContext,
 };
 
-/// Number of bytes read of an answer. After a longer answer the connection is not reused.
+/// Maximum number of bytes of an answer that are read. After a longer answer the connection is not reused.
 const ANSWER_BYTES: usize = 4 << 10;
 /// Number of bytes of an answer that an error shows.
 const TOLD_BYTES: usize = 512;
@@ -72,9 +72,8 @@ struct Message {
 }
 
 impl Webhook {
-    /// Makes a handler. With `is_batched`, a request has several events; otherwise each event is one request. `timeout` is
-    /// that of a request, from connecting to the status of the answer. Blocks while it reads the files and secrets of the
-    /// options.
+    /// Makes a handler. With `is_batched`, a request has several events; otherwise each event is one request. `timeout` limits each
+    /// request, from connecting to the status of the answer. Blocks while it reads the files and secrets of the options.
     ///
     /// # Errors
     /// Fails if a file or secret is missing or invalid. The error is a sentence for the user.
@@ -146,8 +145,8 @@ impl Webhook {
 }
 
 impl AsyncHandler for Webhook {
-    /// Delivers a batch. Without batching, each event is a request. The first failed request ends the batch, and all
-    /// its events count as not delivered.
+    /// Delivers a batch. Without batching, each event is a request. The first failed request ends the batch, and all events of the
+    /// batch count as not delivered.
     fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
             match batch.events() {

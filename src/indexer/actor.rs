@@ -1,11 +1,12 @@
 //! Actor around [`Indexer`](super::Indexer): it applies one batch at a time, through an `IndexerWriter`.
 //!
-//! The indexer outlives its actor. It is stored in an `IndexerSlot` of the unit. The actor leases the indexer, and returns it
-//! at its own end, even after a panic. So the cache stays readable while a unit restarts. If an actor ended between append
-//! and publish, the next actor applies the transaction again.
+//! The unit stores its indexer in an `IndexerSlot`. An actor leases the indexer from the slot. When the actor ends, even by a
+//! panic, the indexer returns to the slot. So the cache stays readable while a unit restarts. If an actor ended between append and
+//! publish, the next actor applies the transaction again.
 //!
-//! While the journal takes no appends, the actor keeps its transaction and answers all other messages. Until the batch is
-//! answered, the FIFO sends no further batch. The FIFO fills up, and then the socket is not read (`on_full = "stop_reading"`).
+//! While the journal takes no appends, the actor keeps its pending transaction and still answers other messages. The FIFO sends no
+//! further batch until the actor has applied the transaction. Once the FIFO is full, the socket is not read
+//! (`on_full = "stop_reading"`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +34,7 @@ pub struct AddIndexers(pub Vec<IndexFunc>);
 /// Reason why indexes were not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddIndexersError {
-    /// One of the names exists already; none was added.
+    /// One of the names exists already, so no index was added.
     #[error(transparent)]
     Exists(#[from] IndexExists),
     /// The unit is restarting (retry), or it was stopped (do not retry).
@@ -41,9 +42,9 @@ pub enum AddIndexersError {
     NotRunning,
 }
 
-/// Makes a journal reader join or leave the unit, between two batches (S-5, S-7). When the answer arrives, the resulting records
-/// are already released. A cache without bodies has no objects to show: a late reader then joins without records. After an error,
-/// nothing was appended.
+/// Makes a journal reader join or leave the unit, between two batches (S-5, S-7). The reader gets one record for each cached
+/// object. A reader that joins gets no records if it wants none, or if the cache keeps no bodies. The answer comes after the
+/// records are released. After an error, nothing was appended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<(), AppendError>")]
 pub struct MoveReader(pub Move);

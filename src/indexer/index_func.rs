@@ -14,8 +14,8 @@ pub const NAMESPACE_INDEX: &str = "namespace";
 
 /// A named index function. It returns zero or more values per object (I-1).
 ///
-/// **Contract:** the values depend on the object alone. When an object changes, the values of its previous state are computed again
-/// (I-2). If they differ the second time, wrong entries stay in the index.
+/// **Contract:** the values depend on the object alone. When an object changes, the function is called again for the previous state
+/// of the object (I-2). If this call returns other values than the first call, wrong entries stay in the index.
 #[derive(Clone)]
 pub struct IndexFunc {
     name: Arc<str>,
@@ -59,7 +59,7 @@ impl IndexFunc {
         Self { name: name.into(), kind: Kind::Custom(Arc::new(func)) }
     }
 
-    /// Returns the name for queries.
+    /// Returns the name of the index, as used in queries.
     pub fn name(&self) -> &str {
         &self.name
     }

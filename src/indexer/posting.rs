@@ -1,16 +1,17 @@
-//! Set of the objects with one value in one index.
+//! Posting: the set of objects that have a given value in a given index.
 
 use std::sync::Arc;
 
-/// Maximum number of hashes in a flat posting, and approximate maximum in one piece of a larger posting.
+/// Maximum number of hashes in a flat posting. In a larger posting, the maximum average number of hashes per piece.
 const PIECE_LEN_MAX: usize = 512;
 /// Binary logarithm of the maximum number of pieces.
 const PIECE_BITS_MAX: u32 = 16;
 
-/// Key hashes of the objects with one value in one index, sorted and distinct.
+/// Key hashes of the objects that have the value `value` in the index `index`. The hashes are sorted and distinct.
 ///
-/// A large posting is split into pieces by the first bits of the hash. Copies share the pieces. So one change in a namespace
-/// of 100,000 objects copies one piece and some two hundred pointers. Further changes in the same batch copy nothing again.
+/// A large posting is split into pieces by the first bits of the hash. Clones of a posting share the pieces. So one change in a
+/// namespace of 100,000 objects copies one piece and 256 pointers. Further changes of the same batch copy no pointers, and copy
+/// each piece at most once.
 #[derive(Clone, Debug)]
 pub(super) struct Posting {
     pub(super) index: u32,
@@ -93,7 +94,7 @@ impl Posting {
     }
 }
 
-/// Returns the index of the piece that holds a hash. The pieces are in the order of their hashes.
+/// Returns the position of the piece that holds `hash`. The pieces are ordered by hash.
 fn piece_of(hash: u32, bits: u32) -> usize {
     usize::try_from(hash >> (u32::BITS - bits)).expect("there are at most 2^16 pieces")
 }

@@ -1,4 +1,4 @@
-//! The units of one type together. The type becomes synced once: when its last unit is synced.
+//! State shared by the units of one type. The type becomes synced once: when its last unit is synced.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,8 @@ use crate::{journal::UnitId, mutex::lock};
 
 /// Shared state of the units of one type. The state outlives the units: a replacement unit joins the same state.
 ///
-/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all units that ever join, after the
-/// first lists of all units. The call that completes the type holds the lock during the append.
+/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once per type, when all units that have joined by
+/// then are synced. Units that join later append no `Synced`. The call that completes the type holds the lock during the append.
 #[derive(Debug, Default)]
 pub struct Siblings {
     units: Mutex<BTreeMap<UnitId, Member>>,
@@ -28,8 +28,9 @@ struct Member {
 }
 
 impl Siblings {
-    /// Returns the number of objects of all units, if this step completes the type and the type was not announced. `syncing`
-    /// is the number of objects of `unit` if `unit` is about to be synced, and `None` if it leaves.
+    /// Returns the number of objects of all units if this step of `unit` makes the type synced. Returns `None` if another unit is
+    /// not synced, no unit is left, or the type is already synced. `syncing` is the number of objects of `unit`, or `None` if
+    /// `unit` leaves.
     fn total(&self, units: &BTreeMap<UnitId, Member>, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
         let mut others = units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
         if self.announced.load(Ordering::Relaxed) || syncing.is_none() && others.peek().is_none() {
@@ -44,8 +45,8 @@ impl Siblings {
         lock(&self.units).insert(unit, Member { synced, objects });
     }
 
-    /// Calls `append`, which writes the batch that makes `unit` synced. `objects` is the unit's number of objects. If this
-    /// completes the type, `append` gets the number of objects of all units. The unit is synced once `append` has succeeded.
+    /// Calls `append`, which writes the batch that makes `unit` synced. `objects` is the number of objects of `unit`. If this batch
+    /// makes the type synced, `append` gets the number of objects of all units. `unit` is synced once `append` has succeeded.
     ///
     /// # Errors
     /// Returns the error of `append`.
@@ -63,8 +64,8 @@ impl Siblings {
         Ok(appended)
     }
 
-    /// Removes an ended unit, and writes its last records with `append`. If this completes the type, `append` gets the number
-    /// of objects of the other units.
+    /// Removes an ended unit, and writes its last records with `append`. If other units remain and all are synced, but the type is
+    /// not, `append` gets the number of objects of these units.
     ///
     /// # Errors
     /// Returns the error of `append`.

@@ -8,7 +8,8 @@ use crate::mutex::lock;
 /// Storage of a unit's indexer while no actor leases it.
 pub(crate) struct IndexerSlot {
     content: Mutex<Option<Indexer>>,
-    /// Set from before the append until after the release. If the actor hangs, its replacement finds the transaction here.
+    /// Transaction of the current batch, from before its append until after its release. If the actor hangs, the next actor finds
+    /// the transaction here.
     in_flight: Mutex<Option<Arc<Transaction>>>,
 }
 
@@ -30,7 +31,7 @@ impl IndexerSlot {
     }
 }
 
-/// Lease of the indexer, which returns to its slot when the lease is dropped.
+/// Lease of the indexer. When the lease is dropped, the indexer returns to its slot.
 pub(crate) struct IndexerLease {
     pub(super) slot: Arc<IndexerSlot>,
     indexer: Option<Indexer>,

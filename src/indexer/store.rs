@@ -48,9 +48,10 @@ const KEPT_ROOM: usize = 1 << 12;
 /// Metadata of one published version.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Number of the published version. Only together with `store_version`, a resource version, does it identify that version.
+    /// Number of the published version. The number alone is not unique: a version is identified by `generation` and `store_version`
+    /// together.
     pub generation: u64,
-    /// Version of the last applied write (I-11); unset before the first.
+    /// Resource version of the last applied write (I-11); unset before the first write.
     pub store_version: ResourceVersion,
     /// Version from which a watch can be resumed; unset if there is none.
     pub resume_version: ResourceVersion,
@@ -60,7 +61,7 @@ pub struct Meta {
     pub objects: u64,
     /// Size of the objects in memory, as the sum of [`Object::size_bytes`].
     pub bytes: u64,
-    /// Journal position up to which the cache contains the unit's records; zero before the first.
+    /// Journal position up to which the cache contains the records of the unit; zero before the first record.
     pub place: u64,
     /// Number of panics in index functions since the store was created (I-8).
     pub index_failures: u64,
@@ -193,7 +194,8 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash) << 47 | u64::from(hash)
 }
 
-/// Hasher of the map; contains the hash of one key or slot. Its builder is zero-sized, because evmap stores one in every bag.
+/// Hasher of the map; contains the hash of one key or slot. The builder of the hasher is zero-sized, because evmap stores a builder
+/// in every bag.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -243,7 +245,8 @@ fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// Staged change of one value. If both states are `None`, the entry changes nothing, and a search by name does not find it.
+/// Staged change of one map value, from `published` to `now`. If both states are `None`, the change has no effect, and `is_of` does
+/// not find it.
 struct Staged {
     hash: u32,
     published: Option<Slot>,
@@ -257,10 +260,10 @@ impl Staged {
 }
 
 /// Write half of a cache, over evmap; see the module documentation. [`EvmapStore::get_all`] sees staged changes, readers do not.
-/// One [`EvmapStore::publish`] shows all of them together.
+/// [`EvmapStore::publish`] shows all staged changes to readers at once.
 ///
-/// evmap can neither read nor discard unpublished changes. So staged changes are kept outside the map: one per object and one
-/// per posting, even if a batch changes the same one several times.
+/// evmap can neither read nor discard unpublished changes. So staged changes are kept outside the map. Each object and each posting
+/// has at most one staged change, even if a batch changes the object or posting several times.
 pub struct EvmapStore<H = FixedState> {
     writer: WriteHandle,
     staged: HashTable<Staged>,
@@ -272,7 +275,8 @@ pub struct EvmapStore<H = FixedState> {
     pub(super) hasher: H,
 }
 
-/// Factory of the store that replaces this one. All readers of the store share it.
+/// Reader factory of the store that replaces this store. [`ReaderFactory::lead_to`] sets it. All readers of the replaced store
+/// share this cell.
 type Successor<H> = Arc<OnceLock<ReaderFactory<H>>>;
 
 /// Hasher of keys. Its seed keeps attackers from choosing names with equal hashes.
@@ -357,7 +361,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         slots.filter_map(|slot| Some((slot.name_hash(), slot.object()?)))
     }
 
-    /// Returns true if an object with another key of the same hash has `value` in `index`.
+    /// Returns true if an object with another key than `key` has the hash `hash`, and has `value` in `index`.
     fn is_shared(&self, hash: u32, key: KeyRef<'_>, index: &IndexFunc, value: &str) -> bool {
         let map = self.writer.enter();
         let published = map.iter().flat_map(|map| sharing(map, hash));
@@ -391,8 +395,8 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Stages the state of one key, and updates the counters. `state` has the object, and the form from which its index values are
-    /// read; `None` removes the key.
+    /// Stages the state of one key, and updates the counters. `state` has two forms of the object: the form to store, and the form
+    /// from which the index values are read. `None` removes the key.
     fn stage(&mut self, key: KeyRef<'_>, state: Option<(&Object, &Object)>) {
         if let Some((hash, old)) = self.stage_object(key, state.map(|(object, _)| object)) {
             self.reindex(hash, old.as_ref(), state.map(|(_, read)| read), 0);
@@ -463,7 +467,8 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.meta = Meta { generation, store_version, resume_version, synced, ..std::mem::take(&mut self.meta) };
     }
 
-    /// Stages the journal position up to which the unit's records are staged. A lower position than the last one has no effect.
+    /// Stages the journal position up to which the store has the records of the unit. A position lower than the current one has no
+    /// effect.
     pub fn reach_place(&mut self, place: u64) {
         self.meta.place = self.meta.place.max(place);
     }
@@ -543,7 +548,8 @@ pub struct StoreReader<H = FixedState> {
 /// one per read.
 #[derive(Clone)]
 pub struct ReaderFactory<H = FixedState> {
-    /// A mutex makes the handle `Sync`: evmap 11 exports a factory type, but no way to create one.
+    /// Handle from which readers are cloned. The handle is not `Sync`, so a mutex guards it. evmap 11 has a factory type for
+    /// handles, but exports no way to create a factory.
     handle: Arc<Mutex<ReadHandle>>,
     hasher: H,
     successor: Successor<H>,
@@ -567,8 +573,8 @@ impl<H: KeyHasher> ReaderFactory<H> {
 }
 
 impl<H: KeyHasher> StoreReader<H> {
-    /// Returns the version published last by this store, or by its successor if there is one, and holds it open. Returns `None`
-    /// once that store is dropped.
+    /// Holds open and returns the version published last by this store. If the store has a successor, returns the version of the
+    /// successor. Returns `None` if the store that is read was dropped.
     pub(super) fn enter(&self) -> Option<Published<'_, H>> {
         match self.moved() {
             Some(moved) => moved.enter(),

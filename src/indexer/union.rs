@@ -55,8 +55,8 @@ impl fmt::Debug for Caches {
 
 /// Reads all caches of one type as one. It is `Clone` and `Send`, but not `Sync`.
 ///
-/// A read uses one version of each cache. These versions are not from the same moment: each unit has its own stream, without
-/// an order between them. Reads of a single cache behave like those of a [`StoreReader`]. An index exists if every cache has
+/// A read uses one version of each cache. These versions are not from the same moment: each unit has its own stream, without an
+/// order between them. If there is only one cache, reads behave like those of a [`StoreReader`]. An index exists if every cache has
 /// it.
 #[derive(Clone)]
 pub struct UnionReader {
@@ -160,8 +160,8 @@ fn common_indexes(metas: &[&Meta]) -> IndexSet {
     if indexes.len() == all { first.indexes.clone() } else { IndexSet::new(indexes) }
 }
 
-/// Adds up the counts, and takes the newest version. A client that waits for the version of its write then need not wait for
-/// quiet units. But the unit of the write may still be behind the newest version.
+/// Combines the metadata of several caches: adds up the counts, and takes the newest version. So a client that waits for the
+/// version of its own write does not wait for quiet units. But the unit of the write may still be behind this version.
 fn merge(metas: &[&Meta]) -> Meta {
     let mut merged = Meta { synced: !metas.is_empty(), indexes: common_indexes(metas), ..Meta::default() };
     for meta in metas {

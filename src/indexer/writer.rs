@@ -26,8 +26,8 @@ pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId,
     }
 }
 
-/// Applies and publishes a transaction that is in the journal but not released. The caller must release the ticket afterwards.
-/// Does nothing without a ticket.
+/// Applies and publishes a transaction that is in the journal but not released. Does nothing if the transaction or the ticket is
+/// missing. The caller must release the ticket afterwards.
 pub(crate) fn finish(
     indexer: &mut Indexer,
     in_flight: Option<&Transaction>,
@@ -73,7 +73,7 @@ impl IndexerWriter {
         Self { lease, journal, unit, epoch, siblings, status, fault: Fault::default() }
     }
 
-    /// Plans a batch, and keeps the plan for the next actor in case this one ends.
+    /// Plans a batch, and stores the plan in the slot. If this actor ends, the next actor finds the plan there.
     pub(super) fn plan(&mut self, deltas: Deltas) -> Arc<Transaction> {
         let transaction = Arc::new(self.lease.indexer().plan(deltas));
         self.lease.set_in_flight(Some(Arc::clone(&transaction)));
@@ -142,7 +142,7 @@ impl IndexerWriter {
         view::show(&mut self.status.lock(), self.lease.get().store().meta());
     }
 
-    /// Injects a fault of a test. A fault for [`Moment::Now`] happens at once.
+    /// Injects a fault, for tests. A fault for [`Moment::Now`] takes effect at once.
     pub(super) fn harm(&mut self, fault: Fault) {
         self.fault.put(fault);
         self.strike(Moment::Now);

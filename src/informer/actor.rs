@@ -1,7 +1,7 @@
 //! Supervisor of one unit, the shell of `Supervisor`: starts its actors on an arbiter, sends heartbeats and reports exits.
 //!
-//! It runs on the system's arbiter, so it survives every failure of the unit's arbiter. It replaces actix's own `Supervisor`,
-//! which restarts without delay, keeps the same instance, and does not restart after a panic.
+//! This supervisor runs on the system's arbiter, so it survives every failure of the unit's arbiter. Actix's own `Supervisor` is
+//! not used: it restarts without delay, keeps the same instance, and does not restart after a panic.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(crate) struct Sabotage(pub ActorIndex, pub Fault);
 #[rtype(result = "()")]
 pub(crate) struct StopUnit;
 
-/// Asks for the indexer, which answers further messages; `None` while the unit starts or restarts, and after its end.
+/// Asks for the address of the indexer. The answer is `None` while the unit starts or restarts, and after the unit has ended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Option<Addr<IndexerActor>>")]
 pub(crate) struct RunningIndexer;
@@ -59,7 +59,7 @@ pub(crate) struct UnitSupervisor {
 }
 
 impl UnitSupervisor {
-    /// Creates a supervisor; the unit starts with the actor.
+    /// Creates a supervisor. Starting the supervisor as an actor starts the unit.
     pub(crate) fn new(informer: Arc<Informer>, shared: Shared) -> Self {
         Self {
             seat: shared.arbiters.seat(),
@@ -97,7 +97,8 @@ impl UnitSupervisor {
             Decision::Done { abandoned } => {
                 report_abandoned(&self.informer.resource, &abandoned);
                 if !abandoned.is_empty() {
-                    // The appended records of the actor were accepted, and all later records wait behind them (I4).
+                    // An abandoned actor may have appended records without releasing them. Later records of the journal wait until
+                    // these records are released (I4).
                     self.informer.take_over(self.core.generation().0 + 1, &self.shared.journal);
                 }
                 for waiter in self.stop_waiters.drain(..) {

@@ -54,7 +54,7 @@ impl Running {
         self.stop_next();
     }
 
-    /// Records that an actor has ended; during a stop, asks the next actor to end.
+    /// Marks an actor as ended. During a stop, asks the next actor to end.
     pub(super) fn ended(&mut self, actor: ActorIndex) {
         self.alive[actor] = false;
         if self.stopping {

@@ -30,7 +30,7 @@ use crate::{
 /// Minimum time between two saves of readers. The interval grows with the duration of a save, so that saves take about a tenth
 /// of the thread's time at most.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
-/// Maximum lag of the seal.
+/// Delay between a sync and the next write of the seal.
 const SEAL_EVERY: Duration = Duration::from_secs(1);
 /// Delays before a failed store is opened again.
 const REPAIR: BackoffConfig = BackoffConfig {
@@ -142,7 +142,7 @@ impl<'a> Work<'a> {
         self.repair_at = now() + delay;
     }
 
-    /// Returns the time until work is due, unless a call comes first.
+    /// Returns the time until the next work is due. A call may end the wait earlier.
     fn due_in(&self) -> Duration {
         if self.is_called(calls::REPAIR) {
             return self.repair_at.saturating_duration_since(now());
@@ -217,7 +217,7 @@ impl<'a> Work<'a> {
         self.calls = 0;
         self.backoff.healthy(self.started.elapsed());
         self.disk.heal();
-        self.inner.wake_all(); // readers that could not read the store
+        self.inner.wake_all(); // wakes readers that could not read the store
         Ok(())
     }
 }

@@ -17,9 +17,8 @@
 //! Added keeps its position if it belongs to the initial state or waits before a `Synced`: it must be delivered before that
 //! `Synced` (S-8).
 //!
-//! Records that the reader holds in memory are not coalesced, because they may be delivered already. The same holds for an
-//! Added that the last run may have delivered. Otherwise an object could be added twice, or one position could have two
-//! events.
+//! Records that the reader holds in memory are not coalesced, because they may be delivered already. An Added that the last run may
+//! have delivered is not coalesced either. Otherwise an object could be added twice, or one position could have two events.
 //!
 //! Records are compared within their unit, because bodies are packed with dictionaries of the unit. Names and uids are kept as
 //! hashes: a compaction over a million waiting objects uses about 80 MB of memory.
@@ -147,8 +146,8 @@ impl Lanes {
         }
     }
 
-    /// Plans the next records, in the order of their positions. `may_merge` returns true for records that are only in the
-    /// state. Records up to `shown` may have been delivered.
+    /// Plans the next records, in the order of their positions. `may_merge` returns true for records that wait only in the state,
+    /// not in memory. Records up to `shown` may have been delivered.
     pub(super) fn plan(&mut self, rows: &[Row], may_merge: impl Fn(u64) -> bool, shown: u64) -> Plan {
         let mut plan = Plan::default();
         for row in rows {

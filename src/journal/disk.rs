@@ -31,10 +31,11 @@ const SYNC_BOUNDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0
 /// Policy for when written records become durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsync {
-    /// Synced as often as the disk allows. Only durable records are handed out.
+    /// Records are synced as often as the disk allows. Only durable records are handed out.
     #[default]
     Group,
-    /// Synced at this interval. Records that were handed out since the last fsync are lost if the machine fails.
+    /// Records are synced at this interval, and may be handed out earlier. If the machine fails, all records written since the last
+    /// sync are lost.
     Interval(Duration),
 }
 
@@ -71,7 +72,7 @@ pub struct JournalOptions {
     /// Behaviour if the directory is full of waiting changes that cannot be coalesced further. `stop_reading` stops reading
     /// from the API server. `drop` drops the oldest changes, and counts and names them.
     pub on_full: OnFull,
-    /// Maximum size of the bodies that are written but not durable yet, in bytes. Beyond it appends wait for the disk.
+    /// Maximum size of the bodies that are written but not durable yet, in bytes. Beyond this size, appends wait for the disk.
     #[serde(skip)]
     #[educe(Default = 64 << 20)]
     pub unsynced_max_bytes: usize,
@@ -129,7 +130,7 @@ pub struct JournalHealth {
     pub disk_bytes: u64,
     /// First record that is kept.
     pub first: Sequence,
-    /// First record that is needed.
+    /// First record that must be kept: a reader needs it, or it is not durable yet.
     pub needed: Sequence,
     /// Released watermark.
     pub released: Sequence,
@@ -237,7 +238,7 @@ impl Disk {
         Ok((disk, recovered))
     }
 
-    /// Lets an append through. Until the guard is dropped, [`Disk::shut`] waits.
+    /// Lets an append through, unless there is an obstacle. Until the guard is dropped, [`Disk::shut`] waits.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, NotWritable> {
         match self.not_writable() {
             Some(why) => Err(why),
@@ -330,8 +331,8 @@ impl Disk {
         }
     }
 
-    /// Notes the size of the bodies that are not durable. Above the limit, appends are refused until the size has fallen to half of
-    /// it.
+    /// Notes the size of the bodies that are not durable. Above the limit, appends are refused until the size has fallen to half
+    /// the limit.
     pub(super) fn set_unsynced(&self, bytes: usize) {
         let max = self.options.unsynced_max_bytes;
         let is_behind = bytes > if self.has(Obstacle::Behind) { max / 2 } else { max };

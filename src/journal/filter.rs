@@ -10,13 +10,13 @@ use super::{Record, Sequence};
 
 /// Filter for the records of a reader's interest.
 ///
-/// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged again
-/// after a restart, a crash, or a replay.
+/// **Contract:** `judge` depends on the record alone, takes microseconds, and does not panic. A record may be judged again after a
+/// restart, a crash, or a replay.
 pub trait ReaderFilter: fmt::Debug + Send + Sync {
-    /// Returns true if the reader gets the record. The record is passed as it was appended, before any coalescing.
+    /// Returns true if the reader gets the record. `record` is as it was appended, before any coalescing.
     ///
     /// # Errors
-    /// Explains why the filter failed. The reader does not get the record.
+    /// The text explains why the filter failed. The reader does not get the record.
     fn judge(&self, record: &Record) -> Result<bool, String>;
 }
 
@@ -78,7 +78,7 @@ pub struct Judged {
     pub wanted: Vec<Sequence>,
     /// Positions of the refused records.
     pub refused: Vec<Sequence>,
-    /// Errors of the filter. The records concerned are among the refused ones.
+    /// Errors of the filter. The records for which the filter failed are among the refused ones.
     pub failures: FilterFailures,
 }
 

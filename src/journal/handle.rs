@@ -42,9 +42,10 @@ impl Journal {
     /// Opens the journal in `dir`, which is created if absent. Returns the journal and the state of the last run. Blocks on
     /// the disk.
     ///
-    /// Units and readers resume at their last positions. A unit of the last run that is [added](Journal::add_unit) again
-    /// reports only later changes. [`Journal::open_reader`] finds the position of a reader by its name. The caller must retire
-    /// units and [forget](Journal::forget_reader) readers that no longer exist. Until then no record that they need is removed.
+    /// Units and readers resume at their last positions. A unit of the last run that is [added](Journal::add_unit) again reports
+    /// only later changes. [`Journal::open_reader`] finds the position of a reader by its name. The caller must retire units and
+    /// [forget](Journal::forget_reader) readers that no longer exist. Until then the journal keeps the records that these readers
+    /// need.
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
         let mut core = MemoryJournal::restored(options.fsync, &recovered);
@@ -60,8 +61,8 @@ impl Journal {
         Ok((Self { inner, committer: Arc::new(Mutex::new(Some(committer))) }, recovered))
     }
 
-    /// Makes all earlier appends durable, so that they can be handed out before the process ends. Blocks on the disk. Has no
-    /// effect without a store.
+    /// Makes all earlier appends durable, so that their records can be handed out before the process ends. Blocks on the disk. Has
+    /// no effect without a store.
     pub fn flush(&self) -> Result<(), StoreError> {
         self.inner.disk().map_or(Ok(()), |disk| self.inner.sync(disk))
     }

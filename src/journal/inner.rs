@@ -75,7 +75,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Saves the state of changed readers. Returns true if there was one.
+    /// Saves the state of changed readers. Returns true if any reader had changed.
     pub(super) fn save(&self, disk: &Disk) -> Result<bool, StoreError> {
         let mut unfinished = lock(&disk.saving);
         self.finish_step(disk, &mut unfinished)?;
@@ -88,9 +88,10 @@ impl Inner {
         saved.map(|()| true)
     }
 
-    /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may or may
-    /// not be on disk. The step is written again before any other state is saved. Until then the reader loads no records.
-    /// Otherwise a crash could undo the step after its result was read: the reader would then also get the older states.
+    /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may or may not
+    /// be on disk. The step is then written again before any other state is saved, and until then the reader loads no records.
+    /// Otherwise a crash could undo a step whose coalesced records were already delivered. The reader would then get the original
+    /// records too.
     pub(super) fn put_compacted(&self, disk: &Disk, reader: ReaderId, step: CompactionStep) -> Result<(), StoreError> {
         let mut unfinished = lock(&disk.saving);
         *unfinished = Some((reader, step));

@@ -90,8 +90,8 @@ enum Turn {
     /// One reader gets the records, and starts or stops seeing the unit.
     Cross {
         reader: ReaderId,
-        /// Set for a join.
-        joins: bool,
+        /// Set for a join: the reader gets every nth resync of the unit, unless a later interest says otherwise.
+        join: Option<u32>,
     },
     /// First state of the unit. No reader gets the records.
     Seed,
@@ -161,8 +161,9 @@ impl MemoryJournal {
         now_micros: i64,
     ) -> Result<Option<Ticket>, Fenced> {
         self.check_epoch(unit, epoch)?;
-        let is_open = self.readers.contains_key(&reader);
-        Ok(is_open.then(|| self.push(unit, changes, now_micros, Turn::Cross { reader, joins })))
+        let Some(open) = self.readers.get(&reader) else { return Ok(None) };
+        let join = joins.then(|| open.resync_every(unit));
+        Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, join })))
     }
 
     fn push(&mut self, unit: UnitId, changes: &[Change], now_micros: i64, turn: Turn) -> Ticket {
@@ -201,15 +202,8 @@ impl MemoryJournal {
 
     /// Returns true if a join or leave of this reader and unit is not visible yet.
     pub(crate) fn is_crossing(&self, reader: ReaderId, unit: UnitId) -> bool {
-        self.crossings(reader).any(|(of, _)| of == unit)
-    }
-
-    /// Returns the units with a join or leave of this reader that is not visible yet. The flag is true for a join.
-    fn crossings(&self, reader: ReaderId) -> impl Iterator<Item = (UnitId, bool)> {
-        self.pending.iter().filter_map(move |batch| match batch.turn {
-            Turn::Cross { reader: of, joins } if of == reader => Some((batch.unit, joins)),
-            _ => None,
-        })
+        let is_of = |turn| matches!(turn, Turn::Cross { reader: of, .. } if of == reader);
+        self.pending.iter().any(|batch| batch.unit == unit && is_of(batch.turn))
     }
 
     /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the
@@ -316,9 +310,9 @@ impl MemoryJournal {
                 unit.retired = true;
                 return self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
             }
-            Turn::Cross { reader: id, joins } => {
+            Turn::Cross { reader: id, join } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
-                if reader.cross(joins, &batch.records, batch.ticket.last, unit) {
+                if reader.cross(join, &batch.records, batch.ticket.last, unit) {
                     wake(id);
                 }
                 return;

@@ -1,4 +1,4 @@
-//! One reader of the journal: the records that it wants, and those that it has not acknowledged.
+//! One reader of the journal: its interest, and the records that it has not acknowledged.
 //!
 //! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits they are dropped, or coalesced in a
 //! [`Backlog`] until the backlog is empty again. For a named reader of a journal with a store, only the positions of further
@@ -35,15 +35,16 @@ const MANY: usize = 512;
 ///
 /// Its records, oldest first, are in `in_flight`, `again`, the `backlog` or the `queue`, and the store.
 ///
-/// **Invariants:** Records in `in_flight` and `again` are not coalesced. While there is a backlog, the queue is empty. A
-/// stored reader has no backlog, and all its records in memory are wanted.
+/// **Invariants:** Records in `in_flight` and `again` are not coalesced any further. While there is a backlog, the queue is empty.
+/// A stored reader has no backlog, and all its records in memory are wanted.
 #[derive(Debug, Default)]
 pub(crate) struct JournalReader {
     bounds: Bounds,
     changes: ChangeSet,
     filter: Option<RecordFilter>,
     units: HashMap<UnitId, Sight>,
-    /// End of the reader's initial state for each type: Added records up to this position belong to it (S-8).
+    /// Last position of the reader's initial state, for each type. Added records up to this position belong to the initial state
+    /// (S-8).
     marks: HashMap<TypeNumber, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,
@@ -100,7 +101,7 @@ impl JournalReader {
         self.bounds.max_events.max(1)
     }
 
-    /// Adds a record of a unit that the reader sees.
+    /// Adds a record. `wanted` is set if the record matches the reader's interest.
     fn take(&mut self, record: &Record, terms: UnitTerms, wanted: bool) {
         self.tally.stats.wanted += u64::from(wanted);
         if let Some(stored) = self.stored.as_mut().filter(|stored| !stored.spilled.is_empty()) {
@@ -198,14 +199,14 @@ impl JournalReader {
                 break;
             }
             let mut waiting = self.pop().expect("it was just seen");
-            waiting.judged |= self.filter.is_none(); // it is handed out unfiltered, even if a reload adds a filter
+            waiting.judged |= self.filter.is_none(); // a filter that a reload adds later does not judge this record
             let sequence = waiting.sequence();
             if let Some(stored) = &mut self.stored {
                 stored.shown = stored.shown.max(sequence.0);
             }
             batch.push(waiting.record.clone());
             let at = self.in_flight.partition_point(|other| other.sequence() < sequence);
-            self.in_flight.insert(at, waiting); // at the end, unless it is replayed
+            self.in_flight.insert(at, waiting); // at the end, unless the record is replayed
         }
         batch
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::change::Cause;
 
 impl StoredReader {
-    /// Selects the next record, by its head, if it is one of the wanted `changes`.
+    /// Adds the record of `head` to the pending records if the reader sees the unit, and `changes` contains the change.
     ///
     /// A record that is addressed to one reader belongs to a join or leave, which takes effect at that record. Resyncs are not
     /// repeated.

@@ -62,8 +62,7 @@ impl Retention {
     }
 }
 
-/// Divides the records from `first` to the one before `needed` into `PARTS` parts. Returns the first record after the first part:
-/// the first one to keep if the state is too large.
+/// Divides the records from `first` up to but not including `needed` into `PARTS` parts. Returns the position after the first part.
 pub(super) fn make_room(first: Sequence, needed: Sequence) -> Sequence {
     let spare = needed.0.saturating_sub(first.0);
     Sequence(first.0 + spare.div_ceil(PARTS))

@@ -65,7 +65,7 @@ struct Inner {
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
     /// Latest states that the appends of each unit wrote.
     recent: Mutex<HashMap<UnitId, Recent>>,
-    /// Units whose objects were removed. None of their bodies is kept as the state of an object.
+    /// Units whose states of objects were removed. When a record of such a unit is removed, its body is removed too.
     forgotten: Mutex<HashSet<UnitId>>,
     /// Positions of each reader's coalesced entries.
     compacted: Mutex<HashMap<String, RoaringTreemap>>,

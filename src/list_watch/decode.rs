@@ -1,8 +1,8 @@
 //! Decoders from response bytes to watch events, lists and errors. They do no I/O: the caller pushes bytes in.
 //!
-//! Both decoders accept chunks cut at any byte and give the same result for every cut, at a cost linear in the bytes.
-//! A document within one chunk is read in place; a document that spans chunks is collected first.
-//! Only one thing depends on the cut: how early a malformed document is rejected.
+//! Both decoders accept chunks that are cut at any byte. The cuts change only one thing: how early a malformed document is
+//! rejected. A document within one chunk is read in place; a document that spans chunks is collected first. The cost is linear in
+//! the number of bytes.
 
 mod list;
 mod status;
@@ -19,19 +19,20 @@ pub use watch::WatchDecoder;
 use super::{Failure, SkipReason};
 use crate::object::scan::{JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
 
-/// Largest capacity that a buffer for cut documents keeps after use. Larger buffers are shrunk to it.
+/// Largest capacity, in bytes, that a buffer keeps after a document that spanned chunks. [`clear`] shrinks larger buffers.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// Largest possible frame. Offsets within an object have 32 bits, and the object also contains its identity.
+/// Upper limit for the length of a frame, in bytes. An [`Object`](crate::object::Object) holds identity and JSON together, and its
+/// offsets have 32 bits.
 const FRAME_MAX: usize = 1 << 31;
 
-/// Empties a buffer for cut documents.
+/// Empties a buffer that collected a document from several chunks.
 fn clear(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(SPARE_BYTES_MAX);
 }
 
-/// Checks the length of a document, or of its part read so far. `path` leads to its object.
+/// Fails if a document, or the part that has arrived, is longer than `max_bytes`. The error names the object at `path`.
 fn check_len(document: &[u8], max_bytes: usize, path: &[&str]) -> Result<(), Failure> {
     if document.len() <= max_bytes {
         return Ok(());
@@ -51,7 +52,7 @@ fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
     }
     cursor.enter(b'{', "an object").ok()?;
     let (mut namespace, mut name, mut first) = (None, None, true);
-    // an error marks the point where the object is truncated
+    // an error ends the loop: the JSON may be truncated
     while let Ok(Some(member)) = cursor.next_member(&mut first) {
         let Ok(value) = cursor.skip_value() else { break };
         let text = || JsonCursor::new(value).string("a string").ok()?.decode().ok();

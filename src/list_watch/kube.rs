@@ -53,7 +53,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Returns the type in which the server sends objects of type `own`.
+    /// Returns the type that the server writes into the objects: `PartialObjectMetadata` if only metadata is requested, otherwise
+    /// `own`.
     pub(crate) fn served(&self, own: &TypeMeta) -> TypeMeta {
         if self.metadata_only { TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata") } else { own.clone() }
     }
@@ -133,8 +134,8 @@ impl ListWatch for KubeListWatch {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Set when [`repeat_after`] may repeat the GET. False after a timeout, and after an error without the `Retry-After`
-    /// header, even if its body contains a delay (T-1).
+    /// Set when the GET may be repeated, if [`repeat_after`] agrees. False after a timeout, and after an error answer without a
+    /// number of seconds in `Retry-After` (T-1). A delay in the body does not count.
     may_repeat: bool,
 }
 
@@ -144,7 +145,7 @@ impl From<Failure> for Attempt {
     }
 }
 
-/// Sends one GET until it succeeds, must not be repeated, or was repeated ten times (T-1, T-2).
+/// Sends one GET. Repeats it after failures that allow a repeat, at most ten times (T-1, T-2).
 async fn repeated<T, F: Future<Output = Result<T, Attempt>>>(mut send: impl FnMut() -> F) -> Result<T, Failure> {
     for _ in 0..REPEATS_MAX {
         match send().await {

@@ -26,20 +26,20 @@ pub struct Gate {
     pub namespaces: Namespaces,
     /// Transform for every incoming object; `None` leaves objects unchanged.
     pub transform: Option<Transform>,
-    /// Transform for objects that a previous gate admitted; `None` leaves them unchanged.
+    /// Transform for saved or cached objects, which passed a gate when they arrived. `None` leaves objects unchanged.
     pub of_cached: Option<Transform>,
-    /// Number of times that the transform could not evaluate a rule's condition, and therefore applied the rule.
+    /// Number of times that the transform could not evaluate the condition of a redaction rule, and therefore applied the rule.
     pub doubts: Arc<AtomicU64>,
 }
 
 impl Gate {
-    /// Returns true if every object passes unchanged.
+    /// Returns true if every incoming object passes unchanged.
     pub fn is_open(&self) -> bool {
         self.namespaces.is_all() && self.transform.is_none()
     }
 
-    /// Returns the transformed form of an object that a previous gate admitted. `None` means that the transform failed; the object
-    /// must then not be shown.
+    /// Applies `of_cached` to a saved or cached object. Returns `None` if the transform fails; consumers must then not see the
+    /// object.
     pub fn pass_cached(&self, object: Object) -> Option<Object> {
         match &self.of_cached {
             Some(transform) => transform.apply(object).ok(),
@@ -96,7 +96,7 @@ pub struct Scoped {
 }
 
 impl Scoped {
-    /// Puts `gate` before `inner`. An open gate costs nothing.
+    /// Returns a source that passes the answers of `inner` through `gate`. For an open gate, returns `inner` itself.
     pub fn wrap(inner: Rc<dyn ListWatch>, gate: &Gate) -> Rc<dyn ListWatch> {
         if gate.is_open() { inner } else { Rc::new(Self { inner, gate: Rc::new(gate.clone()) }) }
     }

@@ -22,8 +22,8 @@ pub struct Transform {
 type Func = dyn Fn(&Object) -> Result<Option<Object>, String> + Send + Sync;
 
 impl Transform {
-    /// Creates a transform from a function. The function returns the new object, or `None` to leave it unchanged. An error
-    /// is a sentence for users.
+    /// Creates a transform from a function. The function returns the new object, or `None` to leave it unchanged. An error text is
+    /// shown to users.
     pub fn new(func: impl Fn(&Object) -> Result<Option<Object>, String> + Send + Sync + 'static) -> Self {
         Self { func: Arc::new(func) }
     }

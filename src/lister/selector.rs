@@ -107,7 +107,8 @@ impl Operator {
         }
     }
 
-    /// Returns true if the two requirements exclude each other, for every value and for an absent label.
+    /// Returns true if neither a value nor an absent label can meet both requirements. Two numeric bounds are not compared with
+    /// each other.
     fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Absent, Self::In(_) | Self::Exists | Self::GreaterThan(_) | Self::LessThan(_)) => true,
@@ -125,7 +126,7 @@ impl LabelSelector {
         Ok(Self { requirements })
     }
 
-    /// Returns true if two requirements exclude each other.
+    /// Returns true if two requirements contradict each other. Two numeric bounds are not compared with each other.
     pub fn is_nothing(&self) -> bool {
         let all = &self.requirements;
         all.iter().any(|one| all.iter().any(|other| one.key == other.key && one.operator.excludes(&other.operator)))
@@ -318,7 +319,7 @@ enum Field {
 }
 
 impl FieldSelector {
-    /// Parses a selector; an empty one matches everything. A backslash before `,`, `=` or `\` escapes it.
+    /// Parses a selector; an empty one matches everything. A backslash before `,`, `=` or `\` escapes that character.
     pub fn parse(selector: &str) -> Result<Self, SelectorError> {
         let (mut terms, mut paths) = (Vec::new(), Vec::new());
         let mut at = 0;
@@ -364,7 +365,7 @@ impl FieldTerm {
     }
 }
 
-/// Splits at commas that are not preceded by a backslash.
+/// Splits at commas that are not escaped with a backslash.
 fn split_terms(selector: &str) -> Vec<&str> {
     let (mut terms, mut start, mut escaped) = (Vec::new(), 0, false);
     for (at, c) in selector.char_indices() {

@@ -1,5 +1,5 @@
-//! Last modifier of an object: the newest entry of its `metadata.managedFields`. It is stored after the JSON if a consumer
-//! needs it, because the field itself is dropped by default.
+//! Last modifier of an object: the newest entry of `metadata.managedFields`. By default, objects are stored without this field. If
+//! a consumer needs the modifier, it is therefore stored after the object's JSON.
 
 use std::borrow::Cow;
 
@@ -32,18 +32,18 @@ pub struct ChangedBy<'a> {
 }
 
 impl<'a> ChangedBy<'a> {
-    /// Finds the newest entry in the JSON of a `managedFields`; `None` if there is none or the JSON is malformed.
+    /// Finds the newest entry in the JSON of `managedFields`; `None` if there is no entry or the JSON is malformed.
     pub fn newest(managed_fields: &'a [u8]) -> Option<Self> {
         newest(managed_fields).unwrap_or_default()
     }
 
-    /// Returns its parts with their names; a missing part is an empty text.
+    /// Returns each part of the modifier with the part's name; a missing part is an empty text.
     pub fn parts(&self) -> [(&'static str, &str); 4] {
         let Self { manager, operation, time, subresource } = self;
         [("manager", manager), ("operation", operation), ("time", time), ("subresource", subresource)]
     }
 
-    /// Encodes it for storage.
+    /// Encodes the modifier for storage.
     pub(super) fn encode(&self) -> Vec<u8> {
         self.parts().map(|(_, part)| part.as_bytes()).join(&SEPARATOR)
     }

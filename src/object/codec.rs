@@ -109,9 +109,9 @@ pub fn with_packed<T>(
 /// Panic message of calls that cannot fail.
 const ROOM: &str = "there is room for the worst case, and no other error";
 
-/// Creates an object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same compression
-/// and dictionary. The body stays packed. The function checks that the body is complete and matches the dictionary. For
-/// zstd it checks only the frame header, so the source of the bytes must protect the blocks.
+/// Creates an object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same compression and
+/// dictionary. The body stays packed. The function checks that the body is complete and matches the dictionary. It does not check
+/// the compressed data of a zstd body, so the store must detect damage to this data.
 pub fn of_packed(
     identity: Identity<'_>,
     packed: &[u8],

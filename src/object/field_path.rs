@@ -77,8 +77,8 @@ impl FieldPath {
         Parser { path, at: 0 }.path().map_err(|(at, expected)| FieldPathError { path: path.to_owned(), at, expected })
     }
 
-    /// Returns the path with `[*]` inserted wherever a member directly follows a list of a built-in type. The original path never
-    /// matches. Returns `None` if nothing is inserted.
+    /// Returns the path with `[*]` inserted wherever a member directly follows a list of a built-in type. Without `[*]`, such a
+    /// path never matches. Returns `None` if nothing needs to be inserted.
     pub(crate) fn with_lists(&self) -> Option<Self> {
         let mut steps = Vec::with_capacity(self.steps.len() + 1);
         for step in &self.steps {

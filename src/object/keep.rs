@@ -29,7 +29,7 @@ impl Keep {
         }
     }
 
-    /// Returns the kept form of `object`. While that form is in use, the same object always gives the same form.
+    /// Returns the kept form of `object`. While this form is in use, further calls with the same object return the same form.
     pub fn of(&self, object: &Object) -> Object {
         match self {
             _ if object.opts_out() => object.clone(),

@@ -29,7 +29,8 @@ impl<H> Shared<H> {
         let mut room = Room(&mut made.slice);
         fill(&mut room);
         assert!(room.0.is_empty(), "{} of {len} bytes are missing", room.0.len());
-        // SAFETY: a `Room` shrinks only from the front, by the bytes written to it. It is empty, so all bytes are initialized.
+        // SAFETY: a `Room` shrinks only from the front, by the bytes written to it. This room is empty, so all bytes are
+        // initialized.
         let made = unsafe { made.assume_init_slice_with_header() };
         Self(Arc::into_thin(made.shareable()))
     }

@@ -1,4 +1,5 @@
-//! Check that the server is not older than the known state. This file implements D-5 and its only exception.
+//! Check that the server is not older than the known state (D-5). Exception: after a restore of etcd from a backup, the older state
+//! is accepted.
 //!
 //! After a restore of etcd from a backup, the server's version is lower than the known one. Lists at the known version then fail as
 //! too large (504, R-22). A watch from the known version opens but stays silent: the server omits all events and bookmarks up to
@@ -48,12 +49,13 @@ impl Reflector {
         }
     }
 
-    /// Returns true if a complete state of `version`, requested as `requested`, must be rejected as older than the known
-    /// state (D-5). An older state may lack objects that were created later and must not be deleted.
+    /// Returns true if a complete state must be rejected because it is older than the known state (D-5). `version` is the version
+    /// of the complete state, `requested` the version in the request. An older state may lack objects that were created later.
+    /// Those objects must not be deleted.
     ///
-    /// The answer to a request for the most recent state (no version) is accepted even if it is older. Such a request is a
-    /// consistent read, which a lagging replica cannot answer with an older state. So the server itself has gone back, and all
-    /// its lists will be older.
+    /// If the request had no version, the answer is accepted even if it is older. Such a request is a consistent read: even a
+    /// lagging replica answers it with the most recent state. So an older answer means that the server itself was set back. All
+    /// later lists will then be older too.
     pub(super) fn refuses_older(
         &mut self,
         version: &ResourceVersion,

@@ -1,4 +1,4 @@
-//! Confirmation of a list that would delete most known objects: a second list must lack them too.
+//! Confirmation of a list that would delete most known objects. An object is deleted only if a second list lacks it too.
 //!
 //! ```text
 //! complete list ─▶ Comparing ──few are missing────────────────────────────────▶ Replace
@@ -6,8 +6,8 @@
 //!                     └▶ request the most recent list ─▶ delete what both lack ─▶ Replace
 //! ```
 //!
-//! Each list is confirmed once: the second list is not compared again. If the second list fails or is older, the cycle
-//! fails and no object is deleted.
+//! There is no third list: the second list is not compared with the known objects. If the second list fails, or is older than the
+//! first, the cycle fails and no object is deleted.
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
@@ -56,7 +56,8 @@ pub(super) struct Doubted {
 }
 
 impl Reflector {
-    /// Handles a complete state whose version is acceptable.
+    /// Requests the comparison of a complete state with the known objects. If the state is a second list, confirms the first list
+    /// instead.
     pub(super) fn complete(
         &mut self,
         items: Vec<Object>,
@@ -101,7 +102,7 @@ impl Reflector {
         }
     }
 
-    /// Emits the first list, at its version, with the objects that only the second list has. Changes between the two lists
+    /// Emits the first list, at its version. Objects that only the second list has are not deleted. Changes between the two lists
     /// come from the watch.
     fn confirmed(
         &mut self,
@@ -112,14 +113,14 @@ impl Reflector {
     ) -> ReflectorAction {
         let Doubted { mut items, version, .. } = doubted;
         if second_version.compare(&version) == Some(Ordering::Less) {
-            // An older second list may hold objects that were deleted before the first one.
+            // An older second list may contain objects that were deleted before the first list.
             turn.reports.push(ReflectorReport::OlderListRefused { version: second_version.clone(), last: version });
             return self.wait(Then::Cycle, None, turn);
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let found = second.into_iter().filter(|item| !first.contains(&item.key()));
-        // The watch starts at the first list and replays later changes. If the later state of an object were emitted now, the
-        // replay would bring back an earlier state.
+        // The watch starts at the version of the first list, and replays later changes. So an object with a later version is not
+        // emitted: the replay would go back to an earlier state of the object.
         let is_later =
             |item: &Object| ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater);
         let (spared, missed): (Vec<_>, Vec<_>) = found.partition(is_later);

@@ -53,7 +53,7 @@ impl Reflector {
         ReflectorAction::List(request)
     }
 
-    /// Handles one page.
+    /// Processes the answer to one request: requests the next page, completes the list, or reports the failure.
     pub(super) fn page(
         &mut self,
         mut listing: Listing,

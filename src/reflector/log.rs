@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 use super::{Comparison, EndCause, ReflectorReport};
 use crate::{failures::Failures, list_watch::Failure, object::ResourceType};
 
-/// Logs one report of the reflector of `resource`. `failures` counts the failures since its last watch.
+/// Logs one report of the reflector of `resource`. `failures` counts the failures since the last watch was opened.
 pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &mut Failures, now: Duration) {
     let mut failed = |failure: &Failure, what: &str| {
         if let Some(suppressed) = failures.failed(now) {

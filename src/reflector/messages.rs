@@ -16,7 +16,7 @@ use crate::{
 #[rtype(result = "()")]
 pub(crate) struct Events {
     pub(crate) events: Vec<ReflectorEvent>,
-    /// Time at which the reflector received them.
+    /// Time at which the reflector received the events.
     pub(crate) received: Instant,
 }
 
@@ -36,13 +36,13 @@ pub(crate) struct UnitHooks {
     pub(crate) timings: Arc<Timings>,
     /// Number of the last resync.
     pub(crate) round: Arc<AtomicU32>,
-    /// Returns true if a handler waits for this resync (S-11). It must be quick.
+    /// Returns true if a handler waits for the resync with this number (S-11). The function must be quick.
     pub(crate) is_due: Box<dyn Fn(u32) -> bool>,
     /// Receives the server's version after a check, before any event of the same step is emitted. It must be quick.
     pub(crate) server_is_at: Box<dyn Fn(&ResourceVersion)>,
 }
 
-/// Recipients of the DeltaFIFO: one for events, one for comparisons.
+/// Addresses of the DeltaFIFO: one for events, one for comparisons.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     /// Receives events.

@@ -16,7 +16,7 @@ pub(super) struct Pager {
     pub(super) token: Option<String>,
     /// Set when the awaited page is the full list of P-4: no page follows it.
     full: bool,
-    /// The pages so far, as one, with the version of page 1 (P-3).
+    /// The pages received so far, joined into one list with the version of page 1 (P-3).
     list: Option<ListPage>,
 }
 
@@ -39,7 +39,7 @@ impl Pager {
         }
     }
 
-    /// Handles one answer. Returns the list once it is complete; with `None`, another page must be requested. After an error none
+    /// Adds one page. Returns the list once it is complete, and `None` if another page must be requested. After an error, no object
     /// of the list is delivered.
     pub(super) fn accept(&mut self, answer: Result<ListPage, Failure>) -> Result<Option<ListPage>, Failure> {
         let mut page = match answer {

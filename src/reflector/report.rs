@@ -20,7 +20,8 @@ pub(crate) enum Verb {
     Watch,
 }
 
-/// Permission to list and watch. It is steadier than the state, which alternates during retries.
+/// Availability of the collection, from the last answers of the server. It stays the same during retries, although the state of the
+/// reflector alternates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Availability {
     /// No answer yet.
@@ -59,7 +60,7 @@ pub(crate) enum EndCause {
 /// Reason why a streaming list was given up (R-34, R-35, D-2).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GiveUpCause {
-    /// The server refused it, or the stream failed.
+    /// The server refused the streaming list, or its stream failed.
     #[error("{0}")]
     Failed(Failure),
     #[error("the stream ended at once, without an event")]
@@ -88,7 +89,8 @@ pub(crate) enum ReflectorReport {
     /// A streaming list has no marker yet; this report is repeated every ten seconds. `silent` is the time since the last
     /// event; `None` before the first event.
     MarkerLate { waiting: Duration, silent: Option<Duration> },
-    /// A list older than the known state was refused and requested again (D-5).
+    /// A list was refused because it is older than the known state, or older than the list that it should confirm. Another list is
+    /// requested (D-5).
     OlderListRefused { version: ResourceVersion, last: ResourceVersion },
     /// The server's version is lower than the known one. All known objects are then compared with the server's most recent state.
     ServerOlder { version: ResourceVersion, last: ResourceVersion },
@@ -123,7 +125,8 @@ pub(crate) struct Counters {
     pub(crate) checks: u64,
     /// Watches closed by the reflector because they were silent (D-6).
     pub(crate) stalls: u64,
-    /// Watch documents skipped, and list items dropped because they had no name or another type, or were nested too deeply.
+    /// Watch documents skipped, and list items dropped. A list item is dropped if it has no name, is of another type, or is
+    /// nested too deeply.
     pub(crate) skipped: u64,
     /// Lists and watches that could not be decoded, or had an object longer than `max_frame`.
     pub(crate) unreadable: u64,

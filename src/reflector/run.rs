@@ -123,7 +123,7 @@ impl ReflectorRun {
         }
     }
 
-    /// Packs the objects of a list, because they are held until the list is complete.
+    /// Packs the objects of a list. This saves memory, because the objects are held until the list is complete.
     fn pack(&self, input: &mut ReflectorInput) {
         if !self.keep.is_whole() {
             return;
@@ -221,7 +221,7 @@ impl ReflectorRun {
         })
     }
 
-    /// Records the duration of a list once it is complete, that is, compared or emitted.
+    /// Records the duration of a list when `step` compares or emits the list: the list is then complete.
     fn observe_list(&mut self, step: &ReflectorStep, received: Instant) {
         let is_complete = step.action == ReflectorAction::Compare
             || step.events.iter().any(|event| matches!(event, ReflectorEvent::Replace { .. }));

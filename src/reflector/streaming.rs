@@ -150,7 +150,8 @@ impl Reflector {
         ReflectorAction::Read { until }
     }
 
-    /// Handles an end before the marker. A normal end or a lost connection is retried a limited number of times (R-35, D-2).
+    /// Processes the end of a streaming list before its marker. After a normal end or a lost connection, requests the streaming
+    /// list again, a limited number of times (R-35, D-2).
     pub(super) fn streaming_ended(
         &mut self,
         streaming: &Streaming,
@@ -201,7 +202,7 @@ impl Reflector {
         self.give_up(GiveUpCause::Failed(failure), remember, turn)
     }
 
-    /// Continues with a list in the same cycle, or waits if only streams are allowed.
+    /// Continues with a paged list in the same cycle. If only streaming lists are allowed, waits for the next cycle instead.
     fn give_up(&mut self, cause: GiveUpCause, remember: bool, turn: &mut Turn) -> ReflectorAction {
         let only_streams = self.config.streaming_lists == StreamingLists::Always;
         let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));

@@ -87,7 +87,7 @@ impl Reflector {
     ) -> ReflectorAction {
         turn.events.reserve(batch.len());
         let mut counted = 0;
-        // Index of the newest version in `turn.events`: it is copied once per batch, not once per event.
+        // Index of the newest event in `turn.events`. The version is copied from this event only, not from every event.
         let mut newest = None;
         let mut end = None;
         for event in batch {
@@ -167,7 +167,8 @@ impl Reflector {
         true
     }
 
-    /// Handles an event that is withheld from the store; its version counts like any other.
+    /// Counts an event that is withheld from the store. Emits a bookmark with the version of the event, unless the stream ignores
+    /// versions.
     fn pass_over(&mut self, stream: &Stream, version: ResourceVersion, why: PassedOver, turn: &mut Turn) {
         self.count_passed_over(why, turn);
         if !stream.unordered && is_usable(&version) {
@@ -268,7 +269,7 @@ impl Reflector {
         self.wait(Then::Cycle, after, turn)
     }
 
-    /// Returns true if an HTTP 500 is within the budget of `internal_error_retry`.
+    /// Returns true if an HTTP 500 requires no new list: the series of 500s began at most `internal_error_retry` ago.
     fn tolerates_internal_error(&mut self, now: Duration) -> bool {
         let budget = self.config.internal_error_retry;
         if budget.is_zero() {
@@ -294,8 +295,8 @@ impl Reflector {
         is_usable(&self.last) || stream.unordered
     }
 
-    /// Opens the next watch: at once after a stream of at least a second, otherwise after a wait (R-43, D-1). If the server
-    /// was silent during the stream, its version is checked first.
+    /// Opens the next watch: at once after a stream of at least a second, otherwise after a wait (R-43, D-1). After a suspiciously
+    /// silent stream, checks the version of the server first. If no watch can be resumed, waits and then starts a new cycle.
     fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> ReflectorAction {
         match (stream.is_quick(turn.now), self.is_resumable(stream)) {
             (false, true) if is_usable(&self.last) && stream.is_suspicious(turn.now) => self.begin_check(),

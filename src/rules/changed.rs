@@ -1,4 +1,4 @@
-//! `changed`: comparison of two states at some paths, without decoding them.
+//! `changed`: comparison of two states at some paths, without decoding the rest of the states.
 
 use crate::object::{
     FieldPath, PathStep,
@@ -10,7 +10,7 @@ use crate::object::{
 enum Piece<'a> {
     /// The path does not exist here.
     Missing,
-    /// Name of a member, where `[*]` compares all members of an object.
+    /// Name of a member of an object whose members `[*]` compares.
     Member(std::borrow::Cow<'a, [u8]>),
     /// End of an array or object that `[*]` compares.
     End,

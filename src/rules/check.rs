@@ -24,7 +24,8 @@ pub(super) const PATTERN_BYTES_MAX: usize = 256 << 10;
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
 /// CEL functions whose result can be large, even for short arguments.
 const UNBOUNDED: [&str; 2] = ["range", "replace"];
-/// Functions that combine all elements of a list. For a list made by a macro, the result has no bound.
+/// Functions that combine all elements of a list. A macro can make a list of any size, so they are refused within macros and for
+/// the result of a macro.
 const JOINING: [&str; 3] = ["join", "format", "flatten"];
 /// Further functions to suggest for a misspelt one.
 const TEXTUAL: [&str; 6] = ["string", "lowerAscii", "upperAscii", "split", "join", "trim"];

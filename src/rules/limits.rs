@@ -14,8 +14,8 @@ pub struct RuleLimits {
     pub cpu: Option<Duration>,
     /// Maximum nesting of macros. An inner macro loops over a list for each element of the outer one.
     pub nested: usize,
-    /// Maximum number of macros that are nested or use the result of one another. Each of them can multiply the size of the
-    /// result, because it may use its element several times.
+    /// Maximum number of macros that are nested or use the result of one another. Each macro can multiply the size of the result,
+    /// because a macro may use each list element several times.
     pub chained: usize,
     /// Set if `matches` takes only literal patterns, and their number and size are limited.
     pub limits_patterns: bool,

@@ -1,7 +1,7 @@
 //! Limits of an evaluation: steps, which are the same on every machine, and CPU time.
 //!
-//! The crate `cel` has no limit and no hook for one. Therefore each iteration of a loop reads the variable `STEP`:
-//! [`instrument`] adds it to the expression, and the resolver of variables counts.
+//! The crate `cel` has no limit and no hook for one. Therefore [`instrument`] adds the variable `STEP` to every loop of the
+//! expression. Each iteration reads the variable, and the resolver of variables counts the reads.
 
 use std::{
     sync::{
@@ -31,7 +31,8 @@ const CPU_EVERY: u64 = 32;
 /// Steps for each pattern that an iteration compiles.
 const COMPILE_STEPS: u64 = 1000;
 
-/// Work of one iteration in addition to one step: numbers of calls in the macros of an expression.
+/// Numbers of expensive calls in the macros of an expression. Each such call adds steps to an iteration, which otherwise counts as
+/// one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
     /// Calls that read a text.

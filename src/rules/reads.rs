@@ -95,10 +95,11 @@ pub(super) enum Step<'a> {
 /// reads.
 type Place<'a> = Vec<Step<'a>>;
 
-/// Follows values from the variables to their uses. A value whose use is not understood is read as a whole.
+/// Collector of the fields that an expression reads. It follows values from the variables to their uses. A value whose use is not
+/// understood is read as a whole.
 #[derive(Default)]
 pub(super) struct Reader<'a> {
-    /// Reads of all variables: each is a member.
+    /// Reads of all variables: each variable is a member of this part.
     variables: Part,
     /// Names bound by enclosing macros, with the locations of their values; `None` for a value whose reads are already recorded.
     bound: Vec<(&'a str, Option<Place<'a>>)>,

@@ -26,7 +26,7 @@ pub(super) enum Before<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// Creates a change. `old` is the previous object of an update, if it is known; it is ignored for other kinds.
+    /// Creates a change. `old` is the previous object of an update, or `None` if it is unknown; other kinds ignore `old`.
     pub(super) fn new(kind: ChangeKind, old: Option<&'a Object>, object: &'a Object) -> Self {
         let before = match (kind, old) {
             (ChangeKind::Unchanged, _) => Before::Same,

@@ -19,7 +19,7 @@ pub(super) fn decode<'v>(json: &'v [u8], part: &Part) -> Result<Any<'v>, ScanErr
     value(&mut JsonCursor::new(json), Some(part))
 }
 
-/// Decodes the next value; `None` means the whole value. The cursor limits the recursion depth.
+/// Decodes `part` of the next value, or the whole value if `part` is `None`. The cursor limits the recursion depth.
 fn value<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Any<'v>, ScanError> {
     let part = part.filter(|part| !part.whole);
     Ok(match cursor.peek()? {

@@ -41,7 +41,7 @@ const ERROR_MAX: usize = 300;
 const TEXT_MAX: usize = 4 << 10;
 const SIGNS_MAX: usize = 400;
 const SIGNS: &[u8] = b"+-*/%.?([{!<>=";
-/// Maximum depth of an expression. Its evaluation is recursive, on threads with a normal stack.
+/// Maximum depth of an expression. The evaluation is recursive and must not overflow the normal stack of a thread.
 const DEPTH_MAX: usize = 100;
 
 /// The functions and macros of CEL, with its usual extensions.

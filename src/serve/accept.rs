@@ -1,4 +1,4 @@
-//! Negotiation of JSON by ranges of `Accept`.
+//! Choice of a JSON form by the media ranges of the header `Accept`.
 
 use axum::http::{HeaderMap, header};
 

@@ -24,8 +24,9 @@ use crate::{
     secret::{ExposeSecret as _, SecretRef, SecretString},
 };
 
-/// Number of wrong tokens that an address may send in a burst; then one per `ATTEMPT_INTERVAL`.
+/// Number of wrong tokens that an address may send in a burst.
 const ATTEMPTS: u32 = 10;
+/// Time after which an address may send one more wrong token.
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(6);
 
 /// Maximum number of addresses whose attempts are stored.
@@ -36,9 +37,9 @@ const ADDRESSES_MAX: usize = 4096;
 pub(super) struct Gate {
     http: Arc<Http>,
     attempts: Mutex<Attempts>,
-    /// Failures to read a token, with times since `start`.
+    /// Failures to read a token. Their times count from `start`.
     unreadable: Mutex<Failures>,
-    /// Requests with a wrong token, with times since `start`.
+    /// Requests with a wrong token. Their times count from `start`.
     wrong: Mutex<Failures>,
     start: Instant,
 }
@@ -47,7 +48,7 @@ pub(super) struct Gate {
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) address: Option<SocketAddr>,
-    /// `None` without authentication.
+    /// Name of the token; `None` without authentication.
     pub(super) token: Option<String>,
 }
 
@@ -107,13 +108,14 @@ impl Gate {
         Err(ApiError::unauthorized())
     }
 
-    /// Counts a failure, and returns true if it is to be logged. Not every failure is, because clients could fill the log.
+    /// Counts a failure, and returns true if the failure is to be logged. The number of log lines is limited, because clients could
+    /// fill the log.
     fn is_due(&self, failures: &Mutex<Failures>) -> bool {
         lock(failures).failed(self.start.elapsed()).is_some()
     }
 }
 
-/// Accepts a request, or refuses it in the form of the API server.
+/// Passes an accepted request on. Answers a refused request with an error in the form of the API server.
 pub(super) async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     match gate.check(&request) {
         Ok(caller) => {

@@ -14,8 +14,8 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request. `allowed` has the hosts of `[http] allowed_hosts`, in addition
-/// to loopback and the address that the client connected to.
+/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request. Hosts in `allowed` (`[http] allowed_hosts`) are accepted, and so are
+/// loopback and the address that the client connected to.
 ///
 /// # Errors
 /// 421 for a host that is not served here, 403 for a page of another site.

@@ -36,7 +36,7 @@ impl ResponseBudget {
     }
 }
 
-/// Share of one response in the budget; dropping it releases the rest.
+/// Share of one response in the budget. Dropping this value releases the bytes that are still charged.
 #[derive(Debug)]
 pub(super) struct Charge {
     budget: Arc<ResponseBudget>,

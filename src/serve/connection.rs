@@ -128,7 +128,8 @@ impl WatchedStream {
 }
 
 impl Drop for WatchedStream {
-    /// Discards bytes that the client does not read. The kernel would keep them for minutes. The client sees a reset.
+    /// Makes the kernel discard bytes that the client has not read, because the kernel would keep them for minutes. The client sees
+    /// a reset connection.
     fn drop(&mut self) {
         if lock(&self.activity).blocked.is_some()
             && let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))

@@ -151,8 +151,8 @@ fn respond(served: &WatchedType, body: Body) -> Response {
     response
 }
 
-/// Waits until the cache has reached the requested version. Returns 504 if that takes too long, and 410 if an exact
-/// version has passed.
+/// Waits until the cache has reached the requested version. Returns 504 if that takes too long. Returns 410 if the request is
+/// for exactly this version, and the cache is already newer.
 async fn wait_for_version(served: &WatchedType, asked: &VersionQuery) -> Result<(), ApiError> {
     let (VersionQuery::NotOlderThan(version) | VersionQuery::Exact(version)) = asked else { return Ok(()) };
     let deadline = Instant::now() + FRESH_TIMEOUT;
@@ -201,7 +201,7 @@ async fn list(
     });
     let (pieces, charge) = cutting.await.map_err(|_| ApiError::internal_error("the list failed"))??;
     let pieces = unfold((pieces, charge), |(mut pieces, mut charge)| async {
-        // A piece takes time to write: other connections run in between.
+        // Rendering a piece takes time, so other connections may run before each piece.
         tokio::task::yield_now().await;
         let piece = pieces.next()?;
         charge.release(piece.len() as u64);

@@ -68,14 +68,14 @@ pub(super) struct Listener {
     pub(super) http: Arc<Http>,
     pub(super) max_connections: usize,
     pub(super) budget: Arc<ResponseBudget>,
-    /// Separate budget of `/metrics`: unread lists must not block the metrics.
+    /// Separate budget of `/metrics`, so that metrics are served even while clients that do not read fill the other budget.
     pub(super) metrics_budget: Arc<ResponseBudget>,
 }
 
 struct Connections {
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, SharedActivity)>,
-    /// Refused connections, with times since `start`.
+    /// Refused connections. Their times count from `start`.
     refused: Failures,
     start: Instant,
 }
@@ -114,7 +114,7 @@ impl Listener {
                 tracing::warn!(%peer, max, "connection refused: all connections that [http] max_connections allows are in use");
             }
             if self.certificate.is_none() {
-                // If even this does not fit the send buffer, the client sees only a closed connection.
+                // If the response does not fit the send buffer, the client sees only a closed connection.
                 let _unsent = stream.try_write(FULL);
             }
             return;
@@ -198,7 +198,7 @@ impl Requests {
             if response.extensions().get::<Endless>().is_some() {
                 answer.set_endless();
             }
-            // A list charges itself: its size is not known here.
+            // The size of a list is not known here. The code that builds a list charges the budget.
             answer.charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
             if answer.charge.is_none() {
                 response = ApiError::responses_full().into_response();
@@ -208,7 +208,7 @@ impl Requests {
     }
 }
 
-/// Returns true if the client closed its connection before it was accepted.
+/// Returns true if the error concerns only one connection: the client closed it before the server accepted it.
 fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

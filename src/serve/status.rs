@@ -26,9 +26,9 @@ pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
     report("livez", query.as_deref(), &[("ping".to_owned(), None)])
 }
 
-/// `/readyz` and `/healthz`. Succeeds if every configured resource that is served, watchable and allowed is synced, and every
-/// handler has started. Units that were created after the first discovery may wait for the store. They do not count meanwhile,
-/// because other types are readable.
+/// `/readyz` and `/healthz`. Succeeds if every handler has started, and every configured resource that is served, watchable and
+/// allowed is synced. Units that were created after the first discovery are ignored while they wait for the store, because other
+/// types are readable.
 pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl IntoResponse {
     report(uri.path().trim_matches('/'), uri.query(), &readiness(&state))
 }
@@ -55,7 +55,7 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
         checks.push((format!("handler/{}", handler.name), why));
     }
     if health.stored {
-        // This does not make the engine unready: the cache can be read.
+        // A journal that is not writable does not make the engine unready, because the cache can be read.
         let note = health.not_writable.map_or_else(String::new, |why| format!(" ({why})"));
         checks.push((format!("journal{note}"), None));
     }

@@ -21,7 +21,8 @@ use crate::regular_file;
 /// Interval of checks for changed files. The delay is harmless, because certificates are renewed long before they expire.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// PEM files of the certificate, followed by the intermediate certificates, and of its private key.
+/// Two PEM files. The first contains the certificate, followed by the intermediate certificates. The second contains the private
+/// key.
 type Files = [PathBuf; 2];
 
 /// Certificate in use; clones share it.
@@ -65,7 +66,7 @@ impl Certificate {
     /// Reads both files, so it blocks briefly.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or is invalid; the error names it.
+    /// Fails if a file cannot be read or is invalid. The error names the file.
     pub(super) fn load(files: Files) -> io::Result<Self> {
         let config = Arc::new(ArcSwap::from_pointee(read(&files)?));
         Ok(Self { files, config })

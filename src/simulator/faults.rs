@@ -12,16 +12,16 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Frequency of a fault, among the requests selected by its path and verb.
+/// Choice of the requests that get a fault, among those that match its path and verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// The next `n` requests.
     Next(u32),
     /// The next `n` requests after `skip` others.
     After {
-        /// Number of first requests, without the fault.
+        /// Number of requests that first pass without the fault.
         skip: u32,
-        /// Number of next requests, with the fault.
+        /// Number of requests that then get the fault.
         n: u32,
     },
     /// All requests until the faults are cleared.
@@ -50,14 +50,15 @@ pub enum ServerFault {
     Table,
     /// Answer a list request with a list of another kind, or start a watch with an event of another kind.
     WrongList,
-    /// Answer a list request with an empty list, at the current version, or start a watch without initial events.
+    /// Answer a list request with an empty list at the current version, or start a watch without initial events.
     EmptyList,
-    /// Answer a list request with the state of this many versions ago, or send this state in the initial events of a watch. The
-    /// server acts like a lagging replica that does not wait. Requests without a version are not affected.
+    /// Use an older state, this many versions before the current one, as the answer to a list or as the initial events of a watch.
+    /// The server acts like a lagging replica that does not wait for the requested version. Requests without a version are not
+    /// affected.
     Lag(u64),
     /// Cut the body off after this many bytes, without the end that HTTP requires.
     CutAfterBytes(u64),
-    /// Like [`ServerFault::CutAfterBytes`], with a reset.
+    /// Like [`ServerFault::CutAfterBytes`], but reset the connection (RST).
     ResetAfterBytes(u64),
     /// Never send the bookmark that ends the initial events of a watch.
     NoMarker,
@@ -95,7 +96,7 @@ pub enum StreamFault {
     Table,
     /// A bookmark padded to this many bytes, inserted between two events.
     LongFrame(usize),
-    /// Skip this number of events, although the version advances.
+    /// The stream omits this number of events, and continues with later versions.
     Gap(u64),
 }
 

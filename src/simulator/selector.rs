@@ -22,7 +22,7 @@ struct FieldRequirement {
     negated: bool,
 }
 
-/// Labels and fields of one state of an object, as far as selectors use them. They are decoded once.
+/// Labels of one state of an object, and the fields that field selectors support. Both are decoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SelectorFacts {
     labels: BTreeMap<String, String>,

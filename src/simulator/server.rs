@@ -73,7 +73,7 @@ pub(super) struct Shared {
 pub(super) struct Orders {
     pub(super) is_down: bool,
     pub(super) stopped: bool,
-    /// Number that each break increments: connections with a smaller number are closed.
+    /// Counter that is incremented to break all open connections: a connection closes when the counter changes.
     pub(super) epoch: u64,
 }
 
@@ -140,7 +140,7 @@ pub(super) async fn serve(listener: StdListener, shared: Arc<Shared>) {
     }
 }
 
-/// Accepts one connection; returns `None` after a short wait if that fails.
+/// Accepts one connection. Without a listener, or after a failure, waits briefly and returns `None`.
 async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
     let accepted = match listener {
         Some(listener) => listener.accept().await.ok(),
@@ -155,7 +155,7 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut orders = shared.orders.subscribe();
     let epoch = orders.borrow().epoch;
-    // best effort: otherwise small frames wait for acknowledgements
+    // without this option, small frames would wait for acknowledgements; an error is ignored
     drop(stream.set_nodelay(true));
     let open = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
     shared.connections_peak.fetch_max(open, Ordering::Relaxed);
@@ -163,7 +163,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let broken = orders.wait_for(|orders| orders.stopped || orders.epoch != epoch);
     let served = tokio::select! {
-        // a FIN would prevent a reset
+        // no shutdown here: after a FIN, a fault could not reset the connection
         served = poll_fn(|cx| serving.poll_without_shutdown(cx)) => Some(served),
         _ = broken => None,
     };

@@ -128,7 +128,7 @@ impl SharedStore {
         self.lock().version()
     }
 
-    /// Creates or replaces objects, unchanged and under one lock: a fast path for benches.
+    /// Creates or replaces objects exactly as given, under one lock. This is a fast path for benches.
     pub fn ingest(&self, resource: &str, objects: impl IntoIterator<Item = RawObject>) -> Result<(), ApiError> {
         self.change(|store| {
             let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;

@@ -126,7 +126,7 @@ impl SimulatorStore {
         let mut store = Self {
             types: Vec::new(),
             version: FIRST_VERSION,
-            random: Random::another(seed), // the workload draws uids too
+            random: Random::another(seed), // a workload with the same seed must draw other uids
             limits,
             terminating: Vec::new(),
         };
@@ -255,7 +255,7 @@ impl SimulatorStore {
         }
     }
 
-    /// Creates or replaces objects unchanged: without defaults, checks and managed fields. Fast.
+    /// Creates or replaces objects exactly as given, without defaults, checks or managed fields. This is fast.
     pub(crate) fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
         for raw in objects {
             let kind = match self.get(id, &raw.key) {
@@ -266,7 +266,8 @@ impl SimulatorStore {
         }
     }
 
-    /// Restores `backup` with its version, like etcd restored from a snapshot. Uids are not reset, so that none occurs twice.
+    /// Restores `backup` with its version, like etcd restored from a snapshot. The generator of uids is not reset, so that no uid
+    /// occurs twice.
     pub(crate) fn restore(&mut self, backup: &Self) {
         *self = Self { random: self.random.clone(), ..backup.clone() };
     }
@@ -278,7 +279,7 @@ impl SimulatorStore {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             history_bytes: 0,
-            // the history of an earlier type with this name is dropped
+            // watches of an earlier type with this name cannot continue
             compacted: if self.version > FIRST_VERSION { self.version } else { 0 },
         });
         TypeId(self.types.len() - 1)
@@ -342,7 +343,7 @@ impl TypeEntry {
 }
 
 impl Continue {
-    /// Encodes the token: opaque to clients, safe in a query.
+    /// Encodes the position as a token that is opaque to clients and safe in a query.
     pub(crate) fn to_token(&self) -> String {
         let key = self.after.as_ref();
         let plain = json!([self.version, self.remaining, key.namespace, key.name]).to_string();

@@ -15,7 +15,7 @@ pub(crate) struct TypeInfo {
     pub(crate) singular: String,
     /// Short names of kubectl, such as `po`.
     pub(crate) short_names: Vec<String>,
-    /// Set for a built-in type: members in the order of the Go struct, list items without kind.
+    /// Set for a built-in type: its objects have members in the order of the Go struct, and list items have no kind.
     pub(crate) typed: bool,
     /// Set when `status` is a subresource.
     pub(crate) status: bool,

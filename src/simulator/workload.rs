@@ -25,7 +25,7 @@ pub(crate) const POD: &str = include_str!("workload/pod.json");
 pub(crate) const RUNNING: &str = include_str!("workload/pod_running.json");
 pub(crate) const WEBSITE: &str = include_str!("workload/website.json");
 
-/// Fills the holes that have the same content in all objects with the same `${APP}` and `${NS}`.
+/// Fills the holes with fixed content. The content may itself contain the holes `${APP}` and `${NS}`.
 pub(crate) fn with_plain_values(template: &str) -> String {
     let values = [
         ("${MEM}", "512Mi"),

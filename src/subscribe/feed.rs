@@ -107,7 +107,8 @@ impl Feed {
             hub.journal.ack(*reader, read);
         }
         let (mut position, mut lost) = (hub.journal.stats(*reader).position, 0);
-        // A loss moves the position, even between these calls. So the position is read again until no further loss is reported.
+        // A loss moves the position, and may happen between two calls. So the loop reads the position again until no further loss
+        // is reported.
         loop {
             let losses = hub.journal.take_losses(*reader);
             let more = losses.named.len() as u64 + losses.unnamed;

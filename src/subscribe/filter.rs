@@ -11,11 +11,11 @@ use crate::{
 /// Filter of a subscriber's events; the default accepts all events.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriberFilter {
-    /// Entries or types: `pods`, `deployments.apps`, or the name of an entry. Empty: all.
+    /// Types, such as `pods` or `deployments.apps`, or names of `[resources.*]` entries. Empty: all.
     pub resources: Vec<String>,
     /// Namespaces. Empty: all, and cluster-scoped objects.
     pub namespaces: Vec<String>,
-    /// Label selector. An update is sent if the object matches before or after it.
+    /// Label selector. An update is sent if the old or the new state of the object matches.
     pub labels: LabelSelector,
     /// Kinds of events. Empty: all.
     pub kinds: Vec<ChangeKind>,
@@ -60,7 +60,7 @@ impl SubscriberFilter {
     }
 }
 
-/// Returns true if `name` is a name of this type, or the entry that watches it.
+/// Returns true if `name` is `entry`, the plural of `resource`, or `<plural>.<group>`.
 pub fn names(name: &str, entry: &str, resource: &ResourceType) -> bool {
     let of_group = || name.strip_prefix(&*resource.plural)?.strip_prefix('.');
     name == entry || name == resource.plural || of_group().is_some_and(|group| group == resource.group)

@@ -51,8 +51,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns a heartbeat. `place` is a position to resume at. A client with a narrow filter rarely receives events.
-    /// When it reconnects at this position, the events before it are not read again.
+    /// Returns a heartbeat. `place` is a position to resume at. A client with a narrow filter rarely receives events. If the client
+    /// reconnects with this position, the server does not read earlier events again.
     pub fn heartbeat(self, journal: &str, place: Option<Sequence>) -> Bytes {
         match (self, place) {
             (Self::Ndjson, _) => Bytes::from_static(b"\n"),

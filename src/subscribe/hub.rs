@@ -58,13 +58,13 @@ pub struct Hub {
     /// The ring, and the reader of the journal that feeds it; `None` while no feed runs.
     ring: Mutex<Option<(ReaderId, Ring)>>,
     pub(super) phase: watch::Sender<Phase>,
-    /// Notifies the subscribers of new events; true when no more will follow.
+    /// Notifies the subscribers of new events. The value becomes true when no more events will follow.
     pub(super) news: watch::Sender<bool>,
     pub(super) subscribers: AtomicUsize,
     pub(super) events: AtomicU64,
     pub(super) gaps: AtomicU64,
     refused: AtomicU64,
-    /// Started by the first subscriber with an expression.
+    /// Thread that evaluates expressions. The first subscriber with an expression starts it.
     judge: Mutex<Option<Arc<Judge>>>,
 }
 
@@ -184,7 +184,7 @@ impl Hub {
         Ok(Arc::clone(judge.insert(Arc::new(started))))
     }
 
-    /// Calls `act` with the ring; `None` if no feed runs because it has panicked.
+    /// Calls `act` with the ring. Returns `None` if there is no ring, because the feed has panicked.
     pub(super) fn with_ring<T>(&self, act: impl FnOnce(&Ring) -> T) -> Option<T> {
         lock(&self.ring).as_ref().map(|(_, ring)| act(ring))
     }
@@ -193,8 +193,8 @@ impl Hub {
         lock(&self.ring)
     }
 
-    /// Makes an entry. It is initial if its object existed before the engine started; objects of a type that was discovered
-    /// later are new.
+    /// Makes an entry. The entry is initial if its object existed before the engine started. If the type was discovered later, its
+    /// objects are not initial.
     pub(super) fn entry(&self, event: Event) -> Arc<Entry> {
         let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
         let is_initial = is_first_list && self.journal.terms(event.record.unit).is_none_or(|terms| !terms.late);

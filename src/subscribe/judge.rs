@@ -1,7 +1,7 @@
 //! Evaluation of the expressions of clients (`when`), on its own thread with the lowest priority.
 //!
-//! Clients may send slow expressions. With this thread, the HTTP thread only waits, and handlers and indexers keep
-//! their cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT).
+//! Clients may send slow expressions. The HTTP thread only waits for the result. Handlers and indexers have a higher priority, so
+//! they keep their cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT).
 
 use std::{io, panic::AssertUnwindSafe, sync::Arc, thread, time::Duration};
 
@@ -41,7 +41,7 @@ pub(super) struct Judged {
     pub(super) exceeded: Option<String>,
 }
 
-/// Handle of the thread. The thread ends with its last handle.
+/// Handle of the thread. The thread ends when the last handle is dropped.
 pub(super) struct Judge(Sender<Job>);
 
 impl Judge {
@@ -58,7 +58,7 @@ impl Judge {
                 tracing::debug!(%error, "failed to lower the priority of the filters' thread");
             }
             for job in waiting {
-                // A panic ends only this job: its subscriber receives no answer.
+                // A panic ends only this job: the receiver of the result gets an error.
                 drop(std::panic::catch_unwind(AssertUnwindSafe(job)));
             }
         })?;

@@ -1,5 +1,5 @@
-//! Replay of the existing objects to a subscriber that requests them. One version of each unit is read, and the stream
-//! continues after that version.
+//! Replay of the existing objects to a subscriber that requests them. The replay reads one version of the cache of each unit. The
+//! stream continues after this version.
 
 use std::{cmp::Ordering, iter, sync::Arc, vec};
 
@@ -38,8 +38,8 @@ pub enum Shown {
 }
 
 impl Replay {
-    /// Starts a replay of the current caches. They are at least as new as `place`, a released watermark that was read
-    /// before.
+    /// Starts a replay of the current caches. `place` is a released watermark that was read earlier. So the caches are at least as
+    /// new as `place`.
     pub fn new(registry: &Registry, place: Sequence) -> Self {
         Self { place, types: registry.types().into_iter(), changes: Box::new(iter::empty()) }
     }
@@ -59,7 +59,7 @@ impl Replay {
     }
 }
 
-/// Reads one version of each unit of a type.
+/// Reads one version of the cache of each unit of a type.
 fn changes(
     watched: &WatchedType,
     router: &Router,
@@ -69,7 +69,7 @@ fn changes(
     let (mut is_synced, mut count, mut version, mut units) = (true, 0, ResourceVersion::unset(), Vec::new());
     for informer in &watched.units {
         let id = informer.id;
-        // A unit that is not known yet sends its objects later as events. A unit that was removed has none.
+        // If the unit is not known yet, its objects are sent later, as events. If the unit was removed, it has no objects.
         let Some(info) = router.table().unit(id) else {
             is_synced = false;
             continue;

@@ -31,19 +31,19 @@ impl Entry {
         Self { event, is_initial, frame: OnceLock::new() }
     }
 
-    /// Returns its position.
+    /// Returns the position of the event in the journal.
     pub fn place(&self) -> Sequence {
         self.event.record.sequence
     }
 
-    /// Returns its bytes in a stream. They are encoded once for all formats.
+    /// Returns the bytes of the event in `format`. The event is encoded once for all formats.
     ///
     /// `is_place` means that a stream can resume after this event.
     pub fn bytes(&self, encoder: &Encoder, journal: &str, format: StreamFormat, is_place: bool) -> bytes::Bytes {
         self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event)).bytes(format, is_place)
     }
 
-    /// Returns its approximate size in memory once it is encoded.
+    /// Returns the approximate size of the entry in memory, including the encoded event.
     fn cost(&self) -> usize {
         let bodies = [self.event.record.object(), self.event.record.old()];
         let body = |object: &crate::object::Object| object.size_bytes() + object.json_bytes();
@@ -65,8 +65,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes an empty ring that starts after `place`, at the current time. A single event is kept, even if it exceeds
-    /// `bounds.max_bytes`.
+    /// Makes an empty ring that starts after `place`, at the current time. If one event alone exceeds `bounds.max_bytes`, the ring
+    /// still holds this event.
     pub fn new(place: Sequence, now_micros: i64, bounds: Bounds) -> Self {
         Self { floor: place, floor_micros: now_micros, head: place, entries: VecDeque::new(), bytes: 0, bounds }
     }
@@ -91,7 +91,7 @@ impl Ring {
         self.head = self.head.max(place);
     }
 
-    /// Empties the ring after a loss of events up to `place`, because its events are no longer contiguous.
+    /// Empties the ring, because the events up to `place` were lost, and the events in a ring must be contiguous.
     pub fn cut(&mut self, place: Sequence, now_micros: i64) {
         self.entries.clear();
         self.bytes = 0;

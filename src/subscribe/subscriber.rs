@@ -1,4 +1,4 @@
-//! One stream. It follows its cursor and returns its output in pieces, one per call.
+//! Stream of one subscriber. The stream follows the cursor, and each call of `next` returns one piece of the output.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -50,7 +50,7 @@ pub struct Subscriber {
     is_over: bool,
 }
 
-/// Expression of a subscriber, and the events that wait for its evaluation.
+/// Expression of a subscriber, and the events for which it must still be evaluated.
 struct Judging {
     when: Arc<Rules>,
     judge: Arc<Judge>,
@@ -85,7 +85,7 @@ impl Subscriber {
         Ok(Self { seat, filter, format, cursor, news, replay: None, due, judging, is_over: false })
     }
 
-    /// Returns the next bytes. Waits for them for at most one heartbeat. `None` when the engine stops, or the
+    /// Returns the next bytes, or a heartbeat if there are none in time. Returns `None` when the engine stops, or after the
     /// expression has exceeded a limit. The future may be dropped, and `next` called again.
     pub async fn next(&mut self) -> Option<Bytes> {
         let speak_at = Instant::now() + self.seat.0.options.heartbeat;
@@ -119,7 +119,8 @@ impl Subscriber {
                         tokio::task::yield_now().await; // other tasks have their turn
                     }
                 }
-                // A client that disconnects before it has received the existing objects must receive this gap again.
+                // If existing objects follow the gap, the gap has no `id:`. So a client that reconnects before it has all objects
+                // receives the gap again.
                 CursorStep::Gap(gap) => self.tell(&gap, self.cursor.resumable().is_some()),
                 CursorStep::State => self.replay = Some(Replay::new(&hub.registry, self.cursor.place())),
                 CursorStep::Read { after, until } => self.read(after, until).await,
@@ -139,7 +140,7 @@ impl Subscriber {
     }
 
     fn heartbeat(&self) -> Bytes {
-        // A position after events that wait for evaluation would skip them.
+        // While events wait for evaluation, the heartbeat has no position. A client that resumed there would miss these events.
         let place = self.cursor.resumable().filter(|_| !self.is_judging());
         self.format.heartbeat(self.seat.0.journal.id(), place)
     }
@@ -148,7 +149,8 @@ impl Subscriber {
         for entry in entries {
             let unit = entry.event.record.unit;
             if self.cursor.is_due(unit, entry.place()) && self.filter.wants(entry) {
-                // While the cache that was read is newer than this event, resuming here would show older states again.
+                // The subscriber may have received a newer state from a cache. Then the event gets no `id:`, because a stream that
+                // resumes here would send older states again.
                 let is_place = self.cursor.resumable().is_some();
                 self.offer(Candidate { entry: Arc::clone(entry), is_place });
             }
@@ -169,7 +171,7 @@ impl Subscriber {
         events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Waits for the evaluation of some events, until a heartbeat is due.
+    /// Runs one turn of the evaluation, and sends the wanted events. Returns early if a heartbeat is due.
     async fn judge(&mut self, speak_at: Instant) {
         let Some(judging) = &mut self.judging else { return };
         let Judging { when, judge, candidates, turn } = judging;
@@ -212,7 +214,7 @@ impl Subscriber {
                     }
                 }
                 Shown::Nothing => {}
-                // `next` returns this step again, after all earlier events were evaluated.
+                // First, all earlier events must be evaluated. The next call of `replay.next` returns `End` again.
                 Shown::End if self.is_judging() => return,
                 Shown::End => {
                     self.replay = None;
@@ -249,7 +251,7 @@ impl Subscriber {
         let missing = missing + (wanted - events.len()) as u64;
         let entries: Vec<_> = events.into_iter().map(|event| self.seat.0.entry(event)).collect();
         if let Some(gap) = self.cursor.read(to, missing) {
-            // The gap's position is after the events of this page, but the gap is sent before them.
+            // The gap has no `id:`. It is sent before the events of this page, but its position is after them.
             self.tell(&gap, false);
         }
         self.show(&entries);

@@ -11,7 +11,7 @@ use std::{
 #[cfg(any(test, feature = "testing"))]
 use crate::mutex::lock;
 
-/// Fault that happens next, if there is one.
+/// Fault to trigger at a [`Moment`]; it may be empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault(#[cfg(any(test, feature = "testing"))] Option<(Harm, Moment)>);
 

@@ -41,7 +41,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Records that everything is healthy from `now` on.
+    /// Starts a healthy time at `now`, unless one is in progress.
     pub(crate) fn healthy(&mut self, now: Duration) {
         self.backoff.healthy(now);
     }

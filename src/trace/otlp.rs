@@ -30,7 +30,7 @@ use tokio::{
 use super::{SpanUnit, TraceContext};
 use crate::{failures::Failures, mutex::lock};
 
-/// Number of remembered batches.
+/// Maximum number of batches whose spans are remembered.
 const BATCHES_MAX: usize = 4096;
 /// Maximum number of links of a delivery.
 const LINKS_MAX: usize = 64;
@@ -164,8 +164,8 @@ impl Span {
         span
     }
 
-    /// Begins the span of a delivery of events with these sequences, in order. If another handler gave up the events,
-    /// `given_up` is the span of that handler's delivery.
+    /// Begins the span of a delivery. `sequences` are those of the delivered events, in order. If another handler gave up these
+    /// events, `given_up` is the span of that handler's delivery.
     pub(crate) fn of_delivery(
         handler: &str,
         given_up: Option<TraceContext>,
@@ -187,7 +187,7 @@ impl Span {
         span
     }
 
-    /// Returns its trace context.
+    /// Returns the trace context of the span; `None` if the span is not recorded.
     pub(crate) fn context(&self) -> Option<TraceContext> {
         let context = self.0.as_ref()?.span_context();
         Some(TraceContext {
@@ -245,7 +245,8 @@ fn number(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// The last batches, by the sequence of their last event. The value has the sequence of the first event, and the span.
+/// Map of the last batches. Its key is the sequence of the last event of a batch. Its value is the sequence of the first event, and
+/// the span.
 struct Batches(BTreeMap<u64, (u64, TraceContext)>);
 
 impl Batches {

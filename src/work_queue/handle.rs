@@ -1,4 +1,4 @@
-//! Queue handle that tasks and threads share to add items and to wait for them, and the guard of an item in work.
+//! Queue handle, and the guard of an item in work. Tasks and threads share the queue: they add items, and wait for items.
 
 use std::{
     fmt,
@@ -199,8 +199,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         // Without this, a worker that never waits would starve the other tasks of its thread.
         tokio::task::consume_budget().await;
         loop {
-            // Registered before the check, so that a later add wakes this task. If the check finds an item, an unused
-            // wake-up is passed on to another task.
+            // Registered before the check, so that an add after the check wakes this task. If the check finds an item, tokio passes
+            // an unused wake-up on to another task.
             let mut changed = pin!(self.shared.takers.notified());
             changed.as_mut().enable();
             let taken = {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-/// Chooses the delay of an item. It must not panic or block, because the queue is locked during the call.
+/// Chooses the delay before an item is tried again. A limiter must not panic or block, because the queue is locked during the call.
 #[doc(alias = "TypedRateLimiter")]
 pub trait RateLimiter<T>: Send {
     /// Counts a failure of `item` at `now` and returns the delay. All values of `now` come from one monotonic clock.

@@ -33,7 +33,7 @@ use crate::cli::terminal;
 
 /// Capacity of the queue of orders.
 const ORDERS: usize = 16;
-/// Duration of each kind of read.
+/// Time for which the engine process repeats one kind of read, to measure the rate of reads.
 const READ: Duration = Duration::from_secs(1);
 
 /// Child process with an engine. Dropping this value kills the child. The child also ends when its parent ends.
@@ -47,7 +47,7 @@ pub(super) struct EngineProcess {
 }
 
 impl EngineProcess {
-    /// Starts an engine that watches a type of a server. Ctrl-c on the terminal reaches only the bench.
+    /// Starts a child process with an engine that watches one type of a server. Ctrl-c on the terminal does not reach the child.
     pub(super) fn start(
         args: &BenchArgs,
         server: String,
@@ -93,7 +93,7 @@ impl EngineProcess {
             let answer = serde_json::from_str::<EngineAnswer>(&line);
             match answer.with_context(|| format!("unexpected answer of the engine process: {line:?}"))? {
                 EngineAnswer::Progress { done, wrong } => {
-                    // If all objects arrive at the end of a sync, the count is 0 until then; a 0 is not shown.
+                    // The count stays 0 until the sync ends if all objects arrive only then. A count of 0 is not shown.
                     let count = if done > 0 { format!(", {}", grouped(done)) } else { String::new() };
                     let wrong = wrong.map_or_else(String::new, |wrong| format!(" ({wrong})"));
                     self.progress.set_message(format!("{phase}{count}{wrong}"));

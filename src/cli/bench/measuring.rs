@@ -18,12 +18,13 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use super::{BenchArgs, engine_process::EngineProcess};
 use crate::cli::terminal::{SCREEN, colours};
 
-/// Number of single changes, and the time between two of them. The engine becomes idle in this time.
+/// Number of single changes that are sent to measure the latency.
 const TICKS: u64 = 600;
+/// Time between two single changes. The engine becomes idle in this time.
 const TICK_EVERY: Duration = Duration::from_millis(4);
 /// Time limit for the response with the server's version.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Duration of a flood before the concurrent reads start.
+/// Time between the start of a flood of changes and the start of the concurrent reads.
 const FLOOD_BEGINS: Duration = Duration::from_millis(200);
 
 /// Runs the requested measurements.
@@ -107,7 +108,7 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &ProgressBar) 
     Ok(Run { synced, events, reads, ..Run::default() })
 }
 
-/// Fails early in cases where an engine would retry forever.
+/// Fails if the server cannot be reached or answers with an error. An engine would retry such a request forever.
 async fn check_reach(server: &str) -> anyhow::Result<()> {
     let access = ClusterAccess::without_credentials(server, "bench")?;
     let answer = RawClient::new(&access)?.get("/version", "application/json", ANSWER_TIMEOUT).await;

@@ -26,7 +26,7 @@ impl Template {
         if !text.contains('{') {
             return Ok(Self(vec![Part::Path(JsonPath::parse(text)?)]));
         }
-        // Open ranges, each with its path and the parts before the range.
+        // Ranges without their `{end}` so far, each with its path and the parts before the range.
         let mut ranges: Vec<(JsonPath, Vec<Part>)> = Vec::new();
         let mut parts = Vec::new();
         let mut rest = text;

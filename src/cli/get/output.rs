@@ -20,7 +20,7 @@ pub(super) struct ListPrinter<'a> {
     args: &'a GetArgs,
     targets: &'a [Target],
     tables: Vec<TablePrinter<'a>>,
-    /// Objects, in formats without tables.
+    /// Objects to print; empty if the output is a table.
     items: Vec<(&'a ResourceType, Value)>,
 }
 

@@ -17,7 +17,7 @@ const DASHBOARDS: [(&str, &str); 3] = [
 ];
 /// Directory of the configuration in the pod.
 const CONFIG_DIR: &str = "/config";
-/// User and group of the process; other images without a user database use the same number.
+/// Numeric id of the user and of the group of the process. The image of `deploy/Dockerfile` runs as the same user.
 const USER: u32 = 65532;
 
 /// Returns the objects in the order in which they are applied.
@@ -171,12 +171,13 @@ impl Installation<'_> {
         for SecretFiles { secret, path, .. } in &self.values.secrets.files {
             let name = format!("secret-{secret}");
             mounts.push(mounted(&name, path));
-            // Only the group of the pod can read it.
+            // Apart from root, only the group of the pod can read the files of the Secret.
             volumes.push(json!({ "name": name, "secret": { "secretName": secret, "defaultMode": 0o440 } }));
         }
         if let Some(storage) = &self.values.storage {
             volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": self.name } }));
-            // Each directory keeps its place on the volume when others are added or removed.
+            // The subpath depends only on the path. A directory keeps its place on the volume when other directories are added or
+            // removed.
             mounts.extend(storage.paths.iter().map(|path| {
                 let sub_path = path.strip_prefix("/").unwrap_or(path);
                 json!({ "name": "data", "mountPath": path, "subPath": sub_path })

@@ -20,10 +20,10 @@ const PROBE_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIE
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Maximum size of a `ConfigMap` in bytes.
 const CONFIG_MAP_BYTES: usize = 1 << 20;
-/// Usual ports of API servers; the network policy also allows the port in the kubeconfig. A network policy checks the port
-/// behind the service, which can differ from the port of the service.
+/// Usual ports of API servers. The network policy allows these ports and the port in the kubeconfig. A network policy checks the
+/// port of the API server itself, not the port of the service `kubernetes`.
 const API_SERVER_PORTS: [u16; 2] = [443, 6443];
-/// Time between the end of the longest possible stop and SIGKILL.
+/// Time that is added to `shutdown_timeout`. Kubernetes sends SIGKILL after the sum of both.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Memory of an engine that watches nothing. docs/operations.md contains the measurements.
@@ -40,7 +40,7 @@ pub(super) struct Values {
     pub(super) image: String,
     pub(super) config: Vec<ConfigFile>,
     pub(super) allow_exec: bool,
-    /// Rules of the roles, by place.
+    /// Rules of the RBAC roles: of the cluster role, and of the role in each namespace.
     #[serde(rename = "rbac", serialize_with = "rbac")]
     pub(super) rules: BTreeMap<Place, Vec<Value>>,
     pub(super) secrets: Secrets,
@@ -48,7 +48,7 @@ pub(super) struct Values {
     pub(super) ports: Ports,
     pub(super) egress_ports: BTreeSet<u16>,
     pub(super) termination_grace_period_seconds: u64,
-    /// Resources of the container.
+    /// Requests and limits of the container.
     pub(super) resources: Value,
     pub(super) monitoring: bool,
 }
@@ -56,7 +56,7 @@ pub(super) struct Values {
 /// Configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct ConfigFile {
-    /// Name, which decides the order of the files.
+    /// Name of the file. The engine reads the files in the order of their names.
     pub(super) name: String,
     pub(super) text: String,
 }
@@ -95,7 +95,7 @@ pub(super) struct Ports {
     pub(super) http: Option<u16>,
 }
 
-/// Serializes rules in the form of the chart: those of the cluster, and those of each namespace.
+/// Serializes rules as the Helm chart expects them: `clusterRules`, and `namespaceRules` with a list for each namespace.
 fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Result<S::Ok, S::Error> {
     let namespaces: BTreeMap<_, _> = rules.iter().filter_map(|(place, rules)| Some((place.as_ref()?, rules))).collect();
     let cluster = rules.get(&None).map_or(&[][..], Vec::as_slice);
@@ -265,7 +265,7 @@ fn object_name(text: &str) -> String {
     key(text).to_ascii_lowercase().replace(['.', '_'], "-").trim_matches('-').to_owned()
 }
 
-/// Returns the size of the volume in GiB: the maximum number of bytes on it, with ten percent to spare.
+/// Returns the size of the volume in GiB: the byte limits of the journal and of the files, plus ten percent.
 fn volume_size(config: &Config) -> String {
     let state = config.state.dir.as_ref().map_or(0, |_| config.state.journal.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
@@ -279,11 +279,11 @@ fn volume_size(config: &Config) -> String {
     format!("{}Gi", (bytes + bytes / 10).div_ceil(1 << 30))
 }
 
-/// Step by which requests and limits of memory grow.
+/// Unit to which requests and limits of memory are rounded up.
 const MEMORY_STEP: u64 = 32 << 20;
 
-/// Returns the resources of the container. The memory request is for an engine with this number of objects. The limit adds the
-/// budgets of the configuration.
+/// Returns the requests and limits of the container. The memory request is for an engine with `objects` objects. The memory limit
+/// is the request plus the byte limits of the configuration.
 fn resources(config: &Config, objects: u64) -> Value {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
     let handlers = config.handlers.values().filter(|handler| handler.enabled);
@@ -292,7 +292,8 @@ fn resources(config: &Config, objects: u64) -> Value {
     let queues = config.resources.values().map(|entry| entry.options.fifo_max_bytes).max().unwrap_or_default();
     let queues = queues.saturating_mul(u64::from(config.kube.max_concurrent_lists));
     let limit = [buffers, http, queues].into_iter().fold(request, u64::saturating_add);
-    // Large steps: a pod restarts when its resources change, and the number of objects differs at each run.
+    // Each run of the command counts another number of objects, and a pod restarts when its limits change. Rounding avoids most of
+    // these changes.
     let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(MEMORY_STEP) * (MEMORY_STEP >> 20));
     json!({ "requests": { "cpu": "100m", "memory": memory(request) }, "limits": { "memory": memory(limit) } })
 }

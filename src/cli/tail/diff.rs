@@ -36,7 +36,7 @@ fn line(difference: &Difference<'_>, colour: bool) -> String {
     format!("{}  {old} → {new}", printable(&difference.path))
 }
 
-/// Returns text unchanged and other values as JSON, on one line and shortened.
+/// Returns a value as one line: a text without quotes, any other value as JSON. Cuts a long line in the middle.
 fn shown(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let text = printable(&text);

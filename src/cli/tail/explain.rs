@@ -21,7 +21,7 @@ pub(super) struct Explainer {
     config: Config,
     /// Types of the server. They decide which entry a type belongs to.
     pub(super) catalog: Catalog,
-    /// Created with the first event, which names the cluster.
+    /// Dry run of the handlers; `None` until the first event. The dry run needs the name of the cluster, which an event contains.
     dry_run: Option<DryRun>,
 }
 

@@ -21,8 +21,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Default selection: all types except two whose changes come faster than a user can read.
 const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
 
-/// Returns the given configuration without its handlers, its state and its HTTP server. If none is given, the engine
-/// watches `types`, or [`EVERYTHING`].
+/// Returns the given configuration without its handlers, its state and its HTTP server. If `given` is `None`, returns a
+/// configuration that watches `types`, or [`EVERYTHING`] if `types` is empty.
 pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[String]) -> anyhow::Result<Config> {
     let selection = if types.is_empty() { EVERYTHING.to_owned() } else { format!("match = {types:?}") };
     let mut config = given.map_or_else(|| Config::from_toml_str(&format!("[resources.all]\n{selection}\n")), Ok)?;

@@ -54,7 +54,7 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
     }
 }
 
-/// Prints one stream to its end.
+/// Prints the events of one stream until the stream ends.
 async fn read(mut opened: Opened, place: &mut Option<String>, sink: &mut Sink) -> anyhow::Result<()> {
     let mut reader = Reader::default();
     loop {

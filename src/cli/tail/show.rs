@@ -98,7 +98,8 @@ fn by(data: &Value) -> String {
     with_changed_by(data, |who| who.map(|who| by(&who.manager)).unwrap_or_default())
 }
 
-/// Passes the author of an event's change to `take`: from the event, else from `managedFields` if they are kept.
+/// Calls `take` with the author of the change. The author is in `changed_by` of the event. Without that member, it is read from
+/// `managedFields` of the object, if present.
 pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedBy<'_>>) -> T) -> T {
     let noted = &data["changed_by"];
     if noted.is_object() {

@@ -59,8 +59,8 @@ pub(super) fn tests_json(out: &mut impl Write, tried: &[(&TestCase, DryReport)])
     })
 }
 
-/// Prints the outcome for each object. Control characters in events could control a terminal. If `for_terminal` is set, they
-/// are made visible, except tabs.
+/// Prints the outcome for each object. If `for_terminal` is set, escapes the control characters in events, except tabs: a terminal
+/// would execute them.
 pub(super) fn objects(out: &mut impl Write, report: &DryReport, for_terminal: bool) -> io::Result<()> {
     for object in &report.objects {
         let changes: Vec<_> = object.changes.iter().map(|kind| kind.as_str()).collect();

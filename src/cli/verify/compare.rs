@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Maximum number of differences that are listed; further ones are only counted.
 const NAMED_MAX: usize = 1000;
 
-/// Identity of a state of an object.
+/// State of an object, identified by uid and version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct State {
@@ -36,7 +36,7 @@ pub(super) struct Outcome {
     pub(super) named: Vec<Different>,
 }
 
-/// Compares the objects of both sides, in any order.
+/// Compares the objects of cache and server. Both lists may be in any order.
 pub(super) fn compare(cached: Vec<(Box<str>, State)>, served: Vec<(Box<str>, State)>) -> Outcome {
     let mut cached: HashMap<_, _> = cached.into_iter().collect();
     let mut objects = served.len();

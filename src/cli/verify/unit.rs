@@ -38,10 +38,10 @@ const ATTEMPTS: usize = 5;
 /// Error for a unit that the engine has replaced or removed during the verification.
 const GONE: &str = "the engine has replaced or removed this unit; verify again";
 
-/// Retries of a request that the server refuses temporarily, or that does not reach it.
+/// Maximum number of retries of a request that the server refuses temporarily, or that does not reach the server.
 const RETRIES: u32 = 3;
 
-/// Delay before such a retry.
+/// Delay before each retry of a request to the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Row of `/v1/resources`.
@@ -73,7 +73,7 @@ pub(super) struct Unit {
     namespaces: Vec<String>,
 }
 
-/// Result of comparing both lists at this version, or the reason why they could not be compared.
+/// Version at which both lists were compared, and the outcome; or the reason why they could not be compared.
 pub(super) type Verdict = anyhow::Result<(ResourceVersion, Outcome)>;
 
 /// Both sides of the comparison.
@@ -88,7 +88,7 @@ pub(super) struct Parties {
 #[derive(Deserialize)]
 struct Page {
     metadata: Metadata,
-    /// `null` if there are none.
+    /// Metadata of the objects. An empty page may contain `null` here.
     items: Option<Vec<Item>>,
 }
 
@@ -227,7 +227,7 @@ impl Unit {
         let (version, cached) = list(cache_page, |_| true).await?;
         let server_page = async |next: &str| {
             let at = [("resourceVersion", &*version), ("resourceVersionMatch", "Exact")];
-            // The token contains the version.
+            // A continue token contains the version, so a further page is requested without `resourceVersion`.
             let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
             let path = self.server_path(&[&[("limit", PAGE)], at].concat());
             page("the API server", &path, ask_server(parties, &path, LIST).await?)

@@ -114,7 +114,7 @@ impl Pair {
     /// Pairs the states of each object. Namespaces must be filled in before.
     ///
     /// # Errors
-    /// Fails if one side has an object twice.
+    /// Fails if `old` or `new` contains an object twice.
     pub(super) fn all(old: Vec<DryState>, new: Vec<DryState>) -> Result<Vec<Self>, String> {
         let mut pairs: BTreeMap<Key, Self> = BTreeMap::new();
         for (is_new, states) in [(false, old), (true, new)] {

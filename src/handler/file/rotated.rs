@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp, fmt::strtime, tz::TimeZone};
 use super::{FileCompression, Rotate};
 use crate::private_dir;
 
-/// Suffix of a file rotated by size; sorts by time.
+/// Suffix of a file that was rotated by size: the time. Files with this suffix sort by time.
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
 const ZSTD_LEVEL: i32 = 3;
 /// Suffix of a compressed file that is not complete.
@@ -44,7 +44,7 @@ impl Rotated {
         Self(thread.inspect_err(failed).ok().map(|thread| (current, thread)))
     }
 
-    /// Requests that rotated files are compressed, and that the oldest are removed. `current` is left alone.
+    /// Requests that rotated files are compressed, and that the oldest are removed. `current` itself is not changed.
     pub(super) fn look(&self, current: &Path) {
         if let Some((sender, _)) = &self.0 {
             // If the queue is full, this path is dropped, because a queued path usually covers the same directory.
@@ -126,7 +126,8 @@ fn is_rotated_suffix(text: &str) -> bool {
     shape.eq(*b"00000000T000000.000000Z")
 }
 
-/// Replaces a file with its compressed form, with the same modification time. A crash leaves the file and a `.part`.
+/// Replaces a file with its compressed copy, which gets the same modification time. A crash can leave the file and an incomplete
+/// `.part`.
 fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
     let (target, part) = (with_suffix(path, ".zst"), with_suffix(path, HALF));
     let file = File::open(path)?;

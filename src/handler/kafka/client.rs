@@ -34,8 +34,8 @@ use crate::{handler::HandlerError, mutex::lock, secret::ExposeSecret as _};
 /// Timeout of a request for the metadata of a topic.
 const METADATA_WAIT: Duration = Duration::from_secs(3);
 
-/// A client of one cluster. It reconnects to its brokers by itself. In an async runtime, another thread closes it,
-/// because closing may block.
+/// A client of one Kafka cluster. It reconnects to its brokers by itself. In an async runtime, another thread closes it, because
+/// closing may block.
 pub(super) struct Client {
     producer: Option<ThreadedProducer<Reporter>>,
     /// Topics that did not exist at the last write.
@@ -75,8 +75,8 @@ impl Client {
         self.producer().context().trouble.borrow()
     }
 
-    /// Queues a message after all others of its partition. Returns the receiver of its answer. An error of the client
-    /// also arrives there.
+    /// Queues a message after all others of its partition. Returns the receiver of the broker's answer. An error of the client also
+    /// arrives there.
     pub(super) fn send(&self, message: &mut Message) -> Report {
         let (answer, report) = oneshot::channel();
         let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer));
@@ -136,7 +136,7 @@ impl Drop for Client {
 struct Reporter {
     brokers: String,
     trouble: watch::Sender<Trouble>,
-    /// Set while `trouble` has a last error. Each stored message checks only this flag.
+    /// Set while `trouble` has a last error. If this flag is not set, a stored message need not change `trouble`.
     is_troubled: AtomicBool,
 }
 
@@ -193,8 +193,8 @@ impl ProducerContext for Reporter {
     }
 }
 
-/// Returns the client's configuration. The client repeats a message until it is stored, because the handler decides
-/// when to give up.
+/// Returns the client's configuration. The client repeats a message until the message is stored. Only the handler decides when to
+/// give up.
 fn config(options: &KafkaOptions, timeout: Duration, is_total: bool) -> Result<ClientConfig, HandlerError> {
     // Larger batches reduce the load. With total order each message waits for the previous one, so there are no
     // batches.
@@ -214,7 +214,7 @@ fn config(options: &KafkaOptions, timeout: Duration, is_total: bool) -> Result<C
         ("socket.nagle.disable", "true"),
         ("reconnect.backoff.max.ms", "1000"),
         ("linger.ms", linger_ms),
-        // The queue is bounded by the deliveries, and the size of messages by the broker.
+        // The client sets no limits: the deliveries limit the queue, and the broker limits the size of a message.
         ("queue.buffering.max.messages", "0"),
         ("queue.buffering.max.kbytes", "2147483647"),
         ("message.max.bytes", "1000000000"),

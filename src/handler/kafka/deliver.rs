@@ -35,8 +35,8 @@ pub struct KafkaHandler {
 }
 
 impl KafkaHandler {
-    /// Makes the handler; it does not connect yet. `timeout` is that of one attempt. With `is_total`, messages are sent one
-    /// after the other, also for different objects.
+    /// Makes the handler; it does not connect yet. `timeout` limits one attempt. With `is_total`, messages are sent one after the
+    /// other, also for different objects.
     ///
     /// # Errors
     /// Fails if a template is invalid.
@@ -72,7 +72,7 @@ impl KafkaHandler {
         client.look_again().await;
         let stops = client.trouble().stops;
         let attempt = StoreAttempt { handler: self, client: &client, batch, form, states: Vec::new() };
-        // Ends before the timeout of the whole attempt, because this error has more details.
+        // This timeout is shorter than that of the whole attempt, because its error has more details.
         let patience = self.timeout.mul_f64(0.9);
         let stored = timeout(patience, async {
             tokio::select! {
@@ -119,7 +119,7 @@ struct StoreAttempt<'a> {
 }
 
 impl StoreAttempt<'_> {
-    /// Stores all messages concurrently. Continues after a failure, and returns the first one.
+    /// Stores all messages concurrently. Continues after a failure, and returns the first failure.
     async fn store_all(mut self) -> Result<(), HandlerError> {
         let (mut failed, mut message) = (None, Message::default());
         for index in 0..self.batch.events().len() {

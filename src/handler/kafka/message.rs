@@ -15,11 +15,11 @@ const CONTENT_TYPE: &str = "content-type";
 /// Message of one event.
 #[derive(Debug, Default)]
 pub struct Message {
-    /// Its topic.
+    /// Topic of the message.
     pub topic: String,
-    /// Its key. Messages of one key are in one partition, in order.
+    /// Key of the message. Messages of one key are in one partition, in order.
     pub key: String,
-    /// Its headers, in UTF-8.
+    /// Headers of the message, in UTF-8.
     pub headers: Option<OwnedHeaders>,
     body: Vec<u8>,
     is_tombstone: bool,
@@ -38,8 +38,8 @@ impl Message {
 }
 
 impl KafkaHandler {
-    /// Writes the message of an event to `message`, replacing its content. `deleted` and `removed` become tombstones;
-    /// in either mode their attributes are headers.
+    /// Replaces `message` with the message of an event. The events `deleted` and `removed` become tombstones, with their attributes
+    /// as headers in both modes.
     ///
     /// # Errors
     /// `Rejected` if the topic would be longer than Kafka allows, or the event cannot be encoded in this format.

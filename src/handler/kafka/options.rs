@@ -62,7 +62,7 @@ pub enum KafkaCompression {
     Snappy,
     /// LZ4: needs the least CPU time.
     Lz4,
-    /// Zstandard: the smallest.
+    /// Zstandard: makes the smallest batches.
     #[default]
     Zstd,
 }

@@ -29,9 +29,9 @@ pub(super) type Report = oneshot::Receiver<Answer>;
 /// State of a message.
 #[derive(Debug)]
 pub(super) enum State {
-    /// The client has it, without an answer yet.
+    /// The client has the message, and has not reported a result yet.
     Sent(Report),
-    /// The broker has stored it.
+    /// The broker has stored the message.
     Stored,
 }
 

@@ -57,7 +57,7 @@ impl TopicTemplate {
         topic
     }
 
-    /// Writes the topic of an event to `topic`, replacing its content.
+    /// Replaces the content of `topic` with the topic of an event.
     pub(super) fn write(&self, topic: &mut String, cluster: &str, event: &Event) {
         topic.clear();
         self.0.fill(topic, |placeholder| placeholder.value(cluster, event));
@@ -82,8 +82,8 @@ impl KeyTemplate {
             || (self.0.has(Name) && either(Namespace) && either(Group) && (either(Resource) || self.0.has(Kind)))
     }
 
-    /// Writes the key of an event to `key`, replacing its content; it is never empty. For an event without an object,
-    /// the key is the type with the suffix `.synced`.
+    /// Replaces the content of `key` with the key of an event, which is never empty. For an event without an object, the key is the
+    /// type with the suffix `.synced`.
     pub(super) fn write(&self, key: &mut String, cluster: &str, event: &Event) {
         key.clear();
         let ResourceType { group, version, plural, .. } = &event.unit.resource;

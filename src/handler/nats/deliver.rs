@@ -117,7 +117,7 @@ pub(super) struct SendAttempt<'a> {
 }
 
 impl SendAttempt<'_> {
-    /// Sends all messages. Continues after a failure, and returns the first one. A refusal by the server has precedence over
+    /// Sends all messages. Continues after a failure, and returns the first failure. A refusal by the server has precedence over
     /// other failures. A message that is too large is found before any message is sent, so that a retry sends nothing twice.
     async fn send(&self, stream: Option<&Stream>) -> Result<(), HandlerError> {
         let events = self.batch.events();
@@ -149,8 +149,8 @@ impl SendAttempt<'_> {
         self.link.round_trip().await // refusals arrive before this answer
     }
 
-    /// Stores all messages. First sends those that need no request before, and waits for their acknowledgements in the same
-    /// order, because a task for each message takes much more CPU time.
+    /// Stores all messages. First sends the messages whose subject need not be looked up. One task waits for all acknowledgements
+    /// in turn, because a task for each message takes much more CPU time.
     async fn store_all(&self, stream: &Stream, messages: Vec<Message>) -> Result<(), HandlerError> {
         let options = self.handler.options.jetstream.as_ref();
         let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
@@ -187,7 +187,8 @@ impl SendAttempt<'_> {
         stored.into_iter().fold(result, Result::and)
     }
 
-    /// Stores one message, after the last sequence of its subject was read from the server.
+    /// Stores one message. First looks for the message in the stream, because an earlier attempt may have stored it. Tries again if
+    /// another writer has stored to the subject meanwhile.
     async fn store(&self, stream: &Stream, event: &Event, mut message: Message) -> Result<(), HandlerError> {
         let subject = message.subject.clone();
         for _ in 0..CONFLICTS_MAX {
@@ -204,7 +205,8 @@ impl SendAttempt<'_> {
         Err(HandlerError::Failed(problem))
     }
 
-    /// Sends a message to the stream, which stores it only if the last sequence of its subject is the expected one.
+    /// Sends a message to the stream. With `expected`, the stream stores the message only if this is the last sequence of its
+    /// subject.
     async fn publish(&self, message: Message, expected: Option<u64>) -> Result<PublishAckFuture, PublishError> {
         let Message { subject, mut headers, payload, .. } = message;
         if let Some(expected) = expected {
@@ -256,7 +258,7 @@ impl SendAttempt<'_> {
 enum Stored {
     /// The stream has the message.
     Yes,
-    /// The last sequence of its subject is not the expected one.
+    /// The last sequence of the message's subject is not the expected one.
     Conflict,
     /// No answer in time.
     Silence(HandlerError),

@@ -28,8 +28,8 @@ use crate::{client_error::causes, handler::HandlerError};
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum number of unacknowledged messages of all batches. It is as many as the batches can have: otherwise batches that
-/// have sent a part of their messages could wait for each other.
+/// Maximum number of unacknowledged messages of all batches. All batches together cannot exceed it. With a lower maximum, batches
+/// that have sent only some of their messages could wait for each other.
 const UNACKNOWLEDGED_MAX: usize = 1 << 20;
 /// Maximum number of remembered refusals. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
@@ -59,7 +59,8 @@ struct State {
     /// Number of refused messages, and the subjects of the last ones.
     refusals: u64,
     refused: VecDeque<Arc<str>>,
-    /// Number of errors about other missing rights, and the last of these errors. Each such error fails the attempt.
+    /// Number of errors about missing rights, except refused messages, and the last of these errors. Each such error fails the
+    /// attempt.
     bars: u64,
     barred: Option<Arc<str>>,
     /// Number of round trips that ended in a refusal, which also counts as an answer.
@@ -172,7 +173,7 @@ impl Link {
         self.client.statistics().connects.load(Ordering::Relaxed)
     }
 
-    /// Records that the server has accepted a message.
+    /// Remembers that the server has accepted a message on the current connection.
     pub(super) fn note_taken(&self) {
         self.taken_over.store(self.connects(), Ordering::Relaxed);
     }
@@ -237,7 +238,7 @@ impl Watch {
         }
     }
 
-    /// Returns the refused subjects.
+    /// Returns the subjects that were refused since the start of the attempt.
     pub(super) fn all_refused(&self) -> HashSet<String> {
         self.state.borrow().refused_after(self.refusals).map(str::to_owned).collect()
     }

@@ -50,8 +50,8 @@ impl SendAttempt<'_> {
     /// Makes the message of an event.
     ///
     /// # Errors
-    /// `Rejected` if the subject would be longer than servers accept. `TooLarge` if headers and payload together could exceed
-    /// the maximum size of a message. Errors of encoding the event.
+    /// `Rejected` if the subject would be longer than servers accept. `TooLarge` if headers and payload together could exceed the
+    /// maximum size of a message. Also fails if the event cannot be encoded.
     pub(super) fn message(&self, event: &Event) -> Result<Message, HandlerError> {
         let NatsHandler { options, subject, formatter, .. } = self.handler;
         let subject = subject.subject(formatter.encoder().cluster(), event);

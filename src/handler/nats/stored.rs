@@ -28,7 +28,7 @@ const SEARCHES_MAX: usize = 16;
 /// Number of messages per request of a search.
 const SEARCH_BATCH: usize = 500;
 
-/// State of a stream that is kept between batches.
+/// Knowledge about a stream, kept between batches.
 #[derive(Educe)]
 #[educe(Default)]
 pub(super) struct Memory {
@@ -63,8 +63,8 @@ impl Memory {
         lasts.remove(&key);
     }
 
-    /// Checks whether a message is stored, as the last message of its subject or earlier. Returns `None` if it is; otherwise
-    /// the last sequence of its subject, 0 if there is none.
+    /// Checks whether a message is stored, as the last message of its subject or earlier. Returns `None` if the message is stored.
+    /// Otherwise returns the last sequence of its subject, or 0 if the subject has no message.
     pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Option<u64>, HandlerError> {
         let subject = sought.subject.as_str();
         let last = match stream.get_last_raw_message_by_subject(subject).await {
@@ -81,7 +81,7 @@ impl Memory {
         Ok(Some(last.sequence))
     }
 
-    /// Searches the messages of the subject that were stored since the event happened.
+    /// Returns true if the stream has stored the message since the event happened. Searches only messages of the same subject.
     async fn search(&self, stream: &Stream, sought: &Message) -> Result<bool, HandlerError> {
         let _permit = self.searches.acquire().await;
         let what = format!("search {} for an earlier delivery", sought.subject);

@@ -54,8 +54,7 @@ impl SubjectTemplate {
         Ok(Self { template, wildcard: wildcard.join(".") })
     }
 
-    /// Returns true if no two objects have a subject in common. The last sequence of a common subject may come from another
-    /// object.
+    /// Returns true if each object has its own subject. Otherwise, the last message of a subject may be about another object.
     pub fn is_per_object(&self) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource};
         let has = |wanted| self.template.has(wanted);

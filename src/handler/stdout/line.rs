@@ -18,7 +18,7 @@ pub struct Line {
     pub micros: i64,
     /// Kind of the change.
     pub kind: ChangeKind,
-    /// The object.
+    /// Object, as `namespace/kind/name`; for `synced`, the type.
     pub what: String,
     /// Details of the change.
     pub note: String,
@@ -50,7 +50,7 @@ impl Line {
         Self { note, ..self.clone() }.write_noted(out, colour, zone);
     }
 
-    /// Appends the line like [`Line::write`]. The note may have its own colours; it must be printable.
+    /// Appends the line like [`Line::write`]. The note can contain colours of its own, but must be printable otherwise.
     pub fn write_noted(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
         let (sign, sign_colour) = match self.kind {
             ChangeKind::Added => ('+', AnsiColor::Green),

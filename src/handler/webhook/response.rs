@@ -11,9 +11,9 @@ use http::{
 use super::TOLD_BYTES;
 use crate::{handler::HandlerError, secret::printable_url};
 
-/// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain
-/// secrets. Only statuses in `reject` reject an event; `now` is used for a date in the answer. `at` adds the receiver to
-/// the text of an error, and hides secrets.
+/// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain secrets. Only
+/// statuses in `reject` reject an event; `now` turns a date in `Retry-After` into a delay. `at` adds the receiver to the text of an
+/// error, and hides secrets.
 pub(super) fn verdict(
     Parts { status, headers, .. }: &Parts,
     text: &str,

@@ -65,7 +65,7 @@ impl Auth {
 const EXPECTED_KEY: &str = "expected a signing secret: base64 of 24 to 64 bytes after \"whsec_\", or several of them, \
                             separated by blanks";
 
-/// Parses a key. The error does not contain it.
+/// Parses a signing key. The error does not contain the key.
 fn key(secret: &str) -> Result<Hmac<Sha256>, String> {
     let bytes = secret.strip_prefix("whsec_").and_then(|text| STANDARD.decode(text).ok());
     let bytes = bytes.filter(|bytes| (24..=64).contains(&bytes.len())).ok_or_else(|| EXPECTED_KEY.to_owned())?;
@@ -82,8 +82,8 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Adds the headers of a request. `message` is the same for every attempt with the same events; `timestamp` is in
-    /// seconds since the Unix epoch.
+    /// Adds the headers that authenticate a request. `message` is the message's id, the same for every attempt with the same
+    /// events; `timestamp` is in seconds since the Unix epoch.
     pub(super) fn sign(&self, headers: &mut HeaderMap, message: &str, timestamp: i64, body: &[u8]) {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
@@ -115,8 +115,8 @@ pub(super) fn hide(secrets: &[String], text: &str) -> String {
     secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
 
-/// Returns the id of a message: a hash of its events' ids, the same for every attempt. The ids themselves may contain
-/// full stops, which Standard Webhooks does not allow in `webhook-id`.
+/// Returns the id of a message: a hash of its events' ids, the same for every attempt. The ids of events can contain full stops,
+/// which Standard Webhooks does not allow in `webhook-id`.
 pub(super) fn message_id<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for id in ids {

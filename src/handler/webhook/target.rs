@@ -26,8 +26,8 @@ use crate::{
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
 const PING: Duration = Duration::from_secs(10);
-/// Length in bytes from which a part of a secret URL is hidden wherever it appears. Shorter parts are hidden only within the
-/// whole path.
+/// Minimum length in bytes of a part of a secret URL that errors hide wherever it appears. Shorter parts are hidden only as part of
+/// the whole path.
 const HIDDEN_PART_MIN: usize = 8;
 
 type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -93,7 +93,7 @@ impl Target {
 pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
     let text = source.read()?;
     let text = text.expose_secret();
-    // The text before an `@` may be a password, so it is not repeated.
+    // The text before an `@` may be a password, so errors do not show it.
     let authority = text.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
     if authority.is_some_and(|authority| authority.contains('@')) {
         return Err("has a user or password in it: expected them in `auth`".to_owned());

@@ -19,7 +19,7 @@ use crate::{
 
 /// Minimum and maximum number of records per step.
 const PLACES: (usize, usize) = (8, 4096);
-/// Number of records in the first step of a reader, when the time to judge them is not known yet.
+/// Number of records in the first step for a reader. The time per record is known only after that step.
 const PLACES_FIRST: usize = 256;
 /// Target duration of a step: the committer has other work too.
 const STEP: Duration = Duration::from_millis(20);
@@ -32,7 +32,8 @@ pub(super) struct Pass {
     current: Option<(ReaderId, Compactor)>,
     /// Number of records in the next step.
     places: usize,
-    /// Due time of the next step. Between two steps readers get as much time as the last step took.
+    /// Due time of the next step. The pause between two steps is as long as the last step. During the pause readers can load
+    /// records.
     pub(super) due: Instant,
     written: u64,
     merged: u64,
@@ -67,7 +68,7 @@ impl Pass {
             };
             judge(inner, disk, *reader, &mut records)?;
             if records.places.is_empty() {
-                release(inner, *reader); // the filter refused all of them
+                release(inner, *reader); // the filter refused all records of the step
             } else {
                 let step = disk.store.plan_compaction(compactor, &records)?;
                 self.written += step.written.len();

@@ -23,24 +23,25 @@ use crate::{
 
 /// Interval between searches for removable records. The shorter one applies while the state is full or nearly full.
 const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
-/// Time for the disk to free the space of removed records. The longer one applies while a shrink is running.
+/// Time to wait until the disk has freed the space of removed records. The longer one applies while a shrink is running.
 const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
-/// Minimum and maximum interval between shrinks.
+/// Minimum and maximum interval between two shrinks, which free the space of removed records.
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 /// Number of waiting records in the log. From this number on, a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// Ratio of coalesced records to waiting records in the log. A pass over fewer than [`RECORDS_A_PASS`] records is worth its cost
-/// only below this ratio, because a pass scans both kinds.
+/// Number of coalesced records per record that waits in the log. A pass over fewer than [`RECORDS_A_PASS`] records is worth its
+/// cost only below this ratio, because a pass scans both kinds.
 const MERGED_A_RECORD: u64 = 8;
 
 /// Progress of the work that keeps the state below its size limit.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) retain_at: Instant,
-    /// Records before this one are being removed, in parts.
+    /// Records before this position are being removed, one batch after another.
     pub(super) removing: Option<Sequence>,
     pub(super) pass: Option<Pass>,
-    /// Time of the last pass or drop since the state became full, or of a later removal; `None` before the first pass or drop.
+    /// `None` before the first pass or drop since the state became full. Otherwise the time of the last pass, drop, or later
+    /// removal.
     tried: Option<Instant>,
     shrink: Shrink,
 }
@@ -91,8 +92,8 @@ impl Work<'_> {
         drop(retention);
         let mut keep_from = old.min(needed);
         if is_full {
-            // After a pass, all unneeded records are removed together, not in parts: coalesced entries have replaced them, and the
-            // disk frees their space slowly.
+            // After a pass, all unneeded records are removed, not only a part of them. Coalesced entries have replaced these
+            // records, and the disk frees space slowly.
             let room = if self.room.tried.is_some() { needed } else { make_room(first, needed) };
             keep_from = keep_from.max(room);
         }
@@ -174,7 +175,8 @@ impl Work<'_> {
         self.save()
     }
 
-    /// Makes the disk free the space of removed records, at intervals. Runs on a separate thread because it may take long.
+    /// Frees the disk space of removed records on a separate thread, because this may take long. Has no effect while a shrink is
+    /// running, or before the next one is due.
     fn shrink(&mut self, bytes: u64) {
         let shrink = &mut self.room.shrink;
         if shrink.is_running() || now() < shrink.at {

@@ -121,9 +121,9 @@ impl Journal {
         names
     }
 
-    /// Reads the part of the log after `range.0` and up to `range.1`, without records addressed to one reader. Used by callers
-    /// without a cursor: the journal keeps no records for them. Returns `None` without a store. `range.1` must be
-    /// [released](Journal::released). Blocks on the disk.
+    /// Reads the part of the log after `range.0` and up to `range.1`. Leaves out unchanged objects and records for one reader
+    /// alone. Used by callers without a cursor: the journal keeps no records for them. Returns `None` without a store. `range.1`
+    /// must be [released](Journal::released). Blocks on the disk.
     pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<LogPage>, StoreError> {
         let Some(disk) = self.inner.disk() else { return Ok(None) };
         let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);

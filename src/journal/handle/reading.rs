@@ -48,7 +48,8 @@ impl Journal {
         if batch.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(batch) }
     }
 
-    /// Does the same as [`Journal::read`] without blocking the thread. A future that is dropped early leaves no record in flight.
+    /// Does the same as [`Journal::read`], but does not block the thread. A future that is dropped early leaves no record in
+    /// flight.
     pub async fn fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         loop {
             if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).places.is_empty() {

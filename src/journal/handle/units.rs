@@ -73,7 +73,7 @@ impl Journal {
         core.forget_unit(unit);
         let is_last = unit.0 + 1 == core.next_unit;
         drop(core);
-        // The unit with the highest id stays for now: it shows which ids were used.
+        // The unit with the highest id stays for now: its id shows which ids were used.
         let Some(disk) = self.inner.disk().filter(|_| !is_last) else { return };
         let _gate = disk.shut();
         lock(&disk.units).remove(&unit);
@@ -92,10 +92,10 @@ impl Journal {
         disk.note(disk.store.put_unit(stored)); // after an error the repair writes all units again
     }
 
-    /// Returns true if the types of all units of the reader's interest have synced, and the reader has acknowledged everything up to
-    /// that point (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of any of its units. Returns false for all
-    /// readers before [`Journal::set_discovered`]. After the interest has grown, the reader has synced again once it has
-    /// acknowledged the initial state of the new units too.
+    /// Returns true once the reader has acknowledged all records up to the end of the initial state of its units (S-8). The initial
+    /// state of a type ends with the first [`Synced`](crate::change::Change::Synced) of any of its units. Returns false for all
+    /// readers before [`Journal::set_discovered`]. If the interest grows, the result is false again until the reader has
+    /// acknowledged the initial state of the new units.
     pub fn has_synced(&self, reader: ReaderId) -> bool {
         self.inner.core().has_synced(reader)
     }

@@ -60,9 +60,8 @@ impl MemoryJournal {
             self.unit(*unit);
         }
         let last = self.last();
-        let joining: Vec<_> = self.crossings(reader).filter_map(|(unit, joins)| joins.then_some(unit)).collect();
         if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.set_interest(interest, &joining, &self.units, &self.synced, last);
+            reader.set_interest(interest, &self.units, &self.synced, last);
         }
     }
 

@@ -76,7 +76,7 @@ impl JournalReader {
     /// Hands out all records in flight again.
     pub(crate) fn rewind(&mut self) {
         self.again.extend(self.in_flight.drain(..));
-        self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // replayed records may be in it
+        self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // `again` may hold replayed records already
     }
 
     /// Drops all waiting records, and takes no more. With a store, a named reader loses no record: all of them wait there for

@@ -7,14 +7,15 @@
 //! |---|---|---|
 //! | Added | Updated | Added with the new state |
 //! | Updated | Updated | Updated: first `old`, last state |
-//! | Updated | Deleted, Removed | Deleted, Removed |
+//! | Updated, Unchanged | Deleted, Removed | Deleted, Removed |
 //! | Updated to another uid | Deleted, Removed | both, as for Added |
 //! | Added | Deleted, Removed | both: every deletion is delivered, and always after its Added (I2) |
 //! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one: repeated adding and removing costs one record |
 //! | any | Unchanged, Refreshed | the waiting one, with the current body of the cache |
 //!
-//! A coalesced record takes the position of its last part, so records stay in the order of the cache (I3). Only an Added of the
-//! initial state keeps its position, because it must be delivered before the `Synced` (S-8).
+//! A coalesced record takes the position of its last part, so records stay in the order of the cache (I3). Two kinds of records
+//! keep their position. One is the waiting record of the last row. The other is an Added of the initial state, which must be
+//! delivered before the `Synced` (S-8).
 //!
 //! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not hold
 //! are *loose*: `old`s, deleted objects, and all objects of units without a cache. Three steps enforce the limits:
@@ -80,7 +81,7 @@ type Lane = [u64; 2];
 struct Entry {
     record: Record,
     terms: UnitTerms,
-    /// Lane of its object, if it has one.
+    /// Lane of the object; `None` for a record without an object.
     lane: Option<Lane>,
     /// Set when the object is deleted: the cache no longer holds its body.
     dead: bool,
@@ -96,7 +97,7 @@ impl Entry {
         old + object
     }
 
-    /// Returns true if no cache holds its object.
+    /// Returns true if no cache holds the object of this entry.
     fn is_loose(&self) -> bool {
         self.dead || (!self.terms.cached && self.record.object().is_some())
     }
@@ -261,7 +262,8 @@ impl Backlog {
         }
     }
 
-    /// Marks the entries of a deleted object as dead, and coalesces a deletion, a re-add and this deletion into one.
+    /// Marks the entries of a deleted object as dead. If an earlier deletion and a re-add of the object still wait, coalesces both
+    /// with the new deletion.
     fn bury(&mut self, lane: Lane, uid: &str, wanted: bool, tally: &mut Tally) {
         let is_alive = |sequence: &Sequence| {
             let entry = &self.entries[sequence];
@@ -346,7 +348,7 @@ impl Backlog {
         self.entries.insert(sequence, entry);
     }
 
-    /// Removes an entry and its table entries.
+    /// Removes an entry from all tables, and returns its record.
     fn take(&mut self, sequence: Sequence) -> Record {
         let entry = self.entries.remove(&sequence).expect("indexed entries exist");
         self.extra_bytes -= entry.extra_bytes();

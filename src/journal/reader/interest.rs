@@ -1,6 +1,6 @@
 //! Interest of a reader: the units that it sees, the changes that it wants, and its synced state.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use super::JournalReader;
 use crate::{
@@ -38,12 +38,10 @@ impl JournalReader {
         }
     }
 
-    /// Replaces the interest. A unit that the reader sees, or is joining, and no longer wants stays visible until the reader
-    /// leaves it.
+    /// Replaces the interest. A unit that the reader sees and no longer wants stays visible until the reader leaves it.
     pub(crate) fn set_interest(
         &mut self,
         interest: &Interest,
-        joining: &[UnitId],
         units: &Units,
         synced: &HashMap<TypeNumber, Sequence>,
         last: Sequence,
@@ -53,9 +51,7 @@ impl JournalReader {
         }
         self.changes = interest.changes;
         self.filter.clone_from(&interest.filter);
-        self.units.retain(|unit, sight| {
-            interest.units.contains_key(unit) || sight.joined.is_some() || joining.contains(unit)
-        });
+        self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
         for (unit, sight) in &mut self.units {
             sight.wanted = interest.units.contains_key(unit);
             sight.resync_every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
@@ -102,9 +98,10 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join or a leave. Returns true if one of them is wanted.
-    pub(crate) fn cross(&mut self, joins: bool, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
-        if self.abandoned || self.sees(unit.id) == joins {
+    /// Takes the records of a join or a leave. Returns true if one of them is wanted. For a join, `join` is what
+    /// [`Self::resync_every`] returned when the records were appended.
+    pub(crate) fn cross(&mut self, join: Option<u32>, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
+        if self.abandoned || self.sees(unit.id) == join.is_some() {
             return false;
         }
         let before = self.tally.stats.wanted;
@@ -112,12 +109,17 @@ impl JournalReader {
         if let Some(stored) = &mut self.stored {
             stored.joining.remove(&unit.id);
         }
-        if joins {
-            let unseen = Sight { wanted: true, ..Sight::default() };
-            self.units.entry(unit.id).or_insert(unseen).joined = Some(last);
+        if let Some(resync_every) = join {
+            // If the interest has lost the unit since the append, a leave follows.
+            let unwanted = Sight { resync_every, ..Sight::default() };
+            self.units.entry(unit.id).or_insert(unwanted).joined = Some(last);
             self.mark(unit.terms.resource, last);
-        } else if let Some(sight) = self.units.get_mut(&unit.id) {
-            sight.joined = None; // a later join, which may be pending already, needs the rest
+        } else if let Entry::Occupied(mut sight) = self.units.entry(unit.id) {
+            if sight.get().wanted {
+                sight.get_mut().joined = None;
+            } else {
+                sight.remove();
+            }
         }
         for record in records {
             self.take(record, unit.terms, self.wants(&record.change, unit));
@@ -137,6 +139,11 @@ impl JournalReader {
         }
     }
 
+    /// Returns n if the reader gets every nth resync of the unit; 0 means none.
+    pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
+        self.units.get(&unit).map_or(0, |sight| sight.resync_every)
+    }
+
     pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
         let is_due = |sight: &Sight| sight.joined.is_some() && round.is_multiple_of(sight.resync_every);
         self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(is_due)
@@ -154,8 +161,7 @@ impl JournalReader {
             let synced = units.get(id).and_then(|unit| synced.get(&unit.terms.resource));
             sight.joined.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
         };
-        let counts = |(_, sight): &(&UnitId, &Sight)| sight.wanted || sight.joined.is_some();
-        !self.abandoned && self.units.iter().filter(counts).all(is_done)
+        !self.abandoned && self.units.iter().all(is_done)
     }
 
     /// Returns the units that the reader sees.

@@ -7,7 +7,7 @@ use crate::journal::{
 };
 
 impl JournalReader {
-    /// Judges a record of the interest now, and counts it if it is refused.
+    /// Judges a record at once. Returns true if the record passes the filter. Counts a refused record.
     pub(super) fn passes(&mut self, record: &Record) -> bool {
         let passes = self.filter.as_ref().is_none_or(|filter| filter.judge(record, &mut self.tally.failures));
         self.tally.stats.filtered += u64::from(!passes);
@@ -26,7 +26,7 @@ impl JournalReader {
         (!records.is_empty()).then_some((filter, records))
     }
 
-    /// Applies judgements. Refused records no longer wait, and are not in flight.
+    /// Applies judgements. Refused records no longer wait, and are no longer in flight.
     pub(crate) fn judged(&mut self, judged: &Judged) {
         self.tally.failures.add(&judged.failures);
         // A wanted record that is not in flight is judged again when it is read.
@@ -47,7 +47,7 @@ impl JournalReader {
             }
         }
         self.tally.stats.filtered += refused as u64;
-        // A reader and a compaction may both judge a record, but it counts as refused only once.
+        // A reader and a compaction may both judge a record and count its error. The record counts as refused only once.
         self.tally.failures.count = self.tally.failures.count.min(self.tally.stats.filtered);
     }
 }

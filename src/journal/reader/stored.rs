@@ -76,7 +76,7 @@ impl Stored {
         self.spilled.insert(record.sequence.0);
     }
 
-    /// Queues given-up records again, which may precede all other records. Returns their number.
+    /// Queues all given-up records again. Returns their number. These records may be older than all others.
     pub(super) fn replay(&mut self) -> u64 {
         let given_up = std::mem::take(&mut self.given_up);
         self.spilled |= &given_up;
@@ -139,7 +139,7 @@ impl JournalReader {
     ) -> bool {
         let Some(stored) = &mut self.stored else { return false };
         if !self.again.is_empty() || !self.queue.waiting.is_empty() || stored.held || stored.epoch != asked.epoch {
-            return false; // another call was faster
+            return false; // another load or a compaction step came first
         }
         let mut records = records.into_iter().peekable();
         let mut bytes = 0;
@@ -157,7 +157,7 @@ impl JournalReader {
             if terms.is_some() && !self.queue.has_room(record.body_bytes(), &self.bounds) {
                 break;
             }
-            let judged = stored.compacted.contains(*position); // before it was coalesced
+            let judged = stored.compacted.contains(*position); // the record was judged before it was coalesced
             stored.spilled.remove(*position);
             stored.since_micros = record.time_micros;
             match terms {
@@ -188,7 +188,7 @@ impl JournalReader {
     /// Returns the state to save if it differs from the saved one. `mark` is the released watermark.
     pub(crate) fn save(&mut self, mark: Sequence) -> Option<StoredReader> {
         let stored = self.stored.as_ref()?;
-        // The watermark also moves past refused records. If no record waits, the new state needs no record up to the watermark.
+        // If no record waits, the reader needs no record up to the watermark. A saved state that still needs one is outdated.
         let lags = stored.frozen.is_none() && stored.needs <= mark.0 && self.first().is_none();
         if stored.changed || lags { self.state(mark) } else { None }
     }

@@ -23,7 +23,7 @@ pub(super) const PLAIN: u8 = 2;
 /// Version of a body that is packed by lz4.
 const LZ4: u8 = 3;
 
-/// Added to the version if the object's last change (manager, user) is stored before the body.
+/// Added to the version if the author of the object's last change (manager, user) is stored before the body.
 pub(super) const WITH_WHO: u8 = 1 << 4;
 
 /// Encodes the body of an object in the form that `packer` produces.

@@ -18,9 +18,9 @@ pub struct StoreError {
 /// Cause of an error.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Another process uses the directory. Contains its id, if known.
+    /// Another process uses the directory. Contains the id of that process, if known.
     Locked(Option<u32>),
-    /// Files are inconsistent, beyond the torn end that an interrupted run may leave.
+    /// Files are inconsistent. A torn end of the journal file after an interrupted run does not count.
     Corrupt {
         file: PathBuf,
         what: String,

@@ -71,8 +71,8 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// Returns options with this write buffer, in bytes, and 4 KiB blocks. Blocks are not compressed, because the bodies are
-/// packed already.
+/// Returns options for a keyspace with a write buffer of this size, in bytes, and blocks of 4 KiB. Blocks are not compressed,
+/// because the bodies are packed already.
 fn keyspace(buffer_bytes: u64) -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .max_memtable_size(buffer_bytes)
@@ -144,7 +144,7 @@ impl Files {
         Ok(batch.durability(Some(PersistMode::Buffer)).commit()?)
     }
 
-    /// Writes the data in memory of all keyspaces to new table files, and syncs them.
+    /// Writes the in-memory data of all keyspaces to new table files, and syncs these files.
     pub(super) fn flush(&self) -> Result<(), Fault> {
         for keyspace in self.keyspaces() {
             keyspace.rotate_memtable()?;

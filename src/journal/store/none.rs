@@ -14,7 +14,7 @@ use crate::{
     object::{Object, packer::Packer},
 };
 
-/// Error when a store was opened: this program has none.
+/// Error when a store was opened: this program cannot open stores.
 #[derive(Debug, thiserror::Error)]
 #[error("`[state] dir` {}", build_info::lacking("state"))]
 pub struct StoreError(());
@@ -37,7 +37,7 @@ pub(crate) struct CompactionStep {
     pub(crate) superseded: RoaringTreemap,
 }
 
-/// The store of one directory.
+/// Stand-in for the store of one directory. No value of this type exists.
 #[derive(Clone, Debug)]
 pub struct Store(Infallible);
 

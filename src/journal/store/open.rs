@@ -66,7 +66,7 @@ impl Store {
         })
     }
 
-    /// Closes and opens the files again after an error. Waits for running calls. Fails if a successful append is missing
+    /// Closes the files after an error, and opens them again. Waits for running calls. Fails if a successful append is missing
     /// afterwards; the call may then be repeated.
     pub fn reopen(&self) -> Result<(), StoreError> {
         let inner = &*self.inner;
@@ -134,7 +134,7 @@ fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
 }
 
 /// Locks a state directory until the returned file is closed, or the process ends. If another process has the lock, the error
-/// contains its id.
+/// contains the id of that process.
 fn lock_dir(dir: &Path) -> Result<File, Fault> {
     let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
     match file.try_lock() {
@@ -161,7 +161,7 @@ fn seal_or_warn(sealer: &Sealer, dir: &Path) {
 fn make_private(dir: &Path) -> io::Result<()> {
     private_dir::make(dir)?;
     if dir.parent().is_some_and(private_dir::belongs_to_a_group) {
-        // Kubernetes gives the volume's group access again at each mount. If this fails, the next lines warn.
+        // Kubernetes gives the volume's group access again at each mount. If the permissions cannot be set, the next lines warn.
         drop(fs::set_permissions(dir, Permissions::from_mode(OWNER_ALONE)));
     }
     if let Some(loose) = private_dir::looseness(dir, OWNER_ALONE) {

@@ -15,7 +15,7 @@ use crate::{
     private_dir,
 };
 
-/// File with the format of the directory. It is read before anything else in the directory is touched.
+/// Name of the file that contains the format number of the directory. The file is read before fjall opens its files.
 pub(super) const FORMAT_FILE: &str = "format";
 
 /// Subdirectory for the state in the root of a volume.

@@ -176,7 +176,7 @@ impl Store {
 pub(super) struct Finder<'a> {
     keyspace: &'a Keyspace,
     scan: Option<fjall::Iter>,
-    /// First entry of the scan behind the last requested key.
+    /// Entry that was read from the scan, and may match a later key.
     ahead: Option<KvPair>,
 }
 

@@ -17,7 +17,7 @@ pub(super) type Print = Option<NonZero<u64>>;
 /// Stored state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ObjectState {
-    /// Sequence of the record that brought it. The first sequence is 1.
+    /// Sequence of the record that brought the state. The first sequence is 1.
     pub(super) sequence: NonZero<u64>,
     pub(super) print: Print,
 }

@@ -235,7 +235,8 @@ impl<'a> Head<'a> {
     /// Returns the record with these bodies; `None` if a required body is missing.
     pub(super) fn record(&self, object: Option<Object>, old: Option<Object>) -> Option<Record> {
         let cause = self.cause.unwrap_or(Cause::Watch);
-        // This is also set with `cache = "none"`, where the previous object was never known. The object is then the placeholder.
+        // The flag is also set with `cache = "none"`, where the previous object was never known. The object is then the
+        // placeholder.
         let old_lost = self.kind == ChangeKind::Updated && old.is_none();
         let change = match self.kind {
             ChangeKind::Added => Change::Added { object: object?, cause },

@@ -1,8 +1,8 @@
 //! Removal of unneeded records and bodies.
 //!
-//! A body is stored under the sequence of the record that brought it. First it is the state of its object, until another
-//! record supersedes it. Then it is the `old` of that later record, until that record is removed. So removing a record also
-//! removes the body that it superseded. It also removes the record's own body if that body was never the state of an object.
+//! A body is stored under the sequence of the record that brought it. The body is the state of its object until a later record
+//! supersedes it. From then on, the body is the `old` of the later record. So the removal of a record also removes the body that
+//! the record superseded. The record's own body is removed too, if it was never the state of an object.
 
 use std::sync::atomic::Ordering::SeqCst;
 

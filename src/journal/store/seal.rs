@@ -1,8 +1,8 @@
 //! The seal: facts about durable data, in a separate file. At the next start they show whether the store has lost data.
 //!
 //! If fjall's journal file or the marker of a keyspace is missing, fjall starts empty without an error. Waiting events and
-//! positions of readers would be lost unnoticed. The seal lags by up to a second, and its values only grow. A directory
-//! without a seal comes from an earlier version, and gets one.
+//! positions of readers would be lost unnoticed. The seal lags by up to a second, and its values only grow. So an intact store is
+//! never behind its seal. A directory without a seal comes from an earlier version, and gets one.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ impl Facts {
         Self { journal_id: journal_id.to_owned(), last, readers }
     }
 
-    /// Returns a description of the first fact that a store has lost.
+    /// Compares this seal with the facts `found` in the store. Returns a description of the first lost fact.
     pub(super) fn lost(&self, found: &Self) -> Option<String> {
         if found.journal_id.is_empty() {
             return Some(format!("records up to {} were durable, but the store is empty", self.last));

@@ -112,7 +112,7 @@ pub(super) fn judge(journal: &[u8]) -> Tail {
     if promised { Tail::Damaged(at as u64) } else { Tail::Torn(at as u64) }
 }
 
-/// Returns the marks of the valid batches behind a bad one, with sequence numbers above `number`.
+/// Returns the marks of the valid batches after a bad one. Skips batches whose sequence number is not above `number`.
 fn later_marks(journal: &[u8], from: usize, number: u64) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut at = from + 1;

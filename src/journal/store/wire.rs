@@ -15,7 +15,7 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a uid: 16 bytes if it is a UUID as the API server writes it, otherwise text.
+/// Appends a uid: as 16 bytes if it is a UUID in lower case, otherwise as text.
 pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
     if let Some(bytes) = uuid_bytes(uid) {
         out.push(1);

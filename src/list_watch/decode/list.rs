@@ -39,7 +39,7 @@ pub struct ListDecoder {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Start,
-    /// A key; if `may_close`, also the closing brace.
+    /// A key, or the closing brace if `may_close` is set.
     Key {
         may_close: bool,
     },
@@ -47,7 +47,7 @@ enum Place {
     Value(Key),
     /// A comma or the closing brace.
     AfterValue,
-    /// An item; if `may_close`, also the closing bracket.
+    /// An item, or the closing bracket if `may_close` is set.
     Item {
         may_close: bool,
     },
@@ -83,7 +83,7 @@ impl Token {
         }
     }
 
-    /// Reads `bytes`. If the token ends in them, returns the number of bytes that belong to it.
+    /// Reads `bytes`. Returns the number of bytes up to the end of the token; `None` if the token does not end in `bytes`.
     fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         match self {
             Self::Container(nesting) => match nesting.advance(bytes, u32::MAX) {
@@ -173,7 +173,7 @@ impl ListDecoder {
         }
     }
 
-    /// Ends the body and returns the page.
+    /// Returns the page. Fails if the body is incomplete, or is not the requested list.
     pub fn finish(self) -> Result<ListPage, Failure> {
         if self.place != Place::End {
             return Err(Failure::Disconnected(format!(
@@ -185,7 +185,7 @@ impl ListDecoder {
         Ok(self.page)
     }
 
-    /// Handles a byte that is a token by itself; returns `false` if a longer token begins here.
+    /// Consumes a brace, bracket, colon or comma. Returns `false` if the byte begins a key, a value or an item.
     fn punctuation(&mut self, byte: u8) -> Result<bool, Failure> {
         self.place = match (self.place, byte) {
             (Place::Start, b'{') => Place::Key { may_close: true },
@@ -209,7 +209,7 @@ impl ListDecoder {
         Ok(true)
     }
 
-    /// Handles a complete key, value or item.
+    /// Decodes a complete key, value or item.
     fn complete(&mut self, token: &[u8]) -> Result<(), Failure> {
         let mut cursor = JsonCursor::new(token);
         match self.place {
@@ -283,8 +283,8 @@ impl ListDecoder {
 
     /// Checks that this is the requested list.
     ///
-    /// Its kind must be the items' kind followed by `List`. A custom resource may use another list kind. That is accepted
-    /// if every item carries its own type.
+    /// The list's kind must be the items' kind followed by `List`. A list of custom resources may have another kind, if every item
+    /// carries its own type.
     fn check_kind(&self) -> Result<(), Failure> {
         let group = self.served.api_version.split_once('/').map_or("", |(group, _)| group);
         let may_be_custom = group.contains('.') && !group.ends_with(".k8s.io");
@@ -306,7 +306,7 @@ fn malformed(what: impl ToString) -> Failure {
     Failure::Undecodable(what.to_string())
 }
 
-/// Returns a text; empty if it is missing or `null`.
+/// Returns the text of a JSON string; an empty text for `null` or a missing value.
 fn text(value: Option<&Value>) -> Result<String, Failure> {
     match value {
         None | Some(Value::Null) => Ok(String::new()),

@@ -18,11 +18,10 @@ use crate::{
 
 /// A decoder of a watch stream (T-6): consecutive documents `{"type":…,"object":…}`, with or without separators.
 ///
-/// - A document whose object has another type than the served one is [`WatchEvent::Skipped`].
+/// - A document becomes [`WatchEvent::Skipped`] if its object does not have the served type.
 /// - After [`WatchEvent::Undecodable`] or an error, the decoder reads no more bytes.
-/// - An incomplete document at the end of the stream is ignored, because that is a normal end. When a chunk ends within a
-///   document, the decoder checks the document up to its last line break. If this part is malformed, the event is
-///   [`WatchEvent::Undecodable`].
+/// - A document that is incomplete at the end of the stream is ignored: this is how streams normally end.
+/// - The decoder checks the lines of a document while the document arrives. Malformed lines become [`WatchEvent::Undecodable`].
 #[derive(Debug)]
 pub struct WatchDecoder {
     reader: Reader,
@@ -39,7 +38,7 @@ pub struct WatchDecoder {
 /// Path of the object in a document.
 const OBJECT: &[&str] = &["object"];
 
-/// Minimum byte budget for the checks of one document.
+/// Number of bytes that the checks of one document may read, however short the document is.
 const CHECKED_BYTES: usize = 16 << 20;
 
 /// Reader of complete documents.
@@ -90,8 +89,8 @@ impl WatchDecoder {
                         return Ok(());
                     }
                 }
-                // A document within the chunk is read in one pass. If that fails, the document is framed first. The error
-                // then does not depend on where the chunks were cut.
+                // Try to read a whole document in one pass. If that fails, find the end of the document, and then read the
+                // document. The error is then the same wherever the chunks were cut.
                 if let Ok((event, len)) = self.reader.read(chunk, &mut scanned) {
                     check_len(&chunk[..len], self.frame_bytes_max, OBJECT)?;
                     self.emit(event, events);
@@ -120,7 +119,7 @@ impl WatchDecoder {
         Ok(())
     }
 
-    /// Reads the document that ends with these bytes.
+    /// Reads the document that consists of the pending bytes and `last`.
     fn complete(&mut self, last: &[u8]) -> Result<WatchEvent, Failure> {
         let frame = if self.pending.is_empty() {
             last
@@ -144,10 +143,11 @@ impl WatchDecoder {
         events.push(event);
     }
 
-    /// Checks the pending document up to its last line break. `last` is the newest chunk and contains that line break. Without the
-    /// check, a malformed document might never end, and the decoder would take later events for parts of it. A long document is
-    /// checked repeatedly as it grows. A check is skipped if the earlier checks have read more than [`CHECKED_BYTES`] and more than
-    /// seven times the length of the document.
+    /// Checks the pending document up to the last line break in `last`, the newest chunk. Does nothing if `last` has no line break.
+    ///
+    /// Without this check, a malformed document might never end: the decoder would read later events as parts of that document. A
+    /// growing document is checked repeatedly. The check is skipped if earlier checks have read more than [`CHECKED_BYTES`] and
+    /// more than seven times the length of the document.
     fn check_lines(&mut self, last: &[u8]) -> Result<(), serde_json::Error> {
         let Some(at) = memchr::memrchr(b'\n', last) else { return Ok(()) };
         let lines = &self.pending[..=self.pending.len() - last.len() + at];
@@ -226,7 +226,8 @@ impl Reader {
         if event_type == "BOOKMARK" {
             return Self::bookmark(scanned);
         }
-        // a deletion is always shown: consumers may have seen the object before it opted out
+        // a deletion is decoded whole, even with the ignore annotation: consumers may know the object from before it had the
+        // annotation
         let object = match event_type {
             "DELETED" => scanned.object(&self.plan),
             _ => scanned.object_to_show(&self.plan),
@@ -243,7 +244,7 @@ impl Reader {
         })
     }
 
-    /// Builds a bookmark. A bookmark without a version is skipped, because it would unset the reflector's version.
+    /// Builds a bookmark. A bookmark without a version is skipped, because the reflector would lose its own version.
     fn bookmark(scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
         let resource_version: Cow<'_, str> = scanned.resource_version()?;
         if resource_version.is_empty() {

@@ -158,7 +158,8 @@ impl ClusterAccess {
         config.read_timeout = None;
         config.disable_compression = true;
         let access = Self { config, cluster_name };
-        // the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy itself
+        // decided here, because the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy's
+        // host
         let uri = &access.config.cluster_url;
         let is_needed = uri.scheme_str() == Some("https") && !is_direct(uri.host().unwrap_or_default(), no_proxy);
         match proxy.filter(|_| is_needed) {
@@ -220,7 +221,7 @@ fn expand_home(path: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Reads and merges kubeconfigs; returns the configuration of a context, and its name.
+/// Reads and merges kubeconfigs. Returns the configuration of the selected context, and the context's name.
 fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessError> {
     let path = || {
         let list = env::join_paths(paths).unwrap_or_default();
@@ -263,7 +264,8 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
     Ok((Config::try_from(merged).map_err(failed)?, context))
 }
 
-/// Returns true if `NO_PROXY` contains `host`, a domain above it, or `*`. Loopback addresses never use the proxy.
+/// Returns true if requests to `host` bypass the proxy: `host` is a loopback address, or `NO_PROXY` contains `host`, a domain above
+/// it, or `*`.
 fn is_direct(host: &str, no_proxy: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let is_loopback = bare == "localhost" || bare.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());

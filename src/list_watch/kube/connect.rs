@@ -28,8 +28,8 @@ const READ_BUFFER: usize = 64 << 10;
 
 /// Creates a client on the current tokio runtime.
 ///
-/// Compared with the kube crate's client it has other socket options. It also has no retries, which would be invisible,
-/// and no log lines, which would report each 404 as an error.
+/// Unlike the kube crate's own client, this client sets the socket options above. It does not retry, because such retries would be
+/// invisible. It does not log, because each 404 would be logged as an error.
 pub(super) fn client(config: &Config) -> Result<kube::Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

@@ -14,7 +14,7 @@ use crate::{
 /// - [`Failure::Refused`]: no process accepts connections at the address.
 /// - [`Failure::Disconnected`]: the connection was lost, or the network is down.
 /// - [`Failure::Undecodable`]: the peer does not speak HTTP.
-/// - [`Failure::Request`]: TLS, credentials or name resolution, where a repeat after a second would not help.
+/// - [`Failure::Request`]: TLS, credentials or name resolution failed. A repeat after a second would not help.
 pub(super) fn sort(error: &kube::Error) -> Failure {
     let said = describe(error);
     let kinds: Vec<io::ErrorKind> =

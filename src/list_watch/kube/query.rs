@@ -1,4 +1,4 @@
-//! Path and query of each request. They contain only the parameters that the rules name, in alphabetical order.
+//! Path and query of each request. A query contains only the parameters that the rules name, in alphabetical order.
 
 use form_urlencoded::Serializer;
 
@@ -55,7 +55,7 @@ fn fields(scope: &Scope) -> String {
 fn uri(path: &str, query: &[(&str, &str)]) -> String {
     let mut serializer = Serializer::new(String::new());
     serializer.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
-    // URL encoding, not form encoding: some parsers keep a plus sign
+    // a space becomes `%20`, because some parsers do not decode `+`
     let query = serializer.finish().replace('+', "%20");
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }

@@ -1,4 +1,4 @@
-//! Single requests with undecoded answers, for tools that query an engine or compare it with its API server.
+//! Single requests with undecoded answers, for commands that query an engine, or compare an engine with its API server.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Opened {
     pub body: BoxStream<'static, Result<Bytes, Failure>>,
 }
 
-/// A client for single requests, with connections of the current tokio runtime.
+/// A client for single requests. The connections belong to the tokio runtime in which the client was created.
 pub struct RawClient {
     client: kube::Client,
 }
@@ -52,8 +52,8 @@ impl RawClient {
         self.send(Request::post(path).header(header::ACCEPT, "application/json"), timeout).await
     }
 
-    /// GETs a path with an endless answer; returns its head and a body stream. `timeout` applies to the head alone.
-    /// A later failure is an item of the body and ends it.
+    /// GETs a path with an endless answer. Returns the code and the body stream once the headers have arrived; `timeout` limits
+    /// only this wait. A later failure is the last item of the body stream.
     pub async fn open(&self, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<Opened, Failure> {
         let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
         let answer = self.answer(request.header(header::ACCEPT_ENCODING, "identity"));

@@ -16,17 +16,18 @@ pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 /// Upper bound of the tables that zstd puts before the content.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
-/// One in this many samples is held out of the content. A sample that does not fit into the content is held out too. zstd builds
-/// its tables from the held-out samples, because the tables must describe the parts of a body that the content lacks. Samples
-/// within the content have no such parts, so literals would be stored uncompressed. With tables from samples within the content,
-/// the packed size of two pods grew from 314 and 728 bytes to 414 and 1,014 bytes, in the same time.
+/// Share of samples that are left out of the content: one in this many, and each sample that does not fit. From these samples, zstd
+/// builds its tables, which encode the parts of a body that the content lacks. Samples within the content have no such parts:
+/// tables built from them cannot compress these parts. With such tables, the packed size of two pods grew from 314 and 728 bytes to
+/// 414 and 1,014 bytes.
 const HELD_OUT_ONE_OF: usize = 4;
 
 /// A dictionary of samples of one type, prepared for compression and decompression.
 ///
-/// Its content is consecutive samples, which zstd treats as if they preceded each body. Its tables are symbol statistics of other
-/// samples, so that no body carries its own tables. The dictionary makes packed bodies a third smaller, in half the time. Making a
-/// dictionary takes 0.5 ms. Training would take a hundred times as long, and save a few percent more.
+/// The content of a dictionary is consecutive samples. zstd treats the content as if it preceded each body. The tables of a
+/// dictionary are symbol statistics of other samples; thanks to them, no body carries its own tables. The dictionary makes packed
+/// bodies a third smaller, in half the time. Making a dictionary takes 0.5 ms. zstd's own training would take a hundred times as
+/// long, and save a few percent more.
 pub struct Dictionary {
     /// Dictionary id that zstd writes into each body; 0 for a dictionary without id.
     pub(super) id: u32,
@@ -74,8 +75,8 @@ impl Dictionary {
     }
 }
 
-/// Prepends zstd's tables for bodies like `samples` to a content, with `ZDICT_finalizeDictionary`, which the zstd crate does
-/// not offer. If zstd cannot build tables because all samples are equal, the content alone is the dictionary.
+/// Builds tables from `samples` and puts them before the content. Calls zstd's C function `ZDICT_finalizeDictionary`, because the
+/// zstd crate does not offer it. If all samples are equal, zstd cannot build tables. The content alone is then the dictionary.
 #[expect(unsafe_code, reason = "there is no safe API for it")]
 fn with_tables(content: &[u8], samples: &[&[u8]]) -> Vec<u8> {
     let lens: Vec<usize> = samples.iter().map(|sample| sample.len()).collect();

@@ -1,4 +1,4 @@
-//! Bodies as lz4 blocks, each after its own checksum. A block itself records neither its length nor its dictionary.
+//! Bodies as lz4 blocks. A block records neither its length nor its dictionary. A checksum before each block covers both.
 
 use lz4_flex::block::{
     compress_into, compress_into_with_dict, decompress_into, decompress_into_with_dict, get_maximum_output_size,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::object::Object;
 
-/// Bytes of JSON that are offered before the first dictionary is made. The dictionary's samples are at most a quarter of these
-/// bytes. Later attempts follow whenever the total has doubled, or after [`AGAIN_AFTER_BYTES`] if that is earlier.
+/// Bytes of JSON that are offered before the first dictionary is made. The samples are at most a quarter of these bytes. A further
+/// dictionary is tried when the total has doubled, but at the latest after [`AGAIN_AFTER_BYTES`].
 const FIRST_AFTER_BYTES: u64 = 1 << 20;
 
 /// Maximum bytes of JSON between two attempts.
@@ -56,8 +56,8 @@ impl Sampler {
         if self.seen_bytes >= self.next_at && bytes <= SAMPLE_BYTES && has_room {
             self.samples.push(object.clone());
             self.samples_bytes += bytes;
-            // The sample uses a share of each of the two limits. The larger share is the part of the window to skip before the next
-            // sample.
+            // A sample uses up a share of `SAMPLES` and a share of `SAMPLES_BYTES`. The same share of the window is then skipped,
+            // so that the samples are spread over the whole window. The larger of the two shares counts.
             let window = self.window.end - self.window.start;
             let share = (window / SAMPLES as u64).max(window * bytes as u64 / SAMPLES_BYTES as u64);
             self.next_at = self.seen_bytes + share;

@@ -59,7 +59,8 @@ impl Nesting {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Walks through `bytes` until the first bracket is closed. `depth_max` counts from that bracket.
+    /// Walks through `bytes` until the container's own bracket is closed. This bracket has depth 1; `depth_max` is the maximum
+    /// depth.
     pub(crate) fn advance(&mut self, bytes: &[u8], depth_max: u32) -> Progress {
         let (progress, nesting) = run_fastest(Advance { nesting: *self, bytes, depth_max });
         *self = nesting;
@@ -84,8 +85,7 @@ impl Nesting {
     }
 }
 
-/// Handles the brackets of a block one by one, when the container may end or the limit is near. Returns the number of open
-/// brackets.
+/// Counts the brackets of a block one by one, when the container may end or the limit is near. Returns the number of open brackets.
 #[cold]
 #[inline(never)]
 fn by_bracket(mut depth: u32, open: u64, close: u64, depth_max: u32) -> (u32, Progress) {
@@ -272,7 +272,7 @@ struct IsAscii<'a> {
 impl BlockWork for IsAscii<'_> {
     type Output = bool;
 
-    /// Needs no functions of a kernel: the compiler vectorizes this loop for the kernel's processor.
+    /// Ignores both arguments: the compiler vectorizes this loop for the kernel's processor.
     #[inline(always)]
     fn run(self, _classify: impl Fn(&Block) -> Masks, _parity: impl Fn(u64) -> u64) -> bool {
         let (blocks, tail) = self.bytes.as_chunks::<64>();
@@ -290,11 +290,11 @@ fn padded(tail: &[u8]) -> Block {
     block
 }
 
-/// Returns a mask of the bytes that follow an odd run of backslashes. Also returns 1 if the first byte of the next block follows an
-/// odd run, else 0.
+/// Returns a mask of the escaped bytes: those that follow an odd number of backslashes. The second result is 1 if the first byte of
+/// the next block is escaped, else 0.
 ///
-/// The addition clears each run that begins on an odd bit, and keeps the others. With that, the position of a run's end shows
-/// whether the length is odd, without a loop (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
+/// The first and the last bit of a run show whether its length is odd. One addition handles all runs, without a loop: it clears
+/// each run that begins on an odd bit (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
 #[inline(always)]
 fn escaped_bytes(backslash: u64, carry: u64) -> (u64, u64) {
     const EVEN: u64 = 0x5555_5555_5555_5555;

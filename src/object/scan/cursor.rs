@@ -54,7 +54,8 @@ impl<'a> JsonCursor<'a> {
         &self.json[from..self.at]
     }
 
-    /// Sets the number of open brackets, to count from here as in a separate document. Returns the old number.
+    /// Sets the number of open brackets and returns the old number. With `depth` 0, the cursor counts brackets as in a separate
+    /// document.
     pub(crate) fn set_depth(&mut self, depth: u32) -> u32 {
         std::mem::replace(&mut self.depth, depth)
     }
@@ -277,7 +278,8 @@ pub(crate) fn text(value: Option<&[u8]>) -> Result<Cow<'_, str>, ScanError> {
     }
 }
 
-/// Returns true if a text has only characters of numbers. Readers of the number check its form.
+/// Returns true if a text consists of characters that occur in numbers. `1-2` is accepted: only decoding checks the form of a
+/// number.
 fn is_number(text: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
     !text.is_empty() && text.iter().all(is_part)

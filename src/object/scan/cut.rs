@@ -81,7 +81,8 @@ impl<'a> Scanned<'a> {
         self.kind.decode()
     }
 
-    /// Returns true if `apiVersion` and `kind` are those of `types`; then neither needs decoding.
+    /// Returns true if `apiVersion` and `kind` of the object equal those of `types`. The caller then need not decode either of
+    /// them.
     pub(crate) fn is_of(&self, types: &TypeMeta) -> Result<bool, ScanError> {
         Ok(self.api_version.is(&types.api_version)? && self.kind.is(&types.kind)?)
     }

@@ -30,8 +30,8 @@ impl PathTree {
         tree
     }
 
-    /// Removes the ends of paths at `path` and at its parents, so that the value at `path` is kept. If only `[*]` selects a step of
-    /// `path`, the step first gets its own node.
+    /// Makes the tree keep the value at `path`: removes the ends of paths at `path` and at its parents. If only `[*]` covers a step
+    /// of `path`, the step first gets a node with a copy of the `[*]` node.
     pub(crate) fn spare(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else {
             self.ends.clear();

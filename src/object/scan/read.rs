@@ -38,8 +38,8 @@ impl Object {
     }
 
     /// Returns the scalars at a path as text: unescaped strings, numbers and booleans as written. Values that are `null`, objects
-    /// or arrays are left out. If the JSON of this object is malformed, the result is empty. If a key is repeated, the values of
-    /// all its members count; API servers write no repeated keys.
+    /// or arrays are left out. If the JSON of this object is malformed, the result is empty. If an object repeats a key, the result
+    /// has the values of all members with this key; API servers write no repeated keys.
     pub fn pluck(&self, path: &FieldPath) -> Vec<String> {
         Plucker::new(std::slice::from_ref(path)).pluck(&self.json()).pop().unwrap_or_default()
     }

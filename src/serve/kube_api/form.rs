@@ -32,10 +32,10 @@ pub(super) enum Include {
 }
 
 impl Form {
-    /// Returns the first supported form of `Accept`. Returns 406 if there is none, or if it does not fit the request, like the
-    /// API server.
+    /// Returns the first supported form of `Accept`. Like the API server, returns 406 if `Accept` has no supported form, or if the
+    /// form does not fit the request.
     ///
-    /// Protobuf and YAML are not supported: clients list JSON after them.
+    /// Protobuf and YAML are not supported. Clients that prefer them also accept JSON.
     pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, ApiError> {
         let asked = negotiate(headers, ("", V1), of_range);
         let (name, version) = asked.ok_or_else(|| ApiError::not_acceptable("application/json"))?;

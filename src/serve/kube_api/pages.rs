@@ -24,7 +24,7 @@ const SNAPSHOTS_MAX: usize = 64;
 /// Maximum number of objects in stored lists, 8 bytes each. Above it, the oldest lists are dropped, but never the newest.
 const OBJECTS_MAX: usize = 2 << 20;
 
-/// Collection: the type, a namespace or all, a unit or all.
+/// Collection that a list shows: the type, one namespace or all (`None`), and one unit or all (`None`).
 pub(super) type Collection = (String, Option<String>, Option<UnitId>);
 
 /// Objects of one list, in order.
@@ -93,7 +93,8 @@ impl Snapshots {
         Self { next_id: AtomicU64::new(u64::from(rand::random::<u32>()) << 32), kept: Mutex::default() }
     }
 
-    /// Returns the snapshot and the offset. Returns 410 if the snapshot has expired, 400 if it is of another collection.
+    /// Returns the snapshot and the offset. Returns 410 if the snapshot has expired, and 400 if the snapshot is of another
+    /// collection.
     pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Arc<Snapshot>, usize), ApiError> {
         let found = lock(&self.kept).get(&token.snapshot).cloned();
         let alive = found.filter(|snapshot| snapshot.taken.elapsed() < SNAPSHOT_LIFE);

@@ -83,7 +83,7 @@ impl Style {
     }
 }
 
-/// Renders one object; in a table, as a table with one row.
+/// Renders one object. With the style `Table`, the result is a table with one row.
 pub(super) fn object(object: &Object, style: &Style) -> Vec<u8> {
     let mut body = Vec::new();
     if matches!(style, Style::Table(..)) {

@@ -1,4 +1,4 @@
-//! Tables: the columns that `kubectl get` prints, computed like in the API server.
+//! Tables: the columns that `kubectl get` prints, computed as in the API server.
 //!
 //! ```text
 //! kinds    the built-in kinds: their columns and cells, after the API server's printers (1.36)

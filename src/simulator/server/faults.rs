@@ -77,7 +77,7 @@ pub(super) async fn respond(shared: &Arc<Shared>, mut call: Call, body: Body) ->
     Ok(response)
 }
 
-/// Makes a connection end with RST instead of FIN if a fault has reset it.
+/// Makes a connection end with RST instead of FIN if `error` comes from a fault that resets the connection.
 pub(super) fn close(stream: &TcpStream, error: &hyper::Error) {
     let mut causes = successors(error.source(), |error| (**error).source()).filter_map(|cause| cause.downcast_ref());
     if causes.any(|cause: &io::Error| cause.kind() == io::ErrorKind::ConnectionReset)
@@ -87,7 +87,8 @@ pub(super) fn close(stream: &TcpStream, error: &hyper::Error) {
     }
 }
 
-/// Checks the rights. As on a real server, this precedes the check that the type exists. Access reviews give the same answer.
+/// Answers a request if the caller has the right, and otherwise with 403. As on a real server, the right is checked before the
+/// existence of the type. The answers of access reviews also report the removed rights.
 async fn with_rights(shared: &Arc<Shared>, call: &Call, body: Body) -> Response {
     let Some(target) = Target::parse(&call.seen.path) else { return answer(shared, call, body).await };
     if target.group == "authorization.k8s.io" && call.method == Method::POST {
@@ -133,7 +134,7 @@ fn right(call: &Call, target: Target<'_>) -> &'static str {
     }
 }
 
-/// Corrects the answer of an access review.
+/// Changes the answer of an access review: a right that `Faults::forbid` has removed is reported as missing.
 fn review_rights(shared: &Shared, review: &mut Value) {
     let asked = &review["spec"]["resourceAttributes"];
     if review["status"]["allowed"] == true && !asked.is_null() {
@@ -142,7 +143,7 @@ fn review_rights(shared: &Shared, review: &mut Value) {
         let is_allowed = shared.faults.allows(Attempt { verb, group, plural, namespace: text("namespace") });
         review["status"]["allowed"] = json!(is_allowed);
     } else if review["status"]["incomplete"] == false {
-        // rules can only grant, so they cannot express refusals
+        // the answer lists granted rights only, so it cannot express refusals
         review["status"]["incomplete"] = json!(shared.faults.is_restricted());
     }
 }

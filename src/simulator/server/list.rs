@@ -112,7 +112,7 @@ fn body(info: &TypeInfo, page: ListedPage, shape: Shape) -> Body {
     Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
 }
 
-/// Returns the text of a list before its items. `next` is the continue token, and the number of remaining objects if known.
+/// Returns the JSON of a list up to its first item. `next` is the continue token, with the number of remaining objects if known.
 pub(crate) fn list_head(kind: &str, api_version: &str, version: u64, next: Option<(String, Option<usize>)>) -> String {
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if let Some((token, remaining)) = next {

@@ -60,7 +60,7 @@ pub(crate) struct Call {
     pub(crate) seen: SeenRequest,
     pub(crate) method: Method,
     pub(super) headers: HeaderMap,
-    /// Earlier version whose state answers a list or begins a watch; `None` for the current one. A fault sets it.
+    /// Earlier version, set by a fault. The state at this version answers a list or begins a watch. `None` uses the current state.
     pub(super) past: Option<u64>,
 }
 
@@ -89,12 +89,12 @@ impl Call {
         self.seen.query.get(name).map_or("", String::as_str)
     }
 
-    /// Returns true if a parameter is set to true.
+    /// Returns true if a query parameter is `true`, `1`, or another spelling of true.
     pub(crate) fn flag(&self, name: &str) -> bool {
         matches!(self.param(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
     }
 
-    /// Returns a number; `None` if absent.
+    /// Returns a query parameter as a number; `None` if absent.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let text = self.param(name);
         if text.is_empty() {

@@ -197,7 +197,7 @@ fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response {
             "name": object.key().as_ref().name, "group": info.resource.group, "kind": info.resource.plural,
             "uid": object.value()["metadata"]["uid"],
         })),
-        // the content of a namespace or a definition is deleted first: the answer is the marked object
+        // as on a real server, the answer is the object: namespaces and definitions are always marked before they are removed
         Deletion::Done(object) | Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
     }
 }

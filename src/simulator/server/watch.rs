@@ -121,7 +121,7 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     Ok(Body::from_stream(chunks))
 }
 
-/// Returns true if initial events are requested; `None` if the version decides.
+/// Returns the value of `sendInitialEvents`. With `None`, the requested version decides about initial events.
 fn streaming(shared: &Shared, call: &Call) -> Result<Option<bool>, ApiError> {
     let is_asked = call.seen.query.contains_key("sendInitialEvents");
     let matching = call.param("resourceVersionMatch");

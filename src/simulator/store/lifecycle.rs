@@ -25,7 +25,7 @@ pub(super) struct Terminating {
     pub(super) holds: Holds,
 }
 
-/// Content that must be deleted first.
+/// Content that must be deleted before the namespace or the definition itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     /// All objects in the deleted namespace.
@@ -74,7 +74,7 @@ impl SimulatorStore {
         self.find(&resource.group, &resource.version, &resource.plural)
     }
 
-    /// Marks a namespace or a definition, and deletes its content. [`Self::settle`] then removes the object itself.
+    /// Marks a namespace or a definition as terminating, and deletes its content. [`Self::settle`] later removes the marked object.
     pub(super) fn terminate(&mut self, id: TypeId, mut object: Value, context: &WriteContext<'_>) -> Deletion {
         object["metadata"]["deletionTimestamp"] = json!(context.time);
         let (holds, marked) = if self.info(id).is_definition() {
@@ -111,7 +111,7 @@ impl SimulatorStore {
         mark("InstanceDeletionInProgress", "CustomResource deletion is in progress")
     }
 
-    /// Removes and returns marked objects that nothing holds any longer.
+    /// Removes and returns the marked objects that have neither content nor finalizers of clients left.
     pub(super) fn settle(&mut self) -> Vec<Arc<Stored>> {
         let mut gone = Vec::new();
         while let Some(at) = self.terminating.iter().position(|thing| self.is_released(thing)) {

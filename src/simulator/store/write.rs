@@ -33,7 +33,7 @@ pub(crate) struct WriteContext<'a> {
 /// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchKind {
-    /// RFC 7386. Strategic merge patches are handled like this too, so their lists replace the existing ones.
+    /// RFC 7386. Strategic merge patches are also applied in this way: a list replaces the existing list.
     Merge,
     /// Server-side apply: a merge that creates a missing object.
     Apply,
@@ -92,7 +92,7 @@ impl SimulatorStore {
             metadata.insert("namespace".to_owned(), json!(namespace));
         }
         let uid = self.random.uuid();
-        // writes within the process may set the uid, so that owner references can be written first
+        // writes within the process may set the uid, so that an object can refer to an owner that is created later
         let keep_uid = context.part == Part::Whole && text(metadata, "uid").is_some_and(|uid| !uid.is_empty());
         if !keep_uid {
             metadata.insert("uid".to_owned(), json!(uid));

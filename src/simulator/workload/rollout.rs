@@ -26,7 +26,8 @@ pub(super) struct Rollout {
 }
 
 impl Workload {
-    /// Changes the template of a deployment: adds a `ReplicaSet` without pods.
+    /// Starts a rollout of a random deployment: adds a `ReplicaSet` without pods. Does nothing if that deployment is already
+    /// rolling out.
     pub(super) fn rollout_starts(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let at = self.random.below(self.deployments.len());
         let (hash, uid) = (self.random.suffix(9), self.random.uuid());

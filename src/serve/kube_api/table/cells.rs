@@ -35,7 +35,7 @@ impl<'a> Row<'a> {
         items(self.at(pointer))
     }
 
-    /// Returns the time that has passed since a time.
+    /// Returns the time that has passed since the time at a JSON pointer.
     pub(super) fn since(&self, pointer: &str) -> String {
         since(self.now, self.at(pointer))
     }
@@ -75,7 +75,7 @@ pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Returns the time that has passed since a time, `<unknown>` if the time is missing.
+/// Returns the time between `time` and `now`; `<unknown>` if `time` is missing or invalid.
 pub(super) fn since(now: Timestamp, time: &Value) -> String {
     match text(time).parse::<Timestamp>() {
         Ok(time) => human_duration(now.duration_since(time).as_secs()),

@@ -11,13 +11,13 @@ use super::{
 /// Column of a custom resource.
 #[derive(Debug)]
 pub(in crate::serve::kube_api) struct CustomColumn {
-    /// Its entry in `columnDefinitions`.
+    /// Entry of the column in `columnDefinitions`.
     pub(super) definition: Value,
     kind: String,
     path: JsonPath,
 }
 
-/// Maximum length of a `jsonPath`: its parser recurses.
+/// Maximum length of a `jsonPath` in bytes. The parser is recursive, so a long path could overflow the stack.
 const PATH_BYTES_MAX: usize = 256;
 
 /// Returns true if a path is short, and its evaluation takes time linear in the size of the object. Descendants, unions,

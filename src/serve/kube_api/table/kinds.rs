@@ -97,7 +97,7 @@ fn joined<S: Borrow<str>>(texts: &[S], none: &str) -> Value {
     if texts.is_empty() { none.into() } else { texts.join(",").into() }
 }
 
-/// Returns the number of wanted replicas; 1 if it is not set.
+/// Returns the number of wanted replicas; 1 if `spec.replicas` is not set.
 fn replicas(row: &Row<'_>) -> i64 {
     row.at("/spec/replicas").as_i64().unwrap_or(1)
 }
@@ -142,7 +142,7 @@ fn daemon_set(row: &Row<'_>) -> Vec<Value> {
     [&[name(row)], &counts[..], &nodes, &row.containers(TEMPLATE), &[selector]].concat()
 }
 
-/// Returns the number of ready replicas, and of wanted ones.
+/// Returns the numbers of ready and of wanted replicas: `2/3`.
 fn ready(row: &Row<'_>) -> Value {
     format!("{}/{}", row.number("/status/readyReplicas"), replicas(row)).into()
 }

@@ -30,7 +30,7 @@ pub(super) struct FaultyStream {
     plan: StreamPlan,
     /// Set until the bookmark that ends the initial events.
     initial: bool,
-    /// Version of the last event.
+    /// Version of the last sent event.
     version: u64,
     /// Kind and `apiVersion` of bookmarks.
     of: (String, String),
