@@ -4,7 +4,7 @@
 //! actors, sends heartbeats and reports exits. `RestartPolicy` decides when to try again, for units and for handlers.
 //!
 //! ```text
-//!            ┌──────────────── until, and all gone: next generation ───────────────┐
+//!            ┌─────────── backoff over, and all gone: next generation ─────────────┐
 //!            ▼                                                                     │
 //!   Stopped ─▶ Starting ──all booted──▶ Running (or Degraded) ──exit, hang──▶ BackingOff
 //!      ▲           └──────────────────────── exit, hang ───────────────────────────▲

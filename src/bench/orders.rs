@@ -89,7 +89,7 @@ pub struct EventsCost {
     pub delivered: u64,
     /// Nanoseconds from the first to the last of these events.
     pub wall_nanos: u64,
-    /// CPU nanoseconds since the order, measured when the engine is idle; for [`EngineOrder::Follow`], at the end of the time.
+    /// CPU nanoseconds from the order until the engine is idle; for [`EngineOrder::Follow`], until its milliseconds have passed.
     pub cpu_nanos: u64,
     /// Resident bytes of the engine at the end of the measurement.
     pub resident: u64,

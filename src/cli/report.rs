@@ -35,7 +35,7 @@ pub(crate) enum TextOutput {
     Json,
 }
 
-/// Prints every error and warning of a configuration, and their numbers.
+/// Prints every error and warning of a configuration, and how many there are.
 pub(crate) fn errors(errors: &ConfigErrors) {
     for error in &errors.errors {
         finding(ERROR, "error", error);

@@ -331,7 +331,8 @@ impl Verdict {
         }
     }
 
-    /// Prints all findings to stderr, and their numbers. For a valid configuration, also prints the text `valid`.
+    /// Prints all findings to stderr. Without errors, then prints the summary in `valid`; otherwise, how many errors and warnings
+    /// there are.
     fn tell(self, valid: Option<&String>) {
         report::notes(&self.notes);
         if self.errors.is_empty() {

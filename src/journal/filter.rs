@@ -1,8 +1,8 @@
 //! Filters of readers. A filter judges each record of the reader's interest separately, before that record is coalesced.
 //!
 //! Judging a record takes microseconds. So a reader judges its records when it reads them, outside of the journal's lock. Records
-//! that are about to be coalesced are judged earlier. The append judges them if they wait in memory, and the compaction if they
-//! wait in the state. A refused record needs no acknowledgement.
+//! that are about to be coalesced are judged earlier. If they wait in memory, the append judges them; if they wait in the state
+//! directory, the compaction judges them. A refused record needs no acknowledgement.
 
 use std::{fmt, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! Core of the journal: appends that are not visible yet, and the readers.
 //!
-//! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy in memory. So a
-//! record that waits for one reader uses no memory of other readers (I5, I7). Joins and leaves are batches too, and take effect
-//! in their order.
+//! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy of a durable batch in
+//! memory. So a record that waits for one reader uses no memory of other readers (I5, I7). Joins and leaves are batches too, and
+//! take effect in their order.
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
 //! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow readers
@@ -90,7 +90,7 @@ enum Turn {
     /// One reader gets the records, and starts or stops seeing the unit.
     Cross {
         reader: ReaderId,
-        /// Set for a join: the reader gets every nth resync of the unit, unless a later interest says otherwise.
+        /// `Some(n)` for a join: the reader gets every nth resync of the unit, unless a later interest differs. `None` for a leave.
         join: Option<u32>,
     },
     /// First state of the unit. No reader gets the records.

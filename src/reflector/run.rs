@@ -145,7 +145,7 @@ impl ReflectorRun {
         }
     }
 
-    /// Records the number of a resync, which is the last event of its step. Removes the event if no handler waits for it.
+    /// If the last event is a resync, records its number, and removes the event if no handler is due for this resync.
     fn leave_out_resync(&self, events: &mut Vec<ReflectorEvent>) {
         if let Some(&ReflectorEvent::Resync { round }) = events.last() {
             self.unit.round.store(round, Ordering::Relaxed);

@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(answer.await.unwrap().items.len(), 1);
     }
 
-    /// A minimal shell: one answer per action, until the replayed events equal the server's state.
+    /// Runs a reflector without actors: answers each of its actions, until it has reported the deletion of `a`.
     #[tokio::test(start_paused = true)]
     async fn reflector_mirrors_fake_server_despite_failures() {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);

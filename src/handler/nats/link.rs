@@ -178,9 +178,9 @@ impl Link {
         self.taken_over.store(self.connects(), Ordering::Relaxed);
     }
 
-    /// Returns the error for messages that are refused on a subject. If the server has accepted another message on this
-    /// connection, the user lacks only the right to this subject: `Rejected`. Otherwise the user may get the rights later:
-    /// `Failed`.
+    /// Returns the error for messages that are refused on a subject. `Rejected` if the server has accepted another message on this
+    /// connection: only the right to this subject is missing. Otherwise `Failed`: the user may have no rights at all yet, so a retry
+    /// can help.
     pub(super) fn refusal(&self, subject: &str) -> HandlerError {
         let advice = "give the user this right, or change `subject`";
         let text = format!("NATS refused: Permissions Violation for Publish to \"{subject}\"; {advice}");

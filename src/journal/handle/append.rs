@@ -142,7 +142,8 @@ impl Journal {
             // So the join is saved in the state of the reader first.
             let mut core = self.inner.core();
             if core.is_crossing(reader, unit) {
-                // A crash would replay the pending leave, which would undo the join that is saved already.
+                // After a crash, the next run would apply the pending leave to the saved join. The reader would then not see the
+                // unit.
                 return Err(NotWritable::Behind { bytes: core.unsynced_bytes }.into());
             }
             if let Some(reader) = core.reader(reader) {

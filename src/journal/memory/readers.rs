@@ -136,8 +136,8 @@ impl MemoryJournal {
         self.readers.get_mut(&reader)?.compacting(written, superseded, mark)
     }
 
-    /// Returns the first record that must be kept. A reader needs that record, now or after a crash, or it is not visible or not
-    /// durable yet.
+    /// Returns the first record that must be kept. All records before it are visible and durable, and no reader needs them, now or
+    /// after a crash.
     pub(crate) fn needed(&self) -> Sequence {
         let mark = self.released();
         let readers = self.readers.values().map(|reader| reader.needs(mark));

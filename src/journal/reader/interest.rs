@@ -98,8 +98,8 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join or a leave. Returns true if one of them is wanted. For a join, `join` is what
-    /// [`Self::resync_every`] returned when the records were appended.
+    /// Takes the records of a join or a leave. Returns true if one of them is wanted. For a join, `join` is the result of
+    /// [`Self::resync_every`] at the time of the append; `None` for a leave.
     pub(crate) fn cross(&mut self, join: Option<u32>, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
         if self.abandoned || self.sees(unit.id) == join.is_some() {
             return false;
@@ -110,7 +110,7 @@ impl JournalReader {
             stored.joining.remove(&unit.id);
         }
         if let Some(resync_every) = join {
-            // If the interest has lost the unit since the append, a leave follows.
+            // The interest may no longer contain the unit. A leave then follows.
             let unwanted = Sight { resync_every, ..Sight::default() };
             self.units.entry(unit.id).or_insert(unwanted).joined = Some(last);
             self.mark(unit.terms.resource, last);

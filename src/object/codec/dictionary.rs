@@ -24,10 +24,10 @@ const HELD_OUT_ONE_OF: usize = 4;
 
 /// A dictionary of samples of one type, prepared for compression and decompression.
 ///
-/// The content of a dictionary is consecutive samples. zstd treats the content as if it preceded each body. The tables of a
-/// dictionary are symbol statistics of other samples; thanks to them, no body carries its own tables. The dictionary makes packed
-/// bodies a third smaller, in half the time. Making a dictionary takes 0.5 ms. zstd's own training would take a hundred times as
-/// long, and save a few percent more.
+/// A dictionary has content and tables. The content is consecutive samples. zstd treats the content as if it preceded each body. The
+/// tables are symbol statistics, made from samples that are not in the content if there are enough. All bodies share these tables,
+/// so no body has tables of its own. The dictionary makes packed bodies a third smaller, in half the time. Making a dictionary takes
+/// 0.5 ms. zstd's own training would take a hundred times as long, and save a few percent more.
 pub struct Dictionary {
     /// Dictionary id that zstd writes into each body; 0 for a dictionary without id.
     pub(super) id: u32,

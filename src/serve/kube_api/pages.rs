@@ -21,7 +21,8 @@ const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
 /// Maximum number of stored paged lists. Above it, the oldest is dropped.
 const SNAPSHOTS_MAX: usize = 64;
 
-/// Maximum number of objects in stored lists, 8 bytes each. Above it, the oldest lists are dropped, but never the newest.
+/// Maximum number of objects in all stored lists together. A list takes 8 bytes per object. Above the maximum, the oldest lists are
+/// dropped, but never the newest.
 const OBJECTS_MAX: usize = 2 << 20;
 
 /// Collection that a list shows: the type, one namespace or all (`None`), and one unit or all (`None`).
