@@ -38,10 +38,10 @@ pub struct BackoffConfig {
     pub reset_after: Duration,
 }
 
-/// The growing delay of one operation that fails. Only a healthy period resets it (D-3, R-6).
+/// The growing delay of one operation that fails.
 ///
-/// **Invariant:** a success does not shorten the next delay; only a healthy period of [`BackoffConfig::reset_after`]
-/// does.
+/// **Invariant:** a success alone does not shorten the next delay. The delay returns to its initial value only after a healthy
+/// time of [`BackoffConfig::reset_after`] (D-3, R-6).
 #[derive(Clone, Debug)]
 pub struct Backoff {
     config: BackoffConfig,

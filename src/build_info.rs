@@ -21,7 +21,7 @@ pub(crate) fn lacking(feature: &str) -> String {
     )
 }
 
-/// Returns architecture, operating system and, if several exist, the C library: `x86_64-linux-gnu`.
+/// Returns the architecture, the operating system, and the C library if it is glibc or musl: `x86_64-linux-gnu`.
 pub fn target() -> String {
     let platform = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     if cfg!(target_env = "musl") {

@@ -34,14 +34,14 @@ pub enum Cause {
 #[strum_discriminants(name(ChangeKind), derive(Hash, PartialOrd, Ord), doc = "A [`Change`] without its content.")]
 #[non_exhaustive]
 pub enum Change {
-    /// New key of the cache.
+    /// New object in the cache.
     Added {
         /// The new object.
         object: Object,
         /// Source of the change.
         cause: Cause,
     },
-    /// New version of a key that was in the cache.
+    /// New version of an object whose key was already in the cache.
     Updated {
         /// The previous object. If it is not known, this is the same pointer as `object`, see [`Change::old`].
         old: Object,
@@ -164,9 +164,9 @@ fn pack(object: &mut Object) {
 pub struct Reached {
     /// Version counter of the cache. Together with `store_version` it identifies a version of the cache.
     pub generation: u64,
-    /// Resource version of the last write applied (I-11); unset before the first one.
+    /// Resource version of the last applied write (I-11); unset before the first write.
     pub store_version: ResourceVersion,
-    /// Resource version from which a watch can resume; unset if it cannot.
+    /// Resource version from which a watch can resume; unset if no watch can resume.
     pub resume_version: ResourceVersion,
     /// Set when the initial state is complete.
     pub synced: bool,

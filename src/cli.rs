@@ -228,7 +228,7 @@ impl ConfigArgs {
         Ok(loaded)
     }
 
-    /// Loads the configuration without the environment of this machine, for use on another one. Also returns the text of each file.
+    /// Loads the configuration for another machine, without the local environment. Also returns the text of each file.
     pub(crate) fn load_for_elsewhere(&self) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let (mut loaded, texts) = Config::load_for_elsewhere(&self.file.files)?;
         self.kube.apply(&mut loaded.config.kube);

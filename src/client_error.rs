@@ -4,7 +4,7 @@ use std::{error::Error, io};
 
 use hyper_util::client::legacy;
 
-/// Describes an error with its causes, each once.
+/// Describes an error and its causes, without repeated texts.
 pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in causes(error) {

@@ -311,7 +311,7 @@ fn write_time(out: &mut Vec<u8>, micros: i64) {
     PRINTER.print_timestamp(&time, out).expect("writing into memory succeeds");
 }
 
-/// Writes a number with leading zeros; if it has more than `width` digits, only the last ones.
+/// Writes the last `width` digits of a number, with leading zeros.
 fn write_digits(out: &mut Vec<u8>, mut number: u64, width: usize) {
     let start = out.len();
     out.resize(start + width, b'0');

@@ -59,7 +59,7 @@ pub use telemetry::Telemetry;
 pub use test_case::TestCase;
 
 use crate::discovery::WantedEntry;
-/// Option types of other modules, which use the options as the file contains them.
+/// Types of options, defined in other modules.
 pub use crate::{
     backoff::BackoffConfig as Backoff,
     cloud_event::DataFormat as FormatSettings,
@@ -185,7 +185,7 @@ impl Config {
         resolve(layers, ConfigPlace::Here).map(|loaded| loaded.config)
     }
 
-    /// Returns true if the changes of an entry reach a handler that uses the author of a change, directly or as dead
+    /// Returns true if a handler that uses the author of a change gets the changes of this entry, directly or as dead
     /// letters. The engine must then record who changed the objects.
     pub fn asks_who_changed(&self, entry: &str) -> bool {
         let mut asking = self.handlers.iter().filter(|(_, handler)| handler.enabled && handler.asks_who_changed());

@@ -12,7 +12,7 @@
 //! - I4: An acknowledged and saved event is not repeated. Every event that was journaled and not lost is delivered.
 //! - Ids: Each change has one id.
 //!
-//! `DELTABUS_SEEDS`, or `PROPTEST_CASES`, sets the number of seeds; `DELTABUS_SEED=N` runs one and prints its steps.
+//! `DELTABUS_SEEDS`, or `PROPTEST_CASES`, sets the number of seeds; `DELTABUS_SEED=N` runs one seed and prints its steps.
 
 mod disk;
 mod consumer;

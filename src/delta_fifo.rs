@@ -84,7 +84,7 @@ impl DeltaKind {
 pub struct Delta {
     /// Kind of the change.
     pub kind: DeltaKind,
-    /// Object after the change; for [`DeltaKind::Tombstone`], the object before it.
+    /// Object after the change; for [`DeltaKind::Tombstone`], the object before the change.
     pub object: Object,
 }
 
@@ -94,7 +94,7 @@ pub struct Delta {
 /// are consecutive. A Replace is never split: its deletions and its items are in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Deltas {
-    /// Oldest first.
+    /// Deltas of the batch, oldest first.
     pub deltas: Vec<Delta>,
     /// Version of a list or bookmark that the store reaches with this batch. `None` if the store reaches the version of the
     /// object in the last delta (I-11).
@@ -218,8 +218,8 @@ impl DeltaFifo {
         }
     }
 
-    /// Counts the objects that exist after all queued deltas, and those of them that a list of `items` would delete. Visits every
-    /// item and every known key.
+    /// Counts the objects that exist after all queued deltas, and how many of these objects a list of `items` would delete. Visits
+    /// every item and every known key.
     pub(crate) fn compare(&self, items: &[Object]) -> Comparison {
         let mut comparison = Comparison::default();
         if self.known.len() == 0 && self.is_empty() {
@@ -243,7 +243,7 @@ impl DeltaFifo {
     }
 
     /// Appends every known object that has no queued change (F-16, F-24). Deltas of an earlier resync do not count as changes,
-    /// because each round has its own handlers (S-11).
+    /// because each resync has its own handlers (S-11).
     fn push_resync(&mut self, round: u32) {
         let newest = self.newest();
         let unchanged = |object: &&Object| newest.get(object.key()).is_none_or(|delta| delta.kind.is_sync());
@@ -259,8 +259,7 @@ impl DeltaFifo {
 
     /// Appends the deltas of a list. Each known object that neither `items` nor `spared` contains gets a deletion. Each known item
     /// that opts out gets a removal. Each other item gets a [`DeltaKind::Replaced`]. The deletions come first in stream order
-    /// (F-22), and last in per-key order (F-13, F-14). Deletions of queued keys come before deletions of keys that only the cache
-    /// has. The latter are sorted.
+    /// (F-22), and last in per-key order (F-13, F-14). Among the deletions, queued keys come first; all other keys follow, sorted.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
@@ -317,8 +316,8 @@ impl DeltaFifo {
     }
 
     /// Packs some known objects again, if their dictionary is being retired. Returns the new forms, or an empty list if no such
-    /// object is left. The consumer must replace its forms of these objects, so that both share the memory. Call it while there is
-    /// no other work.
+    /// object is left. The consumer must replace its forms of these objects, so that both share the memory. Call this function
+    /// while there is no other work.
     pub fn repack(&mut self) -> Vec<Object> {
         let Some(packer) = self.keep.packer() else { return Vec::new() };
         self.repacking.step(packer, &mut self.known)

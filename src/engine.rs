@@ -55,7 +55,7 @@ pub enum EngineError {
     /// A handler cannot be created.
     #[error("failed to start handler {name}: {error}")]
     Handler {
-        /// `[handlers.<name>]`.
+        /// Name in `[handlers.<name>]`.
         name: String,
         /// Error of the handler.
         error: String,
@@ -70,7 +70,7 @@ pub enum EngineError {
         /// Error of the system.
         error: std::io::Error,
     },
-    /// Unserved type, whose entry has `on_missing = "fail"`.
+    /// A type is not served, and its entry has `on_missing = "fail"`.
     #[error("{0}")]
     Missing(String),
     /// State directory that cannot be used.

@@ -80,7 +80,7 @@ impl HistogramSnapshot {
         }
     }
 
-    /// Returns the upper bound of each bucket, infinity for the last one, and the number of values in this bucket only.
+    /// Returns the upper bound and the number of values of each bucket. The last bound is infinity. The counts are not cumulative.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         self.bounds.iter().copied().chain([f64::INFINITY]).zip(self.counts.iter().copied())
     }

@@ -56,8 +56,8 @@ pub struct IndexerOptions {
     pub selective: bool,
     /// See [`Recreated`].
     pub recreated: Recreated,
-    /// Ignored paths. An update that changes only these paths is [`Change::Refreshed`]. That applies to watches and lists, also
-    /// after a restart. Has no effect if the cache keeps no bodies.
+    /// Ignored paths. An update that changes only these paths is [`Change::Refreshed`]. This applies to watches and lists, also
+    /// after a restart. The option has no effect if the cache keeps no bodies.
     pub ignored: Option<Arc<IgnoredPaths>>,
     /// Part of each object that the cache keeps. If the cache keeps no bodies, an update has no `old`, and a tombstone contains
     /// only a stub. Only the index `namespace` is then complete: all other indexes are built from the stubs.

@@ -66,7 +66,7 @@ pub struct InformerOptions {
     pub plan: ScanPlan,
     /// Order of the queue.
     pub order: QueueOrder,
-    /// Bytes of queued objects at which the socket is no longer read.
+    /// Limit for the queued objects, in bytes. Above the limit, the socket is not read.
     pub fifo_max_bytes: usize,
     /// Options of the cache. A cache without bodies has no resync and no replay, because it holds no objects to deliver again.
     pub indexer: IndexerOptions,
@@ -76,7 +76,7 @@ pub struct InformerOptions {
     pub warnings: Vec<String>,
 }
 
-/// Initial content of a unit's cache, from the units that it replaces. Readers see it at once.
+/// Initial content of a unit's cache, from the units that this unit replaces. Readers see the content at once.
 #[derive(Clone, Debug)]
 pub enum Seed {
     /// The unit fetches the same data as before. The watch continues, without a list and without events.
@@ -92,7 +92,7 @@ pub enum Seed {
         /// [`Downtime`](crate::change::Cause::Downtime).
         saved: bool,
     },
-    /// Other data is fetched, or no version allows resuming: the first list is compared with the objects.
+    /// The unit fetches other data than before, or no version allows resuming. The first list is compared with the objects.
     Relist {
         /// Objects in the scope of the unit.
         objects: Vec<Object>,
@@ -101,7 +101,7 @@ pub enum Seed {
     },
 }
 
-/// Factory of a unit's source, called on the arbiter that uses it.
+/// Factory of a unit's source, called on the arbiter that uses the source.
 pub trait SourceFactory: Send + Sync {
     /// Returns a source for `informer`'s type in its scope. An error is text for the log.
     fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String>;
@@ -139,7 +139,7 @@ pub struct Informer {
     siblings: Arc<Siblings>,
     first_list: FirstList,
     absence: Absence,
-    /// Round of the last resync.
+    /// Number of the last resync, counted from 1.
     round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
     readers: ArcSwap<ReaderFactory>,
@@ -217,7 +217,7 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to watch events about changes that were made before the
+    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to the events of a watch, if their changes precede the
     /// server's first answer. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
@@ -281,7 +281,7 @@ impl Informer {
         Ok(())
     }
 
-    /// Returns the metadata of the version that readers see now.
+    /// Returns the metadata of the cache, in the version that readers see now.
     pub fn meta(&self) -> Meta {
         self.readers.load().reader().read(|snapshot| snapshot.meta().clone())
     }
@@ -372,7 +372,7 @@ impl Informer {
     }
 
     /// Finishes the work of a hung actor. `epoch` is a fence: the actor can no longer append to the journal. A new indexer starts
-    /// with the objects that readers see. It publishes and releases the records that the actor has appended.
+    /// with the objects that readers see. The new indexer publishes and releases the records that the actor has appended.
     pub fn take_over(&self, epoch: u64, journal: &Journal) {
         drop(self.lease(epoch, journal));
     }
@@ -415,7 +415,7 @@ pub(crate) mod testing {
     use super::*;
     use crate::{backoff::BackoffConfig, reflector::StreamingLists};
 
-    /// Returns options with short delays and paged lists, because streamed objects have no order.
+    /// Returns options with short delays. Lists are paged, because the objects of a streaming list have no fixed order.
     pub(crate) fn options() -> InformerOptions {
         let short = Duration::from_millis(5);
         let backoff =

@@ -253,8 +253,8 @@ pub struct Bounds {
     #[educe(Default = 10_000)]
     pub max_events: usize,
     /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to bodies
-    /// that the cache does not hold. A record has a size besides its bodies. This size can only cause `old`s to be discarded, never
-    /// a loss of records.
+    /// that the cache does not hold. The size of the records without their bodies counts when `old`s are discarded, but not when
+    /// records are dropped.
     #[educe(Default = 64 << 20)]
     pub max_bytes: usize,
     /// Policy at the limit.
@@ -328,7 +328,8 @@ impl ChangeSet {
         self.has(Self::of(ChangeKind::of(change), change.cause()))
     }
 
-    /// Returns true if the set contains a change of a unit. Initial objects of a `late` unit also match [`Self::ADDED`].
+    /// Returns true if the set contains a change of this kind and cause. Initial objects of a `late` unit also match
+    /// [`Self::ADDED`].
     fn takes(self, kind: ChangeKind, cause: Option<Cause>, late: bool) -> bool {
         let set = Self::of(kind, cause);
         self.has(set) || (late && set == Self::INITIAL && self.has(Self::ADDED))
@@ -358,8 +359,8 @@ pub struct Interest {
     pub units: HashMap<UnitId, UnitInterest>,
     /// Wanted kinds of changes.
     pub changes: ChangeSet,
-    /// Filter for the records of these units and kinds; `None` passes all. A new filter also judges waiting records that were not
-    /// judged yet.
+    /// Filter for the records of the wanted units and kinds; `None` passes all. A new filter also judges waiting records that were
+    /// not judged yet.
     pub filter: Option<RecordFilter>,
 }
 
@@ -367,7 +368,7 @@ pub struct Interest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
     /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect if the reader sees the unit already,
-    /// or if its previous interest contains the unit.
+    /// or if the reader's previous interest contains the unit.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,
@@ -498,8 +499,8 @@ pub(crate) mod testing {
         Interest { units: (0..8).map(|unit| (UnitId(unit), all)).collect(), changes: ChangeSet::ALL, filter: None }
     }
 
-    /// Filter that refuses a third of all records, by their versions. A coalesced record has other versions, so its judgement
-    /// can differ.
+    /// Filter that refuses a third of all records, depending on the versions of object and previous object. Coalescing changes
+    /// these versions, so it can change the judgement.
     #[derive(Debug)]
     pub(crate) struct ByVersions;
 

@@ -247,8 +247,8 @@ impl Query<'_> {
         self.find(key).cloned().ok_or_else(not_found)
     }
 
-    /// Returns a reference to the object with this key, without changing its reference count. In a large cache the
-    /// memory accesses of several calls overlap. Those of several [`Query::get`] calls do not.
+    /// Returns a reference to the object with this key, without changing its reference count. In a large cache, the
+    /// memory accesses of several calls of `find` overlap. The memory accesses of several calls of [`Query::get`] do not overlap.
     pub fn find(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.snapshot.get(key)
     }

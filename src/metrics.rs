@@ -1,4 +1,4 @@
-//! Names and meanings of all metrics. OpenMetrics text, base units, no object names in labels.
+//! Names and meanings of all metrics, as OpenMetrics text with base units. Labels contain no object names.
 //!
 //! This module counts nothing itself: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
 
@@ -117,7 +117,7 @@ pub fn render(
 }
 
 /// Converts OpenMetrics text to the older Prometheus format (0.0.4). In this format a counter's family has the name of
-/// its samples. There is no type `info`, no unit and no end marker.
+/// its samples. The format has no type `info`, no unit and no end marker.
 pub fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;

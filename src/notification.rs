@@ -13,9 +13,9 @@ use crate::{
 /// Description of a unit, without its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitInfo {
-    /// Name of its `[resources.*]` entry.
+    /// Name of the unit's `[resources.*]` entry.
     pub entry: String,
-    /// Its resource type.
+    /// Resource type of the unit.
     pub resource: ResourceType,
     /// The only namespace that the unit watches. `None`: all namespaces, or a cluster-scoped type.
     pub namespace: Option<String>,

@@ -3,9 +3,9 @@
 //! A [`Redactor`] is a pure function. It is applied to every object before the cache, the journal, handlers and logs receive the
 //! object. A value has one of these treatments:
 //!
-//! - `hmac`: the value becomes an HMAC-SHA256 of the object's uid, the path and the value. The key's name remains. Changes of the
-//!   value are visible, but the value is not. The same value in two objects gives different digests.
-//! - `drop`: the value is removed, and its key too.
+//! - `hmac`: the value becomes an HMAC-SHA256 of the object's uid, the path and the value. The field's name remains. Changes of
+//!   the value are visible, but the value is not. The same value in two objects gives different digests.
+//! - `drop`: the field is removed, with its name and value.
 //!
 //! A rule may have a condition on the original object. If the condition cannot be evaluated, the rule applies.
 //!
@@ -82,7 +82,7 @@ pub enum Treatment {
     /// Replaces the value with a digest.
     #[default]
     Hmac,
-    /// Removes the value and its key.
+    /// Removes the field, with its name and value.
     Drop,
 }
 

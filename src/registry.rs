@@ -112,8 +112,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Replaces the content. Existing readers continue with the caches of `informers`, in the order of `informers`. Keep removed
-    /// informers alive until this returns.
+    /// Replaces the content. Existing readers continue with the caches of `informers`. Keep removed informers alive until this
+    /// returns.
     pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: WaitingRows) {
         let mut caches = lock(&self.caches);
         let mut types: Vec<WatchedType> = Vec::new();
@@ -146,7 +146,7 @@ impl Registry {
         self.discovered.store(true, Ordering::Release);
     }
 
-    /// Stores the result of discovery. Reads look up the names of a type in it.
+    /// Stores the result of discovery. [`Registry::names`] finds the names of types in this result.
     pub fn set_catalog(&self, catalog: Arc<Catalog>) {
         self.catalog.store(catalog);
     }

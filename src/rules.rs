@@ -3,8 +3,8 @@
 //! - `changed`: in an update, at least one of these paths differs between the previous and the new object.
 //! - `when`: a CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` is true.
 //!
-//! [`Rules`] judge each change before the change is coalesced with others. They read only the fields that `changed` or `when`
-//! names. The previous object in a rule:
+//! [`Rules`] judge each change before the change is coalesced with other changes. They read only the fields that `changed` or
+//! `when` names. The previous object in a rule:
 //!
 //! | change | `old` | `changes` | `changed` |
 //! |---|---|---|---|

@@ -132,8 +132,8 @@ impl Namespaces {
         self.shown.is_match(name) && !self.hidden.is_match(name)
     }
 
-    /// Returns the included names, in order, if only literal names are included. Such a list needs no rights on other
-    /// namespaces.
+    /// Returns the included names, in order. `None` if a glob is included. With only literal names, the engine needs no rights
+    /// on other namespaces.
     pub fn names(&self) -> Option<Vec<&str>> {
         if !self.includes.iter().all(Pattern::is_literal) {
             return None;
@@ -143,8 +143,8 @@ impl Namespaces {
         Some(names.into_iter().collect())
     }
 
-    /// Returns a field selector for a list of all namespaces: `metadata.namespace!=a,metadata.namespace!=b`. `None` unless all
-    /// namespaces are included except some literal names.
+    /// Returns a field selector that excludes literal names: `metadata.namespace!=a,metadata.namespace!=b`. Requires that
+    /// all namespaces are included and only literal names are excluded; otherwise returns `None`.
     pub fn field_selector(&self) -> Option<String> {
         let pushed = self.includes_all() && !self.excludes.is_empty() && self.excludes.iter().all(Pattern::is_literal);
         let names: BTreeSet<&str> = self.excludes.iter().map(Pattern::text).collect();

@@ -175,8 +175,8 @@ async fn expire(snapshots: Arc<kube_api::Snapshots>) {
 
 /// Sets `TCP_NOTSENT_LOWAT` of the listener to `UNSENT_BYTES_MAX`; connections inherit the option (tcp(7)). Without this limit, the
 /// kernel holds up to 4 MB of unsent bytes for a client that does not read. These bytes count towards the memory of the engine's
-/// control group, and the time to write them delays other subscribers. The limit excludes bytes in transit, so distant connections
-/// stay as fast.
+/// control group, and the time to write them delays other subscribers. The limit excludes bytes in transit, so it does not slow
+/// down distant connections.
 fn bound_unsent(listener: &TcpListener) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {

@@ -1,6 +1,7 @@
 //! Status of a running unit, for `/v1/resources`, the metrics and the progress bars.
 //!
-//! An update takes one short lock per batch. The actors of a unit share a thread; readers copy the view.
+//! Actors lock the status for a short time, once per batch. They rarely wait, because the actors of a unit share a thread and
+//! readers only copy the view.
 
 use std::{
     sync::{
@@ -21,7 +22,7 @@ use crate::{
     trace::{self, Span, TraceContext},
 };
 
-/// Upper bounds for the duration of a list, in seconds. There are few bounds, because each unit has its own histogram.
+/// Upper bounds of the buckets for durations of lists, in seconds. There are few buckets, because each unit has its own histogram.
 const LIST_BOUNDS: &[f64] = &[0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
 
 /// State of a unit, with its name in `/v1/resources`.
@@ -59,7 +60,7 @@ pub struct EventCounts {
     pub removed: u64,
     /// Updates that changed only fields in `ignore_changes`. The cache was updated, and no event was delivered.
     pub ignored: u64,
-    /// Deletions among `deleted` that were found by a list, so that the final state is unknown.
+    /// Deletions that were found by a list, so the final state of the object is unknown. Also counted in `deleted`.
     pub tombstones: u64,
 }
 

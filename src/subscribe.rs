@@ -11,7 +11,7 @@
 //! the request of a subscriber, [`frame`] formats the output. All of these are pure. `judge` evaluates expressions on its own
 //! thread. [`Hub`](hub::Hub) feeds the ring and keeps the counters. [`Subscriber`](subscriber::Subscriber) returns the frames.
 //!
-//! **Invariants:** a slow or blocked subscriber occupies one of the allowed connections, and delays nothing else. Events that a
+//! **Invariants:** a slow or blocked subscriber only occupies one of the allowed connections; it delays nothing. Events that a
 //! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a
 //! subscriber, nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
 

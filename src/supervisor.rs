@@ -275,7 +275,7 @@ impl Supervisor {
         Decision::Stop(self.generation)
     }
 
-    /// Continues from a phase that waits for actors, if they have ended or their time limit has passed.
+    /// Ends a phase that waits for actors, if all actors have ended or the time limit has passed. A backoff must also be over.
     fn proceed(&mut self, now: Duration) -> Decision {
         let gone = self.actors.iter().all(|life| !life.alive);
         match self.phase {

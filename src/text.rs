@@ -1,6 +1,6 @@
 //! Options that are written as text, for example durations and sizes.
 //!
-//! Each has a *format*, which is named in the JSON Schema and describes the expected text. [`Text`] and [`Optional`]
+//! Each option has a *format*, which is named in the JSON Schema and describes the expected text. [`Text`] and [`Optional`]
 //! are for `#[serde(with = …)]`.
 
 use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::Path, time::Duration};

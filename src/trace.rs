@@ -4,7 +4,7 @@
 //! records none.
 //!
 //! A delivery is part of the trace of the first batch that it delivers, and linked to the traces of the other batches. The
-//! spans of the last 4,096 batches are kept here by sequence, so that the records of the journal need no span.
+//! spans of the last 4,096 batches are kept in memory by sequence, so that the records of the journal need not contain spans.
 
 use std::fmt;
 

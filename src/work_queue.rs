@@ -20,7 +20,7 @@ pub use limiter::{
     Exponential, FastSlow, MaxOf, MaxWait, RateLimiter, TokenBucket, default_controller_limiter, default_item_limiter,
 };
 
-/// Numbers of a queue, now and since it was made. They match client-go's workqueue metrics.
+/// Counts and durations of a queue. Totals begin when the queue is made. The values match client-go's workqueue metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Items in the FIFO.
@@ -107,7 +107,7 @@ struct Items<T> {
     phases: HashMap<T, Phase>,
     delayed: Delayed<T>,
     intake: Intake,
-    /// Counters: `adds`, `retries`, `taken`, `done`, `queued_for`, `worked_for`. The method `stats` computes the other numbers.
+    /// Counters: `adds`, `retries`, `taken`, `done`, `queued_for`, `worked_for`. The method `stats` computes the other values.
     counted: Stats,
 }
 

@@ -27,10 +27,10 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2937}.t{font-we
 /// Colour of a bar. Its text form is a class in [`STYLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 pub enum Colour {
-    /// Most prominent.
+    /// Most prominent colour.
     #[strum(serialize = "a")]
     Orange,
-    /// Less prominent.
+    /// Less prominent colour.
     #[strum(serialize = "b")]
     Grey,
     /// Background.
@@ -188,7 +188,7 @@ mod tests {
         svg(&runs.iter().map(of).collect::<Vec<_>>(), &machine)
     }
 
-    /// Returns the numbers of an attribute.
+    /// Returns the numeric values that an attribute has in a picture.
     fn values(picture: &str, attribute: &str) -> Vec<f64> {
         let begin = format!(" {attribute}=\"");
         let parts = picture.split(&begin).skip(1);

@@ -40,12 +40,12 @@ impl Draw<'_> {
         Random::new(self.seed ^ salt ^ (self.number << 8))
     }
 
-    /// Returns the number of the owner, which twenty objects share.
+    /// Returns the number of the owner. Twenty objects have the same owner.
     fn set(&self) -> u64 {
         self.number / 20
     }
 
-    /// Returns the number of the node, which thirty objects share.
+    /// Returns the number of the node. Thirty objects are on the same node.
     fn node(&self) -> u64 {
         self.number / 30
     }

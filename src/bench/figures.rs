@@ -9,7 +9,7 @@ use super::orders::{EventsCost, Stamp, Synced};
 pub struct Run {
     /// Average JSON size of an object as the server sends it, in bytes.
     pub object_bytes: u64,
-    /// Sync of the first state.
+    /// Cost of the first sync.
     pub synced: Synced,
     /// Changes per second during the sync.
     pub flow: f64,
@@ -21,7 +21,7 @@ pub struct Run {
     pub latency: Latency,
     /// Reads while nothing changes.
     pub reads: Reads,
-    /// Reads while changes come as fast as the engine accepts them, and the number of delivered events per second.
+    /// Reads, and delivered events per second, while changes come as fast as the engine accepts them.
     pub reads_beside_writer: (Reads, f64),
 }
 

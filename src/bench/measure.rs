@@ -12,7 +12,7 @@ pub fn monotonic() -> u64 {
     clock(ClockId::Monotonic)
 }
 
-/// Returns the resident memory of this process in bytes; 0 if unknown (it is read from `/proc`).
+/// Returns the resident memory of this process in bytes, as read from `/proc`; 0 if unknown.
 pub fn resident() -> u64 {
     bytes_in("/proc/self/status", "VmRSS:")
 }

@@ -17,7 +17,7 @@ pub struct EngineOptions {
     pub compression: String,
     /// Set to keep `metadata.managedFields` and last-applied.
     pub keep_all: bool,
-    /// Indexes besides that of namespaces.
+    /// Indexes in addition to the index of namespaces.
     pub indexes: Vec<String>,
     /// `[state] dir`.
     pub state: Option<PathBuf>,
@@ -87,9 +87,9 @@ pub struct Synced {
 pub struct EventsCost {
     /// Events delivered to the handler.
     pub delivered: u64,
-    /// Nanoseconds from the first to the last of these events.
+    /// Nanoseconds from the first to the last delivered event.
     pub wall_nanos: u64,
-    /// CPU nanoseconds from the order until the engine is idle; for [`EngineOrder::Follow`], until its milliseconds have passed.
+    /// CPU nanoseconds from the order until the engine is idle. [`EngineOrder::Follow`] counts them for a fixed time instead.
     pub cpu_nanos: u64,
     /// Resident bytes of the engine at the end of the measurement.
     pub resident: u64,

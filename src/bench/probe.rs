@@ -40,7 +40,7 @@ pub enum ProbeError {
     /// The engine could not start, or has stopped.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The first state was not completed.
+    /// The first sync did not complete.
     #[error("the first sync did not complete: {0}")]
     NotSynced(String),
     /// The cache is empty.
@@ -51,7 +51,7 @@ pub enum ProbeError {
 /// Events that the handler has seen.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Number of events after the first state.
+    /// Number of events with an object.
     events: u64,
     /// Version of the last event.
     version: u64,
@@ -59,7 +59,7 @@ struct Seen {
     first: Option<u64>,
     /// Time of the handler's last call with an object.
     last: u64,
-    /// Time at which the first state was complete.
+    /// Time at which the first sync was complete.
     synced: Option<u64>,
     /// Version that a task waits for. Events of earlier versions do not wake the task, because each wake-up costs CPU.
     awaited: u64,
@@ -127,7 +127,7 @@ impl Probe {
         Ok(Self { engine, seen, start, phase })
     }
 
-    /// Waits until the first state is complete and the engine is idle. Meanwhile reports the number of objects, and the last
+    /// Waits until the first sync is complete and the engine is idle. Meanwhile reports the number of objects, and the last
     /// failure.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl Probe {
         self.engine.registry().views().into_iter().next()
     }
 
-    /// Returns the version of the cache; 0 if there is none, or if the version is not a number.
+    /// Returns the version of the cache; 0 if there is no cache, or if the version is not a number.
     fn version(&self) -> u64 {
         self.view().and_then(|view| view.resource_version.parse().ok()).unwrap_or_default()
     }

@@ -27,7 +27,7 @@ use crate::{
 const FLOW_STEP: Duration = Duration::from_millis(5);
 /// Number of changes that a flood adds each time a watch has sent the last change.
 const FLOOD_STEP: u64 = 256;
-/// Longest wait, after the last single change, until all single changes are written to a socket.
+/// Maximum wait, after the last single change, for changes that are not written to a socket yet.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server of generated objects, on its own thread. Dropping this value stops the server.
@@ -56,8 +56,7 @@ struct Head {
     flood: bool,
 }
 
-/// Changes at a constant rate. The changes that are due are made only when a client or a caller asks for the number of
-/// changes.
+/// Changes at a constant rate. No timer makes these changes: each call of [`Shared::changes`] makes the changes that are due.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     began: Instant,
@@ -160,7 +159,7 @@ impl ReplayServer {
         self.simulator.url()
     }
 
-    /// Returns the generator of its objects.
+    /// Returns the generator of the server's objects.
     pub fn generator(&self) -> &Generator {
         &self.shared.generator
     }

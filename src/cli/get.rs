@@ -230,7 +230,7 @@ fn resolve(url: &str, catalog: &Catalog, text: &str) -> anyhow::Result<ResourceT
     )
 }
 
-/// Prints the objects of the targets. Missing objects are reported after the others are printed.
+/// Prints the objects of the targets. Then reports the objects that were not found.
 async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> anyhow::Result<()> {
     let mut printer = ListPrinter::new(args, targets);
     let mut missing = Vec::new();

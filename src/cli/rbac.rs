@@ -65,7 +65,7 @@ impl FromStr for ServiceAccount {
 /// Namespace in which a right is needed, or `None` for the whole cluster.
 pub(super) type Place = Option<String>;
 
-/// Right to list and watch: place, group and plural.
+/// Right to list and watch a type: namespace (`None` for the whole cluster), group and plural.
 type Right = (Place, String, String);
 
 /// Extent of the rights.
@@ -136,7 +136,7 @@ impl Grants {
         self.rights.insert((place, group.to_owned(), plural.to_owned()));
     }
 
-    /// Grants a type or a group in some places. If `are_searched` is set, also grants the right to list and watch namespaces.
+    /// Grants the right to list and watch a type or a group in `places`. If `are_searched` is set, also grants it for namespaces.
     fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str) {
         if are_searched {
             self.add(None, "", "namespaces");
@@ -255,8 +255,8 @@ pub(super) fn roles(
 }
 
 impl Extent<'_> {
-    /// Returns the places where the rights on a type of an entry are needed. The flag is true if the places come from
-    /// `--namespace`, not from the entry. The engine must then list namespaces to find these places.
+    /// Returns the namespaces in which an entry needs rights on its types. The flag is true if these namespaces come from
+    /// `--namespace`, not from the entry. The engine then needs the right to list namespaces.
     fn places(&self, entry: &ResourceConfig, namespaced: bool) -> (Vec<Place>, bool) {
         if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
             return (names.into_iter().map(|name| Some(name.to_owned())).collect(), false);

@@ -1,4 +1,4 @@
-//! Messages for people: on stderr, with colours on a terminal unless `NO_COLOR` is set.
+//! Prints messages to stderr. On a terminal, the messages have colours unless `NO_COLOR` is set.
 
 use std::io::{self, Write as _};
 

@@ -73,7 +73,8 @@ pub(crate) async fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the types in the order of the catalog, each with the entries that own it.
+/// Returns a row for each type and each entry that watches the type, in the order of the catalog. A type without an entry gets
+/// one row.
 fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     for served in catalog.types() {

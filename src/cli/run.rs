@@ -226,7 +226,7 @@ impl StopSignals {
     }
 }
 
-/// Returns true if all handlers write to stdout and it is closed, as in `deltabus run … | head`.
+/// Returns true if all handlers write to stdout and stdout is closed, as in `deltabus run … | head`.
 fn nobody_reads(handlers: &[HandlerView]) -> bool {
     let is_closed = |handler: &HandlerView| handler.kind == "stdout" && handler.state == HandlerState::Stopped;
     !handlers.is_empty() && handlers.iter().all(is_closed)

@@ -113,13 +113,13 @@ impl Rights {
         }
     }
 
-    /// Returns the verbs that are refused in at least one place, each once.
+    /// Returns the verbs that are refused in at least one namespace. Each verb occurs once.
     pub(crate) fn verbs(&self) -> Vec<&'static str> {
         let is_refused = |verb: &&str| self.refused.iter().any(|refused| refused.verb == *verb);
         ["list", "watch"].into_iter().filter(is_refused).collect()
     }
 
-    /// Returns the namespaces where a verb is refused; empty if it is refused in all.
+    /// Returns the namespaces in which any verb is refused. An empty list means all namespaces.
     pub(crate) fn namespaces(&self) -> Vec<&str> {
         let names: BTreeSet<_> = self.refused.iter().filter_map(|refused| refused.namespace.as_deref()).collect();
         names.into_iter().collect()

@@ -89,7 +89,7 @@ pub(crate) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads version, uptime and resident bytes of the engine's process from its metrics; `None` if they are not reported.
+/// Reads version, uptime and resident bytes of the engine's process from its metrics. A missing value is `None`.
 fn figures(metrics: &str, now: Timestamp) -> (Option<String>, Option<Duration>, Option<f64>) {
     let value = |name: &str| -> Option<f64> {
         let mut samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -184,7 +184,7 @@ fn place(row: &Value) -> String {
     format!("{}{group}{namespace}", text(&row["plural"]))
 }
 
-/// Returns the reason why a unit is late; `None` if it is well or waits for its type.
+/// Returns the reason why a unit is late. `None` if the unit is not late, or if the server does not serve its type.
 fn late_unit(row: &Value) -> Option<String> {
     let said = ["message", "lastError"].into_iter().find(|key| row[key].is_string()).map(|key| text(&row[key]));
     match row["state"].as_str()? {
@@ -197,7 +197,7 @@ fn late_unit(row: &Value) -> Option<String> {
     }
 }
 
-/// Returns the reason why a handler is late; `None` if it is well.
+/// Returns the reason why a handler is late; `None` if the handler is not late.
 fn late_handler(row: &Value) -> Option<String> {
     match row["state"].as_str()? {
         "retrying" | "hung" | "failed" | "stopped" => Some(last_error(row)),

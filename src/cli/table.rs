@@ -24,7 +24,7 @@ use super::terminal::{self, SCREEN, colours};
 
 /// Interval between frames.
 const REDRAW: Duration = Duration::from_millis(250);
-/// Interval between two checks of the sync.
+/// Interval between two checks whether all types are synced.
 const LOOK: Duration = Duration::from_millis(20);
 /// Frames over which a rate is measured: five seconds.
 const WINDOW: usize = 20;
@@ -139,7 +139,7 @@ impl Row<'_> {
         self.view.state == UnitState::Waiting
     }
 
-    /// Returns the name of the type, with its group unless the group is one of Kubernetes itself.
+    /// Returns the name of the type. The name includes the group, unless the group belongs to Kubernetes itself.
     fn name(&self) -> String {
         let group = self.view.api_version.split_once('/').map_or("", |(group, _)| group);
         if group.contains('.') && !group.ends_with(".k8s.io") {
@@ -153,9 +153,9 @@ impl Row<'_> {
 /// Content of a frame other than the types.
 #[derive(Default)]
 struct Frame {
-    /// Time until everything was synced.
+    /// Duration until all types were synced.
     synced: Option<Duration>,
-    /// News; like `events`, the newest line is last.
+    /// Lines with news; the newest line is last, as in `events`.
     news: Vec<String>,
     events: Vec<String>,
     /// Lines below the table. The most important line is last, because a low screen shows only the last lines.

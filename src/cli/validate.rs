@@ -214,7 +214,7 @@ impl Verdict {
         }
     }
 
-    /// Reports `namespaces` and `namespace_selector` of entries with cluster-scoped types.
+    /// Reports `namespaces` and `namespace_selector` of entries with cluster-scoped types, on which these options have no effect.
     fn namespaces_of_nothing(&mut self, loaded: &Loaded) {
         for (name, resource) in &loaded.config.resources {
             let types = self.claims.iter().filter(|(owned, _)| owned.entry == *name).map(|(owned, _)| &owned.resource);
@@ -331,8 +331,8 @@ impl Verdict {
         }
     }
 
-    /// Prints all findings to stderr. Without errors, then prints the summary in `valid`; otherwise, how many errors and warnings
-    /// there are.
+    /// Prints all findings to stderr. If there are no errors, then prints the summary `valid`. If there are errors, then prints
+    /// how many errors and warnings there are.
     fn tell(self, valid: Option<&String>) {
         report::notes(&self.notes);
         if self.errors.is_empty() {

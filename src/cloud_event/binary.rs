@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Encoder, cause, copy, identity_attributes, slash, write_digits, write_id, write_subject, write_time};
 use crate::{journal::ChangeKind, notification::Event};
 
-/// Content type of an event's data in JSON, except a JSON Patch or a JSON Merge Patch.
+/// Content type of JSON data that is neither a JSON Patch nor a JSON Merge Patch.
 pub const DATA_CONTENT_TYPE: &str = "application/json";
 
 /// Content mode of an event, for sinks with headers.
@@ -41,12 +41,12 @@ macro_rules! attributes {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns the header of HTTP and NATS.
+            /// Returns the name of the attribute's header in HTTP and NATS.
             pub const fn header(self) -> &'static str {
                 match self { $(Self::$variant => concat!("ce-", $name),)+ }
             }
 
-            /// Returns the header of Kafka.
+            /// Returns the name of the attribute's header in Kafka.
             pub const fn kafka_header(self) -> &'static str {
                 match self { $(Self::$variant => concat!("ce_", $name),)+ }
             }
@@ -77,7 +77,7 @@ attributes! {
     Journal = "journal",
     /// Kind of the object.
     Kind = "kind",
-    /// Plural of the type.
+    /// Plural name of the object's type.
     Resource = "resource",
     /// Namespace of the object, if it has one.
     Namespace = "namespace",

@@ -19,7 +19,7 @@ pub struct TemplateError {
 /// Class of a [`TemplateError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateErrorKind {
-    /// Syntax error, or a filter, test or function that does not exist. Every event fails.
+    /// Syntax error, or a filter, test or function that does not exist.
     Wrong,
     /// Access to a field that does not exist in this event.
     Undefined,
@@ -39,10 +39,10 @@ impl fmt::Display for TemplateError {
 /// Reason why an event cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// No smaller form than the previous [`Form`](super::Form) exists.
+    /// The format does not support this smaller [`Form`](super::Form) of the event.
     #[error("format = \"{0}\" has no smaller form of the event")]
     NoSmaller(&'static str),
-    /// The server sent invalid JSON, in a part that was not parsed before.
+    /// The object contains invalid JSON, in a part that the scan did not check.
     #[error("the object is not valid JSON: {0}")]
     Undecodable(serde_json::Error),
     /// The template failed.

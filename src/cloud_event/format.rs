@@ -61,7 +61,7 @@ pub enum DataFormat {
 /// Encoder for a handler's format. An [`Encoder`] alone writes [`DataFormat::CloudEvents`]. `docs/formats.md` shows each
 /// format.
 ///
-/// - `synced` has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
+/// - A `synced` event has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
 /// - A patch format sends `null` for a deletion or removal, and an empty patch for an unchanged object. For an added object, or
 ///   if the previous object is not known, it sends the object itself.
 /// - If a member has become `null`, no merge patch exists, and the object is sent.

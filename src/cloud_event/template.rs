@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// Variables of a template. `object`, `old` and `changed_by` are none if the event has no such value. `changes` is empty if `old`
-/// or `object` is none.
+/// Variables of a template. `object`, `old` and `changed_by` are `none` if the event has no such value. `changes` is empty if
+/// `old` or `object` is `none`.
 pub const VARIABLES: [&str; 10] =
     ["object", "old", "type", "cause", "changes", "changed_by", "cluster", "id", "subject", "time"];
 
@@ -93,7 +93,8 @@ impl Template {
     }
 
     /// Renders a sample event of this kind. Its objects have every field that the template reads. A field in a condition has the
-    /// value `truth`; a field that is printed is `0`. An error means that real events with such fields fail too.
+    /// value `truth`; a field that is printed is `0`. If the sample fails with another error than [`TemplateErrorKind::Unfit`],
+    /// real events can fail too.
     pub fn try_out(&self, kind: ChangeKind, truth: bool) -> Result<String, TemplateError> {
         let any = || Value::from_object(Sample { truth, depth: 3 });
         let has_old = matches!(kind, ChangeKind::Updated | ChangeKind::Unchanged);
@@ -123,7 +124,7 @@ fn value(json: Option<&Json>) -> Value {
     json.map_or(Value::from(()), |json| Value::from(Serde(json)))
 }
 
-/// Returns the changes between two objects. `old` of an added field and `new` of a removed field are none.
+/// Returns the changes between two objects. An added field has `none` as `old`, a removed field has `none` as `new`.
 fn changes(old: &Json, new: &Json) -> Vec<Value> {
     let change = |change: Difference<'_>| {
         let (old, new) = (value(change.old), value(change.new));
@@ -132,7 +133,7 @@ fn changes(old: &Json, new: &Json) -> Vec<Value> {
     differences(old, new).into_iter().map(change).collect()
 }
 
-/// Returns the variable `changed_by`. Unknown parts are empty texts; if nothing is known, the variable is none.
+/// Returns the variable `changed_by`. Unknown parts are empty texts; if nothing is known, the variable is `none`.
 fn changed_by(who: Option<ChangedBy<'_>>) -> Value {
     let Some(who) = who else { return Value::from(()) };
     let parts = who.parts().map(|(name, part)| (name, Value::from(part)));

@@ -50,7 +50,7 @@ pub struct Kube {
     #[educe(Default = 16 << 20)]
     pub max_frame: u64,
     /// Minimum duration of a watch, at least "1s". Each watch requests a random duration between this value and its
-    /// double, and is then resumed.
+    /// double. After this duration, the engine resumes the watch.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
@@ -71,7 +71,7 @@ pub struct Kube {
 }
 
 impl Kube {
-    /// Returns the cluster, and the user for its requests.
+    /// Returns the kubeconfig and context, which select the cluster and the user of requests.
     pub fn access(&self) -> KubeOptions {
         KubeOptions {
             kubeconfig: self.kubeconfig.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
@@ -118,14 +118,14 @@ pub struct Log {
 pub enum LogLevel {
     /// Failures that need action, and lost data.
     Error,
-    /// Also failures from which the engine recovered.
+    /// Messages of `error`, and failures from which the engine recovered.
     Warn,
-    /// Also starts, stops and state changes.
+    /// Messages of `warn`, and starts, stops and state changes.
     #[default]
     Info,
-    /// Also decisions of each actor.
+    /// Messages of `info`, and decisions of each actor.
     Debug,
-    /// Also every batch.
+    /// Messages of `debug`, and one for every batch.
     Trace,
 }
 
@@ -138,6 +138,6 @@ pub enum LogFormat {
     Auto,
     /// One JSON object per line.
     Json,
-    /// Text for people.
+    /// Readable text, not JSON.
     Pretty,
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-/// Place that set a value.
+/// Origin of a value: a position in a file, or an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
     /// No origin: a required value is missing.
@@ -38,7 +38,7 @@ impl fmt::Display for ValueOrigin {
 /// One error, or one allowed but suspicious setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// Place that set the value.
+    /// Origin of the value.
     pub origin: ValueOrigin,
     /// Path of the key, such as `resources.pods.match[0]`; empty if no key is at fault.
     pub key: String,
@@ -68,7 +68,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Maximum number of errors of a configuration that are listed; further ones are only counted.
+/// Maximum number of listed errors of a configuration; further errors are only counted.
 pub(crate) const LISTED_MAX: usize = 100;
 /// Maximum number of names that a suggestion lists.
 const NAMES_MAX: usize = 64;

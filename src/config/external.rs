@@ -1,5 +1,5 @@
-//! External dependencies of a configuration: secrets, files, directories, ports. Another machine, or a pod, has to
-//! provide them.
+//! External dependencies of a configuration: secrets, files, directories, ports. A machine or pod that runs the
+//! configuration must provide these dependencies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,9 +21,9 @@ pub struct External {
     pub variables: BTreeSet<String>,
     /// Files that are read: secrets, certificates, keys.
     pub files: BTreeSet<PathBuf>,
-    /// Directories that the engine writes to, each with the keys of the option that names the directory, such as `state`, `dir`.
+    /// Directories that the engine writes to, each with the path of the option that names the directory: `state`, `dir`.
     pub directories: BTreeMap<PathBuf, Vec<String>>,
-    /// TCP ports of sinks and of the collector. For a URL in a secret, port 443 is assumed.
+    /// TCP ports of sinks and of the OpenTelemetry collector. For a URL in a secret, port 443 is assumed.
     pub ports: BTreeSet<u16>,
 }
 
@@ -50,8 +50,8 @@ impl Config {
 }
 
 impl External {
-    /// Collects secrets and files. A secret is `{ env = … }` or `{ file = … }` in any option. Any other file has a key
-    /// that ends with `_file`.
+    /// Collects secrets and files. A secret is `{ env = … }` or `{ file = … }` in any option. The path of any other file
+    /// is the value of a key that ends with `_file`.
     fn walk(&mut self, key: &str, value: &Value) {
         match value {
             // Users choose the names of headers, so `env` and `file` have no meaning there.

@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl HandlerConfig {
-    /// Checks `format` and `template`. Renders the template for each kind of event that the handler gets. The sample objects
-    /// have every field that the template reads. If they fail, real objects with these fields fail too.
+    /// Checks `format` and `template`. Renders the template with a sample event of each kind that the handler gets. The sample
+    /// event has every field that the template reads.
     pub(super) fn check_format(&self, at: &mut Section<'_>) {
         match (&self.template, self.options.format == FormatSettings::Template) {
             (None, true) if self.sink != SinkConfig::Blackhole => {

@@ -175,9 +175,9 @@ pub struct HandlerDefaults {
     pub when: Option<String>,
     /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`). Default: `skip`.
     pub initial: Initial,
-    /// Sends the changes that happened while the process was down, including deletions. If `catch_up` is off for a
-    /// handler of the same types, such changes have the cause `downtime` for all handlers, even if a watch reports
-    /// them. Needs `[state] dir`.
+    /// Sends the changes that happened while the process was down, including deletions. Needs `[state] dir`. Such a
+    /// change from a list has the cause `downtime`; from a watch, it has the cause `watch`. If any handler of the same resource
+    /// types has `catch_up = false`, the cause is always `downtime`.
     #[educe(Default = true)]
     pub catch_up: bool,
     /// Interval at which cached objects are delivered again; also needs `resync` of the resource. "0s": never.
@@ -250,7 +250,7 @@ pub struct Buffer {
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub max_bytes: u64,
-    /// Behaviour at either limit: `coalesce` keeps the newest state of each object; `drop_oldest` and `drop_newest` drop
-    /// events. Every loss is counted.
+    /// Behaviour at `max_events` or `max_bytes`: `coalesce` keeps the newest state of each object; `drop_oldest` and `drop_newest`
+    /// drop events. Every loss is counted.
     pub when_full: WhenFull,
 }

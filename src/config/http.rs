@@ -127,7 +127,7 @@ pub struct HttpTls {
 }
 
 impl HttpTls {
-    /// Returns both files if both are set.
+    /// Returns the files of the certificate and of the key, if both are set.
     pub fn files(&self) -> Option<(&PathBuf, &PathBuf)> {
         self.cert_file.as_ref().zip(self.key_file.as_ref())
     }
@@ -228,7 +228,7 @@ pub(crate) fn check_token(token: &str) -> Result<(), String> {
     }
 }
 
-/// Name of `token` in the log.
+/// Name that the log shows for the token of the option `token`.
 const DEFAULT_TOKEN_NAME: &str = "token";
 
 /// Returns true if a text is a host name or an address, and nothing else.

@@ -1,5 +1,5 @@
-//! Layers of a configuration: files, directories and the environment. The crate `config` merges them but keeps no
-//! positions; [`Positions`] keeps them.
+//! Layers of a configuration: files, directories and the environment. The crate `config` merges the layers.
+//! [`Positions`] stores the positions of the values, which the crate does not.
 
 use std::{
     borrow::Cow,
@@ -77,7 +77,7 @@ impl Positions {
         Finding::new(origin, key.to_string(), message)
     }
 
-    /// Stores which elements of a list are left, so that [`Positions::finding`] finds their origins.
+    /// Stores the original positions of a list's remaining elements, so that [`Positions::finding`] finds their origins.
     pub(crate) fn shorten(&mut self, list: KeyPath, left: Vec<usize>) {
         self.shortened.insert(list, left);
     }

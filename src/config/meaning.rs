@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{build_info, discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
-/// Minimum size of a state directory: the store's own data may permanently fill a smaller one.
+/// Smallest size limit of a state directory that causes no warning. The store itself takes about 200 MB.
 const STATE_BYTES_MIN: u64 = 256 << 20;
 
 /// Checks a configuration with a valid structure.
@@ -45,9 +45,9 @@ pub(crate) fn check(config: &Config, place: ConfigPlace, report: &mut Report) {
 struct Checker<'a> {
     config: &'a Config,
     place: ConfigPlace,
-    /// Names of all entries, including those with errors that prevent further checks.
+    /// Names of all entries, including entries with errors that prevent further checks.
     resources: BTreeSet<String>,
-    /// Names of all handlers, including those with errors that prevent further checks.
+    /// Names of all handlers, including handlers with errors that prevent further checks.
     handlers: BTreeSet<String>,
 }
 
@@ -205,7 +205,8 @@ impl Checker<'_> {
         entries.find(|(name, resource)| has(resource) && handler.takes(name)).map(|(name, _)| &**name)
     }
 
-    /// Checks the options of a handler's type. Files and secrets that they name are checked only if the handler is used here.
+    /// Checks the options of a handler's type. If the handler is enabled and runs on this machine, also checks the files and
+    /// secrets that the options name.
     fn sink(&self, at: &mut Section<'_>, handler: &HandlerConfig) {
         let is_used_here = handler.enabled && self.place == ConfigPlace::Here;
         handler.check_sink(at);
@@ -219,7 +220,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reports a format that shows the previous object, for entries that do not keep it.
+    /// Reports a format that shows the previous object, if the handler gets changes of an entry with `cache = "none"`.
     fn without_old(&self, at: &mut Section<'_>, handler: &HandlerConfig) {
         let needs_old =
             matches!(handler.options.format, FormatSettings::Patch | FormatSettings::MergePatch | FormatSettings::Diff);
@@ -284,7 +285,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reports each cycle once, at its first name.
+    /// Reports each cycle of `dead_letter` once, at the alphabetically first handler of the cycle.
     fn dead_letter_cycles(&self, root: &mut Section<'_>) {
         let next = |name: &str| self.config.handlers.get(name)?.dead_letter.as_deref();
         let mut reached = HashSet::new();

@@ -127,7 +127,7 @@ mod tests {
         toml::from_str(text).unwrap()
     }
 
-    /// Returns the paths of the rules, with `-` before those that are cut and `=` before those that stay base64.
+    /// Returns the paths of the rules. `-` marks a path that is cut; `=` marks a path whose values are base64.
     fn rules(redact: &Redact, entry: &str, plural: &str, mode: Mode) -> Vec<String> {
         let said = |rule: &Rule| {
             let cut = if rule.treatment == Treatment::Drop { "-" } else { "" };

@@ -30,7 +30,7 @@ impl Report {
     }
 }
 
-/// Section of a configuration that is checked. Errors and warnings name keys below it.
+/// One section of a checked configuration. The keys passed to its methods are relative to the section.
 pub(crate) struct Section<'a> {
     report: &'a mut Report,
     path: KeyPath,
@@ -68,8 +68,8 @@ impl Section<'_> {
         self.report.positions.is_set_itself(&self.path.child(key))
     }
 
-    /// Suggests an existing name, if the error can still be among the listed ones. Further errors get a general text,
-    /// because the search for the most similar name is slow.
+    /// Suggests an existing name. After [`LISTED_MAX`] errors, returns a general text instead, because the search for the
+    /// most similar name is slow.
     pub(super) fn suggestion<'b>(&self, name: &str, known: impl Iterator<Item = &'b String> + Clone) -> String {
         if known.clone().next().is_none() {
             "there are none".to_owned()

@@ -32,8 +32,8 @@ pub struct ResourceConfig {
     #[schemars(with = "Vec<String>", transform = Format::TypePattern)]
     pub exclude: Vec<TypePattern>,
     /// Namespaces whose objects are included: names, and globs of whole names. `!` before a name or glob excludes, with
-    /// precedence. For instance `["*", "!kube-system", "!*-sandbox"]`. Plain names need rights only in those
-    /// namespaces. Cluster-scoped types are always included. Default: all.
+    /// precedence. For instance `["*", "!kube-system", "!*-sandbox"]`. If only plain names are included, the engine
+    /// needs rights only in the named namespaces. Cluster-scoped types are always included. Default: all.
     #[serde(default)]
     #[schemars(with = "Vec<String>", length(min = 1), transform = Format::Namespace)]
     pub namespaces: Namespaces,
@@ -50,7 +50,7 @@ pub struct ResourceConfig {
     #[serde(default)]
     #[schemars(transform = Format::FieldSelector)]
     pub fields: String,
-    /// Indexes in addition to that of the namespace: paths such as "spec.nodeName", "metadata.uid", `labels['app']`, and
+    /// Indexes in addition to the index by namespace: paths such as "spec.nodeName", "metadata.uid", `labels['app']`, and
     /// "owner". Default: none.
     #[serde(default)]
     #[schemars(transform = Format::Index)]
@@ -78,7 +78,7 @@ pub struct ResourceDefaults {
     #[schemars(transform = Format::FieldPath)]
     #[educe(Default = vec!["metadata.managedFields".to_owned(), LAST_APPLIED.to_owned()])]
     pub drop: Vec<String>,
-    /// Paths that may change without an event. An update that changes only these, `metadata.resourceVersion` and
+    /// Paths that may change without an event. An update that changes only these paths, `metadata.resourceVersion` and
     /// `metadata.managedFields` refreshes the cache, but is not delivered. Default: none; every update is an event.
     #[schemars(transform = Format::IgnoredPath)]
     pub ignore_changes: Vec<String>,

@@ -27,7 +27,7 @@ pub struct TestCase {
 }
 
 impl Loaded {
-    /// Returns the files of a test before and after the change; `test` is its position in `tests`.
+    /// Returns the paths of the files `old` and `new` of a test; `test` is the position of the test in `tests`.
     pub fn files_of_test(&self, test: usize) -> [Option<PathBuf>; 2] {
         let place = format!("[{test}]");
         let Some(TestCase { old, new, .. }) = self.config.tests.get(test) else { return [None, None] };

@@ -104,7 +104,7 @@ pub(crate) fn yes() -> bool {
     true
 }
 
-/// Default of options that name entries: all of them.
+/// Default of options that name entries: all entries.
 pub(crate) fn all() -> Vec<String> {
     vec!["*".to_owned()]
 }

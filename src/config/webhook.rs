@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl WebhookOptions {
-    /// Checks the options. Reads no file and no secret; [`WebhookOptions::check_files`] does.
+    /// Checks the options, except the files and secrets: see [`WebhookOptions::check_files`].
     pub(super) fn check(&self, batched: bool, at: &mut Section<'_>) {
         let url = if self.url.is_secret() { None } else { at.valid(&["url"], read_url(&self.url)) };
         let is_http = url.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));

@@ -178,7 +178,7 @@ impl Attempts {
         AttemptStep::GiveUp(self.range.clone(), reason)
     }
 
-    /// Continues after the current events: the sink or the dead letter has them, or they are counted as dropped.
+    /// Continues with the next events. The sink or the dead letter has the current events, or they are counted as dropped.
     pub fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);

@@ -52,7 +52,7 @@ pub enum HandlerAction {
     GiveUp(DeliveryId, Notification, GiveUp),
     /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
-    /// Answer the handler that gave up the events of this delivery: true if they were delivered here. The delivery has ended.
+    /// Tell the handler that gave up these events whether this handler has delivered them. The delivery has ended.
     Answer(DeliveryId, bool),
     /// End the handler; this is the last action. `None`: close the sink. `Some`: the reason why the sink is already closed for
     /// good.
@@ -81,7 +81,7 @@ pub enum HandlerOrder {
 pub struct FailedAttempt {
     /// Number of failed attempts since the last success within the batch.
     pub attempt: u32,
-    /// Delay before the next attempt; `None` if there is none.
+    /// Delay before the next attempt; `None` if no attempt follows.
     pub retry_in: Option<Duration>,
 }
 
@@ -156,7 +156,8 @@ impl HandlerCore {
         }
     }
 
-    /// Sets the engine's request. A drain becomes a close when its time is up, or while the handler is paused.
+    /// Sets the engine's request. [`HandlerOrder::Drain`] becomes [`HandlerOrder::Close`] at its `until`, or while the handler is
+    /// paused.
     pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
             HandlerOrder::Drain { close_by, .. } if is_paused => HandlerOrder::Close(match self.order {
@@ -193,7 +194,7 @@ impl HandlerCore {
         id
     }
 
-    /// Records the outcome of an attempt; `random` is in [0, 1). Returns the failure to log, if there is one.
+    /// Records the outcome of an attempt; `random` is in [0, 1). Returns the failed attempt that the actor must log, if any.
     pub fn finished(
         &mut self,
         id: DeliveryId,
@@ -217,8 +218,8 @@ impl HandlerCore {
         Some(FailedAttempt { attempt: delivery.failed, retry_in })
     }
 
-    /// Continues a delivery after the dead letter has its given-up events, or they are counted as dropped. Returns true for events
-    /// of the handler's own reader, and false for events that another handler gave up before.
+    /// Continues a delivery after its given-up events are in the dead letter or counted as dropped. Returns true for events of the
+    /// handler's own reader, and false for events that another handler gave up before.
     pub fn gave_up(&mut self, id: DeliveryId) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return false };
         delivery.attempts.advance();

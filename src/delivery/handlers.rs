@@ -115,7 +115,7 @@ pub(super) struct HandlerRequests {
 }
 
 impl HandlerRequests {
-    /// Returns the order for the actor with these parts. If the parts were replaced, the actor must close.
+    /// Returns the engine's request to the actor with these parts. If the parts were replaced, the actor must close.
     pub(super) fn order(&self, parts: &Arc<HandlerParts>) -> HandlerOrder {
         if Arc::ptr_eq(parts, &self.parts) { self.order } else { HandlerOrder::Close(self.replace_by) }
     }
@@ -337,7 +337,7 @@ impl Handlers {
         }
     }
 
-    /// Waits until the actor with these parts should have ended. Does not return while the actor has no order to end.
+    /// Waits until the actor with these parts should have ended. Waits without a limit while the actor is requested to run.
     async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
         let mut requests = member.requests.subscribe();
         loop {

@@ -59,8 +59,8 @@ impl DeliveryLog {
         self.spans.remove(&delivery);
     }
 
-    /// Counts an attempt that ended at `now`. Logs a `failure`; repeated lines are suppressed. Logs a success if failures were
-    /// logged before and no delivery is failing now (`is_failing`).
+    /// Counts an attempt that ended at `now`. Logs a `failure`; repeated lines are suppressed. Logs a success after logged
+    /// failures, unless another delivery still fails (`is_failing`).
     pub(super) fn finished(&mut self, sent: &Sent, failure: Option<FailedAttempt>, is_failing: bool, now: Duration) {
         self.count(sent);
         let Sent { delivery, events, form, outcome, .. } = sent;

@@ -11,7 +11,7 @@ pub struct Rate {
     pub period: Duration,
 }
 
-/// State of a rate limit. Attempts in any period of the rate's length never exceed the rate. All times are of one
+/// State of a rate limit. No period of the rate's length contains more attempts than the rate allows. All times are of one
 /// monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Pace {

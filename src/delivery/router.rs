@@ -86,8 +86,8 @@ impl Router {
     }
 
     /// Adds a unit, which may replace the units of the entry `before`. Returns the readers that did not read the replaced units:
-    /// readers of other entries, and the readers in `joining`. The unit must add these readers; until then they receive no events
-    /// from it (S-5). Call this before the unit appends any change.
+    /// readers of other entries, and the readers in `joining`. The unit must add these readers. A reader that is not added yet gets
+    /// no events of the unit (S-5). Call this before the unit appends any change.
     pub fn add_unit(
         &self,
         unit: UnitId,
@@ -132,7 +132,7 @@ impl Router {
         self.table().retire_unit(unit, self.journal.retire_unit(unit));
     }
 
-    /// Removes retired units whose last events all readers have passed.
+    /// Removes each ended unit after all readers have passed the unit's last event.
     pub fn forget_units(&self) {
         for unit in self.table().forget_units(self.journal.passed()) {
             self.journal.forget_unit(unit);

@@ -1,9 +1,9 @@
 //! Batches of a handler's events, and the order between them (`[handlers.*] order`, `concurrency`, `batch`).
 //!
 //! [`Schedule`] receives events in the order of the handler's reader and forms batches. Several batches may be in
-//! delivery at the same time. A batch that is retried blocks only the objects in it. Nothing more is read while
-//! [`ScheduleOptions::window_events`] are held, or a batch and [`WAITING_MAX`] more events wait. Unread events are coalesced in
-//! the journal.
+//! delivery at the same time. A batch that is retried blocks only the objects in it. Reading stops when the schedule holds
+//! too many events ([`ScheduleOptions::window_events`]), or when too many events wait (a batch and [`WAITING_MAX`] more).
+//! Unread events are coalesced in the journal.
 //!
 //! The reasons are in `docs/decisions/0012-order-in-the-delivery-core.md`.
 
@@ -63,7 +63,7 @@ pub struct ScheduledEvent {
     /// Hash of the event's object; `None` for the end of a type's initial state. Two objects with the same hash wait for each
     /// other, which only costs a round trip.
     pub object: Option<u64>,
-    /// Set for a deletion or removal. Except with [`DeliveryOrder::None`], the next object of this name is not sent before this
+    /// Set for a deletion or removal. Except with [`DeliveryOrder::None`], the next object of this name is sent only after this
     /// event is acknowledged.
     pub gone: bool,
     /// Size of the event's bodies in bytes.

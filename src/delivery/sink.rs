@@ -25,8 +25,8 @@ pub enum Sink {
     Thread(Worker),
     /// Code that never blocks, called in place.
     InPlace(Arc<Mutex<dyn Handler>>),
-    /// Actor of a library user. Its answer `Err` means that it has ended. If the actor does not answer within this time, the
-    /// attempt fails and is retried.
+    /// Actor of a library user, and the timeout of its answers. If the actor does not answer in time, the attempt fails and is
+    /// retried. The answer `Err` means that the actor has ended.
     Actor(Recipient<Notification>, Duration),
 }
 

@@ -73,8 +73,8 @@ impl Route {
         u32::try_from(wanted.div_ceil(period.as_nanos())).unwrap_or(u32::MAX)
     }
 
-    /// Returns the request to a running unit to add the reader of a new route. If the route includes initial objects, the reader
-    /// then gets the unit's objects.
+    /// Returns the request that makes a running unit add the reader of this route. If the route includes initial objects, the
+    /// reader then gets the unit's objects.
     pub(super) fn join(&self) -> MoveKind {
         MoveKind::Join(self.changes.has(ChangeSet::INITIAL).then_some(Cause::Replay))
     }
@@ -128,8 +128,8 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route in the running units. From a unit that `joins` selects, the reader gets no events until the
-    /// unit adds the reader. This has an effect only when the unit is new in the reader's interest.
+    /// Returns the interest of a route in the running units. If `joins` selects a unit, the reader gets no events of this unit
+    /// until the unit adds the reader. `joins` has no effect on units that are already in the reader's interest.
     pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
         let interest = |unit: UnitId| {
             let resync_every = route.resync_every(self.units[&unit].options.resync_period);

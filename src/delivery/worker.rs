@@ -72,7 +72,7 @@ pub enum Open {
     },
 }
 
-/// Owner of a handler's threads. A thread ends after it has closed its handler, or was replaced, or the worker is dropped.
+/// Owner of a handler's threads. A thread ends when its handler is closed, when it is replaced, or when the worker is dropped.
 pub struct Worker {
     name: String,
     pub(super) open: Open,

@@ -35,7 +35,7 @@ pub struct DeltaFifoActor {
     timings: Arc<Timings>,
     in_flight: bool,
     waiting_for_room: Option<oneshot::Sender<()>>,
-    /// Reception times of the queued deltas; `in_flight_since` has those of the batch in flight.
+    /// Reception times of the queued deltas, without the batch in flight.
     queued_since: Arrivals,
     in_flight_since: Vec<Arrival>,
     epoch: Instant,
@@ -64,8 +64,8 @@ impl DeltaFifoActor {
         }
     }
 
-    /// Sends the next batch, unless something is in flight. An empty queue has no batch: if it is closed, stops the actor;
-    /// otherwise repacks some objects and sends them.
+    /// Sends the next batch, unless something is in flight. If the queue is empty and closed, stops the actor. If the queue is
+    /// empty and open, repacks some objects and sends them.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         if self.in_flight {
             return;

@@ -36,7 +36,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes the oldest arrivals, and keeps those of the last `left` deltas.
+    /// Takes the oldest arrivals; only the arrivals of the newest `left` deltas remain.
     pub(super) fn take_until(&mut self, left: usize) -> Vec<Arrival> {
         let mut taken = Vec::new();
         while let Some(excess) = self.deltas.checked_sub(left).filter(|excess| *excess > 0)

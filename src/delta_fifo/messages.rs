@@ -10,7 +10,7 @@ use crate::object::Object;
 #[rtype(result = "()")]
 pub(crate) struct Apply(pub Deltas);
 
-/// Cached objects that were packed again: other forms of the same states.
+/// Cached objects that were packed again. Only their packed form has changed, not their content.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Repacked(pub Vec<Object>);

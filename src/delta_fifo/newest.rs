@@ -10,7 +10,7 @@ use crate::object::{KeyRef, Object};
 /// Keys of several objects.
 pub(super) type KeySet<'a> = HashSet<KeyRef<'a>, RandomState>;
 
-/// Newest queued delta of every queued key, in the order of the keys' first deltas. For all other keys, the known state.
+/// Newest queued delta of every queued key, in the order of the keys' first deltas, and the known state of all other keys.
 pub(super) struct Newest<'a> {
     deltas: Vec<&'a Delta>,
     at: HashMap<KeyRef<'a>, usize, RandomState>,
@@ -18,7 +18,7 @@ pub(super) struct Newest<'a> {
 }
 
 impl<'a> Newest<'a> {
-    /// Collects the newest of the deltas in `queued`, which come oldest first.
+    /// Collects the newest delta of each key. `queued` yields the oldest delta first.
     pub(super) fn new(known: &'a Known, queued: impl Iterator<Item = &'a Delta>) -> Self {
         let mut newest = Self { deltas: Vec::new(), at: HashMap::default(), known };
         for delta in queued {
@@ -34,7 +34,7 @@ impl<'a> Newest<'a> {
         self.at.get(&key).map(|&at| self.deltas[at])
     }
 
-    /// Returns the object with a key.
+    /// Returns the object that a key has after all queued deltas.
     pub(super) fn state(&self, key: KeyRef<'_>) -> Option<&'a Object> {
         match self.get(key) {
             Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),
@@ -42,12 +42,12 @@ impl<'a> Newest<'a> {
         }
     }
 
-    /// Returns the objects that are queued, in order.
+    /// Returns the newest state of each queued object, except deleted objects.
     pub(super) fn queued(&self) -> impl Iterator<Item = &'a Object> {
         self.deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object)
     }
 
-    /// Returns the objects without a queued delta, in no particular order.
+    /// Returns the known objects without a queued delta, in no particular order.
     pub(super) fn unqueued(&self) -> impl Iterator<Item = &'a Object> {
         self.known.iter().filter(|object| self.get(object.key()).is_none())
     }

@@ -11,7 +11,7 @@ use crate::object::{KeyRef, Object, ResourceVersion};
 /// Keys in the order of their first queued delta, each with its deltas.
 ///
 /// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds the position of each key, counted
-/// from the first key that was ever queued. The key itself is read from the delta.
+/// from the first key that was ever queued. `places` stores no keys; a lookup reads the key from a delta.
 #[derive(Default)]
 pub(super) struct PerKeyQueue {
     keys: VecDeque<KeyDeltas>,
@@ -68,7 +68,7 @@ impl PerKeyQueue {
         self.last = Some(Reached::Version(version));
     }
 
-    /// Notes the version of an event, which need not be queued.
+    /// Notes the version of an event, whether or not the event is queued.
     pub(super) fn reach(&mut self, object: &Object) {
         if !object.resource_version().is_empty() {
             self.last = Some(Reached::Object(object.clone()));

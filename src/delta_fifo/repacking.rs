@@ -1,4 +1,4 @@
-//! Repacking of known objects whose dictionary is being retired, in steps.
+//! Stepwise repacking of the known objects whose dictionary is being retired.
 
 use std::sync::{Arc, Weak};
 
@@ -11,7 +11,7 @@ const OBJECTS_A_STEP: usize = 256;
 /// Progress of the repacking.
 #[derive(Debug, Default)]
 pub(super) struct Repacking {
-    /// The last retired dictionary whose objects were collected.
+    /// Last retired dictionary whose objects were put into `left`.
     retired: Weak<Dictionary>,
     left: Vec<Object>,
 }

@@ -82,7 +82,7 @@ impl StreamQueue {
         Some((self.take(len), false))
     }
 
-    /// Returns the number of elements in the next batch. It ends before a Replace, at a repeated key, or at the size limit.
+    /// Returns the number of elements in the next batch. A batch ends before a Replace, at a repeated key, or at the size limit.
     fn batch_len(&self) -> usize {
         let mut keys = HashSet::with_hasher(foldhash::fast::RandomState::default());
         if self.items.len() > 1 {

@@ -81,7 +81,7 @@ pub enum Resolution {
     Excluded {
         /// The first of the types.
         first: ResourceType,
-        /// Number of types.
+        /// Number of excluded types.
         count: usize,
     },
 }

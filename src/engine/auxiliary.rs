@@ -1,5 +1,5 @@
-//! Informers for the engine itself: of namespaces, to follow their labels, and of CRDs, to notice added and removed
-//! types.
+//! Informers for the engine itself. One watches namespaces, to follow their labels. Another watches CRDs, to notice added and
+//! removed types.
 //!
 //! They are ordinary supervised informers in metadata mode. Each has its own journal in memory, whose only reader reports
 //! changes to the conductor. They are in no registry, because no configuration names them.
@@ -34,7 +34,7 @@ pub(super) struct Auxiliary {
 }
 
 impl Auxiliary {
-    /// Starts an informer on the current arbiter. `tell` is called with its changes.
+    /// Starts an informer on the current arbiter. `tell` is called with the changes of objects.
     pub(super) fn start(
         resource: ResourceType,
         shared: &Shared,

@@ -1,4 +1,4 @@
-//! Builder of an engine, and the start.
+//! Builder that configures and starts an engine.
 
 use std::{
     sync::{Arc, Mutex},
@@ -66,7 +66,8 @@ impl EngineBuilder {
         Self { library, watched: Vec::new(), access: None, own_handlers: Vec::new(), allow_exec: false }
     }
 
-    /// Sets the configuration, as in a file. Without a configuration, HTTP is off and all other options have their defaults.
+    /// Sets the configuration, which has the same options as a configuration file. Without a configuration, HTTP is off, and all
+    /// other options have their defaults.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.library.base = config;
@@ -96,23 +97,23 @@ impl EngineBuilder {
     }
 
     /// Stores in each object who changed it, for all types: see [`Object::changed_by`](crate::object::Object::changed_by). Call
-    /// this if your own handlers use `changed_by` in `when`. Handlers of the configuration that use it need no call.
+    /// this if your own handlers use `changed_by` in `when`. Handlers of the configuration need no call.
     #[must_use]
     pub fn noting_who_changed(mut self) -> Self {
         self.library.notes_who_changed = true;
         self
     }
 
-    /// Adds your own handler: an actor that gets [`Notification`]s of everything that is watched. It gets the next batch
-    /// after its response to the last one.
+    /// Adds your own handler: an actor that gets [`Notification`]s of everything that is watched. The actor gets the next batch
+    /// after its response to the previous batch.
     #[must_use]
     pub fn handler(mut self, name: &str, options: HandlerDefaults, actor: Recipient<Notification>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Actor(actor)));
         self
     }
 
-    /// Adds a handler that waits without blocking, such as a client of a server. It runs on a separate thread, with up to
-    /// `concurrency` deliveries at a time, each for at most `timeout`.
+    /// Adds a handler that waits without blocking, such as a client of a server. The handler runs on a separate thread, with up to
+    /// `concurrency` deliveries at a time. Each delivery has the time limit `timeout`.
     #[must_use]
     pub fn async_handler(mut self, name: &str, options: HandlerDefaults, handler: Arc<dyn AsyncHandler>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Async(handler)));
@@ -132,8 +133,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Allows handlers of the configuration to run programs, `type = "exec"`. Anyone who can change the configuration can then
-    /// run any program as the user of this process. By default such a handler is refused.
+    /// Allows the configuration to contain handlers with `type = "exec"`, which run programs. Anyone who can change the
+    /// configuration can then run any program as the user of this process. By default, such a handler is refused.
     #[must_use]
     pub fn allow_exec(mut self, allow: bool) -> Self {
         self.allow_exec = allow;
@@ -147,7 +148,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Changes every object of an entry when it arrives, before any other stage gets it (F-60).
+    /// Sets a function that changes every arriving object of an entry (F-60). The function gets objects after the redaction.
     #[must_use]
     pub fn transform(mut self, entry: &str, transform: Transform) -> Self {
         self.library.transforms.insert(entry.to_owned(), transform);

@@ -66,7 +66,7 @@ impl Conductor {
         self.start_units(name, |_| true);
     }
 
-    /// Makes the pending moves in order, until `by`. Drops the moves of units that are not running.
+    /// Makes the pending moves in order, at most until the time `by`. Drops the moves of units that are not running.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
         let next = |kept: &mut TypeState| {
             let (unit, asked) = *kept.moves.first()?;
@@ -309,7 +309,8 @@ impl Conductor {
     }
 }
 
-/// Asks a unit to move a reader. Returns true if the reader was moved, or if the unit has ended. Otherwise, ask again.
+/// Asks a unit to move a reader. Returns true if the reader was moved, or if the unit has ended. After `false`, the caller must ask
+/// again.
 async fn has_moved(supervisor: &Addr<UnitSupervisor>, asked: Move) -> bool {
     match supervisor.send(RunningIndexer).await {
         Ok(Some(indexer)) => matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),

@@ -127,7 +127,7 @@ impl Conductor {
         }
     }
 
-    /// Forgets ended units whose events all readers have passed, and logs lost events of handlers.
+    /// Forgets ended units whose events all readers have passed, and logs the events that handlers have lost.
     fn tend(&self) {
         self.router.forget_units();
         if let Some(delivery) = &*lock(&self.delivery) {
@@ -214,7 +214,7 @@ impl Conductor {
         }
     }
 
-    /// Starts a change of every type that is due.
+    /// Starts a change of each type that has a due reconciliation or pending moves.
     fn reconcile_all(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         state.take_in(plan.types.keys());

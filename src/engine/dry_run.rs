@@ -1,9 +1,8 @@
-//! Dry run of a configuration without a cluster: the events that each handler would get, and the reasons why it would not
-//! get the other events. `deltabus test` and `deltabus tail --explain` use it.
+//! Dry run of a configuration without a cluster. It finds the events that each handler is sent, and the reason for each event that
+//! is not sent. `deltabus test` and `deltabus tail --explain` use dry runs.
 //!
-//! A dry run makes no decisions of its own. Two states of an object pass through the same stages as in an engine, with the
-//! same options. The routes and rules of the handlers then decide about the resulting changes, and the formatters of the
-//! handlers write them.
+//! Two states of an object pass through the same stages as in an engine, with the same options. The routes and rules of the
+//! handlers then decide which changes are sent, and the formatters of the handlers write these changes.
 //!
 //! Facts that only a cluster knows are assumed: [`Assumed`] contains the types, and objects get the values that an API server would
 //! fill in. The key of digests is the same in all dry runs.
@@ -69,7 +68,7 @@ struct DryHandler {
 pub struct DryReport {
     /// Objects in the order of group, kind, namespace and name.
     pub objects: Vec<ObjectReport>,
-    /// Types that are not built in, whose plural and scope were guessed.
+    /// Types whose plural and scope were guessed, because the types are not built in.
     pub guessed: Vec<ResourceType>,
 }
 
@@ -203,7 +202,7 @@ impl DryRun {
     }
 }
 
-/// Returns the labels of the namespaces among the objects, in their last state.
+/// Returns the labels of the namespaces among the objects: the new labels, or the old labels of a deleted namespace.
 fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
     let is_namespace = |pair: &&Pair| pair.key.group.is_empty() && pair.key.kind == "Namespace";
     let labels = |pair: &Pair| Some((pair.key.name.clone(), pair.states().last()?.labels()));

@@ -1,4 +1,4 @@
-//! Reads from a running engine, and changes to it.
+//! Handle with which a program reads and changes a running engine.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -52,8 +52,8 @@ pub struct Applied {
     pub needs_restart: Vec<&'static str>,
 }
 
-/// Handle for reads from a running engine and for changes to it. Clones are handles to the same engine. After a stop,
-/// changes fail, and reads return the last state.
+/// Handle that reads and changes a running engine. Clones are handles to the same engine. After a stop, changes fail, and reads
+/// return the last state.
 ///
 /// Make changes on the thread of the actix `System` in which the engine was started.
 #[derive(Clone)]
@@ -89,9 +89,9 @@ impl EngineHandle {
         Arc::clone(&self.conductor.lock().config)
     }
 
-    /// Applies another configuration: handlers and types that differ change, all others continue. Objects that enter the
-    /// scope are `added`, and objects that leave it are `removed`, with cause `reload`. Additions of the program stay. This
-    /// returns when the handlers are changed; the types change later.
+    /// Applies another configuration. Changes the handlers and types that differ; all others continue. Objects that enter the scope
+    /// are `added`, and objects that leave it are `removed`, with cause `reload`. Additions of the program stay. The call returns
+    /// when the handlers are changed; the types change later.
     ///
     /// # Errors
     /// Fails, without any change, if a handler cannot be created or if the engine was stopped.
@@ -132,9 +132,9 @@ impl EngineHandle {
         Ok(found)
     }
 
-    /// Adds a handler to the running engine (S-5). With `initial = "send"` it gets the cached objects, cause `replay`, and then
-    /// the changes; it misses nothing, and gets nothing twice. Each unit adds the handler between two batches. Until
-    /// [`EngineHandle::handler_synced`] returns true, `added` events are part of the initial state.
+    /// Adds a handler to the running engine (S-5). With `initial = "send"`, the handler first gets the cached objects, with cause
+    /// `replay`. It then gets the later changes, without a gap or a repetition. Until [`EngineHandle::handler_synced`] returns
+    /// true, `added` events are part of the initial state.
     ///
     /// # Errors
     /// Fails if the name is taken, or if the engine was stopped (S-6).
@@ -168,8 +168,8 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Removes a handler that the program added: its current call is the last, and waiting events are dropped. An unknown name has
-    /// no effect (S-7).
+    /// Removes a handler that the program added. The handler's current call is the last, and its waiting events are dropped. An
+    /// unknown name has no effect (S-7).
     ///
     /// # Errors
     /// Fails if the engine was stopped.
@@ -218,16 +218,16 @@ impl EngineHandle {
         Some(TypedLister::new(watched.lister()))
     }
 
-    /// Waits until every configured resource that exists and is allowed is synced (`/readyz`). It waits as long as the server
-    /// is unreachable; [`EngineHandle::wait_for_sync_within`] has a limit.
+    /// Waits until every configured resource that exists and is allowed is synced (`/readyz`). The wait has no time limit; see
+    /// [`EngineHandle::wait_for_sync_within`].
     pub async fn wait_for_sync(&self) {
         while !self.conductor.lock().is_settled() || !self.registry().unready().is_empty() {
             sleep(LOOK).await;
         }
     }
 
-    /// Waits like [`EngineHandle::wait_for_sync`], but at most for `within`. A stop of the engine ends the wait. Returns true
-    /// for each entry that is synced. The result does not cover handlers (S-8).
+    /// Waits like [`EngineHandle::wait_for_sync`], but at most for `within`. A stop of the engine ends the wait. Returns, for each
+    /// entry, true if the entry is synced. The result does not cover handlers (S-8).
     pub async fn wait_for_sync_within(&self, within: Duration) -> BTreeMap<String, bool> {
         let stopped = async {
             while lock(&self.conductor.delivery).is_some() {
@@ -248,12 +248,12 @@ impl EngineHandle {
         self.config().resources.keys().map(|entry| (entry.clone(), synced(entry))).collect()
     }
 
-    /// Adds indexes to every type of the entry `[resources.<name>]`. The indexes include the objects already cached (I-7).
-    /// Types that are found later get the indexes too. When this returns, [`Lister::by_index`] can use them.
+    /// Adds indexes to every type of the entry `[resources.<name>]`. The indexes include the objects already cached (I-7). Types
+    /// that are found later get the indexes too. When this returns, [`Lister::by_index`] can use the indexes.
     ///
     /// # Errors
     /// Fails if a type already has an index with one of the names, or if a unit is restarting. Types that got the indexes before
-    /// the failure keep these indexes. Types that are found later still get them.
+    /// the failure keep these indexes. Types that are found later still get the indexes.
     pub async fn add_indexers(&self, entry: &str, indexers: Vec<IndexFunc>) -> Result<(), AddIndexersError> {
         let supervisors: Vec<_> = {
             let state = self.conductor.lock(); // no unit starts meanwhile

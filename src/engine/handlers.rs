@@ -34,7 +34,7 @@ use crate::{
     rules::{Rules, RulesOptions},
 };
 
-/// Maximum bytes of bodies that a handler holds, or twice the largest batch if that is more.
+/// Limit for the bodies that a handler holds, in bytes. If twice the size of the largest batch is more, that size is the limit.
 const WINDOW_BYTES: usize = 16 << 20;
 
 /// Handler that a program adds. It gets the changes of all resources.
@@ -55,7 +55,7 @@ impl OwnHandler {
 
 /// Destination of the events of a program's handler.
 pub(super) enum OwnSink {
-    /// Actor that gets the next batch after its response to the last one.
+    /// Actor that gets the next batch after its response to the previous batch.
     Actor(Recipient<Notification>),
     /// Code that may block, on a separate thread.
     Closure(OwnClosure),
@@ -82,7 +82,7 @@ struct Step {
     name: String,
     plan: HandlerConfig,
     route: Route,
-    /// Sink of a handler that is added or replaced; `None` if only its events change.
+    /// Sink of a handler that is added or replaced; `None` if the handler keeps its sink.
     sink: Option<Sink>,
 }
 
@@ -118,8 +118,9 @@ impl Delivery {
     }
 
     /// Adds, removes and changes handlers to match `config`; the program's handlers stay. A removed handler delivers its waiting
-    /// events within `shutdown_timeout`. Returns moves, which add readers to units or drop them. Units must make the moves in this
-    /// order. The caller must repeat a move until its unit has made it. Call this before the units of a new entry are added.
+    /// events within `shutdown_timeout`. Returns the moves that add readers to units, or remove readers from units. Units must make
+    /// the moves in this order. The caller must repeat a move until its unit has made it. Call this before the units of a new entry
+    /// are added.
     ///
     /// # Errors
     /// Fails, without any change, if a new sink cannot be created.
@@ -149,15 +150,15 @@ impl Delivery {
         self.put(self.own(handler, is_taken)?)
     }
 
-    /// Removes a program's handler: its current call is the last, and waiting events are dropped. An unknown name has no
-    /// effect (S-7).
+    /// Removes a program's handler. The handler's current call is the last, and its waiting events are dropped. An unknown name has
+    /// no effect (S-7).
     pub(super) fn remove_own(&self, name: &str) {
         if !self.plans.contains_key(name) {
             self.handlers.remove(name, Remove::Discard);
         }
     }
 
-    /// Prepares the changes from the current handlers to those of a configuration; changes nothing.
+    /// Prepares the steps that turn the current handlers into the handlers of `config`. Changes no handler.
     fn prepare(&self, config: &Config) -> Result<Vec<Step>, EngineError> {
         let mut steps = Vec::new();
         for (name, plan) in self.plans(config) {
@@ -243,7 +244,7 @@ impl Delivery {
         Ok(HandlerOptions { name, kind, route, bounds: bounds(&options), core, sink, dead_letter: None })
     }
 
-    /// Returns the options of a handler's core, from the size of its batches and the limits of its buffer.
+    /// Returns the options of a handler's core.
     fn core(&self, options: &HandlerDefaults, batch: &Batch, concurrency: u32, sink: &Sink) -> CoreOptions {
         let (batch_events, batch_bytes, concurrency) =
             (size(batch.max_events), size(batch.max_bytes), concurrency as usize);
@@ -310,7 +311,8 @@ impl Delivery {
     }
 }
 
-/// Returns true if a handler can keep its sink, because only its events differ.
+/// Returns true if two definitions of a handler differ at most in the buffer and in the selection of events. The handler then keeps
+/// its sink.
 fn keeps_its_sink(before: &HandlerConfig, plan: &HandlerConfig) -> bool {
     let HandlerDefaults { order, timeout, format, retry, .. } = plan.options;
     let options = &before.options;
@@ -328,7 +330,7 @@ fn waits(open: OpenAsync, concurrency: u32, options: &HandlerDefaults) -> Open {
     Open::Async { open, concurrency: concurrency as usize, timeout: options.timeout }
 }
 
-/// Calls a program's closure, which is shared by all threads that its handler ever has.
+/// Calls a program's closure. If the thread of a handler is replaced, the new thread uses the same closure.
 fn call(closure: &Mutex<OwnClosure>, batch: &Notification) -> Result<(), HandlerError> {
     match closure.try_lock() {
         Ok(mut closure) => closure(batch),

@@ -69,13 +69,14 @@ impl Library {
         std::iter::once(base.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(base)
     }
 
-    /// Sets the value of `cluster` in rules, here and in `config`, which was made earlier.
+    /// Sets the value of `cluster` in rules, both in these additions and in `config`.
     pub(super) fn name_cluster(&mut self, cluster: &str, config: &mut Config) {
         cluster.clone_into(&mut self.cluster);
         cluster.clone_into(&mut config.redact.cluster);
     }
 
-    /// Returns the whole configuration, checked like a file, and reads the key that it names. Blocks the thread while reading.
+    /// Returns the configuration with the program's additions, checked like a file. Also reads the key of the digests. The read
+    /// blocks the thread.
     ///
     /// # Errors
     /// Fails on errors in the configuration, on a name that both a file and the program use, and on an unreadable key.
@@ -107,7 +108,7 @@ impl Library {
     }
 }
 
-/// Returns true if two patterns surely mean one type, even before discovery: `pods` and `pods.v1.` do.
+/// Returns true if two patterns surely mean the same type, even before discovery. An example is `pods` and `pods.v1.`.
 fn is_same(one: &Pattern, other: &Pattern) -> bool {
     let (Pattern::Type { name, rest }, Pattern::Type { name: other_name, rest: other_rest }) = (one, other) else {
         return one == other;

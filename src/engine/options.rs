@@ -26,7 +26,7 @@ use crate::{
 /// Annotation of `kubectl apply`: a whole copy of the applied object.
 const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
 
-/// Error if values cannot be redacted.
+/// Error text if values must be redacted, but there is no key.
 const NO_KEY: &str = "no key for redacting values";
 
 /// Queue size of auxiliary informers: names and labels of namespaces or CRDs are small.

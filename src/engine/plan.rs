@@ -85,11 +85,11 @@ pub struct UnitSpec {
 /// Difference between two specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecDifference {
-    /// Both describe the same unit.
+    /// Both specs describe the same unit.
     Nothing,
-    /// Same objects, kept differently. The new unit can take over the cache and continue the watch.
+    /// The objects are the same, but are kept differently. The new unit can take over the cache and continue the watch.
     Keeping,
-    /// Other objects, or other parts of them, have to be fetched.
+    /// The two units fetch different objects, or different parts of objects. The new unit needs a list.
     Fetching,
 }
 
@@ -167,10 +167,10 @@ impl UnitSpec {
 /// Knowledge about the cluster's namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KnownNamespaces {
-    /// Not watched, or not listed yet.
+    /// The namespaces are not watched, or not listed yet.
     #[default]
     Unknown,
-    /// Listing is not allowed.
+    /// Listing namespaces is not allowed.
     Forbidden,
     /// All namespaces.
     Known(NamespaceLabels),
@@ -306,8 +306,8 @@ pub fn plan(
     plan
 }
 
-/// Returns the spec of a unit over the whole cluster. If a field selector can exclude namespaces, the server leaves them out.
-/// Otherwise the unit filters the objects, if needed.
+/// Returns the spec of a unit over the whole cluster. If a field selector can express `namespaces`, the server applies the
+/// selector. Otherwise the unit applies `namespaces` to arriving objects.
 fn in_cluster(config: &Config, entry: &str, resource: &ResourceType, options: &Arc<ResourceConfig>) -> UnitSpec {
     let pushed = options.namespaces.field_selector().filter(|_| resource.namespaced);
     let filter = (resource.namespaced && options.namespaces.needs_filter()).then(|| options.namespaces.clone());

@@ -42,7 +42,7 @@ impl Presence {
 mod tests {
     use super::*;
 
-    /// Checks the result of a series: the group answers with the type (`y`), without it (`n`), or not at all (`?`).
+    /// Checks the result of a series of answers: the group answers with the type (`y`), without it (`n`), or not at all (`?`).
     fn check(answers: &str, expected: &str) {
         let mut presence = Presence::default();
         let mut last = Served::Yes;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
-/// Reason for a reconciliation, which decides the cause of the resulting events.
+/// Reason for a reconciliation. The reason decides the cause of the resulting events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Occasion {
     /// First discovery of this engine.
@@ -86,7 +86,7 @@ impl Steps {
         self.stop.is_empty() && self.start.is_empty()
     }
 
-    /// Returns the way to retire the objects of a stopping unit; `None` for other units.
+    /// Returns the way to retire the objects of a stopping unit; `None` if the unit does not stop.
     pub fn fate(&self, unit: UnitId) -> Option<Retirement> {
         self.stop.iter().find(|(id, _)| *id == unit).map(|(_, fate)| *fate)
     }

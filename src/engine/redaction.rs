@@ -41,8 +41,9 @@ pub(super) struct DigestKey {
 }
 
 impl DigestKey {
-    /// Reads the configured key, or the key in `state_dir`. The latter is created the first time. Without either, returns the key
-    /// of `running`, or a new one for this run. Reads and writes files, so it blocks the thread.
+    /// Returns the configured key, or else the key in `state_dir`. Creates the key in `state_dir` if it is missing and digests are
+    /// needed. If neither key exists, returns the key of `running`, or a new key for this run. Reads and writes files, so it blocks
+    /// the thread.
     ///
     /// # Errors
     /// Fails, with a message for the user, if the configured key or the file cannot be used.

@@ -1,8 +1,8 @@
 //! Times at which the server is asked again for the types that it serves.
 //!
 //! - after a failed request: with backoff
-//! - after a CRD was seen added or deleted: at growing intervals, until the answer agrees
-//! - if a running type is missing: soon, a second time
+//! - after a CRD was seen added or deleted: at growing intervals, until the answer agrees with the CRD
+//! - if a running type is missing from an answer: after one second
 //! - if a pattern matches no type and CRDs cannot be watched: every ten seconds
 //! - otherwise: about every two minutes, for aggregated APIs
 

@@ -31,7 +31,7 @@ impl ConfigFiles {
         Self { known: fingerprint(&paths), settling: None, paths }
     }
 
-    /// Returns true if there is new content and it is the same as at the last check: no write is in progress. Reads the files, so
+    /// Returns true if the content is new, and has not changed since the last check (no write is in progress). Reads the files, so
     /// it blocks the thread.
     pub fn has_changed(&mut self) -> bool {
         let found = fingerprint(&self.paths);
@@ -58,7 +58,7 @@ impl ConfigFiles {
     }
 }
 
-/// Returns a hash of the content and names of files and directories. Unreadable files have a hash of their own.
+/// Returns a hash of the names and the content of the files. If a file cannot be read, the kind of error replaces the content.
 fn fingerprint(paths: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in paths {
@@ -70,7 +70,7 @@ fn fingerprint(paths: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Resets options that cannot be applied live to their running values. Returns the names of options that differed.
+/// Copies from `running` to `new` every option that needs a restart. Returns the names of the options that differed.
 pub(super) fn keep_until_restart(running: &Config, new: &mut Config) -> Vec<&'static str> {
     let mut kept = Vec::new();
     keep("[cluster]", &running.cluster, &mut new.cluster, &mut kept);

@@ -1,4 +1,4 @@
-//! Rights on types that are refused in the whole cluster: namespaces in which they may be watched. The server is asked
+//! Rights on types that are refused in the whole cluster: the namespaces in which these types may be watched. The server is asked
 //! repeatedly.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

@@ -42,7 +42,7 @@ impl Conductor {
         });
     }
 
-    /// Requests the served types, after checking that the state belongs to this cluster.
+    /// Requests the served types, after checking that the state directory belongs to this cluster.
     async fn discover(&self) -> Result<Catalog, String> {
         let client = self.access.client().map_err(|error| error.to_string())?;
         let journal = &self.shared.journal;

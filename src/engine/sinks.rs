@@ -29,7 +29,7 @@ pub(super) fn nats(_: &NatsOptions, _: Formatter) -> io::Result<OpenAsync> {
     Err(io::Error::other(format!("type: {}", crate::build_info::lacking("nats"))))
 }
 
-/// Creates a handler of this name that runs a program.
+/// Creates the handler `name`, which runs a program.
 pub(super) fn exec(options: &ExecOptions, name: &str, formatter: Formatter) -> OpenAsync {
     shared(Arc::new(Exec::new(options.clone(), name, formatter)))
 }

@@ -72,7 +72,7 @@ pub(super) struct TypeState {
     pub(super) moves: Vec<(UnitId, Move)>,
     /// Moves that add readers to units. A unit makes such a move after its first list, or before it stops.
     pub(super) arrivals: Vec<(UnitId, Move)>,
-    /// Shared by the units: decides when the type is synced.
+    /// State that the units share. It decides when the type is synced.
     pub(super) siblings: Arc<Siblings>,
 }
 
@@ -101,11 +101,11 @@ pub(super) struct State {
     pub(super) types: BTreeMap<TypeName, TypeState>,
     /// Most important occasion since the last check for new types. The next check reconciles new types for this occasion.
     pub(super) pending: Option<Occasion>,
-    /// Set when the types of the first discovery are known; later ones are late.
+    /// Set when the types of the first discovery are known. Types that are found later count as late.
     pub(super) begun: bool,
-    /// Rows without a unit.
+    /// Rows of `/v1/resources` without a unit.
     pub(super) waiting: WaitingRows,
-    /// Rows without a unit that were logged.
+    /// Types, patterns and conflicts that were logged, each with the name of its entry.
     pub(super) told: BTreeSet<(String, String)>,
     /// Set if a pattern matches no type now.
     pub(super) patterns_wait: bool,
@@ -207,8 +207,8 @@ impl State {
         self.begun = true;
     }
 
-    /// Returns the desired units of a type; `None` if the running units should continue. Reasons: the type may still exist, its
-    /// entry has `on_removed = "keep"`, or the namespaces are not known yet.
+    /// Returns the desired units of a type; `None` if the running units should continue. Reasons: the type is missing but may still
+    /// exist, the entry keeps a removed type (`on_removed = "keep"`), or the namespaces are not known yet.
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {

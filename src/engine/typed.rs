@@ -1,4 +1,4 @@
-//! Reads of the cache as types of `k8s_openapi`.
+//! Lister that decodes cached objects into types of `k8s_openapi`.
 
 use std::marker::PhantomData;
 

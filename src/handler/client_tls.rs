@@ -20,7 +20,7 @@ use crate::{regular_file, text::Optional};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ClientTls {
-    /// PEM file of the trusted authorities; no others are trusted. "": those of the system.
+    /// PEM file of the trusted authorities, which replace the system's authorities. "": the system's authorities.
     #[serde(with = "Optional")]
     pub ca_file: Option<PathBuf>,
     /// PEM file of the client's certificate. "": none.

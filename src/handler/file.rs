@@ -1,4 +1,4 @@
-//! Events as JSON lines in files. Files are rotated by size or name, compressed, and the oldest removed.
+//! Events as JSON lines in files. Files are rotated by size or name. Rotated files are compressed, and the oldest are removed.
 //!
 //! - Each batch is one write. If the write fails (full disk), the file is truncated to its length before the write, and
 //!   the batch is retried. So no part of an event remains in the file.

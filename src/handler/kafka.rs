@@ -3,10 +3,10 @@
 //! # Order
 //!
 //! The messages of a batch belong to different objects and are sent concurrently. The next message of an object is in a
-//! later batch, which starts when this one is acknowledged. Each key belongs to one partition, and the client keeps the
-//! order within a partition when connections fail. It repeats a message until the message is stored. With `idempotent`, a
-//! broker recognizes the repetition. An attempt that ends without an answer leaves its messages with the client, and
-//! the next attempt waits for the same ones (`kafka/sent.rs`).
+//! later batch. A batch starts only after earlier batches with the same objects are acknowledged. Each key belongs to one
+//! partition, and the client keeps the order within a partition when connections fail. The client repeats a message until the
+//! message is stored. With `idempotent`, a broker recognizes the repetition. An attempt that ends without an answer leaves its
+//! messages with the client, and the next attempt waits for the same messages (`kafka/sent.rs`).
 //!
 //! With `idempotent`, a message is therefore stored twice only after a stop during a delivery, or after a failed client was
 //! replaced. The next run or client then sends the unacknowledged messages again.

@@ -10,9 +10,9 @@
 //! # Stored once, also outside the window
 //!
 //! With [`ExpectLast::PerSubject`], a message has the expected last sequence of its subject. The server stores the message only if
-//! this matches. The handler remembers the last sequences of subjects. For a new object it expects an empty subject. The sequence
-//! can be unknown, for example after a start, or because the bounded memory was cleared. If the sequence is unknown or does not
-//! match, the handler checks the stored messages:
+//! this sequence matches. The handler remembers the last sequences of subjects. For a new object it expects an empty subject. The
+//! sequence can be unknown, for example after a start, or because the bounded memory was cleared. If the sequence is unknown or
+//! does not match, the handler checks the stored messages:
 //!
 //! 1. The last message of the subject has the event's id: the event is already stored, so it counts as delivered.
 //! 2. The last message was stored before the event happened (by more than a minute, as clocks may differ): the event is

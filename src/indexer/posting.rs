@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Maximum number of hashes in a flat posting. In a larger posting, the maximum average number of hashes per piece.
+/// Maximum number of hashes in a flat posting. In a larger posting, this constant limits the average number of hashes per piece.
 const PIECE_LEN_MAX: usize = 512;
 /// Binary logarithm of the maximum number of pieces.
 const PIECE_BITS_MAX: u32 = 16;

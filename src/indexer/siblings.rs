@@ -64,8 +64,8 @@ impl Siblings {
         Ok(appended)
     }
 
-    /// Removes an ended unit, and writes its last records with `append`. If other units remain and all are synced, but the type is
-    /// not, `append` gets the number of objects of these units.
+    /// Removes an ended unit, and writes its last records with `append`. If the removal makes the type synced, `append` gets the
+    /// number of objects of the remaining units.
     ///
     /// # Errors
     /// Returns the error of `append`.

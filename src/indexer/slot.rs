@@ -8,8 +8,8 @@ use crate::mutex::lock;
 /// Storage of a unit's indexer while no actor leases it.
 pub(crate) struct IndexerSlot {
     content: Mutex<Option<Indexer>>,
-    /// Transaction of the current batch, from before its append until after its release. If the actor hangs, the next actor finds
-    /// the transaction here.
+    /// Transaction of the current batch. It is set before its append, and removed after its release. If the actor hangs, the next
+    /// actor finds the transaction here.
     in_flight: Mutex<Option<Arc<Transaction>>>,
 }
 

@@ -1,4 +1,5 @@
-//! Supervisor of one unit, the shell of `Supervisor`: starts its actors on an arbiter, sends heartbeats and reports exits.
+//! Actor that runs the state machine `Supervisor` for one unit: starts the unit's actors on an arbiter, sends heartbeats and
+//! reports exits.
 //!
 //! This supervisor runs on the system's arbiter, so it survives every failure of the unit's arbiter. Actix's own `Supervisor` is
 //! not used: it restarts without delay, keeps the same instance, and does not restart after a panic.

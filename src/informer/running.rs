@@ -48,7 +48,7 @@ impl Running {
         (Self { generation, reflector, fifo, indexer, heartbeats, alive, stopping: false }, exits)
     }
 
-    /// Starts to stop the actors, one after the other.
+    /// Begins a stop, in which the actors end one after the other.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.stop_next();

@@ -81,7 +81,7 @@ struct Work<'a> {
     sync_at: Instant,
     save_at: Instant,
     repair_at: Instant,
-    /// Due time of the seal; `None` while it is up to date.
+    /// Due time of the next write of the seal; `None` while the seal is up to date.
     seal_at: Option<Instant>,
     room: Room,
     backoff: Backoff,
@@ -142,7 +142,7 @@ impl<'a> Work<'a> {
         self.repair_at = now() + delay;
     }
 
-    /// Returns the time until the next work is due. A call may end the wait earlier.
+    /// Returns the time to wait until the next work is due. A call may end that wait earlier.
     fn due_in(&self) -> Duration {
         if self.is_called(calls::REPAIR) {
             return self.repair_at.saturating_duration_since(now());

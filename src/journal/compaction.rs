@@ -1,4 +1,4 @@
-//! Rules for compacting the state: which records of a reader are removed, and how the remaining ones change.
+//! Rules for compacting the stored records of a reader: which records are removed, and how the remaining ones change.
 //!
 //! For each object, in the order of its records:
 //!
@@ -33,7 +33,7 @@ use crate::change::Cause;
 /// Hash of unit, namespace and name. It is wide enough that collisions need not be handled.
 pub(super) type LaneHash = [u64; 2];
 
-/// Part of a record that is needed for the comparison.
+/// Data of a record for the comparison with the waiting record of the same object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) lane: LaneHash,
@@ -41,7 +41,7 @@ pub(super) struct Row {
     pub(super) tail: Tail,
 }
 
-/// Data of one record: in [`Lanes`] the last waiting record of an object, in a [`Row`] the next record.
+/// Data of one record: the last waiting record of an object (in [`Lanes`]), or the next record (in a [`Row`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) place: u64,
@@ -65,14 +65,14 @@ pub(super) fn keeps_its_place(kind: ChangeKind, cause: Option<Cause>, is_address
     kind == ChangeKind::Added && begins
 }
 
-/// Positions of the records that a new entry is built from. The entry takes its time from the record at its own position.
+/// Positions of the records that a new entry is built from. The entry gets the time of the record at the entry's own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
-    /// Source of kind and cause.
+    /// Position of the record whose kind and cause are used.
     pub(super) shape: u64,
-    /// Source of the object.
+    /// Position of the record whose object is used.
     pub(super) object: u64,
-    /// Source of the previous object, for an update.
+    /// Position of the record whose previous object is used, for an update.
     pub(super) old: u64,
 }
 
@@ -109,7 +109,7 @@ struct End {
     is_deletion: bool,
 }
 
-/// Effect of a record on the last record of its object.
+/// Effect of a new record on the waiting record of the same object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     /// Both records stay.
@@ -130,7 +130,7 @@ enum Merge {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     tails: HashMap<LaneHash, Tail>,
-    /// The deletion or removal before each tail that is a re-add.
+    /// For each object whose last record is a re-add: the deletion or removal before it.
     ends: HashMap<LaneHash, End>,
     /// Position of the last waiting `Synced`.
     synced: u64,
@@ -146,7 +146,7 @@ impl Lanes {
         }
     }
 
-    /// Plans the next records, in the order of their positions. `may_merge` returns true for records that wait only in the state,
+    /// Plans the next records, in the order of their positions. `may_merge` returns true for records that wait only in the store,
     /// not in memory. Records up to `shown` may have been delivered.
     pub(super) fn plan(&mut self, rows: &[Row], may_merge: impl Fn(u64) -> bool, shown: u64) -> Plan {
         let mut plan = Plan::default();

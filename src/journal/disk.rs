@@ -94,7 +94,7 @@ pub enum NotWritable {
         bytes: u64,
         /// Size limit.
         max_bytes: u64,
-        /// Reader that waits for the oldest record.
+        /// Name of the reader with the oldest unacknowledged record.
         slowest: String,
     },
     /// Too many written records are not durable yet.
@@ -204,9 +204,8 @@ pub(super) struct Disk {
     pub(super) options: JournalOptions,
     /// Read-locked during an append; write-locked where appends must be kept out.
     gate: RwLock<()>,
-    /// Held while states of readers are taken and saved, so that the last state taken is the last one saved. Contains the
-    /// compaction step whose write failed, if any. That step may or may not be on disk, and is written again before any other state
-    /// is saved.
+    /// Held while the states of readers are taken and saved, so that no older state overwrites a newer one. Contains the compaction
+    /// step whose write failed, if any. That step may or may not be on disk, and is written again before any other state is saved.
     pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
     /// Current obstacles, in the order of [`Obstacle`].

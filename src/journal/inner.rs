@@ -90,8 +90,8 @@ impl Inner {
 
     /// Writes a step of a compaction with the state of its reader, and makes both durable. After an error the step may or may not
     /// be on disk. The step is then written again before any other state is saved, and until then the reader loads no records.
-    /// Otherwise a crash could undo a step whose coalesced records were already delivered. The reader would then get the original
-    /// records too.
+    /// Without this order, a crash could undo a step whose coalesced records were already delivered. The reader would then get the
+    /// original records too.
     pub(super) fn put_compacted(&self, disk: &Disk, reader: ReaderId, step: CompactionStep) -> Result<(), StoreError> {
         let mut unfinished = lock(&disk.saving);
         *unfinished = Some((reader, step));

@@ -44,7 +44,7 @@ pub(crate) struct MemoryJournal {
     pub(super) discovered: bool,
     readers: BTreeMap<ReaderId, JournalReader>,
     next_reader: u32,
-    /// An id above those of all units.
+    /// Id above the ids of all units.
     pub(super) next_unit: u32,
     /// Policy for when written records become durable; `None` without a store.
     fsync: Option<Fsync>,
@@ -90,7 +90,8 @@ enum Turn {
     /// One reader gets the records, and starts or stops seeing the unit.
     Cross {
         reader: ReaderId,
-        /// `Some(n)` for a join: the reader gets every nth resync of the unit, unless a later interest differs. `None` for a leave.
+        /// `Some(n)` for a join: the reader gets every nth resync of the unit, unless a later interest sets another number. `None`
+        /// for a leave.
         join: Option<u32>,
     },
     /// First state of the unit. No reader gets the records.
@@ -145,13 +146,14 @@ impl MemoryJournal {
         Ok(self.push(unit, changes, now_micros, Turn::Show))
     }
 
-    /// Appends the first state of a unit, which no reader sees. The caller must write the records like an append.
+    /// Appends the first state of a unit, which no reader sees. The caller must then call [`Self::written`] or [`Self::take_back`].
     pub(crate) fn seed(&mut self, unit: UnitId, changes: &[Change], now_micros: i64) -> Ticket {
         self.push(unit, changes, now_micros, Turn::Seed)
     }
 
     /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set, and
-    /// otherwise stops seeing it. Returns `None` if the reader is closed. The caller must write the records like an append.
+    /// otherwise stops seeing it. Returns `None` if the reader is closed. With a store, the caller must then call [`Self::written`]
+    /// or [`Self::take_back`].
     pub(crate) fn cross(
         &mut self,
         (reader, joins): (ReaderId, bool),
@@ -261,7 +263,7 @@ impl MemoryJournal {
         Sequence(self.unsynced.front().map_or(self.next, |batch| batch.ticket.first.0) - 1)
     }
 
-    /// Makes the records of a ticket visible once all older ones are. Returns the readers to wake.
+    /// Makes the records of a ticket visible once all older records are visible. Returns the readers to wake.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<ReaderId> {
         if let Some(batch) = self.pending.iter_mut().find(|batch| batch.ticket == ticket && batch.turn == Turn::Show) {
             batch.released = true;

@@ -1,8 +1,8 @@
 //! One reader of the journal: its interest, and the records that it has not acknowledged.
 //!
-//! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits they are dropped, or coalesced in a
-//! [`Backlog`] until the backlog is empty again. For a named reader of a journal with a store, only the positions of further
-//! records are kept, in [`Stored`].
+//! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits, records are dropped, or all waiting records
+//! move to a [`Backlog`] and are coalesced there. Once the backlog is empty, records wait in the queue again. For a named reader of
+//! a journal with a store, only the positions of further records are kept, in [`Stored`].
 
 mod ack;
 pub(super) mod backlog;
@@ -48,7 +48,8 @@ pub(crate) struct JournalReader {
     marks: HashMap<TypeNumber, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,
-    /// Set when a record was dropped; reset when nothing waits. While it is set, all waiting records are judged.
+    /// Set when a reader that drops records has exceeded its limits; reset when nothing waits. While it is set, all waiting records
+    /// are judged.
     overflowed: bool,
     /// Present for a named reader of a journal with a store.
     stored: Option<Stored>,

@@ -6,7 +6,7 @@ use super::Sequence;
 
 /// Number of points in time that are remembered within the retention time.
 const MOMENTS: u32 = 64;
-/// Number of parts into which the unneeded records are divided. If the state is too large, one part is removed at a time.
+/// Number of parts into which the unneeded records are divided. If the state directory is too large, one part is removed at a time.
 const PARTS: u64 = 8;
 
 /// The last record at some points in time. It shows which records are older than the retention time.
@@ -15,7 +15,8 @@ pub(super) struct Retention {
     keep: Duration,
     /// Time in microseconds since the Unix epoch, and the last record at that time; oldest first.
     moments: VecDeque<(i64, Sequence)>,
-    /// Groups of given-up records, oldest first: end time of the group, and its first record. A replay needs these records.
+    /// Groups of given-up records, oldest first: latest possible time at which the records were given up, and the first record. A
+    /// replay needs these records.
     given_up: VecDeque<(i64, Sequence)>,
 }
 

@@ -63,9 +63,9 @@ struct Inner {
     lock: Mutex<Option<File>>,
     files: RwLock<State>,
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
-    /// Latest states that the appends of each unit wrote.
+    /// For each unit, the states of recently written objects.
     recent: Mutex<HashMap<UnitId, Recent>>,
-    /// Units whose states of objects were removed. When a record of such a unit is removed, its body is removed too.
+    /// Forgotten units, whose objects were removed. When a record of such a unit is removed, its body is removed too.
     forgotten: Mutex<HashSet<UnitId>>,
     /// Positions of each reader's coalesced entries.
     compacted: Mutex<HashMap<String, RoaringTreemap>>,

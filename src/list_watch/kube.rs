@@ -100,7 +100,7 @@ struct Source {
 impl KubeListWatch {
     /// Creates a source. `client` belongs to the thread that will use it: see [`ClusterAccess::client`].
     ///
-    /// Objects carry the type of `resource` unless `plan` names another.
+    /// Objects carry the type of `resource`, unless `plan` names another type.
     pub fn new(client: Client, resource: Arc<ResourceType>, scope: Scope, plan: ScanPlan, limits: Limits) -> Self {
         let own = TypeMeta::new(resource.api_version(), resource.kind.clone());
         let served = scope.served(&own);
@@ -134,8 +134,8 @@ impl ListWatch for KubeListWatch {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Set when the GET may be repeated, if [`repeat_after`] agrees. False after a timeout, and after an error answer without a
-    /// number of seconds in `Retry-After` (T-1). A delay in the body does not count.
+    /// Set when the GET may be repeated; [`repeat_after`] must also agree. False after a timeout, and after an error answer without
+    /// a number of seconds in `Retry-After` (T-1). A delay in the body does not count.
     may_repeat: bool,
 }
 

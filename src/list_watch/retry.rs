@@ -8,7 +8,7 @@ use super::Failure;
 pub(super) const REPEATS_MAX: usize = 10;
 /// Delay before a GET is repeated after a lost connection (T-3).
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Longest `Retry-After` that a repeat waits for. With a longer one, the reflector waits instead, and shows its wait to users.
+/// Longest `Retry-After` that a repeat waits for. For a longer `Retry-After`, the reflector waits, and shows the wait to users.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// Returns the delay before the same GET is sent again. `None` passes `failure` to the caller.

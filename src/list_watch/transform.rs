@@ -13,7 +13,7 @@ use crate::object::Object;
 /// A function that changes objects before any consumer sees them, for example to remove or to add fields.
 ///
 /// **Contract:** the result depends on the object alone, and keeps namespace, name, uid and resourceVersion (F-62).
-/// It runs on the unit's thread for every object, so it must not block.
+/// The function runs on the unit's thread for every object, so it must not block.
 #[derive(Clone)]
 pub struct Transform {
     func: Arc<Func>,

@@ -1,5 +1,5 @@
 //! Last modifier of an object: the newest entry of `metadata.managedFields`. By default, objects are stored without this field. If
-//! a consumer needs the modifier, it is therefore stored after the object's JSON.
+//! a consumer needs the modifier, the modifier is therefore stored after the object's JSON.
 
 use std::borrow::Cow;
 
@@ -64,8 +64,8 @@ impl Object {
         ChangedBy::decode(self.who())
     }
 
-    /// Sets `who` as the last modifier, unless one is recorded already. For objects whose modifier is known from elsewhere, for
-    /// example from the fields of an event.
+    /// Sets `who` as the last modifier, unless one is recorded already. Use this function for objects whose modifier is
+    /// known from another source, for example from the fields of an event.
     #[must_use]
     pub fn with_changed_by(self, who: &ChangedBy<'_>) -> Self {
         self.with_who(&who.encode())
@@ -77,7 +77,7 @@ impl Object {
         &bytes[bytes.len() - self.who_bytes()..]
     }
 
-    /// Adds this encoded [`Object::who`] to the object. An object that already has one stays unchanged.
+    /// Adds the encoded modifier `who` to the object. An object that already has a modifier stays unchanged.
     #[must_use]
     pub(crate) fn with_who(self, who: &[u8]) -> Self {
         if who.is_empty() || self.who_bytes() > 0 {

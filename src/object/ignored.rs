@@ -57,7 +57,7 @@ mod tests {
         node
     }
 
-    /// Row 16 of the users' requests: "only tell me when these fields change".
+    /// Request of users: "only tell me when these fields change".
     #[test]
     fn heartbeat_is_no_change_but_other_fields_are() {
         let ignored = ignoring(&["status.conditions[*].lastHeartbeatTime", "metadata.labels['seen']"]);

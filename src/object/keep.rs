@@ -22,7 +22,7 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// Samples objects for which [`Keep::of`] will be called.
+    /// Takes samples of the objects for which [`Keep::of`] will be called.
     pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
         if let Self::Packed(packer) = self {
             packer.look_at(objects.filter(|object| !object.opts_out()));

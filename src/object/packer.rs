@@ -104,8 +104,8 @@ impl Packer {
         }
     }
 
-    /// Samples objects that will be packed. Sometimes makes a dictionary from the samples, which takes 0.5 ms. Packed objects
-    /// are skipped.
+    /// Takes samples of objects that will be packed; skips packed objects. Sometimes makes a dictionary from the samples, which
+    /// takes 0.5 ms.
     pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
         let mut state = lock(&self.state);
         if state.compression == Compression::None {
@@ -118,8 +118,8 @@ impl Packer {
         }
     }
 
-    /// Returns the packed form of an object; while the object lives, always the same form. Returns the object itself if packing
-    /// is off or would not make it smaller. A body packed with another compression is packed again at each call.
+    /// Returns the packed form of an object. While the object lives, further calls return the same form. Returns the object itself
+    /// if packing is off or would not make it smaller. A body packed with another compression is packed again at each call.
     pub fn pack(&self, object: &Object) -> Object {
         let (compression, current) = lock(&self.state).way();
         match object.packed_body() {

@@ -127,7 +127,7 @@ impl ScanPlan {
         self.types.as_ref().map(|types| &types.meta)
     }
 
-    /// Sets another type.
+    /// Sets the `apiVersion` and `kind` of the resulting objects.
     #[must_use]
     pub fn with_type_meta(mut self, type_meta: TypeMeta) -> Self {
         self.types = Some(TypeJson::new(type_meta));

@@ -7,7 +7,7 @@ use triomphe::{Arc, HeaderSlice, HeaderWithLength, ThinArc, UniqueArc};
 /// A header followed by bytes, in one allocation shared by its handles. A handle is one pointer wide.
 pub(super) struct Shared<H>(ThinArc<H, u8>);
 
-/// Unwritten rest of the bytes of a new [`Shared`].
+/// Bytes of a new [`Shared`] that are not written yet.
 pub(super) struct Room<'a>(&'a mut [MaybeUninit<u8>]);
 
 impl Room<'_> {

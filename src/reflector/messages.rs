@@ -38,7 +38,7 @@ pub(crate) struct UnitHooks {
     pub(crate) round: Arc<AtomicU32>,
     /// Returns true if a handler waits for the resync with this number (S-11). The function must be quick.
     pub(crate) is_due: Box<dyn Fn(u32) -> bool>,
-    /// Receives the server's version after a check, before any event of the same step is emitted. It must be quick.
+    /// Receives the server's version after a check, before any event of the same step is emitted. The function must be quick.
     pub(crate) server_is_at: Box<dyn Fn(&ResourceVersion)>,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Stream {
     pub(super) requested: ResourceVersion,
     /// Time of the request.
     pub(super) sent_at: Duration,
-    /// Time of the server's answer; `None` before it.
+    /// Time of the server's answer; `None` before the answer.
     pub(super) opened_at: Option<Duration>,
     /// Time of the last accepted event; `None` before the first.
     pub(super) heard_at: Option<Duration>,

@@ -10,7 +10,7 @@ use crate::{
 const UNAUTHORIZED: &str =
     "the API server does not accept the credentials (401): check the kubeconfig or the service account's token";
 
-/// Message during the check of the server's version, for a saved cache or after a silent watch.
+/// Message while the reflector checks the server's version.
 const CHECKING: &str = "checking that the API server is not older than the cache";
 
 /// Describes a list that must be confirmed by a second one.

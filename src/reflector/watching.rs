@@ -30,7 +30,7 @@ impl Reflector {
         ReflectorAction::OpenWatch(request)
     }
 
-    /// Creates a stream and its request, with its own timeout.
+    /// Creates a stream and its request. Each request has a random timeout.
     pub(super) fn new_stream(
         &self,
         version: ResourceVersion,

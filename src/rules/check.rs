@@ -17,15 +17,14 @@ use super::{
 
 /// Maximum number of literal patterns in an expression, if `limits_patterns` is set.
 const PATTERNS_MAX: usize = 8;
-/// Maximum size in bytes of a compiled pattern that is not literal. For a literal one, it applies only with
-/// `limits_patterns`.
+/// Maximum size in bytes of a compiled pattern. For literal patterns, the maximum applies only with `limits_patterns`.
 pub(super) const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Type names to which `type(x)` may be compared.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
 /// CEL functions whose result can be large, even for short arguments.
 const UNBOUNDED: [&str; 2] = ["range", "replace"];
-/// Functions that combine all elements of a list. A macro can make a list of any size, so they are refused within macros and for
-/// the result of a macro.
+/// Functions that combine all elements of a list. A macro can make a list of any size. Therefore these functions are refused
+/// within macros and for the result of a macro.
 const JOINING: [&str; 3] = ["join", "format", "flatten"];
 /// Further functions to suggest for a misspelt one.
 const TEXTUAL: [&str; 6] = ["string", "lowerAscii", "upperAscii", "split", "join", "trim"];

@@ -31,7 +31,7 @@ const CPU_EVERY: u64 = 32;
 /// Steps for each pattern that an iteration compiles.
 const COMPILE_STEPS: u64 = 1000;
 
-/// Numbers of expensive calls in the macros of an expression. Each such call adds steps to an iteration, which otherwise counts as
+/// Counts of expensive calls in the macros of an expression. Each such call adds steps to an iteration, which otherwise counts as
 /// one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
@@ -130,8 +130,8 @@ fn visit(expression: &mut IdedExpr, weight: &mut Option<Weight>) {
     }
 }
 
-/// Adds [`STEP`] to every iteration of a loop. If the loop condition is a literal, the crate builds the list of `map`
-/// and `filter` in place. To keep this, [`STEP`] is added to the loop step instead.
+/// Adds [`STEP`] to the condition of a loop, which every iteration evaluates. If the condition is a literal, the crate `cel` builds
+/// the list of `map` and `filter` in place. The condition must then stay a literal, so [`STEP`] is added to the loop's body.
 fn count_iterations(all: &mut ComprehensionExpr) {
     if !matches!(all.loop_cond.expr, Expr::Literal(_)) {
         return guard(&mut all.loop_cond);

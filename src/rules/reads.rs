@@ -13,7 +13,7 @@ use cel::{
 pub(super) struct Part {
     /// Set if the whole value is read, regardless of the other fields.
     pub(super) whole: bool,
-    /// Members whose values are read, at least in part, with the part of each.
+    /// Members whose values are read at least in part: the name of each member, and the part that is read.
     pub(super) members: Vec<(Box<str>, Part)>,
     /// Set if the keys of all members are read.
     pub(super) keys: bool,
@@ -27,7 +27,7 @@ impl Part {
         self.members.iter().find(|(name, _)| name.as_bytes() == key).map(|(_, part)| part)
     }
 
-    /// Collects the names that lead to each part, through objects only.
+    /// Collects the paths to the innermost parts, as member names. A path ends at a list, because list elements have no names.
     pub(super) fn collect_paths<'a>(&'a self, path: &mut Vec<&'a str>, paths: &mut Vec<Vec<&'a str>>) {
         if self.members.is_empty() && !path.is_empty() {
             paths.push(path.clone());
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         Some(place)
     }
 
-    /// Returns the location that a name stands for: in the innermost macro that binds it, or as a variable.
+    /// Returns the location of a name's value. Names bound by macros take precedence over variables, innermost macro first.
     fn named(&self, name: &'a str) -> Option<Place<'a>> {
         if let Some((_, bound)) = self.bound.iter().rev().find(|(bound, _)| *bound == name) {
             return bound.clone();

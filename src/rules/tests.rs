@@ -177,7 +177,7 @@ fn changed_rule_judges_only_updates() {
     }
 }
 
-/// Row 16 of the users' requests: an update without a relevant change is not sent.
+/// An update that changes none of the fields is not sent, even if `when` is true for it.
 #[test]
 fn both_rules_must_match() {
     let options = RulesOptions {

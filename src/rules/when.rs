@@ -100,7 +100,7 @@ impl When {
         &self.source
     }
 
-    /// Evaluates the expression. If it cannot be decided because the previous object is unknown, it matches.
+    /// Evaluates the expression. The change matches if the evaluation fails because the previous object is unknown.
     pub(super) fn judge(&self, subject: &Subject<'_>) -> RuleVerdict {
         let scope = Scope::new(self, subject);
         let evaluated = catch_unwind(AssertUnwindSafe(|| self.evaluate(&scope)));

@@ -32,14 +32,14 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_secs(6);
 /// Maximum number of addresses whose attempts are stored.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Access rules of `[http]`, with the state that they need.
+/// Access rules of `[http]`, and the counters of failed attempts.
 #[derive(Debug)]
 pub(super) struct Gate {
     http: Arc<Http>,
     attempts: Mutex<Attempts>,
-    /// Failures to read a token. Their times count from `start`.
+    /// Failures to read a token. The clock of this counter begins at `start`.
     unreadable: Mutex<Failures>,
-    /// Requests with a wrong token. Their times count from `start`.
+    /// Requests with a wrong token. The clock of this counter begins at `start`.
     wrong: Mutex<Failures>,
     start: Instant,
 }
@@ -130,8 +130,8 @@ fn is_change(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Reads a token. This runs for each request, so that a changed token counts at once. The cost is low, because the token is
-/// in a small file or in memory.
+/// Reads a token. Each request reads the token, so that a changed token takes effect at once. The cost is low, because the
+/// token is in a small file or in memory.
 fn read(secret: &SecretRef) -> Result<SecretString, String> {
     let token = secret.read()?;
     check_token(token.expose_secret())?;
@@ -192,7 +192,7 @@ mod tests {
 
     const TOKEN: &str = "s3cret-s3cret-s3";
 
-    /// Returns a gate for tokens with these names, scopes and contents, and the directory of their files.
+    /// Writes tokens to files in a new directory. Returns the directory, and a gate that accepts the tokens.
     fn gate(tokens: &[(&str, HttpScope, &str)]) -> (TempDir, Arc<Gate>) {
         let dir = tempfile::tempdir().unwrap();
         let token = |(name, scope, content): &(&str, HttpScope, &str)| {

@@ -1,8 +1,8 @@
 //! Protection against requests that a web page of another site makes a browser send.
 //!
 //! A page can send requests to any address that its visitor can reach. It can read the response only if page and address
-//! have the same origin. DNS rebinding gives them the same origin: a name first points to the page's server, then to this
-//! machine. `Host` reveals that name.
+//! have the same origin. DNS rebinding gives both the same origin: a name first points to the page's server, then to this
+//! machine. The header `Host` reveals that name.
 
 use std::net::IpAddr;
 

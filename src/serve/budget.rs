@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Maximum bytes of a response that is never refused, so that health checks work.
+/// Size in bytes up to which a response is never refused, so that health checks work.
 const SMALL: u64 = 16 << 10;
 
 /// Bytes of the responses that one server is writing.

@@ -128,8 +128,8 @@ impl WatchedStream {
 }
 
 impl Drop for WatchedStream {
-    /// Makes the kernel discard bytes that the client has not read, because the kernel would keep them for minutes. The client sees
-    /// a reset connection.
+    /// Makes the kernel discard bytes that the client has not read, because the kernel would otherwise keep them for minutes. The
+    /// client sees a reset connection.
     fn drop(&mut self) {
         if lock(&self.activity).blocked.is_some()
             && let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
@@ -197,7 +197,7 @@ impl Answer {
         lock(&self.activity).is_stream = true;
     }
 
-    /// Releases the budget of a part of the response when the part is handed to the connection.
+    /// Releases the budget of `frame`, a part of the response that is handed to the connection.
     pub(super) fn release(&mut self, frame: &Frame<Bytes>) {
         if let Some(charge) = &mut self.charge {
             charge.release(frame.data_ref().map_or(0, |data| data.len() as u64));
@@ -215,7 +215,7 @@ impl Drop for Answer {
 mod tests {
     use super::*;
 
-    /// Returns the option that closes the connection, and the seconds until then, without further activity.
+    /// Returns the option whose limit an inactive connection exceeds first, and the seconds from `start` to this time.
     fn closed_by(activity: &Activity, start: Instant) -> Option<(&'static str, u64)> {
         let limits = Http::default(); // 10 s, 2 min, 30 s
         (0..1000).find_map(|second| {

@@ -23,7 +23,7 @@ use crate::{
 /// Header that makes buffering proxies pass the stream on at once.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Responds with a stream that ends with the engine or with the connection.
+/// Responds with a stream of events. The stream ends when the engine or the connection ends.
 pub(super) async fn events(
     State(state): State<ServeState>,
     RawQuery(query): RawQuery,
@@ -62,8 +62,8 @@ pub(super) async fn events(
     Ok((Extension(Endless), headers, Body::from_stream(pieces)).into_response())
 }
 
-/// Checks that `name` is a type or an entry of `[resources]`. Otherwise its stream would stay empty. Accepts all names before
-/// discovery.
+/// Checks that `name` is a type or an entry of `[resources]`. The stream of any other name would stay empty. Accepts all names
+/// before discovery.
 fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     if !registry.is_discovered() {
         return Ok(());

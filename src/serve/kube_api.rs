@@ -107,7 +107,7 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
     Ok(respond(&served, body))
 }
 
-/// Checks that the cache has the requested part of the objects, and that clients may read it.
+/// Checks that the cache has the requested part of the objects, and that clients may read this part.
 fn check_readable(served: &WatchedType, form: Form, unit: Option<UnitId>, name: Option<&str>) -> Result<(), ApiError> {
     let resource = &*served.resource;
     if served.hides_values() && form.shows_values() {

@@ -1,7 +1,7 @@
 //! Accepts connections, each in a task, and closes overdue ones.
 //!
-//! `axum::serve` is not used, because it has no limits. It also takes twice the memory per connection, for HTTP/2 and upgrades.
-//! This memory matters, because every stream keeps a connection open.
+//! `axum::serve` is not used, because it has no limits. Its support for HTTP/2 and upgrades also doubles the
+//! memory of a connection. This memory matters, because every stream keeps a connection open.
 
 use std::{
     collections::HashMap,
@@ -46,7 +46,7 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Maximum bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Response to a connection beyond the limit.
+/// Response to a connection above the limit `max_connections`.
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 61\r\n\r\n\
 all connections that [http] max_connections allows are in use";
@@ -68,14 +68,14 @@ pub(super) struct Listener {
     pub(super) http: Arc<Http>,
     pub(super) max_connections: usize,
     pub(super) budget: Arc<ResponseBudget>,
-    /// Separate budget of `/metrics`, so that metrics are served even while clients that do not read fill the other budget.
+    /// Separate budget of `/metrics`. Metrics are served even while slow clients use up the other budget.
     pub(super) metrics_budget: Arc<ResponseBudget>,
 }
 
 struct Connections {
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, SharedActivity)>,
-    /// Refused connections. Their times count from `start`.
+    /// Refused connections. The clock of this counter begins at `start`.
     refused: Failures,
     start: Instant,
 }

@@ -26,9 +26,9 @@ pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
     report("livez", query.as_deref(), &[("ping".to_owned(), None)])
 }
 
-/// `/readyz` and `/healthz`. Succeeds if every handler has started, and every configured resource that is served, watchable and
-/// allowed is synced. Units that were created after the first discovery are ignored while they wait for the store, because other
-/// types are readable.
+/// `/readyz` and `/healthz`. Succeeds after the first discovery, once every handler has started and every configured resource is
+/// synced. Resources that are not served, not watchable or not allowed are ignored. While the journal is not writable, units
+/// created after the first discovery are also ignored, because other types are readable.
 pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl IntoResponse {
     report(uri.path().trim_matches('/'), uri.query(), &readiness(&state))
 }
@@ -72,7 +72,7 @@ pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
 }
 
 /// Returns the view of a unit, with the names of its type and the selectors of its requests. If the unit cannot sync because
-/// the store is not writable, its message says so.
+/// the store is not writable, the message in the view says so.
 fn unit_row(registry: &Registry, informer: &Informer, not_writable: Option<&NotWritable>) -> Value {
     let Scope { labels, fields, namespace_fields, .. } = &informer.options.scope;
     let fields = [fields, namespace_fields].into_iter().filter(|fields| !fields.is_empty()).map(String::as_str);
@@ -99,7 +99,7 @@ pub(super) async fn handlers(State(state): State<ServeState>) -> Json<Value> {
     Json(json!({ "handlers": state.handlers.views(), "journal": journal_row(&state.hub.journal) }))
 }
 
-/// Returns the state of the journal; without a directory, only its id.
+/// Returns the state of the journal. If the journal has no directory, returns only its id.
 fn journal_row(journal: &Journal) -> Value {
     let health = journal.health();
     if !health.stored {
@@ -136,7 +136,7 @@ pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap)
     ([(header::CONTENT_TYPE, content_type)], text)
 }
 
-/// Formats a health response like the API server: `ok`, or every check with `?verbose` and on failure.
+/// Formats a health response like the API server. If a check fails, or `query` has `verbose`, shows every check; otherwise `ok`.
 fn report(name: &str, query: Option<&str>, checks: &[(String, Option<String>)]) -> impl IntoResponse + use<> {
     let failed = checks.iter().any(|(_, why)| why.is_some());
     let verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));

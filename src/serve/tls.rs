@@ -63,7 +63,7 @@ fn parse(cert: &[u8], key: &[u8]) -> Result<ServerConfig, Box<dyn std::error::Er
 }
 
 impl Certificate {
-    /// Reads both files, so it blocks briefly.
+    /// Loads a certificate from both files. Blocks briefly.
     ///
     /// # Errors
     /// Fails if a file cannot be read or is invalid. The error names the file.

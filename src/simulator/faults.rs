@@ -17,7 +17,7 @@ use crate::mutex::lock;
 pub enum Times {
     /// The next `n` requests.
     Next(u32),
-    /// The next `n` requests after `skip` others.
+    /// The next `n` requests after the first `skip` requests.
     After {
         /// Number of requests that first pass without the fault.
         skip: u32,

@@ -48,12 +48,12 @@ impl TypeInfo {
         })
     }
 
-    /// Returns true if the type is that of custom resource definitions.
+    /// Returns true for the type `customresourcedefinitions`.
     pub(crate) fn is_definition(&self) -> bool {
         self.resource.plural == "customresourcedefinitions" && self.resource.group == "apiextensions.k8s.io"
     }
 
-    /// Returns true if the type is that of namespaces.
+    /// Returns true for the type `namespaces`.
     pub(crate) fn is_namespace(&self) -> bool {
         self.resource.plural == "namespaces" && self.resource.group.is_empty()
     }

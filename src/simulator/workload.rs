@@ -52,7 +52,7 @@ const WEBSITES: &str = "websites.demo.deltabus.dev";
 pub struct Sizes {
     /// Nodes, each with a lease and a daemonset pod.
     pub nodes: usize,
-    /// Namespaces in addition to those of every cluster; each with a database and a cron job.
+    /// Namespaces in addition to those that every cluster has. Each namespace has a database and a cron job.
     pub namespaces: usize,
     /// Deployments, spread over the namespaces; each with a service, its endpoints and a configmap.
     pub deployments: usize,

@@ -60,7 +60,7 @@ pub enum CursorStep {
 pub struct JournalFacts<'a> {
     /// The journal's id.
     pub journal: &'a str,
-    /// Its released watermark.
+    /// The released watermark of the journal.
     pub released: Sequence,
     /// The position just before the requested time; `None` if no time was requested. The flag is set if events after
     /// that time may be missing; the position is then the oldest one that can be read from.
@@ -76,7 +76,7 @@ pub struct SubscriberCursor {
     wants_state: bool,
     state_due: bool,
     gap: Option<StreamGap>,
-    /// The requested position as the client wrote it, until it is known to be valid.
+    /// The requested position as the client wrote it. `None` after a gap was reported, or the events after the position were read.
     asked: Option<String>,
     /// Units whose cache was read, each with the position of the cache. Events of the unit up to this position are not sent.
     shown: HashMap<UnitId, Sequence>,

@@ -13,7 +13,7 @@ use crate::{
 pub struct SubscriberFilter {
     /// Types, such as `pods` or `deployments.apps`, or names of `[resources.*]` entries. Empty: all.
     pub resources: Vec<String>,
-    /// Namespaces. Empty: all, and cluster-scoped objects.
+    /// Namespaces. Empty: the objects of all namespaces, and cluster-scoped objects.
     pub namespaces: Vec<String>,
     /// Label selector. An update is sent if the old or the new state of the object matches.
     pub labels: LabelSelector,
@@ -50,7 +50,8 @@ impl SubscriberFilter {
         self.resources.is_empty() || self.resources.iter().any(|name| names(name, &unit.entry, &unit.resource))
     }
 
-    /// Returns true if the namespace is wanted. An event without an object matches all namespaces of its unit.
+    /// Returns true if the namespace is wanted. For an event without an object, checks the namespace of its unit; accepts the event
+    /// if the unit watches all namespaces.
     fn wants_namespace(&self, of_object: Option<&str>, unit: &UnitInfo) -> bool {
         if self.namespaces.is_empty() {
             return true;
@@ -60,7 +61,7 @@ impl SubscriberFilter {
     }
 }
 
-/// Returns true if `name` is `entry`, the plural of `resource`, or `<plural>.<group>`.
+/// Returns true if `name` equals `entry`, or is the plural or `<plural>.<group>` of `resource`.
 pub fn names(name: &str, entry: &str, resource: &ResourceType) -> bool {
     let of_group = || name.strip_prefix(&*resource.plural)?.strip_prefix('.');
     name == entry || name == resource.plural || of_group().is_some_and(|group| group == resource.group)

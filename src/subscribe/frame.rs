@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | an event | `id:` position, `event:` last word of its type, `data:` the `CloudEvent` | one line with the `CloudEvent` |
 //! | a gap | `event: gap`, `data:` of type `dev.deltabus.stream.gap` | that event, on one line |
-//! | `when` exceeds a limit (last event) | `event: error`, `data:` of type `dev.deltabus.stream.error` | that event, on one line |
+//! | end: `when` exceeded a limit | `event: error`, `data:` of type `dev.deltabus.stream.error` | that event, on one line |
 //! | heartbeat | a comment, and the current position as `id:` | an empty line |
 
 use bytes::Bytes;

@@ -15,7 +15,7 @@ pub enum GapReason {
     /// The journal has not reached the position, so the position is not from this journal.
     #[strum(message = "the position is beyond the end of this journal")]
     Unknown,
-    /// Events after the requested position are no longer kept.
+    /// Some events after the requested position are no longer kept.
     #[strum(message = "some of the requested events are no longer kept")]
     Expired,
     /// The subscriber was too slow, and the events are no longer kept.

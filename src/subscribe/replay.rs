@@ -20,7 +20,7 @@ use crate::{
 pub struct Replay {
     place: Sequence,
     types: vec::IntoIter<Arc<WatchedType>>,
-    /// Rest of the current type: its objects, one pointer each, and the change that marks the type as complete.
+    /// Remaining changes of the current type: one for each object, then the change that marks the type as complete.
     changes: Changes,
 }
 
@@ -38,8 +38,8 @@ pub enum Shown {
 }
 
 impl Replay {
-    /// Starts a replay of the current caches. `place` is a released watermark that was read earlier. So the caches are at least as
-    /// new as `place`.
+    /// Starts a replay of the current caches. `place` is a released watermark that was read before the caches. So the caches are
+    /// at least as new as `place`.
     pub fn new(registry: &Registry, place: Sequence) -> Self {
         Self { place, types: registry.types().into_iter(), changes: Box::new(iter::empty()) }
     }

@@ -99,8 +99,7 @@ impl Ring {
         self.head = self.floor;
     }
 
-    /// Returns up to `max` events after `place`. If `place` is before the floor, earlier events may be missing from the
-    /// result.
+    /// Returns up to `max` events after `place`. Events up to `floor` are missing from the result.
     pub fn after(&self, place: Sequence, max: usize) -> Vec<Arc<Entry>> {
         let from = self.entries.partition_point(|entry| entry.place() <= place);
         self.entries.range(from..).take(max).cloned().collect()

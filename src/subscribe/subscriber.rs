@@ -1,4 +1,4 @@
-//! Stream of one subscriber. The stream follows the cursor, and each call of `next` returns one piece of the output.
+//! Stream of one subscriber. The cursor chooses each step. Each call of `next` returns one piece of the output.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -55,7 +55,7 @@ struct Judging {
     when: Arc<Rules>,
     judge: Arc<Judge>,
     candidates: Vec<Candidate>,
-    /// The running turn.
+    /// Receiver of the result of a running evaluation.
     turn: Option<oneshot::Receiver<Judged>>,
 }
 

@@ -26,7 +26,7 @@ struct Pool {
     next: usize,
 }
 
-/// Arbiter of the pool, and its position there.
+/// Arbiter of the pool, and its position in the pool.
 #[derive(Clone, Debug)]
 pub struct Seat {
     index: usize,
@@ -40,7 +40,7 @@ impl Arbiters {
         Self { pool: Mutex::new(Pool { arbiters, next: 0 }) }
     }
 
-    /// Returns the next seat in turn.
+    /// Returns the next arbiter of the pool, in turn.
     pub fn seat(&self) -> Seat {
         let mut pool = lock(&self.pool);
         let index = pool.next % pool.arbiters.len();

@@ -15,7 +15,7 @@ use crate::mutex::lock;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault(#[cfg(any(test, feature = "testing"))] Option<(Harm, Moment)>);
 
-/// Moment of a fault. Only the indexer supports moments other than the first.
+/// Moment of a fault. Only the indexer supports moments other than [`Moment::Now`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// At once, without waiting for a batch.

@@ -138,8 +138,8 @@ impl Collection {
         }
     }
 
-    /// Opens a watch. `marker` false omits the marker of a streaming list. The state of a streaming list is up to `lag`
-    /// versions old, and the later changes precede the marker.
+    /// Opens a watch. A streaming list has a marker only if `marker` is true. The state of a streaming list is up to
+    /// `lag` versions old, and the later changes precede the marker.
     pub(crate) fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
         let asked = &request.resource_version;
         let asked_number = match asked.as_str() {
@@ -184,7 +184,7 @@ impl Collection {
         batch
     }
 
-    /// Moves `cursor` to the current version, and returns a bookmark with it. `None` if the watch has undelivered events.
+    /// Moves `cursor` to the current version, and returns a bookmark at this version. `None` if the watch has undelivered events.
     pub(crate) fn bookmark(&self, cursor: &mut Cursor) -> Option<WatchEvent> {
         let pending = !cursor.initial.is_empty()
             || cursor.version < self.compacted
@@ -220,7 +220,7 @@ fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
     Object::assemble(identity, &[json.as_bytes()])
 }
 
-/// Returns the version of the last change of an object of a [`Collection`], without writes that only changed its version.
+/// Returns the version of the last change of a [`Collection`]'s object. Writes that only changed the version do not count.
 ///
 /// # Panics
 /// If the object is not from a [`Collection`].

@@ -85,12 +85,12 @@ impl FakeApiServer {
         self.lock().streams.len()
     }
 
-    /// Makes the next page fail; further calls apply to further pages.
+    /// Makes the next page fail. Each further call makes one more page fail.
     pub(crate) fn fail_list(&self, failure: Failure) {
         self.act(|server| server.list_failures.push_back(failure));
     }
 
-    /// With `hold`, delays the answers to lists until a call without it.
+    /// If `hold` is true, delays the answers to lists until a call with `false`.
     pub(crate) fn hold_lists(&self, hold: bool) {
         self.act(|server| server.hold_lists = hold);
     }

@@ -154,8 +154,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         self.change(|items, now| items.add(item, now));
     }
 
-    /// Marks an item as needing work after `delay`. If an item has several delays, the earliest time counts. Items are
-    /// queued in the order of their times. A zero delay is [`WorkQueue::add`]. Ignored after a shutdown, which
+    /// Marks an item as needing work after `delay`. If an item has several delays, the earliest time counts. Items are queued in
+    /// the order of their times. With a zero delay, the item is added at once. Has no effect after a shutdown. A shutdown
     /// also drops delayed items.
     ///
     /// A delayed item does not count as needing work: if it is added meanwhile, it is queued at once, and again at its
@@ -284,7 +284,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         self.len() == 0
     }
 
-    /// Returns the numbers of the queue. Scans all its items.
+    /// Returns counts and durations of the queue. Scans all its items.
     pub fn stats(&self) -> Stats {
         self.shared.lock().items.stats(self.shared.now())
     }

@@ -57,7 +57,7 @@ pub(super) struct Watch {
     head: watch::Receiver<Head>,
     /// Initial objects that are not sent yet.
     initial: Option<(Arc<States>, Range<u64>)>,
-    /// Set until the bookmark that ends the initial events is sent.
+    /// Set if the watch must still send the bookmark that ends the initial events.
     marker: bool,
     /// Last change that was sent.
     cursor: u64,

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::json_path::{JsonPath, text};
 
-/// Sorts items by the first value at the path in their objects, like kubectl. Missing values come first, then quantities and
-/// numbers, by amount. Other text comes last, by letters. A run of digits in a text counts as one number.
+/// Sorts items like kubectl, by the first value at the path in their objects. Items without a value come first. Then come numbers
+/// and quantities, by amount, and last all other text, alphabetically. A run of digits in a text counts as one number.
 pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
     let key = |item: &T| {
         let value = *path.find(object(item)).first()?;

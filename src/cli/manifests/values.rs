@@ -179,7 +179,7 @@ impl Values {
     }
 }
 
-/// Returns the content of the `ConfigMap`: the files in order, then a file with the options that differ in a pod.
+/// Returns the content of the `ConfigMap`: the files in order, then a file that changes some options for the pod.
 fn config_map(
     config: &Config,
     files: Vec<(PathBuf, String)>,

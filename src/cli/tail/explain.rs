@@ -19,7 +19,7 @@ use super::show::with_changed_by;
 /// Writer of explanations for the handlers of a configuration.
 pub(super) struct Explainer {
     config: Config,
-    /// Types of the server. They decide which entry a type belongs to.
+    /// Types of the server. The catalog is needed to find the entry of a type.
     pub(super) catalog: Catalog,
     /// Dry run of the handlers; `None` until the first event. The dry run needs the name of the cluster, which an event contains.
     dry_run: Option<DryRun>,
@@ -30,7 +30,8 @@ impl Explainer {
         Self { config, catalog: Catalog::default(), dry_run: None }
     }
 
-    /// Appends a line for each handler; one line in total if the event lacks its object; nothing if the message is not an event.
+    /// Appends a line for each handler. If the event lacks its object, appends only one line. If the message is not an event,
+    /// appends nothing.
     ///
     /// # Errors
     /// Fails if the handlers of the configuration cannot be prepared.

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::{Sink, sse::Reader};
 use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
 
-/// Interval between two checks that the types of the API server are known.
+/// Interval between two checks whether the types of the API server are known.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Default selection: all types except two whose changes come faster than a user can read.

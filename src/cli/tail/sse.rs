@@ -16,7 +16,7 @@ pub(super) struct Reader {
     id: Option<String>,
     word: String,
     data: Option<String>,
-    /// Position at which to resume: the last `id:` whose event, or comment, is complete.
+    /// The last `id:` of a complete event or comment. A broken stream resumes at this position.
     pub(super) last_id: Option<String>,
 }
 

@@ -28,7 +28,7 @@ pub(super) fn unmet<'a>(test: &'a TestCase, report: &DryReport) -> Vec<(&'a str,
     expected.filter(|(_, expected, got)| expected != got).collect()
 }
 
-/// Prints a line for each test, with the reasons below a failed one.
+/// Prints a line for each test. Below the line of a failed test, prints the reasons.
 pub(super) fn tests(out: &mut impl Write, tried: &[(&TestCase, DryReport)], failed: usize) -> io::Result<()> {
     for (test, report) in tried {
         let unmet = unmet(test, report);

@@ -28,7 +28,7 @@ pub(super) struct Different {
 /// Result of a comparison.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Number of objects that at least one side has.
+    /// Number of objects that are in the cache, on the server, or both.
     pub(super) objects: usize,
     /// Number of objects that differ.
     pub(super) different: usize,

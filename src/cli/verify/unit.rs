@@ -26,13 +26,13 @@ const EVENT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v
 /// Time limit for one response.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Duration of a watch for changes that the cache has not seen yet, in seconds.
+/// Number of seconds for which a watch waits for changes that the cache has not seen yet.
 const LISTEN_SECONDS: &str = "1";
 
 /// Interval between two checks of a unit that is not synced or is behind.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Maximum number of attempts to compare, if the server has compacted the version each time.
+/// Maximum number of attempts to compare. An attempt is repeated if the server has compacted the version.
 const ATTEMPTS: usize = 5;
 
 /// Error for a unit that the engine has replaced or removed during the verification.
@@ -56,7 +56,7 @@ pub(super) struct Unit {
     pub(super) state: String,
     synced: bool,
     last_error: Option<String>,
-    /// Number of the unit; a pattern that waits for its type has none.
+    /// Number of the unit; `None` while the server does not serve the pattern's type.
     #[serde(rename = "unit")]
     pub(super) id: Option<u32>,
     resource_version: ResourceVersion,
@@ -142,7 +142,7 @@ impl Unit {
         bail!("{ATTEMPTS} versions of the cache were compacted before the server could list them")
     }
 
-    /// Waits until the cache is complete; fails with the reason why it is not.
+    /// Waits until the cache is complete. At the deadline, or if the engine lacks rights, fails with the reason.
     async fn wait_until_synced(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<()> {
         let mut now = self.clone();
         while !now.synced {

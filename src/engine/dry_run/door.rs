@@ -1,5 +1,4 @@
-//! Path from two states of an object to the changes of a unit's cache, through the stages of an engine in
-//! order.
+//! Stages of an engine, in order. They turn two states of an object into the changes of a unit's cache.
 //!
 //! ```text
 //! state ─selectors─▶ a watch event's bytes ─decode, cut─▶ gate ─▶ DeltaFifo ─▶ Indexer ─▶ changes
@@ -49,7 +48,7 @@ pub(super) struct Door {
 /// Returns the entries that select a type, in any version.
 ///
 /// # Errors
-/// Returns the reason if there is none.
+/// Returns the reason if no entry selects the type.
 pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType) -> Result<Vec<String>, String> {
     let wanted = config.wanted();
     let owned_by = |wanted: &[WantedEntry]| -> Vec<String> {
@@ -72,7 +71,7 @@ impl Door {
     /// namespaces.
     ///
     /// # Errors
-    /// Returns the reason if there is none.
+    /// Returns the reason if there is no such unit.
     pub(super) fn find(
         config: &Config,
         catalog: &Catalog,
@@ -118,7 +117,7 @@ impl Door {
     /// Returns the changes when `new` replaces `old` in the cache. Without `old`, the cache is empty before the change.
     ///
     /// # Errors
-    /// Returns the reason if there are none.
+    /// Returns the reason if there are no changes.
     pub(super) fn changes<'a>(
         &self,
         old: Option<&'a DryState>,
@@ -196,8 +195,8 @@ impl Door {
     }
 }
 
-/// Returns the object that a server reports when an object is deleted or no longer selected. It is the last state that the
-/// server has sent, with the version of the change.
+/// Returns the object that a server reports when an object is deleted or no longer selected: the last state that the server has
+/// sent, with the version of the change.
 fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
     let mut last = old.value.clone();
     if let Some(new) = new {

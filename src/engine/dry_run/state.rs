@@ -111,7 +111,7 @@ impl DryState {
 }
 
 impl Pair {
-    /// Pairs the states of each object. Namespaces must be filled in before.
+    /// Pairs the states of each object. Missing namespaces must be filled in first.
     ///
     /// # Errors
     /// Fails if `old` or `new` contains an object twice.
@@ -155,7 +155,7 @@ impl Pair {
     }
 }
 
-/// Returns a different version; the next number if the version is a number.
+/// Returns a version that differs from `version`. If `version` is a number, returns the next number.
 fn next(version: &str) -> String {
     version.parse::<u64>().map_or_else(|_| format!("{version}.next"), |number| number.saturating_add(1).to_string())
 }

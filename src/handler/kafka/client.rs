@@ -75,8 +75,8 @@ impl Client {
         self.producer().context().trouble.borrow()
     }
 
-    /// Queues a message after all others of its partition. Returns the receiver of the broker's answer. An error of the client also
-    /// arrives there.
+    /// Queues a message behind all queued messages of its partition. Returns the receiver of the broker's answer, or of an error of
+    /// the client.
     pub(super) fn send(&self, message: &mut Message) -> Report {
         let (answer, report) = oneshot::channel();
         let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer));
@@ -94,7 +94,7 @@ impl Client {
         lock(&self.missing).insert(topic);
     }
 
-    /// Asks the brokers for the missing topics again, so that the client learns of new ones.
+    /// Asks the brokers for the missing topics again, so that the client learns which of these topics exist now.
     pub(super) async fn look_again(&self) {
         let missing = std::mem::take(&mut *lock(&self.missing));
         for topic in missing {
@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next error that stops all progress; `stops` is the number of earlier ones. Returns the reason.
+    /// Waits for the next error that stops all progress; `stops` is the number of earlier errors of this kind. Returns the reason.
     pub(super) async fn stopped(&self, stops: u64) -> String {
         match self.producer().context().trouble.subscribe().wait_for(|trouble| trouble.stops != stops).await {
             Ok(trouble) => trouble.last.as_deref().unwrap_or("no broker answers").to_owned(),
@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// Drops all messages that are not acknowledged. Brokers may still store those that were already sent.
+    /// Drops all messages that are not acknowledged. Brokers may still store messages that were already sent.
     pub(super) fn give_up(&self) {
         self.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
     }

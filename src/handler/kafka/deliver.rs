@@ -51,8 +51,8 @@ impl KafkaHandler {
         Ok(Self { options, topic, key, formatter, timeout, is_total, client, sent })
     }
 
-    /// Returns the handler's client. It is replaced only after the brokers refused it, or it failed. A working client is never
-    /// replaced, because its unsent messages could overtake those of the new client.
+    /// Returns the handler's client. Replaces the client only after it has failed or the brokers have refused it. If a working
+    /// client were replaced, its unsent messages could overtake messages of the new client.
     async fn client(&self) -> Result<Arc<Client>, HandlerError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client
@@ -114,7 +114,7 @@ struct StoreAttempt<'a> {
     client: &'a Client,
     batch: &'a Notification,
     form: Form,
-    /// State of each message that was begun, in the order of the events; `None` if it has failed.
+    /// States of the messages so far, in the order of the events; `None` for a message that has failed.
     states: Vec<Option<State>>,
 }
 

@@ -25,8 +25,9 @@ pub struct KafkaOptions {
     /// namespace. Letters, digits, "." and "-" stay, other bytes become `_XX`. Brokers or administrators create topics.
     #[educe(Default = "k8s.{resource}".to_owned())]
     pub topic: String,
-    /// Key of a message, from the unchanged `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}`. Messages
-    /// of one key stay in order in one partition. `deleted` and `removed` are tombstones: messages of this key without a value.
+    /// Key of a message. `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}` are filled in unchanged.
+    /// Messages of one key stay in order in one partition. `deleted` and `removed` are tombstones: messages of this key without a
+    /// value.
     #[educe(Default = "{uid}".to_owned())]
     pub key: String,
     /// Form of an event: `structured`, one JSON object, or `binary`, with its attributes as `ce_` headers and its data as the

@@ -2,8 +2,8 @@
 //!
 //! The client keeps a message until the broker has stored it, across connections, and thus keeps the order of each
 //! partition. An attempt that times out leaves its messages with the client, and the next attempt waits for the same
-//! messages. If it sent a new copy, the old copy could arrive later. Stored messages of a failed batch are remembered
-//! too, so that a retry does not store them again. If a batch succeeds at once, nothing is remembered.
+//! messages. If the next attempt sent new copies, the old copies could arrive later. Stored messages of a failed batch are
+//! remembered too, so that a retry does not store them again. If a batch succeeds at once, nothing is remembered.
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -17,7 +17,7 @@ use crate::{
     notification::Event,
 };
 
-/// Limit of remembered messages. When it is reached, all messages with an answer are forgotten.
+/// Maximum number of remembered messages. At this number, all messages with an answer are forgotten.
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Result of a message: stored, or the reason of the failure.

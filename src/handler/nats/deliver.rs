@@ -1,7 +1,7 @@
 //! Delivery of batches. The messages of a batch are sent concurrently, because each belongs to another object.
 //!
-//! The next message of an object is in a later batch, which starts when this one is acknowledged. So, even after a lost
-//! connection, messages of an object are stored in order.
+//! The next message of an object is in a later batch. That batch starts only after the earlier batch is acknowledged. So, even
+//! after a lost connection, messages of an object are stored in order.
 
 use std::{error::Error as _, fmt::Display, sync::Arc};
 
@@ -42,7 +42,7 @@ pub struct NatsHandler {
     pub(super) subject: SubjectTemplate,
     pub(super) formatter: Formatter,
     memory: Memory,
-    /// The connection. It is never replaced: unsent messages of an old connection could overtake those of a new one.
+    /// The connection. It is never replaced, because unsent messages of the old connection could overtake messages of the new one.
     link: OnceCell<Link>,
     /// The checked stream; `None` before the check.
     stream: Mutex<Option<Arc<Stream>>>,

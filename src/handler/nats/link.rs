@@ -28,8 +28,8 @@ use crate::{client_error::causes, handler::HandlerError};
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum number of unacknowledged messages of all batches. All batches together cannot exceed it. With a lower maximum, batches
-/// that have sent only some of their messages could wait for each other.
+/// Maximum number of unacknowledged messages; all batches together never have more. With a lower maximum, batches that have sent
+/// only some of their messages could wait for each other.
 const UNACKNOWLEDGED_MAX: usize = 1 << 20;
 /// Maximum number of remembered refusals. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
@@ -56,14 +56,14 @@ struct State {
     /// Number of connections made, and number of connections lost.
     connects: u64,
     drops: u64,
-    /// Number of refused messages, and the subjects of the last ones.
+    /// Number of refused messages, and the subjects of the most recently refused messages.
     refusals: u64,
     refused: VecDeque<Arc<str>>,
-    /// Number of errors about missing rights, except refused messages, and the last of these errors. Each such error fails the
-    /// attempt.
+    /// Number of errors about missing rights, and the last such error. Each such error fails the attempt. Refused messages are not
+    /// included.
     bars: u64,
     barred: Option<Arc<str>>,
-    /// Number of round trips that ended in a refusal, which also counts as an answer.
+    /// Number of round-trip requests that the server refused. Such a refusal counts as an answer.
     trips: u64,
     /// Reason why there is no connection.
     trouble: Option<Arc<str>>,
@@ -179,8 +179,8 @@ impl Link {
     }
 
     /// Returns the error for messages that are refused on a subject. `Rejected` if the server has accepted another message on this
-    /// connection: only the right to this subject is missing. Otherwise `Failed`: the user may have no rights at all yet, so a retry
-    /// can help.
+    /// connection: only the right to this subject is missing. Otherwise `Failed`: the user may have no rights at all yet, so a
+    /// retry can help.
     pub(super) fn refusal(&self, subject: &str) -> HandlerError {
         let advice = "give the user this right, or change `subject`";
         let text = format!("NATS refused: Permissions Violation for Publish to \"{subject}\"; {advice}");

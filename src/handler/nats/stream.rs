@@ -203,7 +203,7 @@ mod tests {
         JetStreamOptions { stream, expect_last: ExpectLast::PerSubject, ..JetStreamOptions::default() }
     }
 
-    /// Checks a stream as it would be created, after `change`.
+    /// Checks the stream that these options create, after `change` has changed it.
     fn look(options: &JetStreamOptions, change: impl FnOnce(&mut Config)) -> Result<Vec<String>, String> {
         let mut found = wanted(options, "k8s.*.*");
         change(&mut found);
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(look(&own, |_| {}), Ok(vec![]));
     }
 
-    /// Expected part of a message, and a change of the stream.
+    /// Expected part of the error text, and a change of the stream.
     type Case = (&'static str, Box<dyn FnOnce(&mut Config)>);
 
     #[test]

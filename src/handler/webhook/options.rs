@@ -79,7 +79,8 @@ impl From<WebhookMethod> for Method {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WebhookTls {
-    /// PEM file of the trusted authorities; no others are trusted. Read again when it changes. "": those of the system.
+    /// PEM file of the trusted authorities, which replace the system's authorities; read again when it changes. "": the system's
+    /// authorities.
     #[serde(with = "Optional")]
     pub ca_file: Option<PathBuf>,
     /// PEM file of the client's certificate; read again when it changes. "": none.

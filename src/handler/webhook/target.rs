@@ -26,8 +26,8 @@ use crate::{
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
 const PING: Duration = Duration::from_secs(10);
-/// Minimum length in bytes of a part of a secret URL that errors hide wherever it appears. Shorter parts are hidden only as part of
-/// the whole path.
+/// Minimum length in bytes of a path part that is hidden by itself in error texts, if the URL is secret. Shorter parts are hidden
+/// only within the whole path.
 const HIDDEN_PART_MIN: usize = 8;
 
 type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;

@@ -1,4 +1,4 @@
-//! A pass of a compaction. It coalesces records that wait in the state for slow readers, step by step.
+//! A pass of a compaction. It coalesces records that wait in the store for slow readers, step by step.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,8 @@ impl Pass {
         Ok(false)
     }
 
-    /// Ends the pass after a failed step. If the step may be on disk, its reader loads nothing until the step is written again.
+    /// Ends the pass after a failed step, and lets its reader load records again. If the step may be on disk, the reader must wait
+    /// until the step is written again.
     pub(super) fn cancel(self, inner: &Inner, disk: &Disk) {
         if let Some((reader, _)) = self.current.filter(|_| lock(&disk.saving).is_none()) {
             release(inner, reader);

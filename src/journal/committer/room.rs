@@ -1,8 +1,7 @@
-//! Room in the state. The committer removes unneeded records, and compacts the state if that is not enough.
+//! Keeps room in the state directory. The committer removes unneeded records. If that is not enough, it compacts the store.
 //!
-//! A full state without removable records is compacted: records that wait for slow readers are coalesced, and the originals
-//! can then be removed. If that does not help for some time, the engine stops reading from the API server, or drops the oldest
-//! records.
+//! A compaction coalesces records that wait for slow readers. The original records can then be removed. If the directory is still
+//! full some time later, the engine stops reading from the API server, or drops the oldest records.
 
 use std::{
     thread::{self, JoinHandle},
@@ -21,16 +20,16 @@ use crate::{
     mutex::lock,
 };
 
-/// Interval between searches for removable records. The shorter one applies while the state is full or nearly full.
+/// Interval between searches for removable records. The shorter interval applies while the state directory is full or nearly full.
 const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
-/// Time to wait until the disk has freed the space of removed records. The longer one applies while a shrink is running.
+/// Time to wait until the disk has freed the space of removed records. The longer time applies while a shrink is running.
 const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Minimum and maximum interval between two shrinks, which free the space of removed records.
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 /// Number of waiting records in the log. From this number on, a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// Number of coalesced records per record that waits in the log. A pass over fewer than [`RECORDS_A_PASS`] records is worth its
-/// cost only below this ratio, because a pass scans both kinds.
+/// Coalesced records per record that waits in the log. From this ratio on, a pass over fewer than [`RECORDS_A_PASS`] records is not
+/// worth its cost: the pass would scan too many coalesced records.
 const MERGED_A_RECORD: u64 = 8;
 
 /// Progress of the work that keeps the state below its size limit.
@@ -40,8 +39,7 @@ pub(super) struct Room {
     /// Records before this position are being removed, one batch after another.
     pub(super) removing: Option<Sequence>,
     pub(super) pass: Option<Pass>,
-    /// `None` before the first pass or drop since the state became full. Otherwise the time of the last pass, drop, or later
-    /// removal.
+    /// Time of the last pass or drop, or of a later removal. `None` if no pass or drop has ended since the state became full.
     tried: Option<Instant>,
     shrink: Shrink,
 }

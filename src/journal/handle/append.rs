@@ -25,7 +25,7 @@ impl Journal {
     /// are durable.
     ///
     /// # Errors
-    /// Refuses an append if its epoch is older than the last epoch of the unit or the one passed to [`Journal::fence`].
+    /// Refuses an append if `epoch` is older than the last epoch of the unit, or than the epoch passed to [`Journal::fence`].
     /// Refuses every append while the store takes none.
     pub fn append(
         &self,
@@ -46,8 +46,8 @@ impl Journal {
         Ok(ticket)
     }
 
-    /// Stores the objects of a unit's first state, and the versions it has reached, so that a restart finds them. No reader
-    /// gets these records. Call it before the first append of the unit. Has no effect without a store.
+    /// Stores the objects of a unit's first state, and the versions that the unit has reached, so that a restart finds both. No
+    /// reader gets these records. Call it before the first append of the unit. Has no effect without a store.
     ///
     /// # Errors
     /// Fails while the store takes no appends. Some objects may be stored already: call it again with all of them.
@@ -121,7 +121,7 @@ impl Journal {
         self.inner.core().passed()
     }
 
-    /// Appends `changes` of `unit` for one reader alone, already released. Call it between two batches of the unit. Earlier
+    /// Appends `changes` of `unit` for one reader alone, and releases them. Call it between two batches of the unit. Earlier
     /// appends of the unit are delivered as before. Has no effect on a closed reader.
     ///
     /// After a join the reader sees the later appends of the unit, and none of its earlier ones (S-5). A join has no effect if

@@ -18,10 +18,10 @@ use crate::{
 impl Journal {
     /// Opens a reader at the released watermark. No record that it needs is removed until [`Journal::close_reader`].
     ///
-    /// With a store, a reader whose name is known from the last run resumes at the position of that run. It gets the records
-    /// that it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It sees the units
-    /// that it had joined. It sees units that it no longer wants until it [leaves](Journal::cross) them. Blocks on the disk, and
-    /// meanwhile keeps other calls waiting: open the readers of the last run before anything is appended.
+    /// With a store, a reader whose name is known from the last run resumes at the position of that run. It gets the records that
+    /// it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It still sees the units
+    /// that it had joined. A joined unit that it no longer wants stays visible until the reader [leaves](Journal::cross) that unit.
+    /// Blocks on the disk, and other calls wait meanwhile. So open the readers of the last run before the first append.
     pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
         let reader = match self.inner.disk().filter(|_| options.name.is_some()) {
             None => self.inner.core().open_reader(options),

@@ -132,9 +132,9 @@ impl Journal {
         self.inner.with(reader, JournalReader::rewind);
     }
 
-    /// Drops all records that wait for a reader or are in flight, and delivers no more. The losses are counted and named. Used
-    /// for a handler that has ended and whose figures are still shown. With a store, a named reader loses no record: it
-    /// resumes here after a restart.
+    /// Ends the delivery to a reader. Used for a handler that has ended and whose figures are still shown. All records that wait or
+    /// are in flight are dropped, counted and named. With a store, a named reader loses none: it gets these records after a
+    /// restart.
     pub fn abandon(&self, reader: ReaderId) {
         let mut core = self.inner.core();
         let mark = core.released();

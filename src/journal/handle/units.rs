@@ -105,7 +105,7 @@ impl Journal {
         self.inner.core().discovered = true;
     }
 
-    /// Returns true if some reader is due for the `round`-th resync of `unit`, counted from 1 (S-11).
+    /// Returns true if some reader is due for the `round`-th resync of `unit` (S-11). The first `round` is 1.
     pub fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
         self.inner.core().is_resync_due(unit, round)
     }

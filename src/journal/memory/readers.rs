@@ -119,7 +119,7 @@ impl MemoryJournal {
         slow.min().map(|(_, id, name)| (id, name))
     }
 
-    /// Returns two numbers of records that wait for named readers: those in the log, and those with coalesced entries.
+    /// Returns how many records wait for named readers: first those in the log, then those with coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         self.readers.values().map(JournalReader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
     }
@@ -151,7 +151,7 @@ impl MemoryJournal {
         Sequence(self.kept_from)
     }
 
-    /// Returns the name of the reader that waits for the oldest record; `None` if no named reader waits.
+    /// Returns the name of the named reader with the oldest unacknowledged record; `None` if there is no such record.
     pub(crate) fn slowest(&self) -> Option<String> {
         let open = self.readers.values().filter_map(|reader| Some((reader.first()?.0, reader.name()?)));
         let slow = open.filter(|(first, _)| *first <= self.mark);

@@ -79,8 +79,8 @@ impl JournalReader {
         self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // `again` may hold replayed records already
     }
 
-    /// Drops all waiting records, and takes no more. With a store, a named reader loses no record: all of them wait there for
-    /// the next reader of that name.
+    /// Ends the delivery to this reader. All unacknowledged records are dropped. With a store, a named reader loses none: these
+    /// records wait in the store for the next reader of that name.
     pub(crate) fn abandon(&mut self, mark: Sequence) {
         if std::mem::replace(&mut self.abandoned, true) {
             return;

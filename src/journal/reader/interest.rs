@@ -98,8 +98,8 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join or a leave. Returns true if one of them is wanted. For a join, `join` is the result of
-    /// [`Self::resync_every`] at the time of the append; `None` for a leave.
+    /// Takes the records of a join or a leave. Returns true if one of them is wanted. `join` is `None` for a leave. For a join, it
+    /// is the result of [`Self::resync_every`] at the time of the append.
     pub(crate) fn cross(&mut self, join: Option<u32>, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
         if self.abandoned || self.sees(unit.id) == join.is_some() {
             return false;

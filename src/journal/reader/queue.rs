@@ -11,7 +11,7 @@ pub(crate) struct WaitingRecord {
     /// Terms of its unit.
     pub(super) terms: UnitTerms,
     pub(super) wanted: bool,
-    /// Set when the record passed the filter, or was wanted when there was no filter.
+    /// Set when the record needs no further judgement: it passed the filter, or the reader had no filter.
     pub(super) judged: bool,
 }
 

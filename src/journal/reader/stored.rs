@@ -281,7 +281,7 @@ impl JournalReader {
         self.first_in_log().filter(|first| *first <= until.0).zip(self.name())
     }
 
-    /// Returns two numbers of records that wait for a named reader: those in the log, and those with coalesced entries.
+    /// Returns how many records wait for a named reader: first those in the log, then those with coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         let Some(stored) = &self.stored else { return (0, 0) };
         let pending = self.pending();

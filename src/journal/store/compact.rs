@@ -1,7 +1,7 @@
 //! Coalesced records of one reader. They are stored as separate entries, which do not depend on the original records.
 //!
-//! Records can only be removed from the start of the log, and records share bodies. So an entry gets its own copies of head
-//! and bodies, still packed, under the name of the reader. A step of a compaction is one write, together with the state of the
+//! Records can only be removed from the start of the log, and records share bodies. So an entry gets its own copies of head and
+//! bodies, still packed, under the name of the reader. One write stores a step of a compaction together with the state of the
 //! reader.
 
 use std::{
@@ -72,7 +72,7 @@ impl Compactor {
 #[derive(Debug)]
 pub(crate) struct CompactionStep {
     entries: Vec<Entry>,
-    /// Positions that wait as coalesced entries after the step, and not as records of the log.
+    /// Positions that wait as coalesced entries after the step, no longer as records of the log.
     pub(crate) written: RoaringTreemap,
     /// Positions that were coalesced into others, and no longer wait.
     pub(crate) superseded: RoaringTreemap,

@@ -157,7 +157,7 @@ fn seal_or_warn(sealer: &Sealer, dir: &Path) {
     }
 }
 
-/// Creates a directory for this user alone. Warns if an existing one is open to others.
+/// Creates a directory for this user alone. Warns if an existing directory is open to others.
 fn make_private(dir: &Path) -> io::Result<()> {
     private_dir::make(dir)?;
     if dir.parent().is_some_and(private_dir::belongs_to_a_group) {
@@ -170,7 +170,7 @@ fn make_private(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the format of a directory. Writes the newest format into a new one.
+/// Reads the format of a directory. Writes the newest format into a new directory.
 fn format_of(dir: &Path) -> Result<u32, Fault> {
     let path = dir.join(FORMAT_FILE);
     let known = FORMAT;

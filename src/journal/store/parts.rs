@@ -75,7 +75,7 @@ pub struct Append<'a> {
     /// Name of the reader that joins or leaves: only this reader gets the records, and the states of objects do not change.
     /// With [`NOBODY`] the records are the unit's first state, and no reader gets them. With `None` all readers get them.
     pub only: Option<&'a str>,
-    /// Versions that the append reaches; `None` keeps those of the unit.
+    /// Versions that the append reaches; `None` keeps the versions of the unit.
     pub reached: Option<&'a Reached>,
 }
 

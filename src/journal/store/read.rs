@@ -79,7 +79,8 @@ impl Store {
         })
     }
 
-    /// Returns the position before the records that were appended at or after a time, up to `last`. Reads only some heads.
+    /// Finds the records up to `last` that were appended at or after a time. Returns the position before them. Reads only some
+    /// heads.
     pub fn place_at(&self, micros: i64, last: Sequence) -> Result<Sequence, StoreError> {
         self.with("read records", |inner, files| {
             let (mut low, mut high) = (inner.first.load(SeqCst), last.0.saturating_add(1));

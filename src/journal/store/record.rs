@@ -62,7 +62,7 @@ pub struct Head<'a> {
     /// Sequence of the state that this record replaced or ended. The body of that state is not needed after this record is removed.
     pub(super) supersedes: Option<u64>,
     /// Set for an update that changed the uid of the object. Also set for all updates in the previous encoding, which does not
-    /// store it.
+    /// store this flag.
     pub(super) recreates: bool,
 }
 

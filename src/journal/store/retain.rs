@@ -34,7 +34,7 @@ const OBJECTS_A_BATCH: usize = 4096;
 pub(super) const FIRST_KEY: &[u8] = b"first";
 
 impl Store {
-    /// Removes records before `keep_from`, up to 4,096 per call, and the bodies that only they refer to. A file is removed once
+    /// Removes records before `keep_from`, up to 4,096 per call, and the bodies that no other record needs. A file is removed once
     /// all its records are removed.
     pub fn retain(&self, keep_from: Sequence) -> Result<Retained, StoreError> {
         self.with("remove old records", |inner, files| {

@@ -159,8 +159,8 @@ impl Sealer {
         }
     }
 
-    /// Removes a reader from the seal, before the store removes it: the seal must not demand a removed reader. If the new seal
-    /// cannot be written, the whole seal is removed.
+    /// Removes a reader from the seal. Call it before the store removes the reader: a removed reader in the seal would look like
+    /// lost data. If the new seal cannot be written, the whole seal is removed.
     pub(super) fn remove(&self, dir: &Path, name: &str) -> io::Result<()> {
         let mut known = lock(&self.0);
         known.removals += 1;

@@ -19,7 +19,7 @@ use crate::{
 /// Version of the encoding of the values below.
 const FORM: u8 = 1;
 
-/// Flag of a reader with a list of pending records. Earlier versions left out an empty list.
+/// Flag: the value of a reader contains the list of pending records. Earlier versions left out an empty list.
 const WITH_PENDING: u8 = 1;
 
 /// Parts of a unit, as the last byte of the key.

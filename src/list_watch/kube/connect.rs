@@ -11,7 +11,7 @@ use hyper_util::{
 use kube::{Config, client::ConfigExt};
 use tower::{BoxError, ServiceBuilder};
 
-/// Longest time to open a TCP connection. After it the server counts as unreachable.
+/// Longest time to open a TCP connection. After this time, the server counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Idle time before the kernel probes a connection, and the time between probes. HTTP/1.1 has no ping (T-5). A peer
@@ -28,8 +28,8 @@ const READ_BUFFER: usize = 64 << 10;
 
 /// Creates a client on the current tokio runtime.
 ///
-/// Unlike the kube crate's own client, this client sets the socket options above. It does not retry, because such retries would be
-/// invisible. It does not log, because each 404 would be logged as an error.
+/// Unlike the kube crate's own client, this client applies the limits of this module. It does not retry, because such retries
+/// would be invisible. It does not log, because each 404 would be logged as an error.
 pub(super) fn client(config: &Config) -> Result<kube::Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

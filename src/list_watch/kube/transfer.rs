@@ -56,7 +56,7 @@ struct Batches {
     decoder: WatchDecoder,
     /// Set when no more bytes are read. A failure is passed to the consumer after the preceding events.
     end: Option<Result<(), Failure>>,
-    /// Number of events in the last batch: capacity of the next one.
+    /// Number of events in the last batch, used as the initial capacity of the next batch.
     events: usize,
 }
 

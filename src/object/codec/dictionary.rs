@@ -16,22 +16,21 @@ pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 /// Upper bound of the tables that zstd puts before the content.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
-/// Share of samples that are left out of the content: one in this many, and each sample that does not fit. From these samples, zstd
-/// builds its tables, which encode the parts of a body that the content lacks. Samples within the content have no such parts:
-/// tables built from them cannot compress these parts. With such tables, the packed size of two pods grew from 314 and 728 bytes to
-/// 414 and 1,014 bytes.
+/// Share of samples that are left out of the content: one in this many. Each sample that does not fit is left out too. zstd builds
+/// its tables from the samples left out. The tables encode the parts of a body that the content lacks. Tables built from the
+/// content cannot compress these parts: they increased the packed size of two pods from 314 and 728 bytes to 414 and 1,014 bytes.
 const HELD_OUT_ONE_OF: usize = 4;
 
 /// A dictionary of samples of one type, prepared for compression and decompression.
 ///
-/// A dictionary has content and tables. The content is consecutive samples. zstd treats the content as if it preceded each body. The
-/// tables are symbol statistics, made from samples that are not in the content if there are enough. All bodies share these tables,
-/// so no body has tables of its own. The dictionary makes packed bodies a third smaller, in half the time. Making a dictionary takes
-/// 0.5 ms. zstd's own training would take a hundred times as long, and save a few percent more.
+/// A dictionary has content and tables. The content is consecutive samples. zstd treats the content as if it preceded each body.
+/// The tables are symbol statistics. With enough samples, they are made from samples that are not in the content. All bodies share
+/// these tables, so no body has tables of its own. The dictionary makes packed bodies a third smaller, in half the time. Making a
+/// dictionary takes 0.5 ms. zstd's own training would take a hundred times as long, and save a few percent more.
 pub struct Dictionary {
     /// Dictionary id that zstd writes into each body; 0 for a dictionary without id.
     pub(super) id: u32,
-    /// Number within its unit, from 1.
+    /// Number of the dictionary within its unit, from 1.
     number: u8,
     pub(super) encoder: EncoderDictionary<'static>,
     pub(super) decoder: DecoderDictionary<'static>,
@@ -41,7 +40,7 @@ pub struct Dictionary {
 }
 
 impl Dictionary {
-    /// Builds the bytes of a dictionary from sample bodies; the last samples compress best. `None` if fewer than two fit.
+    /// Builds the bytes of a dictionary from sample bodies; the last samples have precedence. `None` if fewer than two fit.
     pub fn choose<S: AsRef<[u8]>>(samples: &[S]) -> Option<Vec<u8>> {
         let mut room = DICTIONARY_BYTES;
         let holds_out = samples.len() >= HELD_OUT_ONE_OF;
@@ -69,7 +68,7 @@ impl Dictionary {
         Some(Self { id, number, encoder, decoder, content: lz4::Content::of(bytes), len: bytes.len() })
     }
 
-    /// Returns its number within its unit, from 1.
+    /// Returns the number of the dictionary within its unit, from 1.
     pub fn number(&self) -> u8 {
         self.number
     }

@@ -8,7 +8,7 @@ use crate::object::Object;
 /// dictionary is tried when the total has doubled, but at the latest after [`AGAIN_AFTER_BYTES`].
 const FIRST_AFTER_BYTES: u64 = 1 << 20;
 
-/// Maximum bytes of JSON between two attempts.
+/// Maximum bytes of JSON between two attempts to make a dictionary.
 const AGAIN_AFTER_BYTES: u64 = 64 << 20;
 
 /// Maximum number of samples for a dictionary, and their maximum total size.
@@ -24,7 +24,7 @@ pub(super) struct Sampler {
     /// Objects are sampled while `seen_bytes` is in this range; after it, a dictionary is due. Small units never reach the range,
     /// and keep no samples.
     window: Range<u64>,
-    /// Value of `seen_bytes` from which the next object is sampled.
+    /// Value that `seen_bytes` must reach before the next object is sampled.
     next_at: u64,
     pub(super) samples: Vec<Object>,
     pub(super) samples_bytes: usize,

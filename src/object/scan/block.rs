@@ -353,7 +353,7 @@ mod words {
         (bits(quotes), bits(backslashes))
     }
 
-    /// Returns one bit per byte, set where it equals `byte`.
+    /// Returns a mask of the bytes of `word` that equal `byte`: one bit per byte.
     #[inline(always)]
     fn equal(word: u64, byte: u8) -> u64 {
         const LOW: u64 = splat(0x7f);

@@ -207,7 +207,7 @@ impl<'a> Scanned<'a> {
         Ok(found)
     }
 
-    /// Reads `metadata`; the last one counts.
+    /// Reads `metadata`. If an object repeats this member, the last one counts.
     fn metadata(&mut self, cursor: &mut JsonCursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         (self.namespace, self.name, self.uid, self.resource_version) = (None, None, None, None);
         (self.annotations, self.managed_fields) = (None, None);
@@ -346,7 +346,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Cutter of members of one container, which keeps the commas correct for any set of cut members.
+/// Cutter for the members of one container. It keeps the commas correct for any set of cut members.
 ///
 /// A cut member goes with the comma before it. If all members before it are cut too, the cut begins after the bracket, and
 /// the first remaining member loses its comma.

@@ -18,7 +18,7 @@ use crate::{journal::UnitId, mutex::lock, object::Object};
 /// Time for which the rest of a paged list can be fetched.
 const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
 
-/// Maximum number of stored paged lists. Above it, the oldest is dropped.
+/// Maximum number of stored paged lists. Above this number, the oldest list is dropped.
 const SNAPSHOTS_MAX: usize = 64;
 
 /// Maximum number of objects in all stored lists together. A list takes 8 bytes per object. Above the maximum, the oldest lists are

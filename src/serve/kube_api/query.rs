@@ -74,7 +74,7 @@ pub(super) struct ListQuery {
     pub(super) limit: Option<usize>,
     pub(super) continue_token: Option<Token>,
     pub(super) index: Option<(String, String)>,
-    /// One unit of a type with several units; a parameter of deltabus.
+    /// One unit of a type that has several units. The API server has no such parameter.
     pub(super) unit: Option<UnitId>,
     /// Part of the object in table rows; used only for tables.
     pub(super) include_object: String,

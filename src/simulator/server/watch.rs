@@ -44,7 +44,7 @@ struct Watch {
     /// Version up to which all events are sent or in `queue`.
     cursor: u64,
     queue: VecDeque<(HistoryKind, Arc<Stored>)>,
-    /// Set until the bookmark that ends the initial events is sent.
+    /// Set if the watch must still send the bookmark that ends the initial events.
     marker: bool,
     /// An ERROR event to send before any other event.
     error: Option<ApiError>,
@@ -121,7 +121,8 @@ pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     Ok(Body::from_stream(chunks))
 }
 
-/// Returns the value of `sendInitialEvents`. With `None`, the requested version decides about initial events.
+/// Returns the value of `sendInitialEvents`, or `None` if the parameter is absent or ignored. With `None`, the requested version
+/// determines whether the watch begins with initial events.
 fn streaming(shared: &Shared, call: &Call) -> Result<Option<bool>, ApiError> {
     let is_asked = call.seen.query.contains_key("sendInitialEvents");
     let matching = call.param("resourceVersionMatch");

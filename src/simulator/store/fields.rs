@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::types::TypeInfo;
 
-/// Metadata that clients own: each write to it is recorded under the client's manager name.
+/// Members of `metadata` that clients write. Each write is recorded under the client's manager name.
 const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
 
 /// Records `manager` in `new` as the writer of all fields that differ from `old`. Does nothing if no field differs.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::object::ObjectKey;
 
-/// Finalizer of a definition, until its objects are deleted.
+/// Finalizer that a definition has until its objects are deleted.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// A deleted namespace or definition that still has content or finalizers.

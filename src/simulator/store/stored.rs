@@ -138,7 +138,7 @@ impl Stored {
         self.json.clone()
     }
 
-    /// Returns the object without its opening brace, `apiVersion` and `kind`: the rest of a list item.
+    /// Returns the JSON from `"metadata"` to the end, without `apiVersion` and `kind`. A list item is `{` and this text.
     pub(crate) fn json_from_metadata(&self) -> &[u8] {
         &self.json[self.metadata..]
     }

@@ -15,7 +15,7 @@ use crate::object::ObjectKey;
 pub(crate) enum Part {
     /// Whole object with the status, for writes from within the process.
     Whole,
-    /// Whole object; without the status if that is a subresource.
+    /// Whole object, except a status that is a subresource.
     Main,
     /// Only the status.
     Status,

@@ -1,4 +1,4 @@
-//! Types and namespaces that are added and removed with their content after a number of steps.
+//! Seasonal types and namespaces: they are added, and some steps later removed with their objects.
 
 use serde_json::json;
 

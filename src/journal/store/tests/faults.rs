@@ -8,7 +8,8 @@ use std::{
 
 use super::*;
 
-/// Returns a directory after 20 separate appends of three records each, cut off behind the last one, and its journal file.
+/// Makes 20 separate appends of three records each. Returns the directory, and its journal file without the zeros behind the last
+/// append.
 fn twenty_appends(sync: bool) -> (TempDir, Vec<u8>) {
     let opened = fresh();
     for n in 0..20 {
@@ -224,7 +225,7 @@ fn synced_records_survive_kill_9() {
     }
 }
 
-/// Runs a part in a separate small file system. Fails if the system does not allow one.
+/// Runs `play` in a child process with a separate small file system. Fails if the operating system does not allow this.
 fn in_a_small_file_system(play: &str) {
     let dir = tempfile::tempdir().unwrap();
     let mount = r#"mount -t tmpfs -o size=24m tmpfs "$STORE_TEST_DIR" && exec "$@""#;

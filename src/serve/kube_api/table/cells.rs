@@ -20,7 +20,7 @@ impl<'a> Row<'a> {
         text(self.at(pointer))
     }
 
-    /// Returns a text, or `none` if there is none.
+    /// Returns a text, or the argument `none` if there is no text.
     pub(super) fn text_or(&self, pointer: &str, none: &'a str) -> &'a str {
         Some(self.text(pointer)).filter(|text| !text.is_empty()).unwrap_or(none)
     }
@@ -35,7 +35,7 @@ impl<'a> Row<'a> {
         items(self.at(pointer))
     }
 
-    /// Returns the time that has passed since the time at a JSON pointer.
+    /// Returns the duration from the time at a JSON pointer until now.
     pub(super) fn since(&self, pointer: &str) -> String {
         since(self.now, self.at(pointer))
     }
@@ -83,7 +83,7 @@ pub(super) fn since(now: Timestamp, time: &Value) -> String {
     }
 }
 
-/// Formats a duration in seconds like kubectl: at most two units, fewer for long durations.
+/// Formats a number of seconds like kubectl: one or two units, such as `5m30s` or `3h`.
 pub(super) fn human_duration(seconds: i64) -> String {
     let pair = |whole: i64, unit: char, rest: i64, small: char| {
         if rest == 0 { format!("{whole}{unit}") } else { format!("{whole}{unit}{rest}{small}") }
@@ -111,7 +111,7 @@ pub(super) fn labels(map: &Value) -> String {
     if labels.is_empty() { "<none>".to_owned() } else { labels.join(",") }
 }
 
-/// Formats a label selector in the order of its keys; empty if it selects nothing or everything.
+/// Formats a label selector in the order of its keys; empty if the selector has no requirements.
 pub(super) fn label_selector(selector: &Value) -> String {
     let mut requirements: Vec<(&str, String)> = Vec::new();
     if let Some(equal) = selector["matchLabels"].as_object() {

@@ -92,7 +92,7 @@ fn name(row: &Row<'_>) -> Value {
     row.text("/metadata/name").into()
 }
 
-/// Joins texts with commas; returns `none` if there are none.
+/// Joins texts with commas. Returns the argument `none` if `texts` is empty.
 fn joined<S: Borrow<str>>(texts: &[S], none: &str) -> Value {
     if texts.is_empty() { none.into() } else { texts.join(",").into() }
 }

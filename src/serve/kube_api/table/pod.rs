@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::cells::{Row, since, text};
 
-/// Number of restarts of containers, and the time of the last one.
+/// Number of restarts of containers, and the time of the last restart.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,
@@ -84,8 +84,9 @@ fn summary(row: &Row<'_>) -> Summary {
 }
 
 impl Summary {
-    /// Adds the init containers to the summary, up to the first that is not done. Returns true if such a container exists. Also
-    /// returns the restarts of the sidecars. A sidecar is an init container that keeps running; it is done once it has started.
+    /// Adds the init containers to the summary, up to the first that is not done. Returns true if an init container is not done.
+    /// Also returns the restarts of the sidecars. A sidecar is an init container that keeps running; it is done once it has
+    /// started.
     fn initialize(&mut self, row: &Row<'_>) -> (bool, Restarts) {
         let specs = row.items("/spec/initContainers");
         let mut sidecars = Restarts::default();

@@ -28,7 +28,7 @@ pub(super) struct FaultyStream {
     /// Received frames that are not sent yet.
     frames: VecDeque<Bytes>,
     plan: StreamPlan,
-    /// Set until the bookmark that ends the initial events.
+    /// Set while the watch sends initial events, up to the bookmark that ends them.
     initial: bool,
     /// Version of the last sent event.
     version: u64,
