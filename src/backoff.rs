@@ -41,7 +41,7 @@ pub struct BackoffConfig {
 /// The growing delay of one operation that fails.
 ///
 /// **Invariant:** a success alone does not shorten the next delay. The delay returns to its initial value only after a healthy
-/// time of [`BackoffConfig::reset_after`] (D-3, R-6).
+/// period of [`BackoffConfig::reset_after`] (D-3, R-6).
 #[derive(Clone, Debug)]
 pub struct Backoff {
     config: BackoffConfig,
@@ -60,17 +60,17 @@ impl Backoff {
         self.attempt
     }
 
-    /// Starts a healthy time at `now`, unless one is in progress. [`Backoff::fail`] ends the healthy time.
+    /// Starts a healthy period at `now`, unless one is in progress. [`Backoff::fail`] ends the healthy period.
     pub fn healthy(&mut self, now: Duration) {
         self.healthy_since.get_or_insert(now);
     }
 
-    /// Returns the time at which the backoff resets unless a failure comes first; `None` outside a healthy time.
+    /// Returns the time at which the backoff resets unless a failure comes first; `None` if no healthy period is in progress.
     pub fn resets_at(&self) -> Option<Duration> {
         self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
     }
 
-    /// Resets the backoff if the healthy time is long enough at `now` (D-3). Returns true if it is.
+    /// Resets the backoff if the healthy period is long enough at `now` (D-3). Returns true if it is.
     pub fn settle(&mut self, now: Duration) -> bool {
         let settled = self.resets_at().is_some_and(|at| at <= now);
         if settled {

@@ -349,7 +349,7 @@ impl DeltaFifo {
         self.load().bytes
     }
 
-    /// Closes the queue. Queued deltas can still be popped, and further events are still queued (F-70).
+    /// Marks the queue as closed: it ends when it is empty. Until then deltas can be popped, and new events are still queued (F-70).
     pub fn close(&mut self) {
         self.closed = true;
     }

@@ -255,7 +255,7 @@ impl<H: KeyHasher> Indexer<H> {
         self.store.publish();
     }
 
-    /// Frees the values that the last publishes replaced. Call it once when a busy time ends.
+    /// Frees the values that the most recent calls of `publish` replaced. Call this function when a busy time ends.
     pub fn publish_idle(&mut self) {
         self.store.publish_idle();
     }

@@ -43,14 +43,14 @@ pub struct Stats {
     /// Sum of the times that the taken items waited in the FIFO.
     #[doc(alias = "workqueue_queue_duration_seconds")]
     pub queued_for: Duration,
-    /// Sum of the times that the done items were in work.
+    /// Total working time of the items that are done.
     #[doc(alias = "workqueue_work_duration_seconds")]
     pub worked_for: Duration,
-    /// Total time in work of the items that are now in work. If the total grows steadily by n seconds per second, n workers are
+    /// Total working time, so far, of the items that are not done. If the total grows steadily by n seconds per second, n workers are
     /// blocked.
     #[doc(alias = "workqueue_unfinished_work_seconds")]
     pub unfinished: Duration,
-    /// Time in work of the item that has been in work longest.
+    /// Longest working time, so far, of an item that is not done.
     #[doc(alias = "workqueue_longest_running_processor_seconds")]
     pub longest_running: Duration,
 }

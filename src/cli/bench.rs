@@ -88,7 +88,7 @@ pub(crate) struct BenchArgs {
     /// Also draws the figures into an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Options of the engine that this process runs. A measuring process sets them when it starts its engine process.
+    /// Runs an engine with these options in this process. The bench passes them to the engine process that it starts.
     #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<EngineOptions>(text))]
     engine: Option<EngineOptions>,
 }

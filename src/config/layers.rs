@@ -60,8 +60,9 @@ impl Positions {
         }
     }
 
-    /// Finds the origin of a value. If no layer sets the value, this is the origin of the inherited default, or else of the nearest
-    /// table around the value. Also returns the path for messages: the path of the inherited default if there is one, else `path`.
+    /// Finds the origin of a value: the place where a layer sets it. Otherwise the origin of the inherited default. If there is none,
+    /// the origin of the nearest table around the value. Also returns the path for messages: the path of the inherited default if
+    /// there is one, else `path`.
     pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.value)
     }

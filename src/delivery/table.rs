@@ -128,8 +128,9 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a route in the running units. If `joins` selects a unit, the reader gets no events of this unit
-    /// until the unit adds the reader. `joins` has no effect on units that are already in the reader's interest.
+    /// Returns the interest of a reader in the running units on its route. `joins` selects the units that the reader has not joined:
+    /// the reader gets no events of such a unit until the unit adds it. `joins` has no effect on a unit that is already in the
+    /// reader's interest.
     pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
         let interest = |unit: UnitId| {
             let resync_every = route.resync_every(self.units[&unit].options.resync_period);

@@ -124,7 +124,7 @@ impl PerKeyQueue {
         self.keys.iter().map(KeyDeltas::newest)
     }
 
-    /// Takes all keys of a queued Replace, or as many keys as fit into a batch.
+    /// Takes the next batch. If a Replace is queued, takes all its keys; otherwise as many keys as fit into a batch.
     pub(super) fn pop(&mut self) -> Option<Popped> {
         if self.is_empty() {
             return None;

@@ -60,7 +60,7 @@ pub(super) fn max_connections(http: &config::Http) -> u32 {
     configured.min(possible)
 }
 
-/// Returns the options of one unit, with the program's additions to its entry. `packer` compresses the bodies of the unit's
+/// Returns the options of one unit: those of its entry, and what a program adds to the entry by `library`. `packer` compresses the bodies of the unit's
 /// objects.
 ///
 /// # Errors

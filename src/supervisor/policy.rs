@@ -25,7 +25,7 @@ pub(crate) struct RestartPolicy {
 /// Next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Restart {
-    /// Number of the attempt since the last healthy time, from 1.
+    /// Number of the attempt since the last healthy period, from 1.
     pub(crate) attempt: u32,
     pub(crate) delay: Duration,
 }
@@ -41,12 +41,12 @@ impl RestartPolicy {
         }
     }
 
-    /// Starts a healthy time at `now`, unless one is in progress.
+    /// Starts a healthy period at `now`, unless one is in progress.
     pub(crate) fn healthy(&mut self, now: Duration) {
         self.backoff.healthy(now);
     }
 
-    /// Forgets old failures after a healthy time that is long enough.
+    /// Forgets old failures after a healthy period that is long enough.
     pub(crate) fn settle(&mut self, now: Duration) {
         if self.backoff.settle(now) {
             self.degraded = false;
@@ -76,7 +76,7 @@ impl RestartPolicy {
         Restart { attempt: self.backoff.attempt(), delay }
     }
 
-    /// Returns true after too many recent failures. Only a healthy time ends this state.
+    /// Returns true after too many recent failures. Only a healthy period ends this state.
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }

@@ -205,8 +205,8 @@ impl SendAttempt<'_> {
         Err(HandlerError::Failed(problem))
     }
 
-    /// Sends a message to the stream. With `expected`, the stream stores the message only if this is the last sequence of its
-    /// subject.
+    /// Sends a message to the stream. If `expected` is given, the stream stores the message only if the last sequence of the subject
+    /// equals `expected`.
     async fn publish(&self, message: Message, expected: Option<u64>) -> Result<PublishAckFuture, PublishError> {
         let Message { subject, mut headers, payload, .. } = message;
         if let Some(expected) = expected {

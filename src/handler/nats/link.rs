@@ -46,8 +46,8 @@ pub(super) struct Link {
     state: Arc<watch::Sender<State>>,
     servers: String,
     /// Value of `connects()` when the server last accepted a message; 0 if it has accepted none. If `connects()` still returns
-    /// this value, the user of this connection may publish to at least one subject.
-    taken_over: AtomicU64,
+    /// this value, the server has accepted a message on the current connection.
+    accepted_on: AtomicU64,
 }
 
 /// State of the server and the network. The client reports changes with a small delay, in order.
@@ -145,7 +145,7 @@ impl Link {
         let client = connecting.connect(&options.servers[..]).await.map_err(|error| not_connected(&servers, &error))?;
         let context = ContextBuilder::new().timeout(ANSWER_WAIT).ack_timeout(ANSWER_WAIT);
         let context = context.max_ack_inflight(UNACKNOWLEDGED_MAX).build(client.clone());
-        Ok(Self { client, context, state, servers, taken_over: AtomicU64::new(0) })
+        Ok(Self { client, context, state, servers, accepted_on: AtomicU64::new(0) })
     }
 
     /// Waits for the connection, and returns a watch on it.
@@ -175,7 +175,7 @@ impl Link {
 
     /// Remembers that the server has accepted a message on the current connection.
     pub(super) fn note_taken(&self) {
-        self.taken_over.store(self.connects(), Ordering::Relaxed);
+        self.accepted_on.store(self.connects(), Ordering::Relaxed);
     }
 
     /// Returns the error for messages that are refused on a subject. `Rejected` if the server has accepted another message on this
@@ -184,7 +184,7 @@ impl Link {
     pub(super) fn refusal(&self, subject: &str) -> HandlerError {
         let advice = "give the user this right, or change `subject`";
         let text = format!("NATS refused: Permissions Violation for Publish to \"{subject}\"; {advice}");
-        if self.taken_over.load(Ordering::Relaxed) == self.connects() {
+        if self.accepted_on.load(Ordering::Relaxed) == self.connects() {
             HandlerError::Rejected(text)
         } else {
             HandlerError::Failed(text)
