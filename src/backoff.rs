@@ -1,6 +1,6 @@
 //! Delay before the next attempt (R-3, D-3), used by reflector and supervision.
 //!
-//! [`Backoff`] counts attempts. It has no clock and no random source: both are arguments.
+//! [`Backoff`] counts attempts. It has no clock and no random source: the caller passes times and random numbers.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::Text;
 
-/// Delay that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
+/// Delay that grows with every failure. After n earlier failures, d is initial × factorⁿ, but at most `max`. The delay is random
+/// between d and d × (1 + jitter).
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
@@ -70,7 +71,7 @@ impl Backoff {
         self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
     }
 
-    /// Resets the backoff if the healthy period is long enough at `now` (D-3). Returns true if it is.
+    /// Resets the backoff if, at `now`, the healthy period is long enough (D-3). Returns true if the period is long enough.
     pub fn settle(&mut self, now: Duration) -> bool {
         let settled = self.resets_at().is_some_and(|at| at <= now);
         if settled {
@@ -79,7 +80,7 @@ impl Backoff {
         settled
     }
 
-    /// Records a failure at `now` and returns the delay. `jitter` is uniform in `[0, 1)`.
+    /// Records a failure at `now` and returns the delay. `jitter` is a random number in `[0, 1)`.
     pub fn fail(&mut self, now: Duration, jitter: f64) -> Duration {
         self.settle(now);
         self.healthy_since = None;

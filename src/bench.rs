@@ -7,8 +7,8 @@
 //!          Run → figures → table, JSON, picture ◀──answers──┘
 //! ```
 //!
-//! CPU and memory are those of the engine's process, which does nothing else. The command line starts this process, and
-//! exchanges orders and answers with it.
+//! The engine runs alone in a second process, so the measured CPU time and memory are only those of the engine. The command
+//! line starts this process, sends orders to it, and receives its answers.
 
 pub mod chart;
 mod field;

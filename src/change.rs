@@ -21,7 +21,8 @@ pub enum Cause {
         /// Number of the resync, counted per unit.
         round: u32,
     },
-    /// Change made during downtime: after the last saved state, and before the first data from the server.
+    /// Change during the downtime of the engine. The downtime begins with the newest saved state and ends with the first data from
+    /// the server.
     Downtime,
     /// Change of the configuration.
     Reload,
@@ -54,7 +55,8 @@ pub enum Change {
     Deleted {
         /// Final state of the object; with `tombstone`, the last known state.
         object: Object,
-        /// Set when a list revealed the deletion. The final state was then never received.
+        /// Set when the server did not report the deletion itself: a list revealed it, or a new object with the same name. The
+        /// final state was then never received.
         tombstone: bool,
         /// Source of the change.
         cause: Cause,
@@ -62,7 +64,7 @@ pub enum Change {
     /// The object is no longer in the scope of this unit, but may still exist. Reasons: a selector no longer matches,
     /// or the object opts out.
     Removed {
-        /// Last state that was delivered.
+        /// Last known state of the object.
         object: Object,
         /// Source of the change.
         cause: Cause,
@@ -104,7 +106,7 @@ impl Change {
         }
     }
 
-    /// Returns the source; `None` for [`Change::Synced`] and for changes that are not delivered.
+    /// Returns the source; `None` for [`Change::Synced`] and [`Change::Refreshed`].
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Added { cause, .. }
@@ -116,7 +118,7 @@ impl Change {
         }
     }
 
-    /// Returns the previous object of an update; `None` if it is not known because the cache keeps no bodies.
+    /// Returns the previous object of an update. `None` for other changes, and if the cache has no body of the previous object.
     pub fn old(&self) -> Option<&Object> {
         match self {
             Self::Updated { old, object, .. } if !old.ptr_eq(object) => Some(old),
@@ -144,7 +146,7 @@ impl Change {
         matches!(self, Self::Updated { .. }) && self.old().is_none()
     }
 
-    /// Returns the object after the change; `None` if it has left the cache.
+    /// Returns the object after the change; `None` for [`Change::Deleted`], [`Change::Removed`] and [`Change::Synced`].
     pub(crate) fn state(&self) -> Option<&Object> {
         match self {
             Self::Deleted { .. } | Self::Removed { .. } => None,
@@ -164,7 +166,7 @@ fn pack(object: &mut Object) {
 pub struct Reached {
     /// Version counter of the cache. Together with `store_version` it identifies a version of the cache.
     pub generation: u64,
-    /// Resource version of the last applied write (I-11); unset before the first write.
+    /// Resource version of the last change that the cache applied (I-11); unset before the first change.
     pub store_version: ResourceVersion,
     /// Resource version from which a watch can resume; unset if no watch can resume.
     pub resume_version: ResourceVersion,

@@ -1,4 +1,4 @@
-//! Command line, with one file for each subcommand; the smallest ones are here.
+//! Command line. The smallest subcommands are in this file. Each other subcommand has its own file.
 
 mod bench;
 mod demo;
@@ -146,7 +146,7 @@ pub(crate) enum ConfigCommand {
     Show(FileArgs),
 }
 
-/// Bad usage that is found only after the command line was parsed: exit code 2.
+/// Bad usage that the parser of the command line does not find. The exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub(crate) struct BadUsage(pub(crate) anyhow::Error);
@@ -199,7 +199,7 @@ impl KubeArgs {
         self.kubeconfig.is_some() || self.context.is_some()
     }
 
-    /// Replaces the cluster of a configuration by that of the command line.
+    /// Changes the configuration to the cluster that the command line names. If the command line names none, changes nothing.
     pub(crate) fn apply(&self, kube: &mut Kube) {
         if let Some(kubeconfig) = &self.kubeconfig {
             kube.kubeconfig = Some(kubeconfig.clone());
@@ -228,14 +228,15 @@ impl ConfigArgs {
         Ok(loaded)
     }
 
-    /// Loads the configuration for another machine, without the local environment. Also returns the text of each file.
+    /// Loads the configuration as another machine would: ignores the environment of this machine. Also returns the text of each
+    /// file.
     pub(crate) fn load_for_elsewhere(&self) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let (mut loaded, texts) = Config::load_for_elsewhere(&self.file.files)?;
         self.kube.apply(&mut loaded.config.kube);
         Ok((loaded, texts))
     }
 
-    /// Returns the files, for detecting later changes.
+    /// Returns a value that detects later changes of the configuration files.
     pub(crate) fn files(&self) -> ConfigFiles {
         ConfigFiles::new(self.file.files.clone())
     }
@@ -267,7 +268,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(if error.is::<BadUsage>() { BAD_USAGE } else { FAILED })
 }
 
-/// Runs a command that only sends requests.
+/// Runs a command that needs only one thread, because it only sends requests.
 fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

@@ -139,7 +139,7 @@ pub fn id(event: &Event) -> String {
     plain(|out| write_id(out, &event.unit, &event.record, copy))
 }
 
-/// Writes the event's id. `text` is the function that writes each part of the id: [`escape`] or [`copy`].
+/// Writes the event's id. `text` writes one part of the id: [`escape`] for JSON, [`copy`] for plain text.
 fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
     let resource = &unit.resource;
     if let Change::Synced { resource_version, .. } = &record.change {
@@ -180,7 +180,7 @@ fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&
     }
 }
 
-/// Writes the members of `data`. An event without an object has the same `data` in every form.
+/// Writes the members of `data`. A `synced` event has no object, so its `data` is the same in every form.
 fn write_data(out: &mut Vec<u8>, record: &Record, form: Form) {
     match &record.change {
         Change::Synced { objects, resource_version } => {
@@ -238,7 +238,8 @@ fn write_changed_by(out: &mut Vec<u8>, object: &Object) {
     }
 }
 
-/// Copies an object's JSON on one line. Its strings have no raw line breaks, so each line break can become a blank.
+/// Copies an object's JSON, and replaces each line break by a blank. This keeps the content, because a JSON string contains no raw
+/// line break.
 fn write_json(out: &mut Vec<u8>, object: &Object) {
     let json = object.json();
     let start = out.len();

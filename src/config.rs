@@ -130,7 +130,7 @@ pub struct Config {
     /// Destinations of changes: handlers by name.
     #[schemars(transform = schema::names)]
     pub handlers: BTreeMap<String, HandlerConfig>,
-    /// Set by an embedding program so that the engine records who changed each object; no file can set it.
+    /// Set if the engine must record who changed each object. Only an embedding program can set it, not a file.
     #[serde(skip)]
     pub notes_who_changed: bool,
     /// Tests of the events that handlers get for a change, run by `deltabus test`. The tests of all files are run.
@@ -185,8 +185,8 @@ impl Config {
         resolve(layers, ConfigPlace::Here).map(|loaded| loaded.config)
     }
 
-    /// Returns true if a handler that uses the author of a change gets the changes of this entry, directly or as dead
-    /// letters. The engine must then record who changed the objects.
+    /// Returns true if the engine must record who changed the objects of this entry. This is so if the embedding program requests
+    /// it, or if a handler uses the author of changes and gets changes of this entry, directly or as dead letters.
     pub fn asks_who_changed(&self, entry: &str) -> bool {
         let mut asking = self.handlers.iter().filter(|(_, handler)| handler.enabled && handler.asks_who_changed());
         self.notes_who_changed || asking.any(|(name, _)| self.gets(name, entry, self.handlers.len()))
@@ -201,13 +201,13 @@ impl Config {
             || steps > 0 && givers.any(|(giver, _)| self.gets(giver, entry, steps - 1))
     }
 
-    /// Returns a pattern of `match` as written, or an empty text if there is none.
+    /// Returns the pattern at this position of the entry's `match`, as written; an empty text if there is none.
     pub fn pattern(&self, entry: &str, position: usize) -> &str {
         let entry = self.resources.get(entry);
         entry.and_then(|entry| entry.patterns.get(position)).map_or("", TypePattern::as_str)
     }
 
-    /// Returns the types that each entry of `[resources]` wants from the server.
+    /// Returns for each entry of `[resources]` the patterns of the types to watch, the excluded types and the namespaces.
     pub fn wanted(&self) -> Vec<WantedEntry> {
         let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
         let wanted = |(name, resource): (&String, &ResourceConfig)| WantedEntry {

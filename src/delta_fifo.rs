@@ -161,8 +161,8 @@ impl DeltaFifo {
     /// Returns a queue over the state `known`. Set `synced` if the unit was synced before: then no further batch is `initial`
     /// (F-53).
     ///
-    /// If `synced` is not set, any objects in `known` come from another unit, which may have removed other parts of them. In the
-    /// first Replace, each item then keeps its own body, even if its state is known.
+    /// If `synced` is not set, any objects in `known` come from another unit, which may have cut other parts from them. The
+    /// items of the first Replace then keep their own bodies, even if their states are known.
     pub fn new(order: QueueOrder, known: impl Iterator<Item = Object>, synced: bool) -> Self {
         let queue = match order {
             QueueOrder::Stream => Queue::Stream(StreamQueue::default()),
@@ -258,8 +258,9 @@ impl DeltaFifo {
     }
 
     /// Appends the deltas of a list. Each known object that neither `items` nor `spared` contains gets a deletion. Each known item
-    /// that opts out gets a removal. Each other item gets a [`DeltaKind::Replaced`]. The deletions come first in stream order
-    /// (F-22), and last in per-key order (F-13, F-14). Among the deletions, queued keys come first; all other keys follow, sorted.
+    /// that opts out gets a removal. Each item that does not opt out gets a [`DeltaKind::Replaced`]. The deletions come first in
+    /// stream order (F-22), and last in per-key order (F-13, F-14). Among the deletions, queued keys come first; all other keys
+    /// follow, sorted.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
@@ -299,8 +300,8 @@ impl DeltaFifo {
     /// Takes the next batch; `None` if the queue is empty.
     ///
     /// In stream order, a batch has up to 1,000 deltas with distinct keys (F-40). In per-key order, it has all deltas of some
-    /// keys, up to 1,000, or more if a single key has more (F-17). A Replace is one batch. A batch may be empty: then it only
-    /// has a new version, or an empty list completes the initial state.
+    /// keys: up to 1,000 deltas, or more if the first key alone has more (F-17). A Replace is one batch. A batch may be
+    /// empty: then it only has a new version, or an empty list completes the initial state.
     pub fn pop(&mut self) -> Option<Deltas> {
         let (mut deltas, replace) = match &mut self.queue {
             Queue::Stream(queue) => queue.pop()?,
@@ -349,7 +350,7 @@ impl DeltaFifo {
         self.load().bytes
     }
 
-    /// Marks the queue as closed: it ends when it is empty. Until then deltas can be popped, and new events are still queued (F-70).
+    /// Marks the queue as closed: the queue has ended when it is also empty. Before that, `pop` and `push` work as usual (F-70).
     pub fn close(&mut self) {
         self.closed = true;
     }

@@ -10,7 +10,8 @@
 //! ask         discover, cluster_uid, allowed, refused_fields: the requests
 //! ```
 //!
-//! **Invariant:** a failing API group never hides another one. [`Catalog::unavailable`] has the failing group and its error.
+//! **Invariant:** if the discovery of one API group fails, the catalog still has the other groups. [`Catalog::unavailable`] has
+//! the error.
 
 mod ask;
 mod assumed;

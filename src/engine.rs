@@ -87,7 +87,7 @@ pub enum EngineError {
     Stopped,
 }
 
-/// Events that a stop left undelivered.
+/// Events that were not delivered before the engine stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopReport {
     /// For each handler: its name, the number of undelivered events, and the names of the first of these events.

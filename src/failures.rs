@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_mins(1);
 pub(crate) struct Failures {
     /// Failures since the last success.
     count: u64,
-    /// Unlogged failures since the last line.
+    /// Number of unlogged failures since the last logged failure.
     suppressed: u64,
     logged_at: Option<Duration>,
     /// Set if a failure was logged since the last success.
@@ -20,8 +20,8 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Counts a failure at `now`, a time of any monotonic clock. If the failure is to be logged, returns the number of
-    /// unlogged failures before it.
+    /// Counts a failure at `now`, a time of any monotonic clock. If the caller must log the failure, returns the number of unlogged
+    /// failures since the last logged failure.
     pub(crate) fn failed(&mut self, now: Duration) -> Option<u64> {
         self.count += 1;
         if self.logged_at.is_some_and(|at| now.saturating_sub(at) < PERIOD) {
@@ -32,7 +32,7 @@ impl Failures {
         Some(take(&mut self.suppressed))
     }
 
-    /// Records a success. If a failure was logged before it, returns the number of failures.
+    /// Records a success. If a failure was logged since the previous success, returns the number of failures since then.
     pub(crate) fn worked(&mut self) -> Option<u64> {
         let count = take(&mut self.count);
         take(&mut self.is_known).then_some(count)

@@ -31,8 +31,8 @@ use crate::{
     subscribe::{cursor::Since, query::SubscriberQuery},
 };
 
-/// Runs a target over its committed inputs. Prints the name of each file first, so the last printed name is that of the failing
-/// input.
+/// Runs a target over its committed inputs. Prints the name of each file before its input runs: if an input fails, its file is the
+/// last one printed.
 #[cfg(not(fuzzing))]
 fn check(name: &str, target: fn(&[u8])) {
     let inputs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(name);
@@ -109,7 +109,7 @@ fn scan_agrees_with_serde_json() {
     check("scan", scan);
 }
 
-/// Paths that a scan cuts; the bits of the input's first byte select them.
+/// Paths that a scan can cut out of an object. Each of the lower seven bits of the input's first byte selects one path.
 const DROP: [&str; 7] = ["metadata.managedFields", "metadata.*", "metadata", "spec", "status[*].a", "*", "*.*.a"];
 
 fn scan(input: &[u8]) {
@@ -297,7 +297,7 @@ fn event_query_round_trips() {
 /// Maximum length of an error answer to an invalid query, in bytes.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
 
-/// Checks a query, the first line of the input. The rest of the input, if any, is the `Last-Event-ID`.
+/// Checks a query: the first line of the input. The rest of the input, if any, is the header `Last-Event-ID`.
 fn event_query(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (query, id) = text.split_once('\n').map_or((text, None), |(query, id)| (query, Some(id)));

@@ -56,7 +56,7 @@ impl<F: FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static> Handl
 /// A handler that never blocks its thread. Several of its batches may be in delivery at the same time. The engine
 /// cancels a delivery by dropping its future.
 ///
-/// Events of one object are never in two of these batches, unless `order` is `none`.
+/// Events of one object are never in two batches that are in delivery at the same time, unless `order` is `none`.
 pub trait AsyncHandler: Send + Sync + 'static {
     /// Delivers a batch in the given form. The promises of `Handler::deliver` hold here too.
     fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>>;

@@ -64,13 +64,13 @@ pub struct IndexerOptions {
     pub keep: Keep,
 }
 
-/// Base of comparison for the first list: an earlier cache, or nothing. Also contains the cause of the differences found.
+/// Facts for the comparison of the first list with an earlier cache, or with an empty cache.
 ///
-/// Used until the first list is applied, also after restarts. Has no effect if the cache is already synced.
+/// Used until the first list is applied, even if the actor restarts meanwhile. Has no effect if the cache is already synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstList {
-    /// [`Cause::Initial`] if there was no earlier cache. Any other cause means that this cache continues an earlier cache. The
-    /// earlier cache may have removed other parts of the bodies, so bodies are replaced even if the version is the same.
+    /// Cause of the changes that the first list makes. [`Cause::Initial`] if there was no earlier cache. With any other cause,
+    /// unchanged objects are stored again, because the earlier cache may have kept other parts of their bodies.
     pub cause: Cause,
     /// Set when the continued cache has bodies, not stubs.
     pub bodies: bool,
@@ -84,8 +84,8 @@ impl Default for FirstList {
     }
 }
 
-/// Downtime of a unit that starts with a saved cache: from the newest saved state to the first data from the server. If the first
-/// data is a list, the differences in the list have the cause [`Cause::Downtime`].
+/// Time in which a unit with a saved cache received nothing from the server: from the newest saved state to the first data after
+/// the start. If the first data is a list, its changes have the cause [`Cause::Downtime`].
 ///
 /// The absence ends with the first watch event, bookmark or list, and never begins again. The unit and its indexer share one
 /// `Absence`, also after restarts of the actors. The default is an absence that has already ended.
@@ -95,9 +95,9 @@ pub struct Absence(Arc<AbsenceState>);
 #[derive(Debug, Default)]
 struct AbsenceState {
     lasts: AtomicBool,
-    /// Set when some handler does not want changes made during downtime.
+    /// Set when a handler rejects changes that were made during the absence.
     is_named: AtomicBool,
-    /// Version that the server reported, if `is_named` is set.
+    /// Version of the server at the end of the absence. Stored only if `is_named` is set.
     until: OnceLock<ResourceVersion>,
 }
 
@@ -116,8 +116,8 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Gives the cause [`Cause::Downtime`] also to watch events whose changes were made during the absence. Call it if a handler
-    /// does not want such events.
+    /// Gives the cause [`Cause::Downtime`] also to watch events whose changes were made during the absence. Call this function if a
+    /// handler rejects changes with this cause.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
     }
@@ -130,8 +130,7 @@ impl Absence {
         }
     }
 
-    /// Returns true if `version` is not newer than the noted version of the server. The change that made `version` then happened
-    /// during the absence.
+    /// Returns true if `version` is not newer than `until`. The change that made `version` then happened during the absence.
     fn saw_nothing_of(&self, version: &str) -> bool {
         self.0.until.get().and_then(|until| until.compare_text(version)).is_some_and(std::cmp::Ordering::is_ge)
     }
@@ -146,7 +145,7 @@ pub struct Transaction {
     pub reached: Reached,
     /// Number of objects in the cache after the commit.
     pub objects: u64,
-    /// Set when unchanged objects must be stored too, because their bodies may differ from the cached ones.
+    /// Set when unchanged objects must be stored too, because their bodies may differ from the cached bodies.
     replaces_bodies: bool,
     /// Set when the server sent data: an event, a bookmark or a list.
     heard: bool,
@@ -158,8 +157,8 @@ impl Transaction {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// Sets the count in the final [`Change::Synced`] to the total of all units of the type. If `total` is `None`, removes the
-    /// `Synced`: other units are not synced yet, or an earlier batch already had a `Synced`.
+    /// If the last change is a [`Change::Synced`], sets its number of objects to `total`, the number for all units of the type. If
+    /// `total` is `None`, removes the `Synced`, because another unit is not synced, or the type was synced before.
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
             (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,
@@ -171,11 +170,12 @@ impl Transaction {
 
 /// The cache of one unit.
 ///
-/// Each batch is processed in the order **plan → append (elsewhere) → commit → publish**. `commit` sets the state of every key in
-/// the batch. So after a crash between append and publish, `commit` can be repeated: the result is the same.
+/// Each batch is processed in the order **plan → append → commit → publish**; `IndexerWriter` appends it to the journal. `commit`
+/// sets the state of every key in the batch. So after a crash between append and publish, `commit` can be repeated: the result is
+/// the same.
 ///
-/// After a crash, keep the store, because dropping it empties its readers. Call [`Indexer::discard`] for half-staged changes,
-/// commit the appended but unpublished transaction again, and publish.
+/// After a crash, keep the store: readers of a dropped store find no objects. Call [`Indexer::discard`] to remove staged changes.
+/// If a transaction was appended but not published, commit it again and publish.
 pub struct Indexer<H = FixedState> {
     store: EvmapStore<H>,
     options: IndexerOptions,
@@ -255,7 +255,7 @@ impl<H: KeyHasher> Indexer<H> {
         self.store.publish();
     }
 
-    /// Frees the values that the most recent calls of `publish` replaced. Call this function when a busy time ends.
+    /// Frees the values that the last call of `publish` replaced. Call this function when no further batch has come for a while.
     pub fn publish_idle(&mut self) {
         self.store.publish_idle();
     }

@@ -124,7 +124,7 @@ pub struct Shared {
     pub supervision: Supervision,
 }
 
-/// One watched resource type: the parts that survive its actors.
+/// Unit that watches one resource type: the parts that survive the unit's actors.
 pub struct Informer {
     /// Id of the unit in this engine.
     pub id: UnitId,
@@ -217,8 +217,8 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to the events of a watch, if their changes precede the
-    /// server's first answer. Call it before the actors start.
+    /// Gives the cause [`Downtime`](crate::change::Cause::Downtime) also to watch events whose changes happened before the server's
+    /// first answer. Call it before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
     }
@@ -241,8 +241,8 @@ impl Informer {
     }
 
     /// Appends and releases the last records of a unit whose actors have ended for good: see
-    /// [`retirement`](crate::indexer::retirement). If the siblings of the unit waited only for this unit, they become synced.
-    /// Afterwards no actor of the unit can append anything. After an error, call `retire` again when the journal is
+    /// [`retirement`](crate::indexer::retirement). If only this unit was not synced yet, its type becomes synced. Afterwards
+    /// no actor of the unit can append anything. After an error, call `retire` again when the journal is
     /// [writable](Journal::writable).
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
         self.end(journal, |epoch| {
@@ -378,8 +378,8 @@ impl Informer {
     }
 
     /// Makes a new indexer from the objects that readers see (a new generation). All readers continue with the new indexer. The
-    /// hung actor keeps the old one. Set the fence first: the hung actor then cannot append, and can at most finish the records in
-    /// flight.
+    /// hung actor keeps the old one. Set the fence first: the hung actor then cannot append, and can only finish the records that
+    /// it has appended.
     fn replace_indexer(&self, journal: &Journal) {
         // Read the transaction before the ticket. If the actor finishes between the two reads, there is no ticket. If it finishes
         // later, its transaction is applied a second time, which does no harm.

@@ -131,7 +131,7 @@ impl Record {
         Self { change: self.change.packed(), ..self.clone() }
     }
 
-    /// Returns true if the object no longer exists for handlers after this record.
+    /// Returns true for a deletion or removal: after it, the object no longer exists for handlers.
     #[inline]
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.change, Change::Deleted { .. } | Change::Removed { .. })
@@ -144,8 +144,8 @@ impl ChangeKind {
         change.into()
     }
 
-    /// Returns the last part of an event's `type`, such as `added`. An unchanged object is delivered as `updated`; a refreshed one
-    /// is not delivered.
+    /// Returns the last part of an event's `type`, such as `added`. For an unchanged object it is `updated`. A refreshed object is
+    /// never delivered.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -253,8 +253,8 @@ pub struct Bounds {
     #[educe(Default = 10_000)]
     pub max_events: usize,
     /// Maximum size of the bodies, in bytes. Once a buffer with [`WhenFull::Coalesce`] is full, the maximum applies only to bodies
-    /// that the cache does not hold. The size of the records without their bodies counts when `old`s are discarded, but not when
-    /// records are dropped.
+    /// that the cache does not hold. `old`s are discarded while these bodies and the records themselves together exceed the
+    /// maximum. Records are dropped only while these bodies alone exceed it.
     #[educe(Default = 64 << 20)]
     pub max_bytes: usize,
     /// Policy at the limit.
@@ -299,7 +299,8 @@ impl ChangeSet {
     pub const UNCHANGED: Self = Self(1 << 6);
     /// Unchanged objects of a resync.
     pub const RESYNC: Self = Self(1 << 7);
-    /// Changes made during downtime ([`Cause::Downtime`]). Without this flag, the kinds above exclude such changes.
+    /// Changes made during downtime ([`Cause::Downtime`]). A set contains such a change only if it has both this flag and the kind
+    /// of the change.
     pub const DOWNTIME: Self = Self(1 << 8);
     /// All kinds of events.
     pub const ALL: Self = Self(0x1ff);
@@ -399,8 +400,8 @@ pub struct Move {
 /// Kind of a [`Move`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveKind {
-    /// The reader gets one [`Change::Added`] per cached object, with this cause. `None` passes no objects: the reader then gets
-    /// an existing object only when it changes.
+    /// The reader gets one [`Change::Added`] per cached object, with this cause. With `None` the reader gets no objects at the
+    /// join, and later only those that change.
     Join(Option<Cause>),
     /// The reader gets one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
     Leave,
@@ -431,8 +432,8 @@ pub struct ReaderStats {
     pub filtered: u64,
     /// Refused records for which the filter failed. They count in `filtered` too.
     pub filter_errors: u64,
-    /// Acknowledged records that the handler gave up; [`Journal::replay`] queues them again. Counted only for a named reader with a
-    /// store, otherwise 0.
+    /// Given-up records that [`Journal::replay`] would queue again. They count in `acknowledged` too. Always 0 for a reader without
+    /// a name or a store.
     pub given_up: u64,
     /// Cursor: every wanted record up to here is acknowledged, filtered, coalesced or dropped.
     pub position: Sequence,

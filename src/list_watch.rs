@@ -83,7 +83,8 @@ pub enum WatchEvent {
     },
     /// `ERROR` with a `Status`.
     Error(Status),
-    /// An event that [`scoped`] withholds from the store. It counts as an event, and its version advances the stream.
+    /// An event that [`scoped`] withholds from the store. It still counts as an event, and the stream's version becomes the version
+    /// of its object.
     PassedOver {
         /// Version of the event's object.
         resource_version: ResourceVersion,
@@ -113,7 +114,7 @@ pub enum SkipReason {
         /// Type given in the document.
         found: String,
     },
-    /// No `metadata.name` (K-4); for a bookmark, no `metadata.resourceVersion`.
+    /// The object has no `metadata.name` (K-4), or the bookmark has no `metadata.resourceVersion`.
     Nameless,
     /// Nested too deeply to be decoded.
     TooDeep,

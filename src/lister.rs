@@ -28,7 +28,7 @@ pub enum ReadError {
     /// The key is not in the cache (L-1).
     #[error("{resource} {key:?} not found")]
     NotFound {
-        /// Resource type, as kubectl qualifies it.
+        /// Resource type in kubectl's form, such as `pods` or `deployments.apps`.
         resource: String,
         /// `name` or `namespace/name`.
         key: String,
@@ -36,7 +36,7 @@ pub enum ReadError {
     /// No index has this name (I-6).
     #[error("{resource} has no index {index:?}, only {known}")]
     UnknownIndex {
-        /// Resource type, as kubectl qualifies it.
+        /// Resource type in kubectl's form, such as `pods` or `deployments.apps`.
         resource: String,
         /// The requested name.
         index: String,
@@ -46,7 +46,7 @@ pub enum ReadError {
     /// The object does not decode as the requested type.
     #[error("failed to decode {resource} {key:?}")]
     Undecodable {
-        /// Resource type, as kubectl qualifies it.
+        /// Resource type in kubectl's form, such as `pods` or `deployments.apps`.
         resource: String,
         /// `name` or `namespace/name`.
         key: String,
@@ -60,7 +60,7 @@ pub enum ReadError {
 pub struct Version {
     /// Number of the version.
     pub generation: u64,
-    /// Resource version of the collection at this version of the cache (I-11).
+    /// Resource version that this version of the cache has reached (I-11).
     pub resource_version: ResourceVersion,
 }
 
@@ -85,8 +85,8 @@ impl<R: ReadStore> Lister<R> {
 
     /// Runs several reads on one version (D-12).
     ///
-    /// The version is held while `query` runs. So `query` must be short, must not block, and must not run on the thread
-    /// that publishes. Copy pointers out and decode them later.
+    /// The version is held while `query` runs. So `query` must be short, must not block, and must not run on the thread that
+    /// publishes. Clone the objects, which copies only pointers, and decode the clones later.
     pub fn snapshot<T>(&self, query: impl FnOnce(&Query<'_>) -> T) -> T {
         self.reader.read(|snapshot| query(&Query { snapshot, resource: &self.resource }))
     }
@@ -149,7 +149,7 @@ impl<R: ReadStore> Lister<R> {
         Ok(keys)
     }
 
-    /// Returns the objects that share a value with `object` in `index`, each once (I-6).
+    /// Returns the objects that have at least one value in common with `object` in `index` (I-6). No object occurs twice.
     pub fn index(&self, index: &str, object: &Object) -> Result<Vec<Object>, ReadError> {
         self.snapshot(|query| query.index(index, object))
     }
@@ -247,8 +247,8 @@ impl Query<'_> {
         self.find(key).cloned().ok_or_else(not_found)
     }
 
-    /// Returns a reference to the object with this key, without changing its reference count. In a large cache, the
-    /// memory accesses of several calls of `find` overlap. The memory accesses of several calls of [`Query::get`] do not overlap.
+    /// Returns a reference to the object with this key. Unlike [`Query::get`], does not change the reference count of the object.
+    /// So in a large cache, the processor overlaps the memory accesses of several calls.
     pub fn find(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.snapshot.get(key)
     }
@@ -279,7 +279,7 @@ impl Query<'_> {
         Ok(objects)
     }
 
-    /// Returns the objects that share a value with `object` in `index`, each once.
+    /// Returns the objects that have at least one value in common with `object` in `index`. No object occurs twice.
     pub fn index(&self, index: &str, object: &Object) -> Result<Vec<Object>, ReadError> {
         let index = self.index_id(index)?;
         let values = self.meta().indexes.as_slice()[index as usize].values(object).unwrap_or_default();

@@ -41,7 +41,8 @@ impl Value {
         Self::Histogram(histogram.snapshot())
     }
 
-    /// Adds the value of another unit of the same type. For ages, the maximum is kept.
+    /// Combines the value with that of another unit of the same type. Adds numbers and histograms. Of two ages, keeps the higher
+    /// one.
     fn join(&mut self, other: Self) {
         match (self, other) {
             (Self::Whole(sum), Self::Whole(more)) => *sum += more,
@@ -91,8 +92,8 @@ impl EncodeMetric for Family {
     }
 }
 
-/// Renders all metrics for one scrape. Units of one type are combined into one set of labels. Separate sets for each watched
-/// namespace would be too many.
+/// Renders all metrics for one scrape. The units of one type share one set of labels. A separate set for each watched namespace
+/// would be too many.
 pub fn render(
     resources: &[UnitView],
     handlers: &[HandlerView],
@@ -116,8 +117,8 @@ pub fn render(
     text
 }
 
-/// Converts OpenMetrics text to the older Prometheus format (0.0.4). In this format a counter's family has the name of
-/// its samples. The format has no type `info`, no unit and no end marker.
+/// Converts OpenMetrics text to the older Prometheus format (0.0.4). In this format, the name of a counter family ends in `_total`,
+/// like the names of its samples. The format has no type `info`, no unit and no end marker.
 pub fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -142,8 +143,8 @@ pub fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
-/// Registers a family. Its unit of measure is the ending of `name`, if that is `_seconds` or `_bytes`. Values with the
-/// same labels are combined.
+/// Registers a family. If `name` ends in `_seconds` or `_bytes`, this ending becomes the unit of measure. Combines values that have
+/// the same labels.
 fn register(
     registry: &mut Registry,
     kind: MetricType,
@@ -173,8 +174,8 @@ fn single(value: Value) -> [(Labels, Value); 1] {
     [(Labels::new(), value)]
 }
 
-/// Registers the families that every Prometheus client has, under their usual names. They have no `# UNIT` line. Values
-/// that the operating system does not provide are left out.
+/// Registers the metrics `process_*` that every Prometheus client has. They have no `# UNIT` line. Values that the operating system
+/// does not provide are left out.
 fn register_process(registry: &mut Registry, usage: Usage) {
     let Usage { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, started } = usage;
     let families = [
@@ -214,7 +215,7 @@ fn register_timings(registry: &mut Registry, Timings { watch_open, event_age, ba
     }
 }
 
-/// Registers the metrics of a journal with a directory. Without a directory all of them would be zero.
+/// Registers the metrics of the journal. If the journal has no directory, registers none, because all values would be zero.
 fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     if !journal.stored {
         return;
@@ -239,7 +240,7 @@ fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     }
 }
 
-/// Family with one whole number per unit or handler.
+/// Family with a whole number for each unit or handler: type, name, help, and the function that returns the number.
 type NumberOf<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
 
 const NUMBERS_OF_UNITS: [NumberOf<UnitView>; 11] = [

@@ -30,8 +30,8 @@ pub struct Event {
     pub record: Record,
 }
 
-/// Events in order, cheap to clone and to slice. The answer `Ok` means: delivered, or given up as configured. The
-/// events are then acknowledged and not sent again.
+/// Events for a handler, in order. A notification is cheap to clone and to slice. After the answer `Ok`, the events are
+/// acknowledged and not sent again.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Stopped>")]
 pub struct Notification {

@@ -247,7 +247,7 @@ struct Head {
 enum Form {
     /// JSON. After the object was packed once, `packed` holds its packed form. All caches that hold the object share this form.
     Json { packed: OnceLock<Object>, who_bytes: u32 },
-    /// `json_bytes` bytes of JSON, packed with or without a dictionary.
+    /// Packed body that unpacks to `json_bytes` bytes of JSON. `dictionary` is the dictionary that packed it, if any.
     Packed { compression: Compression, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
     /// JSON of the identity only, because the object opts out.
     OptedOut,
@@ -256,7 +256,7 @@ enum Form {
 /// Remaining room for the JSON of a new object.
 struct JsonRoom<'r, 'a> {
     room: &'r mut Room<'a>,
-    /// Set when all bytes so far are ASCII, as in almost all JSON. This check is faster than the UTF-8 check.
+    /// Set while all bytes so far are ASCII, as in almost all JSON. This check is faster than the UTF-8 check.
     is_ascii: bool,
 }
 
@@ -331,8 +331,8 @@ impl Object {
         u32::try_from(len).expect("an object is smaller than 4 GiB, because a frame has at most 2 GiB")
     }
 
-    /// Creates an object from an identity, the encoded [`Object::who`], and the output of [`codec::with_packed`] for
-    /// `json_bytes` bytes of JSON.
+    /// Creates a packed object. `packed` is the output of [`codec::with_packed`] for `json_bytes` bytes of JSON; `who` is the
+    /// encoded [`Object::who`].
     fn of_packed(
         identity: Identity<'_>,
         who: &[u8],

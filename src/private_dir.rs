@@ -28,8 +28,8 @@ pub(crate) fn file() -> OpenOptions {
     options
 }
 
-/// Returns true if a directory is the root of a volume that is shared by a group, like one that Kubernetes mounts for `fsGroup`.
-/// This user often has no right to change the mode of such a directory.
+/// Returns true if a directory has the mode of a volume that a group shares. Kubernetes makes such volumes for `fsGroup`. This user
+/// often has no right to change the mode of such a directory.
 pub(crate) fn belongs_to_a_group(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|found| {
         let is_foreign = found.uid() != user();

@@ -60,7 +60,7 @@ pub(crate) fn clock(id: ClockId) -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// Returns the value of the line `name`, converted from kilobytes to bytes; 0 if there is no such line.
+/// Returns the number in the line that begins with `name`, converted from kilobytes to bytes; 0 if there is no such line.
 pub(crate) fn bytes_in(file: &str, name: &str) -> u64 {
     bytes_of(&read(file), name).unwrap_or_default()
 }

@@ -194,7 +194,7 @@ impl Redactor {
         Self { is_for_redacted: true, ..self }
     }
 
-    /// Returns the redacted object; `None` if nothing was changed. The result depends only on the object and the key.
+    /// Returns the redacted object; `None` if nothing was changed. The same redactor gives the same result for the same object.
     /// `doubt` is called with each rule whose condition cannot be evaluated; the rule then applies.
     ///
     /// # Errors

@@ -103,26 +103,26 @@ pub enum StreamingLists {
 pub struct ReflectorConfig {
     /// Use of streaming lists for the initial state.
     pub streaming_lists: StreamingLists,
-    /// Maximum number of streams without a marker in one cycle. When it is reached, streaming lists are given up (D-2).
+    /// Number of streams that end without a marker, in one cycle, before the reflector gives up streaming lists (D-2).
     #[educe(Default = 3)]
     pub streaming_attempts_max: u32,
-    /// Longest wait for the marker after the stream opens, and after each `ADDED` before the marker (D-2).
+    /// Longest wait for the marker (D-2). The wait begins when the stream opens, and begins again with each `ADDED`.
     #[educe(Default = Duration::from_mins(1))]
     pub marker_deadline: Duration,
     /// Delay before streaming lists are tried again on a server that does not support them (D-2).
     #[educe(Default = Duration::from_mins(30))]
     pub streaming_retry_after: Duration,
-    /// Objects per page. `None` uses pages of 500 if the server must read etcd anyway, and one request if its watch cache can
-    /// answer. `Some(n)` always uses pages of `n`; `Some(0)` never pages (P-1).
+    /// Objects per page. `None`: one page if the server's watch cache can answer, otherwise pages of 500. `Some(n)`: always
+    /// pages of `n`. `Some(0)`: always one page (P-1).
     pub page_size: Option<u32>,
-    /// Base of the watch timeout: each watch draws its `timeoutSeconds` from `[watch_timeout, 2 × watch_timeout]`.
+    /// Minimum `timeoutSeconds` of a watch. Each watch uses a random value from `watch_timeout` to `2 × watch_timeout`.
     #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
     /// Grace period after a watch's `timeoutSeconds`. A watch that is open for longer counts as stalled (D-6).
     #[educe(Default = Duration::from_secs(15))]
     pub watch_grace: Duration,
-    /// Longest silence of a watch on a server that has sent a bookmark. A watch that is silent for longer counts as stalled. Zero
-    /// disables this limit (D-6).
+    /// Longest silence of a watch. A watch that is silent for longer counts as stalled (D-6). Zero: no limit. The limit applies
+    /// only after the server has sent a bookmark.
     #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
     /// Period after the first HTTP 500 on a watch. During this period a 500 causes no new list: the watch is resumed. Zero: every
@@ -175,7 +175,7 @@ pub(crate) enum ReflectorInput {
 pub(crate) enum ReflectorAction {
     /// Request a page and answer with [`ReflectorInput::Page`]. The source limits the duration.
     List(ListRequest),
-    /// Compare the list from [`Reflector::held`] with the known objects, once all events are applied. Answer with
+    /// Compare the list from [`Reflector::held`] with the known objects, after all earlier events are applied. Answer with
     /// [`ReflectorInput::Compared`].
     Compare,
     /// Open a watch and answer with [`ReflectorInput::Opened`]. The source limits the duration of the opening;
@@ -187,7 +187,7 @@ pub(crate) enum ReflectorAction {
     Read { until: Duration },
     /// Make no request before `until`. Then answer with [`ReflectorInput::Timer`].
     Wait { until: Duration },
-    /// Continue the last action: the input did not match it (for example, a late timer).
+    /// Continue the last action, because the input does not belong to it (for example, a late timer).
     Keep,
     /// Stop: no further action follows.
     Done,
@@ -201,8 +201,8 @@ pub(crate) struct ReflectorStep {
     pub(crate) reports: Vec<ReflectorReport>,
     /// Server version, if this step obtained it.
     pub(crate) server_version: Option<ResourceVersion>,
-    /// Set when the action fetches an initial state. The shell then needs a permit of `max_concurrent_lists` and keeps it
-    /// until a step sets `false`.
+    /// Set while the reflector fetches an initial state, or checks the server's version. The shell holds a permit of
+    /// `max_concurrent_lists` meanwhile.
     pub(crate) holds_list_permit: bool,
 }
 
@@ -222,15 +222,15 @@ pub(crate) struct ReflectorStep {
 pub(crate) struct Reflector {
     config: ReflectorConfig,
     state: State,
-    /// The last synced or observed version.
+    /// Version of the last list, event or bookmark.
     last: ResourceVersion,
-    /// Set when `last` was rejected as expired or too large.
+    /// Set when the next list must be requested without a version, for example because the server rejected `last`.
     unavailable: bool,
-    /// The list that is being confirmed.
+    /// The list that waits until a second list confirms it.
     doubted: Option<Doubted>,
     /// Set when the server's watch cache is off.
     force_pages: bool,
-    /// Set when an initial state was emitted, or is in the store that this reflector resumed from.
+    /// Set when the store has an initial state, from this reflector or from an earlier one.
     has_listed: bool,
     backoff: Backoff,
     /// Number of streams of this cycle that ended without a marker (D-2).
@@ -242,7 +242,7 @@ pub(crate) struct Reflector {
     resync_at: Option<Duration>,
     /// Number of the last resync, of this reflector or of the previous one.
     round: u32,
-    /// Times of the first and the last HTTP 500 of a series on a watch.
+    /// Times of the first and the last HTTP 500 of the current series.
     internal_errors: Option<(Duration, Duration)>,
     /// Availability of the collection: whether the server permits list and watch.
     availability: Availability,
@@ -445,7 +445,7 @@ fn refuses_version(failure: &Failure) -> bool {
     failure.status().is_some_and(|status| status.is_expired() || status.too_large)
 }
 
-/// Returns true if the same request may succeed later, without a list.
+/// Returns true if the same request may succeed later, so that no new list is needed.
 fn is_temporary(failure: &Failure) -> bool {
     match failure {
         Failure::Refused | Failure::Disconnected(_) => true,

@@ -25,7 +25,7 @@ use crate::{
     status::{ReloadCounts, Timings, UnitState, UnitStatus, UnitView},
 };
 
-/// Rows of `/v1/resources` without a unit. The key is the name of the `[resources.*]` entry, and the pattern or type.
+/// Rows of `/v1/resources` without a unit. A key consists of the name of the `[resources.*]` entry, and the pattern or the type.
 pub type WaitingRows = BTreeMap<(String, String), Arc<UnitStatus>>;
 
 /// One type with the units that watch it: one unit, or one for each watched namespace.
@@ -102,7 +102,7 @@ impl Content {
 #[derive(Debug, Default)]
 pub struct Registry {
     content: ArcSwap<Content>,
-    /// Caches of every type that was ever watched, because a reader may outlive a type that disappears and returns.
+    /// Caches of every type that was ever watched. They stay, because a reader of a removed type continues if the type returns.
     caches: Mutex<BTreeMap<ResourceType, Arc<Caches>>>,
     catalog: ArcSwap<Catalog>,
     discovered: AtomicBool,
@@ -112,8 +112,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Replaces the content. Existing readers continue with the caches of `informers`. Keep removed informers alive until this
-    /// returns.
+    /// Replaces all informers and waiting rows. Existing readers continue with the caches of `informers`. Keep removed informers
+    /// alive until this returns.
     pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: WaitingRows) {
         let mut caches = lock(&self.caches);
         let mut types: Vec<WatchedType> = Vec::new();
@@ -205,8 +205,8 @@ impl Registry {
         self.discovered.load(Ordering::Acquire)
     }
 
-    /// Returns the rows that keep the engine from being ready, with the reason. Empty once every configured resource
-    /// that exists and is allowed is synced.
+    /// Returns the rows that keep the engine from being ready, with the reason: resources that are not synced. Resources that do
+    /// not exist, or that the server refuses, do not count.
     pub fn unready(&self) -> Vec<(String, String)> {
         if !self.is_discovered() {
             return vec![("discovery".to_owned(), UNDISCOVERED.to_owned())];

@@ -50,7 +50,7 @@ use crate::{
 const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
 /// Variables of a condition.
 const CONDITION_VARIABLES: [&str; 2] = ["object", "cluster"];
-/// CEL function that is replaced by our own.
+/// CEL function that the engine replaces by its own implementation.
 #[cfg(feature = "rules")]
 const MATCHES: &str = "matches";
 /// Maximum number of differing paths that an explanation names.
@@ -117,8 +117,8 @@ impl Rules {
         Ok(Self { changed: Vec::new(), when: Some(when) })
     }
 
-    /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of
-    /// list elements, the result contains only the list.
+    /// Returns the fields of `object` that `when` reads, each as a list of names: `["spec", "replicas"]`. For fields of list
+    /// elements, the result contains only the path of the list.
     pub fn fields(&self) -> Vec<Vec<&str>> {
         self.when.as_ref().map(When::fields).unwrap_or_default()
     }

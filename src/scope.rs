@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 
-/// Characters that start or end the non-literal part of a glob.
+/// Special characters of globs. A pattern without them is a literal name.
 const META: [char; 6] = ['*', '?', '[', ']', '{', '}'];
 
 /// Namespaces of an entry: globs that match a whole name. Globs after `!` exclude names, and have precedence.
@@ -132,8 +132,8 @@ impl Namespaces {
         self.shown.is_match(name) && !self.hidden.is_match(name)
     }
 
-    /// Returns the included names, in order. `None` if a glob is included. With only literal names, the engine needs no rights
-    /// on other namespaces.
+    /// Returns the included names, in order. `None` if the list includes namespaces by a glob. With only literal names, the engine
+    /// needs no rights on other namespaces.
     pub fn names(&self) -> Option<Vec<&str>> {
         if !self.includes.iter().all(Pattern::is_literal) {
             return None;
@@ -143,8 +143,8 @@ impl Namespaces {
         Some(names.into_iter().collect())
     }
 
-    /// Returns a field selector that excludes literal names: `metadata.namespace!=a,metadata.namespace!=b`. Requires that
-    /// all namespaces are included and only literal names are excluded; otherwise returns `None`.
+    /// Returns a field selector that excludes literal names: `metadata.namespace!=a,metadata.namespace!=b`. `None` unless
+    /// the list includes all namespaces except one or more literal names.
     pub fn field_selector(&self) -> Option<String> {
         let pushed = self.includes_all() && !self.excludes.is_empty() && self.excludes.iter().all(Pattern::is_literal);
         let names: BTreeSet<&str> = self.excludes.iter().map(Pattern::text).collect();
@@ -152,8 +152,8 @@ impl Namespaces {
         pushed.then(|| names.iter().map(term).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns true if a glob cannot be part of a request. The caller must then apply the globs to the server's answers, or to
-    /// the names of the namespaces.
+    /// Returns true if requests cannot express the globs: neither as names nor as a field selector. The caller must then apply the
+    /// globs to the server's answers, or to the names of the namespaces.
     pub fn needs_filter(&self) -> bool {
         !self.is_all() && self.names().is_none() && self.field_selector().is_none()
     }
@@ -179,7 +179,7 @@ impl Namespaces {
         mine.all(|mine| theirs.iter().all(|their| mine.is_apart_from(their)))
     }
 
-    /// Returns true if every name that a glob matches is certainly excluded.
+    /// Returns true if every name that `include` matches is certainly excluded.
     fn excludes(&self, include: &Pattern) -> bool {
         self.excludes.iter().any(|exclude| exclude.covers(include))
     }

@@ -43,13 +43,13 @@ use crate::{config::Http, delivery::handlers::Handlers, subscribe::hub::Hub};
 /// Maximum number of open connections of `probe_listen`.
 pub(crate) const PROBE_CONNECTIONS: u32 = 64;
 
-/// Divisor of `max_response_bytes` for the separate budget of `/metrics`.
+/// Number by which `max_response_bytes` is divided. The quotient is the separate budget of `/metrics`.
 const METRICS_SHARE: u64 = 16;
 
 /// Maximum number of lists that are built at a time; others wait.
 const LISTS_AT_ONCE: usize = 2;
 
-/// Maximum number of lists that wait to be built.
+/// Maximum number of lists that wait to be built or are being built.
 const LISTS_WAITING: usize = 64;
 
 /// Interval at which expired snapshots of paged lists are dropped.
@@ -59,7 +59,7 @@ const EXPIRE: Duration = Duration::from_secs(30);
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// State from which requests are answered.
+/// Everything that a server needs to answer requests.
 #[derive(Clone)]
 pub struct ServeState {
     /// Source of event streams. It also gives access to the watched types and to the journal.
@@ -77,7 +77,7 @@ pub struct ServeState {
 }
 
 impl ServeState {
-    /// Creates the state of the servers of `http`.
+    /// Creates the state that all servers of the `[http]` section share.
     pub fn new(hub: Arc<Hub>, handlers: Handlers, server: &str, http: &Http) -> Self {
         Self {
             hub,

@@ -90,12 +90,12 @@ pub struct SimulatorOptions {
     /// Lifetime of a watch without `timeoutSeconds`.
     #[educe(Default = Duration::from_mins(45))]
     pub watch_timeout: Duration,
-    /// Longest wait for a future version; after it the answer is 504.
+    /// Longest wait for a requested version that the store has not reached yet. After this time, the answer is 504.
     #[educe(Default = Duration::from_secs(3))]
     pub fresh_timeout: Duration,
     /// Size of the history that watches can read.
     pub history: HistoryLimits,
-    /// Set to let a list at version "0" ignore `limit`, like a watch cache.
+    /// If true, a list with `resourceVersion=0` ignores `limit`, as on servers with a watch cache.
     #[educe(Default = true)]
     pub watch_cache: bool,
 }

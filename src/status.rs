@@ -145,10 +145,10 @@ pub struct UnitView {
     /// Seconds since the server last sent anything, bookmarks included; `null` if it has sent nothing yet.
     #[serde(rename = "lastActivitySeconds")]
     pub last_activity_seconds: Option<f64>,
-    /// Time from which [`UnitView::lag_seconds`] is computed; `None` if no delta waits.
+    /// Reception time of the oldest delta that is not yet applied, for [`UnitView::lag_seconds`]; `None` if there is none.
     #[serde(skip)]
     pub waiting_since: Option<Instant>,
-    /// Time from which [`UnitView::last_activity_seconds`] is computed; `None` if the server has sent nothing yet.
+    /// Time at which the server last sent anything, for [`UnitView::last_activity_seconds`]; `None` if it has sent nothing yet.
     #[serde(skip)]
     pub last_activity: Option<Instant>,
 }

@@ -67,8 +67,8 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// Returns the limits of the events kept for all subscribers. Events are dropped and not coalesced, because
-    /// coalesced events would differ from the actual ones.
+    /// Returns the limits of the events kept for all subscribers. Above them, the oldest events are dropped. Events are not merged,
+    /// because a merged event would differ from the actual events.
     fn bounds(&self) -> Bounds {
         Bounds {
             max_events: self.buffer_events.max(1) as usize,

@@ -156,7 +156,7 @@ enum Phase {
         since: Duration,
     },
     Running,
-    /// `actor` has failed; `None` if the start of the unit hung.
+    /// An actor has failed, or the start of the unit hung: then `actor` is `None`.
     BackingOff {
         attempt: u32,
         until: Duration,
@@ -212,8 +212,8 @@ impl Supervisor {
         self.generation
     }
 
-    /// Writes restarts and state into the view of the unit; `actors` are the names of its actors. Returns a restart that the
-    /// view did not show before, with its cause.
+    /// Writes the number of restarts and the state into the view of the unit. `actors` are the names of the unit's actors. If the
+    /// view did not show the backoff yet, returns the next restart and its cause.
     pub(crate) fn show(&self, view: &mut UnitView, actors: &[&str], now: Duration) -> Option<(Restart, &Exit)> {
         view.restarts = self.restarts;
         view.degraded = self.policy.is_degraded() && !matches!(self.phase, Phase::Stopped);
@@ -275,7 +275,8 @@ impl Supervisor {
         Decision::Stop(self.generation)
     }
 
-    /// Ends a phase that waits for actors, if all actors have ended or the time limit has passed. A backoff must also be over.
+    /// Ends the phase `BackingOff` or `Stopping` if all actors have ended, or if their time limit has passed. `BackingOff` also
+    /// lasts until its delay is over.
     fn proceed(&mut self, now: Duration) -> Decision {
         let gone = self.actors.iter().all(|life| !life.alive);
         match self.phase {

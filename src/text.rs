@@ -1,7 +1,7 @@
 //! Options that are written as text, for example durations and sizes.
 //!
-//! Each option has a *format*, which is named in the JSON Schema and describes the expected text. [`Text`] and [`Optional`]
-//! are for `#[serde(with = …)]`.
+//! Each option has a [`Format`]. It describes the expected text, and the JSON Schema names it. [`Text`] and [`Optional`] are for
+//! `#[serde(with = …)]`.
 
 use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::Path, time::Duration};
 
@@ -37,7 +37,7 @@ const UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// Parses a size in bytes, `64MiB`; a whole number of at least 1 and a unit.
+/// Parses a size, such as `64MiB`, and returns the number of bytes. The text is a whole number of at least 1 and a unit.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let (unit, factor) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
     let digits = text.strip_suffix(unit)?.trim_end();
@@ -128,7 +128,7 @@ impl Textual for Option<SocketAddr> {
     }
 }
 
-/// `#[serde(with)]` for an optional text or path; `""` means none. In the schema it is any string.
+/// `#[serde(with)]` for an optional text or path. The text `""` means `None`. The schema allows any string.
 pub(crate) struct Optional;
 
 impl Optional {
@@ -162,8 +162,8 @@ impl JsonSchema for Optional {
     }
 }
 
-/// Format of a text option. Without it, the JSON Schema would only say that the option is a string. As a [`Transform`], a format
-/// describes the schema of a text, or of the elements of a list.
+/// Format of an option that is written as text. As a [`Transform`], it describes the text in the JSON Schema of the option. If the
+/// option is a list, it describes each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub(crate) enum Format {
@@ -235,7 +235,7 @@ impl Format {
         format!("expected {}, found {text:?}", self.expected())
     }
 
-    /// Returns a regular expression for texts of this format, and examples. The expression is empty if the schema sets none.
+    /// Returns a regular expression for texts of this format, and examples. If the expression is empty, the schema has no pattern.
     fn shape(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Duration => ("^[0-9]", &["500ms", "30s", "1h30m"]),
@@ -277,7 +277,8 @@ impl Transform for Format {
     }
 }
 
-/// Requires at least one element in a list of addresses, and shows an example of one.
+/// Returns a change to the schema of a list of addresses. It requires at least one element, and adds `example` as an example of an
+/// element.
 pub(crate) fn addresses(example: &'static str) -> impl Fn(&mut Schema) {
     move |schema| {
         schema.insert("minItems".to_owned(), 1.into());
@@ -285,7 +286,7 @@ pub(crate) fn addresses(example: &'static str) -> impl Fn(&mut Schema) {
     }
 }
 
-/// Makes a key required, in a table whose other keys have defaults.
+/// Returns a change to the schema of a table. It makes `key` required and removes the default of `key`.
 pub(crate) fn required(key: &'static str) -> impl Fn(&mut Schema) {
     move |schema| {
         schema.insert("required".to_owned(), [key].as_slice().into());

@@ -3,8 +3,9 @@
 //! Spans are recorded only after [`start`]. Before that, a span costs one check. A program without the feature `otlp`
 //! records none.
 //!
-//! A delivery is part of the trace of the first batch that it delivers, and linked to the traces of the other batches. The
-//! spans of the last 4,096 batches are kept in memory by sequence, so that the records of the journal need not contain spans.
+//! The span of a delivery is part of the trace of the first batch that it delivers. The span is linked to the spans of the other
+//! batches. The spans of the last 4,096 batches are kept in memory by sequence, so that the records of the journal need not contain
+//! spans.
 
 use std::fmt;
 

@@ -46,8 +46,8 @@ pub struct Stats {
     /// Total working time of the items that are done.
     #[doc(alias = "workqueue_work_duration_seconds")]
     pub worked_for: Duration,
-    /// Total working time, so far, of the items that are not done. If the total grows steadily by n seconds per second, n workers are
-    /// blocked.
+    /// Total working time, so far, of the items that are not done. If the total grows steadily by n seconds per second, n workers
+    /// are blocked.
     #[doc(alias = "workqueue_unfinished_work_seconds")]
     pub unfinished: Duration,
     /// Longest working time, so far, of an item that is not done.
@@ -60,7 +60,7 @@ pub struct Stats {
 enum Phase {
     /// Dirty (needs work) since this time. The FIFO holds the item exactly once.
     Queued { since: Duration },
-    /// Taken at `since`. If `again` is set, the item has also been dirty since that time.
+    /// Taken at `since`. If the item was added again meanwhile, `again` is the time of that add.
     InWork { since: Duration, again: Option<Duration> },
 }
 
@@ -79,7 +79,7 @@ enum Intake {
 enum Taken<T> {
     /// This item is now in work.
     Item(T),
-    /// No item is ready. Call again at this time, or when woken.
+    /// No item is ready. Call again at the time `until`, or when woken.
     Nothing { until: Option<Duration> },
     /// No item is left, and none will be added.
     End,

@@ -13,7 +13,7 @@ use super::{
 const WIDTH: f64 = 900.0;
 /// Start of the bars; the names are to their left.
 const LEFT: f64 = 210.0;
-/// Room for the label of the longest bar.
+/// Width of the space to the right of the longest bar, for its label.
 const RIGHT: f64 = 300.0;
 const SPACE: f64 = WIDTH - LEFT - RIGHT;
 const BAR: f64 = 16.0;
@@ -99,7 +99,7 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
     )
 }
 
-/// Draws CPU per event, cached size relative to the received size, latency and reads, for each measured kind.
+/// Draws CPU per event, cached size relative to the received size, latency and reads, for each element of `measured`.
 pub fn svg(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
     let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<(Lengths, String)>| {

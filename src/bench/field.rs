@@ -9,12 +9,13 @@ use crate::simulator::Random;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Number of letters from one 64-bit draw.
 const LETTERS_A_DRAW: usize = 12;
-/// Time of creation and of all changes. [`Shape::Diverse`] objects have random times instead.
+/// Value of every field that holds a time. In objects of [`Shape::Diverse`], these fields have random values instead.
 const BEGIN: &str = "2026-01-01T00:00:00Z";
-/// Size of a text block in bytes, and number of blocks in a config map.
+/// Size of a text block in bytes.
 const BLOCK: usize = 4096;
+/// Number of text blocks in a config map.
 const BLOCKS: usize = 49;
-/// Number of blocks that config maps draw from.
+/// Number of text blocks in the pool. Config maps take random blocks from the pool.
 const POOL_BLOCKS: usize = 256;
 
 /// One state of one object, and the source of its random values.
@@ -31,7 +32,7 @@ pub(super) struct Draw<'a> {
     pub(super) pool: &'a [u8],
 }
 
-/// Function that appends a value. The value differs between objects, or between changes of one object.
+/// Function that appends the value of a hole of the template. The value depends on the object, on the change, or on both.
 pub(super) type Field = fn(&mut Draw<'_>, &mut Vec<u8>) -> io::Result<()>;
 
 impl Draw<'_> {
@@ -73,8 +74,8 @@ impl Draw<'_> {
     }
 }
 
-/// Returns the two parts that fill a hole of the templates: text that all objects of an application share, and a [`Field`]
-/// for the value after this text.
+/// Returns the content of a hole of the templates. It begins with a text that is the same in all objects of an application. The
+/// optional [`Field`] appends a value after this text.
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the lifetimes of the methods do not match `Field`")]
 pub(super) fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
     let diverse = shape == Shape::Diverse;

@@ -13,7 +13,7 @@ pub struct Run {
     pub synced: Synced,
     /// Changes per second during the sync.
     pub flow: f64,
-    /// Number of changes after the sync; 0 for a live cluster, which is observed for a fixed time.
+    /// Number of changes after the sync; 0 for a live cluster, where this number is unknown.
     pub changes: u64,
     /// Cost of events.
     pub events: EventsCost,
@@ -21,7 +21,7 @@ pub struct Run {
     pub latency: Latency,
     /// Reads while nothing changes.
     pub reads: Reads,
-    /// Reads, and delivered events per second, while changes come as fast as the engine accepts them.
+    /// Reads while changes come as fast as the engine accepts them, and number of events delivered per second during these reads.
     pub reads_beside_writer: (Reads, f64),
 }
 
@@ -41,7 +41,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Computes the latencies of the changes that are in both lists. The version identifies a change.
+    /// Computes the latencies of the changes that are both in `sent` and in `arrived`. A change has the same version in both lists.
     pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Self {
         arrived.sort_unstable();
         let took = sent.iter().filter_map(|(version, at)| {
@@ -73,13 +73,13 @@ pub struct Reads {
     pub p99_nanos: u64,
     /// 99.9th percentile of one read by key.
     pub p999_nanos: u64,
-    /// Reads by key per second from snapshots. Each snapshot serves 64 reads.
+    /// Reads by key per second, if 64 reads share one snapshot.
     pub found: f64,
-    /// Reads by key per second with 64 keys per call.
+    /// Reads by key per second, if one call reads 64 keys.
     pub by_keys: f64,
-    /// Objects per second read through the index of namespaces.
+    /// Number of objects per second that are read through the index of namespaces.
     pub by_index: f64,
-    /// Objects per second examined by lists with a label selector.
+    /// Number of objects per second that lists with a label selector examine.
     pub by_selector: f64,
 }
 

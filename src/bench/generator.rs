@@ -15,8 +15,8 @@ const CONFIG_MAP: &str = include_str!("shapes/configmap.json");
 /// First version of the generated objects.
 const FIRST_VERSION: u64 = 1_000;
 
-/// Generator of the objects `0..objects` of a shape, and of their endless changes 1, 2, 3 …. Equal arguments give equal
-/// bytes.
+/// Generator of the objects `0..objects` of a shape, and of their changes 1, 2, 3 … without end. Generators with equal arguments
+/// produce equal bytes.
 #[derive(Debug)]
 pub struct Generator {
     shape: Shape,
@@ -30,16 +30,16 @@ pub struct Generator {
     pool: Vec<u8>,
 }
 
-/// States of all objects: for each object, the number of the change that led to its state.
+/// States of all objects. The state of an object is represented by the number of its last change.
 #[derive(Clone, Debug, Default)]
 pub struct States {
     at: u64,
-    /// Last change of each object; empty before the first change.
+    /// For each object, the number of its last change; 0 if it was never changed. The list is empty before the first change.
     last: Vec<u64>,
 }
 
 impl States {
-    /// Returns the last applied change.
+    /// Returns the number of the last applied change.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -55,7 +55,7 @@ impl States {
         self.at = self.at.max(change);
     }
 
-    /// Returns the last change of an object; 0 if it was never changed.
+    /// Returns the number of the last change of an object; 0 if the object was never changed.
     pub fn last(&self, number: u64) -> u64 {
         self.last.get(place(number)).copied().unwrap_or_default()
     }
@@ -135,7 +135,7 @@ impl Generator {
         out
     }
 
-    /// Appends an object as an item of a list: items of built-in types do not name their type.
+    /// Appends an object as a list contains it. Objects of built-in types then have no `kind` and no `apiVersion`.
     pub fn write_item(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         if self.shape == Shape::Custom {
             return self.write(number, change, out);

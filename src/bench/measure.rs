@@ -22,8 +22,8 @@ pub fn resident_peak() -> u64 {
     bytes_in("/proc/self/status", "VmHWM:")
 }
 
-/// Returns the bytes that this process has written to disks. Rewritten bytes count again, and bytes that are still in the
-/// page cache count too. 0 if unknown.
+/// Returns the number of bytes that this process has written to disks; 0 if unknown. A byte counts each time it is written, even if
+/// it is still in the page cache.
 pub fn written() -> u64 {
     let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));

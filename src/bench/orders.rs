@@ -11,11 +11,11 @@ use serde_json::Value;
 pub struct EngineOptions {
     /// URL of the API server, without credentials.
     pub server: String,
-    /// The type, in the syntax of `match`.
+    /// Type of the objects, in the syntax of `match` in the configuration.
     pub resource: String,
     /// `compression` in the configuration.
     pub compression: String,
-    /// Set to keep `metadata.managedFields` and last-applied.
+    /// Set to keep `metadata.managedFields` and the annotation `kubectl.kubernetes.io/last-applied-configuration` in the cache.
     pub keep_all: bool,
     /// Indexes in addition to the index of namespaces.
     pub indexes: Vec<String>,
@@ -30,12 +30,13 @@ pub type Stamp = (u64, u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineOrder {
-    /// Measures until the handler has seen this version. Two results: an empty one at the start, then [`EventsCost`].
+    /// Measures until the handler has seen this version. The engine answers twice: with an empty result when the measurement
+    /// starts, and with [`EventsCost`] when it ends.
     Reach(u64),
-    /// Records the arrival of each event until this version. Two results: an empty one at the start, then a list
-    /// with one [`Stamp`] per event, taken when the handler was called.
+    /// Records the arrival of each event until this version. The engine answers twice: with an empty result at the start, and with
+    /// a list at the end. The list has one [`Stamp`] per event, with the time at which the handler was called.
     Note(u64),
-    /// Reads in several ways. Result: [`Reads`](super::figures::Reads), and the number of events per second during the reads.
+    /// Runs each kind of read. Result: [`Reads`](super::figures::Reads), and the number of events per second during the reads.
     Read {
         /// Set to read by key only.
         by_key_only: bool,
@@ -89,7 +90,7 @@ pub struct EventsCost {
     pub delivered: u64,
     /// Nanoseconds from the first to the last delivered event.
     pub wall_nanos: u64,
-    /// CPU nanoseconds from the order until the engine is idle. [`EngineOrder::Follow`] counts them for a fixed time instead.
+    /// CPU nanoseconds from the order until the engine is idle; for [`EngineOrder::Follow`], until its fixed time ends.
     pub cpu_nanos: u64,
     /// Resident bytes of the engine at the end of the measurement.
     pub resident: u64,

@@ -21,11 +21,11 @@ use crate::{
     status::UnitView,
 };
 
-/// Delay before memory is measured, so that the engine becomes idle.
+/// Delay before CPU time and memory are read. During this delay, the engine becomes idle.
 const REST: Duration = Duration::from_secs(2);
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(150);
-/// Longest time without progress and without server activity. After this time the sync is aborted.
+/// Time after which a sync is aborted if it makes no progress and the engine hears nothing from the server.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Reason why a measurement is impossible.
@@ -51,13 +51,13 @@ pub enum ProbeError {
 /// Events that the handler has seen.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Number of events with an object.
+    /// Number of events that contain an object. The event that reports the complete sync contains none.
     events: u64,
     /// Version of the last event.
     version: u64,
-    /// Time of the handler's first call with an object in this phase.
+    /// Time at which the handler saw the first object of this phase.
     first: Option<u64>,
-    /// Time of the handler's last call with an object.
+    /// Time at which the handler last saw an object.
     last: u64,
     /// Time at which the first sync was complete.
     synced: Option<u64>,
@@ -231,8 +231,8 @@ impl Probe {
         arrivals.unwrap_or_default()
     }
 
-    /// Reads for `within` in each way, on a separate thread. Returns the results, and the number of events per second during
-    /// the reads.
+    /// Reads the cache on a separate thread. Each kind of read lasts for the time `within`. Returns the results, and the number of
+    /// events per second during the reads.
     ///
     /// # Errors
     /// Fails if there is nothing to read.
@@ -254,7 +254,7 @@ impl Probe {
         self.engine.stop().await;
     }
 
-    /// Returns a reader of the cache once discovery has found the type.
+    /// Returns a reader of the cache; `None` until discovery has found the type.
     pub fn lister(&self) -> Option<Lister> {
         self.engine.listers(ENTRY).into_iter().next()
     }

@@ -42,7 +42,7 @@ impl Reading {
         Some(Self { lister, keys, selector: selector.map(Selector::from) })
     }
 
-    /// Reads in each way for the time `within`.
+    /// Runs each kind of read for the time `within`. If `by_key_only` is true, runs only reads by key.
     pub(super) fn run(&self, within: Duration, by_key_only: bool) -> Reads {
         let mut took = Vec::new();
         let read = |key: &ObjectKey| drop(black_box(self.lister.get(key.as_ref())));

@@ -25,9 +25,9 @@ use crate::{
 
 /// Time between two steps of a flow.
 const FLOW_STEP: Duration = Duration::from_millis(5);
-/// Number of changes that a flood adds each time a watch has sent the last change.
+/// Number of changes that a flood makes whenever a watch has sent all changes so far.
 const FLOOD_STEP: u64 = 256;
-/// Maximum wait, after the last single change, for changes that are not written to a socket yet.
+/// Longest wait of [`ReplayServer::tick`] after its last change, until a watch has sent all its changes.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server of generated objects, on its own thread. Dropping this value stops the server.
@@ -45,7 +45,7 @@ struct Shared {
     head: watch::Sender<Head>,
     /// Last computed states of the objects. The next states are computed from these.
     states: Mutex<Arc<States>>,
-    /// Times at which single changes were written to a socket; `None` while they are not recorded.
+    /// Versions of single changes, with the times at which a watch sent them; `None` while they are not recorded.
     sent: Mutex<Option<Vec<Stamp>>>,
 }
 
@@ -89,7 +89,7 @@ impl Shared {
         Arc::clone(&kept)
     }
 
-    /// Continues a flood after a watch has sent all changes.
+    /// Makes more changes during a flood if `taken`, the last change that a watch has sent, is the newest change.
     fn flood_behind(&self, taken: u64) {
         let head = self.head.borrow();
         let is_due = head.flood && head.changes == taken;
@@ -195,8 +195,8 @@ impl ReplayServer {
         self.changes()
     }
 
-    /// Makes this number of single changes, at the interval `every`. Returns the time at which each change was written to the
-    /// socket of a watch. Changes that no watch accepted are left out.
+    /// Makes this number of single changes, at the interval `every`. Returns the version of each change, with the time at which a
+    /// watch sent it. Changes that no watch sent are left out.
     pub async fn tick(&self, changes: u64, every: Duration) -> Vec<Stamp> {
         *lock(&self.shared.sent) = Some(Vec::new());
         for _ in 0..changes {

@@ -10,7 +10,7 @@ use super::{
 /// Version of the `--json` document. It increases when a field is removed or changes its meaning.
 pub const DOCUMENT_VERSION: u32 = 2;
 
-/// All runs with one kind of objects.
+/// All runs that measured the same shape of objects, or the same type of a live cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Name in documents: a shape, or a resource of a server.
@@ -22,7 +22,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Summarizes one figure; `None` if no run has it.
+    /// Summarizes one figure over the runs; `None` if no run measured it.
     pub fn summary(&self, figure: &Figure) -> Option<Summary> {
         let mut values: Vec<f64> = self.runs.iter().filter_map(|run| figure.value(run)).collect();
         values.sort_by(f64::total_cmp);
@@ -34,7 +34,8 @@ impl Measured {
     }
 }
 
-/// Returns a table with a line per figure and a column per kind. For several runs, a cell has the median and the range.
+/// Returns a table with a line per figure and a column per [`Measured`]. If there are several runs, a cell has the median and the
+/// range.
 pub fn table(measured: &[Measured]) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(measured.iter().map(|of| of.name.clone()));

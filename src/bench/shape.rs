@@ -66,8 +66,8 @@ impl Shape {
         }
     }
 
-    /// Converts a number of pods, or of their changes, to the number for this shape. Config maps are 20 times larger than pods, so
-    /// the number for config maps is a twentieth, but at least 1.
+    /// Converts a number of pods, or of their changes, to a number for this shape. For config maps, which are 20 times larger, the
+    /// number is a twentieth, but at least 1. For other shapes, it stays the same.
     pub fn scaled(self, pods: u64) -> u64 {
         match self {
             Self::Configmaps => (pods / 20).max(1),

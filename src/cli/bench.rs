@@ -115,7 +115,7 @@ const SHAPES: [(&str, &str); 6] = [
 const COMPRESSIONS: [(&str, &str); 3] =
     [("zstd", "Compressed with a dictionary"), ("lz4", "Like zstd, but larger"), ("none", "Uncompressed")];
 
-/// Returns a parser that accepts the first text of each pair. The second text is the help of that value.
+/// Returns a parser for the values of an option. Each pair is a value and the help for this value.
 fn values(of: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     of.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect::<Vec<_>>().into()
 }
@@ -134,7 +134,7 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 impl BenchArgs {
-    /// Returns the requested shapes, each once.
+    /// Returns the requested shapes, without repetitions.
     fn shapes(&self) -> Vec<Shape> {
         let is_asked = |shape: &Shape| self.shape.iter().any(|asked| asked == "all" || asked == shape.as_ref());
         Shape::ALL.into_iter().filter(is_asked).collect()

@@ -1,4 +1,4 @@
-//! `deltabus demo`: the engine against an embedded API server with a living cluster.
+//! `deltabus demo`: runs the engine with an embedded API server that simulates a changing cluster.
 
 use std::{
     env,
@@ -117,7 +117,7 @@ fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// Returns lines for the user: addresses of the engine, and commands to try in another terminal.
+/// Returns lines that tell the user what to try: URLs of the engine, and commands for another terminal.
 fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
     let http = http.map(ToString::to_string).unwrap_or_default();
     let program = env::args().next().unwrap_or_else(|| "deltabus".to_owned());
@@ -129,7 +129,7 @@ fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
     [reads].into_iter().chain(cluster).chain(commands).collect()
 }
 
-/// Runs the engine and draws a live table, which also shows the newest events.
+/// Runs the engine, and draws a live table and the newest events.
 fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
     let options = HandlerDefaults { initial: Initial::Skip, ..HandlerDefaults::default() };
     let started = Instant::now();

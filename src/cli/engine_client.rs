@@ -62,7 +62,7 @@ impl EngineArgs {
         Ok(Some(Config::load(&self.files, crate::config::environment())?.config))
     }
 
-    /// Returns true if the option --engine is given. The command must then use this engine, and no other.
+    /// Returns true if the user names an engine with `--engine` or `DELTABUS_ENGINE`. The command must then use no other engine.
     pub(crate) fn is_named(&self) -> bool {
         self.engine.is_some()
     }
@@ -72,7 +72,7 @@ impl EngineArgs {
         self.client(self.load()?.as_ref())
     }
 
-    /// Creates a client of the engine on the current tokio runtime; sends nothing. Reads files, so it blocks the thread.
+    /// Creates a client of the engine on the current tokio runtime. Reads files, so it blocks the thread. Sends no request.
     pub(crate) fn client(&self, config: Option<&Config>) -> anyhow::Result<EngineClient> {
         let url = self.url(config)?;
         let token = self.token(config)?;
@@ -174,7 +174,7 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
 pub(crate) struct EngineClient {
     /// URL of the engine.
     pub(crate) url: String,
-    /// Access to the engine as if it were a cluster. The read API of an engine follows the Kubernetes API.
+    /// Access to the engine as to a cluster. This is possible because the read API of an engine follows the Kubernetes API.
     pub(crate) access: ClusterAccess,
     client: RawClient,
 }
@@ -185,7 +185,7 @@ impl EngineClient {
         self.client.get(path, accept, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))
     }
 
-    /// Sends a GET request; an error response fails with the engine's message.
+    /// Sends a GET request. If the engine answers with an error, fails with the message of the engine.
     pub(crate) async fn get(&self, path: &str, accept: &str) -> anyhow::Result<Answer> {
         self.answered(self.ask(path, accept).await?)
     }
@@ -195,7 +195,7 @@ impl EngineClient {
         self.client.open(path, headers, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))
     }
 
-    /// Returns the engine's reason for refusing a stream.
+    /// Reads the body of a response that refuses a stream, and returns it as an error for the user.
     pub(crate) async fn refused(&self, mut opened: Opened) -> anyhow::Error {
         let mut body = Vec::new();
         while let Some(Ok(piece)) = opened.body.next().await {
@@ -204,8 +204,8 @@ impl EngineClient {
         self.refusal(opened.code, &body)
     }
 
-    /// Checks if an engine listens. Returns `None` if an engine answers. If the connection is refused, returns an error with advice
-    /// for the user. Fails if the request fails for another reason.
+    /// Checks whether an engine listens. If an engine answers, returns `Ok(None)`. If the connection is refused, returns
+    /// `Ok(Some(error))`: an error with advice for the user. If the request fails for another reason, returns `Err`.
     pub(crate) async fn absent(&self) -> anyhow::Result<Option<anyhow::Error>> {
         match self.client.get("/livez", "*/*", ANSWER_TIMEOUT).await {
             Ok(_) => Ok(None),
@@ -214,7 +214,7 @@ impl EngineClient {
         }
     }
 
-    /// Sends a POST request without a body; an error response fails with the engine's message.
+    /// Sends a POST request without a body. If the engine answers with an error, fails with the message of the engine.
     pub(crate) async fn post(&self, path: &str) -> anyhow::Result<Answer> {
         let answer = self.client.post(path, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))?;
         self.answered(answer)
@@ -224,7 +224,7 @@ impl EngineClient {
         if answer.code == 200 { Ok(answer) } else { Err(self.refusal(answer.code, &answer.body)) }
     }
 
-    /// Returns the error for an error response.
+    /// Converts an error response of the engine to an error for the user.
     fn refusal(&self, code: u16, body: &[u8]) -> anyhow::Error {
         let url = &self.url;
         anyhow::Error::msg(match code {

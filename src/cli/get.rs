@@ -134,8 +134,8 @@ impl Output {
     }
 }
 
-/// Splits `INDEX=VALUE` at the `=` of the last `]=`, else at the first `=`. So `labels['a=b']=c` has the index
-/// `labels['a=b']`.
+/// Splits `INDEX=VALUE` at the last `=` that directly follows a `]`. If there is none, splits at the first `=`. The index in
+/// `labels['a=b']=c` is thus `labels['a=b']`.
 fn parse_index(text: &str) -> Result<(String, String), String> {
     let start = text.rfind("]=").map_or(0, |bracket| bracket + 1);
     match text[start..].split_once('=') {
@@ -282,8 +282,8 @@ async fn list<'a>(
     }
 }
 
-/// Sends a request and reads the response. `names` is the media type for `-o name`. Prints the engine's warnings to stderr, except
-/// for the second and later pages of a list.
+/// Sends a request and reads the response. For `-o name`, requests the media type `names`. Prints the warnings of the engine to
+/// stderr. For a list, prints only the warnings of the first page.
 async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) -> anyhow::Result<Value> {
     let accept = match args.output {
         Output::Table | Output::Wide => TABLE,

@@ -74,7 +74,7 @@ pub(crate) async fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Describes the handler after an action.
+/// Describes the state of the handler after an action, in one line.
 fn said(verb: &str, answer: &Value) -> String {
     let handler = &answer["handler"];
     let (name, state) = (text(&handler["name"]), text(&handler["state"]));
@@ -123,7 +123,7 @@ pub(super) fn seconds(value: &Value) -> String {
     value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}s"))
 }
 
-/// Returns a value as a word, `-` for null.
+/// Returns a value as the text of a cell: the first line of a string, and `-` for null.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

@@ -65,15 +65,15 @@ impl FromStr for ServiceAccount {
 /// Namespace in which a right is needed, or `None` for the whole cluster.
 pub(super) type Place = Option<String>;
 
-/// Right to list and watch a type: namespace (`None` for the whole cluster), group and plural.
+/// Right to list and watch a type. Its parts are the namespace (`None` for the whole cluster), the group and the plural.
 type Right = (Place, String, String);
 
-/// Extent of the rights.
+/// Limits of the granted rights: `--wildcard` and `--namespace`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent<'a> {
-    /// Set to grant whole groups.
+    /// Set if a pattern with a wildcard grants whole groups, not single types.
     pub(super) wildcard: bool,
-    /// Namespaces in which rights are granted; everywhere if empty.
+    /// Namespaces of `--namespace`, to which the rights are limited. If empty, there is no such limit.
     pub(super) namespaces: &'a [String],
 }
 
@@ -81,8 +81,8 @@ pub(super) struct Extent<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Grants {
     rights: BTreeSet<Right>,
-    /// Set to also grant reading the namespace `kube-system`. The engine stores the uid of this namespace to recognize the cluster
-    /// of its state directory.
+    /// Set to also grant the right to read the namespace `kube-system`. The uid of this namespace identifies the cluster. The
+    /// engine stores the uid in the state directory.
     knows_the_cluster: bool,
     /// Sentences about rights that the roles grant or do not grant.
     pub(super) remarks: Vec<String>,
@@ -136,7 +136,8 @@ impl Grants {
         self.rights.insert((place, group.to_owned(), plural.to_owned()));
     }
 
-    /// Grants the right to list and watch a type or a group in `places`. If `are_searched` is set, also grants it for namespaces.
+    /// Grants the right to list and watch a type in `places`. The plural `*` means all types of the group. If `are_searched` is
+    /// set, also grants the right to list and watch namespaces.
     fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str) {
         if are_searched {
             self.add(None, "", "namespaces");
@@ -146,7 +147,7 @@ impl Grants {
         }
     }
 
-    /// Removes rights that a wider right includes.
+    /// Removes each right that another, wider right includes.
     fn merge(&mut self) {
         let all = self.rights.clone();
         self.rights.retain(|right| {
@@ -224,8 +225,8 @@ impl Grants {
     }
 }
 
-/// Returns roles with these rules, and their bindings to an account. `metadata` is copied into every object. A `Role` and its
-/// binding also get the namespace of the `Role`.
+/// Returns a role for each place in `rules`. If `account` is given, also returns a binding of each role to this account. Every
+/// object has `metadata`. A `Role` and its binding also have a namespace.
 pub(super) fn roles(
     rules: &BTreeMap<Place, Vec<Value>>,
     metadata: &Value,

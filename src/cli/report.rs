@@ -85,7 +85,7 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Prints a table to stdout. The first row is the header; each further row takes its style from `styles`.
+/// Prints a table to stdout. The first row is the header. `styles` has a style for each further row.
 pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl Iterator<Item = Style>) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     for (line, style) in table(rows).lines().zip([HEADER].into_iter().chain(styles)) {

@@ -37,7 +37,7 @@ pub(crate) struct ResourcesArgs {
     output: TableOutput,
 }
 
-/// Line of the table: a type, and the entry and pattern that watch it.
+/// Row of the table: a type, with the entry and the pattern that select it.
 struct Row<'a> {
     served: &'a ServedType,
     owner: Option<(&'a str, usize)>,
@@ -73,8 +73,8 @@ pub(crate) async fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns a row for each type and each entry that watches the type, in the order of the catalog. A type without an entry gets
-/// one row.
+/// Returns the rows in the order of the catalog. A type has one row for each entry that watches it. A type that no entry watches
+/// has one row.
 fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     for served in catalog.types() {
@@ -142,7 +142,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
     report::print_table(&cells, rows.iter().map(Row::style))
 }
 
-/// Prints notes on stderr about anything that the table does not show.
+/// Prints notes to stderr: patterns without a type, types that two entries match, and API groups whose types are unknown.
 fn tell(config: &Config, catalog: &Catalog, selection: &Selection) {
     for Unmatched { entry, pattern: position, resolution } in &selection.unmatched {
         let state = match resolution {

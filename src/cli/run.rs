@@ -26,17 +26,17 @@ use tokio::{
 
 use super::{ConfigArgs, KubeArgs, report, terminal};
 
-/// Window in which several signals count as one request to stop. A process often gets a signal twice: directly, and as a member of
-/// its group.
+/// Time after a signal in which a further signal counts as the same request to stop. A process often gets a signal twice: directly,
+/// and as a member of its process group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Time limit for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
-/// Interval between two checks that stdout is still read.
+/// Interval between two checks whether the reader of stdout has closed it.
 const LOOK_AT_HANDLERS: Duration = Duration::from_millis(200);
 
 /// Interval between two checks for changed configuration files.
 const LOOK_AT_FILES: Duration = Duration::from_secs(1);
-/// Interval between two checks while a changed file may be incomplete.
+/// Interval between two checks of a changed file that may still be incomplete.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the engine: watches and caches resources, and sends changes to handlers.
@@ -88,7 +88,8 @@ fn raise_file_limit() {
     }
 }
 
-/// Starts an engine inside a new actix system and runs it until a signal stops it. Returns its registry.
+/// Starts an engine inside a new actix system, and calls `started` with the engine. Runs the engine until a signal stops it.
+/// Returns the registry of the engine.
 pub(crate) fn block_on(builder: EngineBuilder, started: impl FnOnce(&RunningEngine)) -> anyhow::Result<Arc<Registry>> {
     raise_file_limit();
     System::new().block_on(async {
@@ -102,7 +103,8 @@ pub(crate) fn block_on(builder: EngineBuilder, started: impl FnOnce(&RunningEngi
     })
 }
 
-/// Watches the configuration files and applies changes. A cluster on the command line replaces the cluster in the files.
+/// Watches the configuration files, and applies each change to the engine. If `kube` names a cluster, it replaces the cluster in
+/// the files.
 async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
@@ -167,7 +169,8 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
     }
 }
 
-/// Waits for a reason to stop, stops the engine and logs undelivered events.
+/// Waits for a signal, for a failure of the engine, or until nobody reads the output. Then stops the engine, and logs undelivered
+/// events.
 async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> anyhow::Result<()> {
     let (mut failure, mut is_read) = (None, true);
     loop {
@@ -210,7 +213,7 @@ async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> any
     Ok(())
 }
 
-/// Signals that stop the process. Signals after the call of `new` are not lost.
+/// Receiver of the signals that stop the process. A signal that arrives between `new` and `recv` is not lost.
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -232,7 +235,7 @@ fn nobody_reads(handlers: &[HandlerView]) -> bool {
     !handlers.is_empty() && handlers.iter().all(is_closed)
 }
 
-/// Logs undelivered events (I4). The stop itself was requested, so the exit code stays 0.
+/// Logs the events that were not delivered before the stop (I4). The exit code stays 0, because the user requested the stop.
 fn tell_undelivered(report: &StopReport, is_kept: bool) {
     for (handler, events, named) in &report.undelivered {
         let first = named.join(", ");

@@ -10,19 +10,19 @@ use crate::{
 };
 use anyhow::Context as _;
 
-/// A type, and the entry that names its namespaces.
+/// Type, and the `[resources]` entry that watches it; `None` if no entry does.
 pub(crate) type Watched<'a> = (&'a ResourceType, Option<&'a ResourceConfig>);
 
 /// API server of a configuration.
 pub(crate) struct ServerArgs {
     pub(crate) access: ClusterAccess,
     pub(crate) client: Client,
-    /// Advice that follows an error, or an empty text.
+    /// Advice for the user, which is appended to error messages; may be empty.
     hint: &'static str,
 }
 
 impl ServerArgs {
-    /// Locates the server; sends no request.
+    /// Loads the address of the server and the credentials. Sends no request.
     pub(crate) fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
         let access =
             ClusterAccess::load(&kube.access()).with_context(|| format!("cannot reach the API server{hint}"))?;
@@ -31,7 +31,8 @@ impl ServerArgs {
         Ok(Self { access, client, hint })
     }
 
-    /// Counts the objects of types, in the namespaces that their entries name. Types that cannot be listed count as 0.
+    /// Returns the number of objects of all `types` together. Counts a type only in the namespaces that its entry names. A type
+    /// that cannot be listed counts as 0.
     pub(crate) async fn count(&self, types: &[Watched<'_>]) -> u64 {
         discovery::count_each(&self.client, &in_scopes(types)).await.into_iter().flatten().sum()
     }
@@ -44,8 +45,8 @@ impl ServerArgs {
         Ok((catalog, selection))
     }
 
-    /// Returns this user's rights on each type, in the namespaces that its entry names. For a type without an entry, asks
-    /// about all namespaces.
+    /// Returns the rights of this user on each type, in the namespaces that the entry of the type names. If the type has no entry,
+    /// returns the rights in all namespaces.
     pub(crate) async fn rights(&self, types: &[Watched<'_>]) -> Vec<Rights> {
         let mut answers = discovery::allowed_each(&self.client, &in_scopes(types)).await.into_iter();
         let rights = |&(resource, entry): &Watched<'_>| {
@@ -65,7 +66,7 @@ fn scopes(resource: &ResourceType, entry: Option<&ResourceConfig>) -> Vec<Option
     names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect())
 }
 
-/// Returns each type with each namespace in which it is listed.
+/// Returns all pairs of a type and a namespace in which the type is listed.
 fn in_scopes(types: &[Watched<'_>]) -> Vec<(ResourceType, Option<String>)> {
     let mut all = Vec::new();
     for &(resource, entry) in types {
@@ -119,7 +120,7 @@ impl Rights {
         ["list", "watch"].into_iter().filter(is_refused).collect()
     }
 
-    /// Returns the namespaces in which any verb is refused. An empty list means all namespaces.
+    /// Returns the namespaces in which at least one verb is refused. The list is empty if verbs are refused in all namespaces.
     pub(crate) fn namespaces(&self) -> Vec<&str> {
         let names: BTreeSet<_> = self.refused.iter().filter_map(|refused| refused.namespace.as_deref()).collect();
         names.into_iter().collect()

@@ -89,7 +89,8 @@ pub(crate) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads version, uptime and resident bytes of the engine's process from its metrics. A missing value is `None`.
+/// Returns the version, the uptime and the resident bytes of the engine, from the text of the engine's metrics. A missing value is
+/// `None`.
 fn figures(metrics: &str, now: Timestamp) -> (Option<String>, Option<Duration>, Option<f64>) {
     let value = |name: &str| -> Option<f64> {
         let mut samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -184,7 +185,8 @@ fn place(row: &Value) -> String {
     format!("{}{group}{namespace}", text(&row["plural"]))
 }
 
-/// Returns the reason why a unit is late. `None` if the unit is not late, or if the server does not serve its type.
+/// Returns the reason why a unit is late or fails. Returns `None` for other units, and for a unit whose type the server does not
+/// serve.
 fn late_unit(row: &Value) -> Option<String> {
     let said = ["message", "lastError"].into_iter().find(|key| row[key].is_string()).map(|key| text(&row[key]));
     match row["state"].as_str()? {
@@ -197,7 +199,7 @@ fn late_unit(row: &Value) -> Option<String> {
     }
 }
 
-/// Returns the reason why a handler is late; `None` if the handler is not late.
+/// Returns the reason why a handler is late or fails; `None` for other handlers.
 fn late_handler(row: &Value) -> Option<String> {
     match row["state"].as_str()? {
         "retrying" | "hung" | "failed" | "stopped" => Some(last_error(row)),
@@ -210,7 +212,7 @@ fn late_handler(row: &Value) -> Option<String> {
     }
 }
 
-/// Returns a lag in words if it is too long.
+/// Returns a lag as text, such as `1m 35s`; `None` if the lag is below [`LATE`].
 fn late(lag: &Value) -> Option<String> {
     duration(lag).filter(|lag| *lag >= LATE).map(rough)
 }
@@ -231,7 +233,7 @@ fn rough(duration: Duration) -> String {
     }
 }
 
-/// Column: its title, and a function that returns a cell. The second argument is the reason why the row is late.
+/// Column: its title, and a function that returns the cell of a row. The second argument is set if the row is late, and says why.
 type Column = (&'static str, fn(&Value, Option<&str>) -> String);
 
 const UNITS: [Column; 7] = [

@@ -26,13 +26,13 @@ use super::terminal::{self, SCREEN, colours};
 const REDRAW: Duration = Duration::from_millis(250);
 /// Interval between two checks whether all types are synced.
 const LOOK: Duration = Duration::from_millis(20);
-/// Frames over which a rate is measured: five seconds.
+/// Number of frames over which a rate is measured. They take five seconds.
 const WINDOW: usize = 20;
 /// Maximum number of lines with news.
 const NEWS_MAX: usize = 3;
 /// Maximum number of lines with events.
 const EVENTS_MAX: usize = 5;
-/// Number of type rows that have priority over events on a low screen.
+/// Number of rows with types that a low screen shows before it shows any events.
 const ROWS_WANTED: usize = 12;
 
 /// Newest events as lines, shared by the handler that writes them and the frame that shows them.
@@ -46,7 +46,7 @@ impl Recent {
 }
 
 impl Write for Recent {
-    /// Appends whole lines, and forgets old ones.
+    /// Appends the lines of `text`. Drops the oldest lines above `EVENTS_MAX`.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let mut lines = lock(&self.0);
         lines.extend(String::from_utf8_lossy(text).lines().map(str::to_owned));
@@ -99,7 +99,7 @@ pub(crate) fn events(view: &UnitView) -> u64 {
     view.events.added + view.events.updated + view.events.deleted + view.events.removed
 }
 
-/// Types in each of the last frames, newest frame first.
+/// List of the types in each of the last frames. The newest frame is first.
 #[derive(Default)]
 struct History(VecDeque<Vec<UnitView>>);
 
@@ -124,8 +124,8 @@ impl History {
         rows
     }
 
-    /// Returns the number of events of a type since the oldest frame. Events before the type was synced do not count, because
-    /// they show no activity.
+    /// Returns the number of events of a type since the oldest frame in which the type was synced. Earlier events do not count:
+    /// they come from the first list, so they show no activity.
     fn recent(&self, view: &UnitView) -> u32 {
         let is_it = |old: &&UnitView| (&old.api_version, &old.plural) == (&view.api_version, &view.plural);
         let before = self.0.iter().rev().filter_map(|views| views.iter().find(is_it)).find(|old| old.synced);

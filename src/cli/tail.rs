@@ -139,8 +139,8 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Ends the process some time after a signal, from a separate thread. A thread that writes to a full pipe does not notice
-/// the signal, and the pipe may never be read again.
+/// Starts a thread that ends the process `GRACE` after a signal. Without this thread, a command that waits for space in a full pipe
+/// might never end.
 fn end_in_any_case() -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let mut told = runtime.block_on(async { StopSignals::new() })?;
@@ -154,7 +154,7 @@ fn end_in_any_case() -> io::Result<()> {
     thread::Builder::new().name("stop".to_owned()).spawn(wait).map(drop)
 }
 
-/// Shows the stream of a running engine. Returns an error with advice if none runs.
+/// Shows the stream of a running engine. If no engine runs, returns `Ok(Some(error))`: an error with advice for the user.
 async fn follow(engine: &EngineClient, args: &TailArgs, sink: &mut Sink) -> anyhow::Result<Option<anyhow::Error>> {
     if let Some(absent) = engine.absent().await? {
         return Ok(Some(absent));
@@ -189,7 +189,8 @@ impl TailArgs {
     }
 }
 
-/// Returns a type as the engine spells it. Other text is returned unchanged, because it may be the name of an entry.
+/// Returns the engine's name of the type that `text` names. If `text` names no type, returns `text` unchanged, because it may be
+/// the name of an entry.
 fn qualified(catalog: &Catalog, text: &str) -> String {
     let pattern = Pattern::parse(text).ok().filter(|pattern| !pattern.is_wildcard());
     let served = pattern.and_then(|pattern| catalog.find_readable(&pattern).ok());

@@ -54,8 +54,8 @@ impl<W: Write> Write for AboveTheBars<W> {
     }
 }
 
-/// Starts logging to stderr. On a terminal, also makes handlers write above the drawings. `RUST_LOG` overrides
-/// `[log] level`.
+/// Starts logging to stderr. On a terminal, also makes `stdout` handlers write above the drawings. `RUST_LOG` overrides `[log]
+/// level`.
 pub(crate) fn start(log: &Log) {
     if io::stdout().is_terminal() && io::stderr().is_terminal() {
         stdout::redirect(|| Box::new(AboveTheBars(io::stdout)));
@@ -77,7 +77,7 @@ pub(crate) fn start(log: &Log) {
     }));
 }
 
-/// Changes the level of the log. If `RUST_LOG` is set, it overrides `[log] level` here too.
+/// Changes the level of the log to `[log] level`. If `RUST_LOG` is set, the level stays that of `RUST_LOG`.
 pub(crate) fn change_level(log: &Log) {
     if let Some(handle) = FILTER.get() {
         drop(handle.reload(filter(log))); // the subscriber lives as long as the process
@@ -122,7 +122,7 @@ pub(crate) fn size() -> (usize, usize) {
     size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
 }
 
-/// Adds a drawing whose message is several lines; see [`cut`].
+/// Adds an empty drawing to the terminal. The caller sets its message, which may have several lines; see [`cut`].
 pub(crate) fn drawing() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg}").expect("the template is right");
     SCREEN.add(ProgressBar::new_spinner().with_style(style))

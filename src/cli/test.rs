@@ -123,7 +123,7 @@ fn try_tests(args: &TestArgs, loaded: &Loaded, dry_run: &DryRun) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns the selected tests with their positions.
+/// Returns the tests that the arguments select, each with its position in the configuration.
 fn chosen<'a>(args: &TestArgs, tests: &'a [TestCase]) -> Result<Vec<(usize, &'a TestCase)>, BadUsage> {
     if tests.is_empty() {
         let message = "the configuration has no [[tests]]: add tests, or pass files with --old and --new";
@@ -157,7 +157,7 @@ fn run(dry_run: &DryRun, [old, new]: States) -> Result<DryReport, String> {
     dry_run.run(old, new, Timestamp::now().as_microsecond()).map_err(|error| printable(&error))
 }
 
-/// Prints the assumptions about types that are not built in, each once.
+/// Prints a note for each type that is not built in. The note says what is assumed about the type.
 fn tell_guesses<'a>(reports: impl IntoIterator<Item = &'a DryReport>) {
     let guessed = reports.into_iter().flat_map(|report| &report.guessed);
     let guessed: BTreeMap<String, &ResourceType> = guessed.map(|guess| (guess.qualified_name(), guess)).collect();

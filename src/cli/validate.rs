@@ -101,7 +101,8 @@ fn found_here(args: &ValidateArgs, loaded: &Loaded) -> Vec<Finding> {
     errors
 }
 
-/// Tries to write to a state directory, or to the directory in which it would be created; leaves nothing behind.
+/// Tries to write to a state directory. If it does not exist, tries its nearest existing parent directory. Returns the problem, if
+/// there is one. Leaves no file behind.
 fn state_problem(dir: &Path) -> Option<String> {
     let place = dir.ancestors().find(|place| place.as_os_str().is_empty() || place.exists())?;
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
@@ -268,7 +269,7 @@ impl Verdict {
         }
     }
 
-    /// Reports wildcards whose types all belong to more specific patterns.
+    /// Reports each wildcard that selects no type because more specific patterns select all types that it matches.
     fn left_to_others(&mut self, loaded: &Loaded, selection: &Selection) {
         for (name, entry) in &loaded.config.resources {
             for (position, pattern) in entry.patterns.iter().enumerate() {
@@ -285,7 +286,7 @@ impl Verdict {
         }
     }
 
-    /// Reports missing rights, once for each pattern and set of missing rights.
+    /// Reports missing rights. Types that one pattern selects are reported together if they lack the same rights.
     fn refusals(&mut self, loaded: &Loaded) {
         let is_same = |(one, one_rights): &(Owned, Rights), (other, other_rights): &(Owned, Rights)| {
             let [one_refused, other_refused] = [one_rights, other_rights].map(|it| (it.verbs(), it.namespaces()));
@@ -362,7 +363,7 @@ impl Verdict {
         writeln!(io::stdout().lock(), "{document:#}")
     }
 
-    /// Prints the type that each pattern selects, one per line; for a wildcard, the number of types.
+    /// Prints one line for each pattern. The line shows the type that the pattern selects, or the number of types for a wildcard.
     fn print_types(&self, loaded: &Loaded) -> io::Result<()> {
         let mut rows = vec![["ENTRY", "MATCH", "TYPE", "API VERSION", "KIND", "ACCESS", "AT"].map(str::to_owned)];
         for (name, entry) in &loaded.config.resources {
@@ -390,7 +391,7 @@ impl Verdict {
     }
 }
 
-/// Groups equal items, in the order of the first item of each group.
+/// Puts equal items into one group. The groups are in the order of their first items.
 fn groups<T>(items: &[T], is_same: impl Fn(&T, &T) -> bool) -> Vec<Vec<&T>> {
     let mut groups: Vec<Vec<&T>> = Vec::new();
     for item in items {
@@ -443,7 +444,7 @@ fn listed(types: &[&ResourceType]) -> String {
     }
 }
 
-/// Describes missing rights and how to grant them. `rights` are the rights on each of the types.
+/// Describes the rights that this user lacks on `types`, and how to grant them. `rights` are the rights on each of the types.
 fn refusal(types: &[&ResourceType], rights: &Rights) -> String {
     let verbs = rights.verbs();
     let reason = rights.refused.iter().map(|refused| &*refused.reason).find(|reason| !reason.is_empty());

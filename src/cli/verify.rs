@@ -74,7 +74,7 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
     parse_duration(text).ok_or("expected a duration like 10s or 1m")
 }
 
-/// Verifies all types, prints the verdicts, and fails unless all are equal.
+/// Verifies all types and prints the verdicts. Fails unless the cache equals the server for every type.
 pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
     let is_named = config.is_some() || args.kube.is_given();
@@ -106,7 +106,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     conclude(&verdicts)
 }
 
-/// Returns a verdict in one word.
+/// Returns the word for a verdict: `equal`, `different` or `unproven`.
 fn word(verdict: &Verdict) -> &'static str {
     match verdict {
         Ok((_, outcome)) if outcome.different == 0 => "equal",
@@ -115,7 +115,7 @@ fn word(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Summarizes all verdicts.
+/// Fails if any type is different or could not be verified. Otherwise prints how many types are equal.
 fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
     // Types are counted by name, so a type in several namespaces counts once.
     let types = |is_meant: fn(&'static str) -> bool| {

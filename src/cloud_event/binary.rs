@@ -90,9 +90,9 @@ attributes! {
 }
 
 impl Encoder {
-    /// Calls `tell` with each attribute of an event in binary mode and the attribute's unencoded value. [`header_value`] encodes a
-    /// value for a header. `datacontenttype` is left out, because each transport has its own header for the content type. The value
-    /// for this header is [`MessageBody::content_type`](super::MessageBody::content_type).
+    /// Calls `tell` once for each attribute, with the attribute and its unencoded value, for binary mode. [`header_value`] encodes
+    /// a value for a header. `datacontenttype` is left out: each transport has its own header for it, with the value
+    /// [`MessageBody::content_type`](super::MessageBody::content_type).
     pub fn each_attribute(&self, event: &Event, mut tell: impl FnMut(Attribute, &str)) {
         let Event { unit, record } = event;
         let resource = &unit.resource;

@@ -58,19 +58,19 @@ pub enum DataFormat {
     Template,
 }
 
-/// Encoder for a handler's format. An [`Encoder`] alone writes [`DataFormat::CloudEvents`]. `docs/formats.md` shows each
-/// format.
+/// Encoder for a handler's format. An [`Encoder`] alone writes [`DataFormat::CloudEvents`]. `docs/formats.md` shows each format.
 ///
 /// - A `synced` event has no object. Its data is the same in all formats, except in [`DataFormat::Template`].
-/// - A patch format sends `null` for a deletion or removal, and an empty patch for an unchanged object. For an added object, or
-///   if the previous object is not known, it sends the object itself.
-/// - If a member has become `null`, no merge patch exists, and the object is sent.
+/// - The patch formats send a patch for an update. For a deletion or removal, they send `null`; for an unchanged object, an empty
+///   patch.
+/// - The patch formats send the new object if no patch can be made. This is so for an added object, for an update whose previous
+///   object is not known, and for a merge patch if a member has become `null`.
 /// - [`DataFormat::Diff`] has `changed_by` if it is known who changed the object.
 #[derive(Clone, Debug)]
 pub struct Formatter {
     encoder: Encoder,
     format: DataFormat,
-    /// Template of the text, for [`DataFormat::Template`].
+    /// Template of [`DataFormat::Template`]; `None` for all other formats.
     template: Option<Arc<Template>>,
 }
 
@@ -105,7 +105,7 @@ impl Formatter {
         &self.encoder
     }
 
-    /// Returns true if only the output of the user's template is sent.
+    /// Returns true if the formatter has a template. Only the output of the template is then sent.
     pub fn is_template(&self) -> bool {
         self.template.is_some()
     }
@@ -234,12 +234,12 @@ impl Formatter {
 
 /// Data of one event.
 enum Data<'a> {
-    /// Data in the format of [`Encoder`].
+    /// The members that `write_data` writes in this form.
     Members(Form),
     /// The object, and who changed it.
     Changed(&'a Object),
     Object(&'a Object),
-    /// Encoded data, with its content type.
+    /// Content type and encoded data.
     Made(&'static str, Vec<u8>),
 }
 

@@ -92,9 +92,8 @@ impl Template {
         .map_err(FormatError::Template)
     }
 
-    /// Renders a sample event of this kind. Its objects have every field that the template reads. A field in a condition has the
-    /// value `truth`; a field that is printed is `0`. If the sample fails with another error than [`TemplateErrorKind::Unfit`],
-    /// real events can fail too.
+    /// Renders a sample event of this kind. The sample has every field that the template reads. A field is printed as `0`; in a
+    /// condition, it is `truth`. If this fails with an error other than [`TemplateErrorKind::Unfit`], real events can fail too.
     pub fn try_out(&self, kind: ChangeKind, truth: bool) -> Result<String, TemplateError> {
         let any = || Value::from_object(Sample { truth, depth: 3 });
         let has_old = matches!(kind, ChangeKind::Updated | ChangeKind::Unchanged);

@@ -58,8 +58,8 @@ pub struct Kube {
     /// errors 500 start a new list. "0s": every error 500 starts a new list.
     #[serde(with = "Text::<Duration>")]
     pub internal_error_retry: Duration,
-    /// Time without data after which a watch reconnects, and is counted as stalled. Applies once the server has sent a
-    /// bookmark for the type.
+    /// Maximum time without data on a watch. After this time, the engine reconnects the watch, and counts it as stalled. Applies
+    /// only to types for which the server has sent a bookmark.
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,

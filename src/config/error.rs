@@ -9,7 +9,7 @@ pub enum ValueOrigin {
     Nowhere,
     /// Position in a file.
     File {
-        /// Position of the file in the order of merging, from 1.
+        /// Number of the file in the order of merging, from 1.
         layer: usize,
         /// Path of the file as it was given.
         file: Arc<str>,
@@ -42,7 +42,7 @@ pub struct Finding {
     pub origin: ValueOrigin,
     /// Path of the key, such as `resources.pods.match[0]`; empty if no key is at fault.
     pub key: String,
-    /// Problem, expected value, and the most similar valid name.
+    /// Description of the problem, often with the expected value or the most similar valid name.
     pub message: String,
     /// Lines around a syntax error, with a caret; `None` for other errors.
     pub excerpt: Option<String>,

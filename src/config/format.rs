@@ -69,7 +69,7 @@ impl HandlerConfig {
 }
 
 impl EventType {
-    /// Returns the kind of the changes that have this event type.
+    /// Returns the kind of change that events of this type report.
     pub(crate) fn kind(self) -> ChangeKind {
         match self {
             Self::Added => ChangeKind::Added,

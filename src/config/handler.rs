@@ -36,8 +36,8 @@ pub struct HandlerConfig {
     /// Maximum number of deliveries per second, minute or hour. Default "": no limit.
     #[serde(default, with = "Text::<Option<Rate>>")]
     pub rate_limit: Option<Rate>,
-    /// Size of one delivery, and time that an event waits for others. Default: `webhook` gets single events; all others get
-    /// the waiting events, up to 1000 events and 8MiB.
+    /// Size of one delivery, and time that an event waits for others. Default for `webhook`: single events. Default for all other
+    /// sinks: the waiting events, up to 1000 events and 8MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Batch")]
     pub batch: Option<Batch>,
@@ -175,9 +175,9 @@ pub struct HandlerDefaults {
     pub when: Option<String>,
     /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`). Default: `skip`.
     pub initial: Initial,
-    /// Sends the changes that happened while the process was down, including deletions. Needs `[state] dir`. Such a
-    /// change from a list has the cause `downtime`; from a watch, it has the cause `watch`. If any handler of the same resource
-    /// types has `catch_up = false`, the cause is always `downtime`.
+    /// Sends the changes that happened while the process was down, including deletions. Needs `[state] dir`. A change that a list
+    /// reveals has the cause `downtime`; a change from a watch has the cause `watch`. If any handler of the same resource types has
+    /// `catch_up = false`, the cause is always `downtime`.
     #[educe(Default = true)]
     pub catch_up: bool,
     /// Interval at which cached objects are delivered again; also needs `resync` of the resource. "0s": never.
@@ -240,13 +240,13 @@ pub enum Initial {
 #[educe(Default)]
 #[serde(default)]
 pub struct Buffer {
-    /// Maximum number of waiting events. With `coalesce`, a full buffer applies this limit only to events of objects that are not
-    /// in the cache, such as deletions. In addition, up to two events of each cached object may wait.
+    /// Maximum number of waiting events. With `coalesce`, a full buffer counts only the events of objects that are not in the
+    /// cache, such as deletions. In addition, up to two events of each cached object may wait.
     #[schemars(range(min = 1))]
     #[educe(Default = 10_000)]
     pub max_events: u64,
-    /// Maximum size of the waiting events. With `coalesce`, a full buffer applies this limit only to data that is not in the cache.
-    /// Previous objects of updates are dropped first.
+    /// Maximum size of the waiting events. With `coalesce`, a full buffer first drops previous objects of updates. It then counts
+    /// only data that is not in the cache.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub max_bytes: u64,

@@ -73,8 +73,8 @@ pub struct Http {
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_secs(30))]
     pub write_timeout: Duration,
-    /// Maximum bytes of all responses that are being written, except streams. Above it, a request gets 429. A single
-    /// response may be larger, and a response of up to 16 KiB is never refused.
+    /// Maximum total size of the responses that are being written, except streams. At this size, further requests get 429, except
+    /// for responses of up to 16 KiB. The response that reaches the maximum may exceed it.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 256 << 20)]
     pub max_response_bytes: u64,

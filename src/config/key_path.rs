@@ -27,7 +27,7 @@ impl KeyPath {
         self.0.split_last().map(|(_, parent)| Self(parent.to_vec()))
     }
 
-    /// Returns the path from which an entry of `resources` or `handlers` inherits this key.
+    /// Returns the path in `[defaults]` from which this key is inherited; `None` outside the entries of `resources` and `handlers`.
     pub(super) fn inherited(&self) -> Option<Self> {
         match &self.0[..] {
             [section, _, rest @ ..] if !rest.is_empty() && (section == "resources" || section == "handlers") => {

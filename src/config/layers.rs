@@ -44,11 +44,12 @@ struct Place {
     is_table: bool,
 }
 
-/// Origins of all keys and values. For a value, the last layer that sets it counts; for a table, the first.
+/// Origins of all keys and values. The origin of a value is in the last layer that sets the value. The origin of a table is in the
+/// first layer that has the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Positions {
     places: HashMap<KeyPath, Place>,
-    /// Lists from which elements were cut, each with the original positions of the remaining elements.
+    /// For each list from which elements were cut: the original positions of the remaining elements.
     shortened: HashMap<KeyPath, Vec<usize>>,
 }
 
@@ -60,9 +61,10 @@ impl Positions {
         }
     }
 
-    /// Finds the origin of a value: the place where a layer sets it. Otherwise the origin of the inherited default. If there is none,
-    /// the origin of the nearest table around the value. Also returns the path for messages: the path of the inherited default if
-    /// there is one, else `path`.
+    /// Finds the origin of a value, and its path for messages:
+    /// - If a layer sets the value, the place in this layer, and `path`.
+    /// - If the value is inherited from `[defaults]`, the place in `[defaults]`, and the path there.
+    /// - If nothing sets the value, the nearest table around it, and `path`.
     pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.value)
     }
@@ -142,7 +144,7 @@ const COLLECTED: &str = "tests";
 pub(crate) struct Layers {
     builder: ConfigBuilder<DefaultState>,
     positions: Positions,
-    /// Elements of [`COLLECTED`] so far.
+    /// Elements of [`COLLECTED`] in the layers that were added so far.
     collected: Vec<Value>,
     errors: Vec<Finding>,
     count: usize,
@@ -363,8 +365,8 @@ impl<'a> Text<'a> {
         errors.into_iter().map(finding).collect()
     }
 
-    /// Returns the printable form of the line that contains a span. Carets below the line mark the span, or only its start if part
-    /// of the line is hidden. Returns `None` if the line is too long.
+    /// Returns the line in which a span begins, without secrets. Carets below the line mark the span. If a part of the line is
+    /// hidden, one caret marks the start of the span. Returns `None` if the line is too long.
     fn excerpt(&self, span: &Range<usize>, printable: &[Cow<'_, str>]) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
         let line = self.line(start);

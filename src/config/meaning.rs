@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{build_info, discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
-/// Smallest size limit of a state directory that causes no warning. The store itself takes about 200 MB.
+/// Smallest `max_bytes` of `[state]` that causes no warning. The store itself takes about 200 MB.
 const STATE_BYTES_MIN: u64 = 256 << 20;
 
 /// Checks a configuration with a valid structure.
@@ -122,8 +122,8 @@ impl Checker<'_> {
         self.shared_types(root);
     }
 
-    /// Reports each pattern that occurs in two entries with overlapping namespaces. Skips wildcards of entries with `exclude`: only
-    /// the server's types show whether these overlap.
+    /// Reports each pattern that occurs in two entries with overlapping namespaces. Skips a wildcard if one of the entries has
+    /// `exclude`: only the server's types show whether the entries then have types in common.
     fn shared_types(&self, root: &mut Section<'_>) {
         let mut named: HashMap<&Pattern, Vec<(&String, &ResourceConfig)>> = HashMap::new();
         for (name, resource) in &self.config.resources {
@@ -199,7 +199,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the name of the first entry for which `has` returns true and whose changes the handler gets.
+    /// Returns the name of the first entry whose changes the handler gets and for which `has` returns true.
     fn taken(&self, handler: &HandlerConfig, has: impl Fn(&ResourceConfig) -> bool) -> Option<&str> {
         let mut entries = self.config.resources.iter();
         entries.find(|(name, resource)| has(resource) && handler.takes(name)).map(|(name, _)| &**name)
@@ -336,7 +336,8 @@ impl Checker<'_> {
     }
 }
 
-/// Checks a growing delay. If `max` is too small but was not set, the error is reported for `initial`.
+/// Checks that a growing delay does not begin above its maximum. The error is reported for `max` if `max` is set, else for
+/// `initial`.
 fn growing_delay(at: &mut Section<'_>, initial: Duration, max: Duration) {
     if initial.is_zero() {
         at.error(&["initial"], "expected more than \"0s\"");

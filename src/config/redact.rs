@@ -60,8 +60,8 @@ pub struct RedactedPath {
     /// Path of the values, for instance "data.*". The digest is text, whatever the value was. Required.
     #[schemars(transform = Format::FieldPath)]
     pub path: String,
-    /// Condition for redacting an object: a CEL expression over `object`, before redaction, and `cluster`. If it cannot be
-    /// evaluated, the values are redacted. Default "": all objects.
+    /// CEL expression over `object` and `cluster`: only objects for which it is true are redacted. `object` is the object before
+    /// redaction. If the expression cannot be evaluated, the values are redacted. Default "": all objects.
     #[serde(rename = "where", default, with = "Optional", skip_serializing_if = "Option::is_none")]
     #[schemars(transform = Format::Condition)]
     pub only_where: Option<String>,

@@ -15,7 +15,7 @@ pub(crate) struct Report {
     pub(super) positions: Positions,
     pub(super) errors: Vec<Finding>,
     pub(super) warnings: Vec<Finding>,
-    /// Keys that are not reported as missing: keys with an error, and the probable correct names of misspelt keys.
+    /// Keys that have an error, and names that were suggested for misspelt keys. None of them is also reported as missing.
     pub(super) reported: HashSet<KeyPath>,
 }
 

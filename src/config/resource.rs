@@ -91,16 +91,16 @@ pub struct ResourceDefaults {
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub fifo_max_bytes: u64,
-    /// Treatment of an object that a list shows with a known name and a new uid: `delete-add` (the old object is deleted, the
-    /// new one is added) or `update`.
+    /// Treatment of an object that a list shows with a known name and a new uid: `delete-add` reports the old object as `deleted`
+    /// and the new one as `added`; `update` reports the new one as `updated`.
     pub recreated: Recreated,
     /// Compression of bodies in the cache and in the state directory. `zstd` is the smallest. `lz4` is larger, but faster to read
     /// for objects that differ much. Both use a dictionary of the type. `none` does not compress.
     pub compression: Compression,
     /// Behaviour if a type does not exist: `wait` for its CRD, `warn` and continue without it, or `fail`.
     pub on_missing: OnMissing,
-    /// Treatment of the objects of a type whose CRD is deleted: `drain` (each of them is `deleted`), or `keep` them
-    /// unchanged.
+    /// Treatment of the objects of a type whose CRD is deleted: `drain` reports each of them as `deleted`; `keep` leaves them in
+    /// the cache unchanged.
     pub on_removed: OnRemoved,
 }
 

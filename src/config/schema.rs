@@ -60,7 +60,8 @@ fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// Transformation that forbids unknown keys in every table, and writes the bounds of Rust's integers as JSON Schema.
+/// Transformation that forbids unknown keys in every table, writes the bounds of Rust's integers as JSON Schema, and tidies
+/// descriptions and defaults.
 #[derive(Clone)]
 struct Close;
 
@@ -94,7 +95,7 @@ pub(crate) fn names(schema: &mut Schema) {
     }
 }
 
-/// Copies the properties that all variants share into each variant, so that each can forbid unknown keys.
+/// Moves the properties that all variants share into each variant. A variant then has all its keys, and can forbid unknown ones.
 pub(crate) fn fold_into_variants(schema: &mut Schema) {
     let Some(Value::Object(shared)) = schema.remove("properties") else { return };
     schema.remove("type");

@@ -26,7 +26,7 @@ const SECRET_NAMES: [&str; 12] = [
     "url",
 ];
 
-/// Returns true if the value of a key of this name may be secret. `secrets` in `[redact]` is a treatment, not a secret.
+/// Returns true if the value of a key with this name may be secret. False for `secrets`: in `[redact]`, this key names a treatment.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
     name != "secrets" && SECRET_NAMES.iter().any(|part| name.contains(part))
@@ -69,7 +69,8 @@ pub(crate) fn printable_lines<'a>(text: &'a str) -> Vec<Cow<'a, str>> {
     text.lines().map(printable).collect()
 }
 
-/// Finds the next delimiter of a multi-line string: any delimiter, or the one that closes an open string.
+/// Finds the next delimiter of a multi-line string. Within a string, only the delimiter `open` counts, because only it ends the
+/// string.
 fn next_delimiter(text: &str, open: Option<&'static str>) -> Option<(usize, &'static str)> {
     let delimiters = ["\"\"\"", "'''"].into_iter().filter(|quotes| open.is_none_or(|open| open == *quotes));
     delimiters.filter_map(|quotes| Some((text.find(quotes)?, quotes))).min()
@@ -100,7 +101,8 @@ fn is_key(text: &str) -> bool {
     is_quoted || (!text.is_empty() && !text.contains(|c: char| !c.is_alphanumeric() && !"_-.\"'".contains(c)))
 }
 
-/// Returns true if a line has a key with a secret value, in inline tables too, or a URL with a user or a query.
+/// Returns true if a line may contain a secret: it has a key with a secret name, also in an inline table, or a URL with a user or a
+/// query.
 fn names_secret(line: &str) -> bool {
     let ends_key = |c: char| c.is_whitespace() || ",{}[]=".contains(c);
     let mut keys = line.rsplit_once('=').map_or("", |(keys, _)| keys).split('=');

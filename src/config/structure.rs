@@ -26,7 +26,7 @@ pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, report: &mut 
 struct Checker<'a> {
     root: &'a Value,
     report: &'a mut Report,
-    /// For each key, the headers of the tables that have it.
+    /// For each key, the headers of the tables in which the schema allows the key.
     sections: HashMap<&'a str, Vec<String>>,
 }
 
@@ -246,7 +246,7 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
 }
 
-/// Collects, for each key of a schema, the headers of the tables that have it.
+/// Collects, for each key of a schema, the headers of the tables in which the schema allows the key.
 fn collect_sections<'a>(
     root: &'a Value,
     schema: &'a Value,

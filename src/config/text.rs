@@ -146,7 +146,7 @@ fn check_rule(text: &str) -> Result<(), String> {
     said(Rules::compile(RulesOptions { when, ..RulesOptions::default() }))
 }
 
-/// Checks a path that will be cut from objects.
+/// Checks a path whose values will be cut or redacted. It must not cover the identity of objects.
 fn check_dropped(text: &str) -> Result<(), String> {
     let path = FieldPath::parse(text).map_err(|error| error.to_string())?;
     if let Some(member) = identity_cut_by(&path) {
@@ -155,7 +155,7 @@ fn check_dropped(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the member of an object's identity that a path cuts, if it cuts one.
+/// Returns the member of an object's identity that a path covers, if it covers one.
 fn identity_cut_by(path: &FieldPath) -> Option<&'static str> {
     const OF_METADATA: [(&str, &str); 4] = [
         ("name", "metadata.name"),

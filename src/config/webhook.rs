@@ -96,7 +96,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Parses the name of a header that users may set.
+/// Parses the name of a header, and refuses a header that users must not set.
 fn own_header(name: &str) -> Result<HeaderName, String> {
     const OURS: [HeaderName; 9] = [
         header::CONNECTION,
@@ -124,7 +124,7 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
 mod tests {
     use crate::config::{Config, SinkConfig, report::Report};
 
-    /// Returns the keys of suspicious settings of a webhook.
+    /// Returns the keys of the warnings for a webhook with this URL and these further lines.
     fn odd(url: &str, lines: &str) -> Vec<String> {
         let text = format!(
             "[resources.pods]\nmatch = [\"pods\"]\n[handlers.hook]\ntype = \"webhook\"\nenabled = false\nurl = \"{url}\"\n{lines}"

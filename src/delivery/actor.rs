@@ -31,7 +31,7 @@ pub(super) struct HandlerActor<'a> {
     core: HandlerCore,
     log: DeliveryLog,
     attempts: Running<Sent>,
-    /// Given-up events on their way to the dead letter. The flag is set if the dead letter accepted the events.
+    /// Given-up events that are being sent to the dead-letter handler. The flag is set if that handler accepted the events.
     given_up: Running<(DeliveryId, Notification, GiveUp, bool)>,
     /// The current read, if there is one.
     reading: Running<Option<Vec<Event>>>,
@@ -97,7 +97,7 @@ impl<'a> HandlerActor<'a> {
         }
     }
 
-    /// Starts an action. Breaks after the last action, with a reason if the sink is closed for good.
+    /// Starts an action. Returns `Break` for the last action, with the reason if the sink is closed for good.
     fn perform(&mut self, action: HandlerAction) -> ControlFlow<Option<String>> {
         match action {
             HandlerAction::Send(delivery, events, form) => self.send(delivery, events, form),
@@ -152,7 +152,7 @@ impl<'a> HandlerActor<'a> {
         }
     }
 
-    /// Starts a read if the core has room. Otherwise stops the current read.
+    /// Stops the current read if the core has no room. Otherwise starts a read, unless one is running.
     fn read(&mut self) {
         let (room, awaits_events) = (self.core.room(), self.core.is_exhausted);
         if room.is_none() || (self.awaits_events && !awaits_events) {

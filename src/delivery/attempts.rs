@@ -38,7 +38,7 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Returns the delay after the `failures`-th failure in a row, the first being 1; `random` is in [0, 1).
+    /// Returns the delay before the next attempt, after this number of failures in a row. `random` is in [0, 1).
     pub fn delay(&self, failures: u32, random: f64) -> Duration {
         let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let delay = self.initial.saturating_mul(factor).min(self.max);
@@ -95,9 +95,9 @@ pub enum AttemptStep {
 
 /// Attempts to deliver one batch.
 ///
-/// **Invariants:** attempts follow the order of the batch. Each event is delivered or given up once, after all events before it. If
-/// the handler panics on some events, rejects them or finds them too large, these events are halved until one is left. Only this
-/// event is given up. Before an event is given up as too large, all smaller forms are tried.
+/// **Invariants:** attempts follow the order of the batch. Each event is delivered or given up once, after all events before it.
+/// After a rejection, a panic or `TooLarge`, the next attempt has only half of the events, down to one event. Only this one event
+/// is given up. Before an event is given up as too large, all smaller forms are tried.
 #[derive(Clone, Debug)]
 pub struct Attempts {
     policy: RetryPolicy,
@@ -117,7 +117,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Makes the state of a batch of `len` events, which can be sent in all forms down to `smallest`.
+    /// Makes the state of a batch of `len` events. `smallest` is the smallest form that the sink accepts.
     pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
         let (range, form, step, not_before) = (0..0, Form::Whole, AttemptStep::Done, Duration::ZERO);
         let (failures, panics, failing_since) = (0, 0, None);
@@ -178,7 +178,7 @@ impl Attempts {
         AttemptStep::GiveUp(self.range.clone(), reason)
     }
 
-    /// Continues with the next events. The sink or the dead letter has the current events, or they are counted as dropped.
+    /// Continues with the next events of the batch. Call this after the current events were delivered or given up.
     pub fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);

@@ -37,7 +37,7 @@ pub struct CoreOptions {
     pub rate: Option<Rate>,
     /// Set for an asynchronous sink: it accepts all forms, and its running attempts can be cancelled.
     pub is_async: bool,
-    /// Time limit for running attempts if the handler is paused and has to drain. After this time, they are cancelled if possible.
+    /// Time after which running attempts are cancelled if possible. It applies if the handler must drain while it is paused.
     pub patience: Duration,
 }
 
@@ -52,7 +52,7 @@ pub enum HandlerAction {
     GiveUp(DeliveryId, Notification, GiveUp),
     /// Acknowledge these events of the reader. The delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
-    /// Tell the handler that gave up these events whether this handler has delivered them. The delivery has ended.
+    /// Answer the other handler, which gave up these events: true means that this handler accepted them. The delivery has ended.
     Answer(DeliveryId, bool),
     /// End the handler; this is the last action. `None`: close the sink. `Some`: the reason why the sink is already closed for
     /// good.
@@ -71,15 +71,14 @@ pub enum HandlerOrder {
         /// Time at which running attempts are cancelled if possible.
         close_by: Duration,
     },
-    /// Start no delivery. Close when the running attempts have ended. At the given time, they are cancelled if
-    /// possible.
+    /// Start no delivery, and close after the running attempts have ended. Cancel these attempts at the given time, if possible.
     Close(Duration),
 }
 
 /// Failed attempt, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// Number of failed attempts since the last success within the batch.
+    /// Number of failed attempts of the batch in a row, including this one.
     pub attempt: u32,
     /// Delay before the next attempt; `None` if no attempt follows.
     pub retry_in: Option<Duration>,
@@ -104,14 +103,14 @@ struct Delivery {
     is_own: bool,
     events: Notification,
     attempts: Attempts,
-    /// Start of the current step, while the sink or the dead letter has the events.
+    /// Start time of the current step. `None` while neither the sink nor the dead letter has the events.
     begun: Option<Duration>,
-    /// Number of failed attempts since the last success.
+    /// Number of failed attempts in a row.
     failed: u32,
 }
 
 impl Delivery {
-    /// Returns the start of the running attempt.
+    /// Returns the start time of the running attempt; `None` if no attempt is running.
     fn attempted_at(&self) -> Option<Duration> {
         self.begun.filter(|_| matches!(self.attempts.step, AttemptStep::Attempt(..)))
     }
@@ -128,7 +127,7 @@ pub struct HandlerCore {
     schedule: Schedule<Event>,
     pace: Pace,
     deliveries: BTreeMap<DeliveryId, Delivery>,
-    /// Batches that other handlers gave up, and that wait for a delivery.
+    /// Batches that other handlers gave up, and whose delivery has not started.
     others: VecDeque<(DeliveryId, Notification)>,
     /// Set if the most recent batch came from the handler's own reader.
     was_own: bool,
@@ -156,8 +155,8 @@ impl HandlerCore {
         }
     }
 
-    /// Sets the engine's request. [`HandlerOrder::Drain`] becomes [`HandlerOrder::Close`] at its `until`, or while the handler is
-    /// paused.
+    /// Sets the engine's request. [`HandlerOrder::Drain`] counts as [`HandlerOrder::Close`] from its time `until` on, and while the
+    /// handler is paused.
     pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
             HandlerOrder::Drain { close_by, .. } if is_paused => HandlerOrder::Close(match self.order {
@@ -179,7 +178,7 @@ impl HandlerCore {
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
-    /// Adds the events of a read. `None` means that the actor has only waited for events, so the next read may find some.
+    /// Adds the events of a read. `None` means that the actor has read nothing, but has only waited until events arrived.
     pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
         self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
         for event in events.into_iter().flatten() {
@@ -218,8 +217,8 @@ impl HandlerCore {
         Some(FailedAttempt { attempt: delivery.failed, retry_in })
     }
 
-    /// Continues a delivery after its given-up events are in the dead letter or counted as dropped. Returns true for events of the
-    /// handler's own reader, and false for events that another handler gave up before.
+    /// Continues a delivery after its [`HandlerAction::GiveUp`] is done. Returns true if the events come from the handler's own
+    /// reader, and false if another handler gave them up before.
     pub fn gave_up(&mut self, id: DeliveryId) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return false };
         delivery.attempts.advance();
@@ -305,8 +304,8 @@ impl HandlerCore {
         self.deliveries.len() < self.options.schedule.concurrency.max(1)
     }
 
-    /// Marks the running attempts of an asynchronous sink as ended. Returns false if there are none. The deliveries are removed
-    /// in the next step.
+    /// Marks the running attempts of an asynchronous sink as ended, so that the next steps remove their deliveries. Returns false
+    /// if it marked none.
     fn cancel(&mut self) -> bool {
         let mut is_any = false;
         if self.options.is_async {
@@ -317,7 +316,7 @@ impl HandlerCore {
         is_any
     }
 
-    /// Returns a delivery that has a step to take now.
+    /// Returns a delivery whose next step can start now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
         let may_attempt = !self.is_paused && self.pace.next() <= now;
         let is_due = |delivery: &Delivery| match &delivery.attempts.step {

@@ -44,14 +44,14 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// Maximum number of events that a report names; the others are only counted.
 const NAMED_MAX: usize = 100;
-/// Capacity of a handler's queue of events that other handlers gave up.
+/// Maximum number of batches in a handler's queue of events that other handlers gave up.
 const LETTERS_MAX: usize = 16;
 
 /// Definition of a handler.
 pub struct HandlerOptions {
     /// Name of the handler.
     pub name: String,
-    /// Type of the handler's sink. If all handlers are `stdout` and their output is no longer read, lost events are not logged.
+    /// Type of the handler's sink, such as `file` or `kafka`, or the type given by the library user.
     pub kind: &'static str,
     /// Selection of the handler's events.
     pub route: Route,
@@ -106,7 +106,7 @@ pub enum Spot {
 /// Current parts of a handler, requests to it, and the cause of its end. All times count from [`Handlers::clock`].
 pub(super) struct HandlerRequests {
     parts: Arc<HandlerParts>,
-    /// Time at which the running attempts of replaced parts are cancelled.
+    /// Time at which running attempts of the previous parts are cancelled, if the parts were replaced.
     replace_by: Duration,
     order: HandlerOrder,
     removed: Option<Remove>,
@@ -132,7 +132,7 @@ pub(super) struct HandlerMember {
     pub(super) requests: watch::Sender<HandlerRequests>,
     /// Queue of the events that other handlers gave up. Closed when this handler has ended.
     letters: mpsc::Sender<DeadLetter>,
-    /// Fault of the actor, for tests.
+    /// Fault to inject into the actor, for tests.
     pub(super) fault: SharedFault,
 }
 
@@ -163,7 +163,7 @@ pub struct Handlers {
     pub router: Router,
     members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
     arbiter: ArbiterHandle,
-    /// Set once [`Handlers::shut_down`] was called.
+    /// Set after [`Handlers::shut_down`] was called.
     pub(super) is_stopping: Arc<AtomicBool>,
     supervision: Supervision,
     /// Instant from which all times of the actors count.
@@ -205,10 +205,10 @@ impl Handlers {
         Some((replayed, status.view()))
     }
 
-    /// Adds a handler and starts it, or replaces the handler of the same name. A new handler receives events that are released
-    /// from now on. A replaced handler keeps its reader with all waiting events, and stays paused if it was paused. Its
-    /// running calls end, its sink is closed, and the new sink receives the remaining events. Returns the running units that
-    /// must add or remove the reader (S-5).
+    /// Adds a handler and starts it, or replaces the handler of the same name. A new handler receives events that are released from
+    /// now on. A replacement keeps the reader of the old handler with all waiting events, and stays paused if the old handler was
+    /// paused. The old sink is closed after its running calls. Then the new sink receives the remaining events. Returns the running
+    /// units that must add or remove the reader (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
@@ -337,7 +337,8 @@ impl Handlers {
         }
     }
 
-    /// Waits until the actor with these parts should have ended. Waits without a limit while the actor is requested to run.
+    /// Waits until the time at which the actor with these parts must have ended. Waits without a limit while the actor has no
+    /// request to end.
     async fn overdue(&self, member: &HandlerMember, parts: &Arc<HandlerParts>) {
         let mut requests = member.requests.subscribe();
         loop {

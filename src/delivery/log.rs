@@ -45,7 +45,7 @@ impl DeliveryLog {
         }
     }
 
-    /// Starts the span of a delivery at the first attempt, and adds the span's context to the events.
+    /// Starts a span at the first attempt of a delivery. Adds the context of the delivery's span to the events of each attempt.
     pub(super) fn begin(&mut self, delivery: DeliveryId, events: Notification) -> Notification {
         let span = self.spans.entry(delivery).or_insert_with(|| {
             let sequences = events.events().iter().map(|event| event.record.sequence.0);
@@ -59,8 +59,8 @@ impl DeliveryLog {
         self.spans.remove(&delivery);
     }
 
-    /// Counts an attempt that ended at `now`. Logs a `failure`; repeated lines are suppressed. Logs a success after logged
-    /// failures, unless another delivery still fails (`is_failing`).
+    /// Counts an attempt that ended at `now`. Logs `failure`, but suppresses repeated lines. Logs the first success after logged
+    /// failures, but not while another delivery fails (`is_failing`).
     pub(super) fn finished(&mut self, sent: &Sent, failure: Option<FailedAttempt>, is_failing: bool, now: Duration) {
         self.count(sent);
         let Sent { delivery, events, form, outcome, .. } = sent;
@@ -108,7 +108,7 @@ impl DeliveryLog {
         counts.note_error(error.to_string());
     }
 
-    /// Counts and logs events that were given up; `is_taken` means that the dead letter has them (I4, I6).
+    /// Counts and logs events that were given up. `is_taken` is set if the dead letter accepted the events (I4, I6).
     pub(super) fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
         if let Some(span) = self.spans.get_mut(&delivery) {
             span.fail(reason);

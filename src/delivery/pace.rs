@@ -16,7 +16,7 @@ pub struct Rate {
 #[derive(Clone, Debug)]
 pub struct Pace {
     rate: Option<Rate>,
-    /// Start times of the last attempts, as many as the rate allows in a period.
+    /// Start times of the most recent attempts, at most as many as the rate allows in one period.
     begun: VecDeque<Duration>,
     not_before: Duration,
 }
@@ -34,7 +34,7 @@ impl Pace {
         by_rate.unwrap_or_default().max(self.not_before)
     }
 
-    /// Counts an attempt that starts at `now`. This time must not be before [`Pace::next`].
+    /// Counts an attempt that starts at `now`. `now` must not be before the time that [`Pace::next`] returns.
     pub fn begin(&mut self, now: Duration) {
         let Some(rate) = self.rate else { return };
         if self.begun.len() >= rate.deliveries.max(1) as usize {

@@ -85,9 +85,9 @@ impl Router {
         self.journal.close_reader(reader);
     }
 
-    /// Adds a unit, which may replace the units of the entry `before`. Returns the readers that did not read the replaced units:
-    /// readers of other entries, and the readers in `joining`. The unit must add these readers. A reader that is not added yet gets
-    /// no events of the unit (S-5). Call this before the unit appends any change.
+    /// Adds a unit. With `before`, the unit replaces the units of that entry. Returns the readers that the unit must add: readers
+    /// that did not read the entry `before`, and the readers in `joining`. Until the unit adds such a reader, the reader gets no
+    /// events of the unit (S-5). Call this before the unit appends any change.
     pub fn add_unit(
         &self,
         unit: UnitId,
@@ -103,8 +103,8 @@ impl Router {
         joining.map(|(reader, _)| *reader).collect()
     }
 
-    /// Adds a unit of an earlier run, before any other unit. `known` has the names of that run's handlers. Returns the readers
-    /// that the unit must add or remove because their routes have changed since.
+    /// Adds a unit of an earlier run. Call this before units of this run are added. `known` has the names of the handlers of that
+    /// run. Returns the readers that the unit must add or remove, because their routes have changed since that run.
     pub fn restore_unit(
         &self,
         unit: UnitId,
@@ -127,7 +127,8 @@ impl Router {
         }
     }
 
-    /// Marks a unit as ended: it appends no more changes. [`Router::forget_units`] removes the unit once none of its events waits.
+    /// Marks a unit as ended: it appends no more changes. [`Router::forget_units`] removes the unit when none of its events waits
+    /// any more.
     pub fn remove_unit(&self, unit: UnitId) {
         self.table().retire_unit(unit, self.journal.retire_unit(unit));
     }
@@ -139,8 +140,8 @@ impl Router {
         }
     }
 
-    /// Reads the next events of a handler, without waiting for more. Empty if no event waits. If the future is dropped
-    /// early, no event is in flight.
+    /// Reads the next events of a handler, without waiting for more. Empty if no event waits. If the future is dropped before its
+    /// end, no event counts as in flight.
     pub async fn read(&self, reader: ReaderId, room: EventLoad) -> Vec<Event> {
         loop {
             let records = self.journal.fetch(reader, room.events, room.bytes).await;

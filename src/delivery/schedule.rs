@@ -1,9 +1,9 @@
 //! Batches of a handler's events, and the order between them (`[handlers.*] order`, `concurrency`, `batch`).
 //!
-//! [`Schedule`] receives events in the order of the handler's reader and forms batches. Several batches may be in
-//! delivery at the same time. A batch that is retried blocks only the objects in it. Reading stops when the schedule holds
-//! too many events ([`ScheduleOptions::window_events`]), or when too many events wait (a batch and [`WAITING_MAX`] more).
-//! Unread events are coalesced in the journal.
+//! [`Schedule`] receives events in the order of the handler's reader and forms batches. Several batches may be in delivery at the
+//! same time. A batch that is retried blocks only the objects in it. Reading stops when [`ScheduleOptions::window_events`] events
+//! wait or are in delivery, or when a batch and [`WAITING_MAX`] more events wait. Meanwhile, the journal can coalesce the unread
+//! events.
 //!
 //! The reasons are in `docs/decisions/0012-order-in-the-delivery-core.md`.
 
@@ -35,7 +35,7 @@ pub enum DeliveryOrder {
 /// Options of a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleOptions {
-    /// Events that must not be in two batches at the same time.
+    /// Events that must not be in delivery in two batches at the same time.
     pub order: DeliveryOrder,
     /// Number of concurrent batches; 1 means [`DeliveryOrder::Total`].
     pub concurrency: usize,
@@ -47,9 +47,9 @@ pub struct ScheduleOptions {
     pub batch_bytes: usize,
     /// Maximum time that an event waits for its batch to become full.
     pub linger: Duration,
-    /// Maximum number of events held, including those in delivery.
+    /// Maximum number of events that wait or are in delivery.
     pub window_events: usize,
-    /// Maximum size of the bodies held, in bytes; the last event may exceed it.
+    /// Maximum size, in bytes, of the bodies of events that wait or are in delivery; the last event may exceed it.
     pub window_bytes: usize,
 }
 
@@ -60,11 +60,11 @@ pub struct ScheduledEvent {
     pub sequence: Sequence,
     /// Hash of the event's resource type.
     pub resource: u64,
-    /// Hash of the event's object; `None` for the end of a type's initial state. Two objects with the same hash wait for each
-    /// other, which only costs a round trip.
+    /// Hash of the event's object; `None` for the end of a type's initial state. Objects with the same hash are delivered one after
+    /// the other, which only costs time.
     pub object: Option<u64>,
-    /// Set for a deletion or removal. Except with [`DeliveryOrder::None`], the next object of this name is sent only after this
-    /// event is acknowledged.
+    /// Set for a deletion or removal. Events of a new object with this name must wait until this event is acknowledged, except with
+    /// [`DeliveryOrder::None`].
     pub gone: bool,
     /// Size of the event's bodies in bytes.
     pub bytes: usize,
@@ -98,8 +98,8 @@ const WAITING_MAX: usize = 1_000;
 struct Waiting<T> {
     arrival: u64,
     since: Duration,
-    /// Number of earlier events of the same type that are unfinished. Counted only for the end of a type's initial state with
-    /// [`DeliveryOrder::PerObject`]; otherwise 0.
+    /// Number of earlier events of the same type that wait or are in delivery. 0 unless this event is the end of a type's initial
+    /// state, and the order is [`DeliveryOrder::PerObject`].
     ahead: usize,
     event: ScheduledEvent,
     content: T,
@@ -114,14 +114,14 @@ pub struct Schedule<T> {
     options: ScheduleOptions,
     /// Waiting events in order of arrival.
     waiting: Vec<Waiting<T>>,
-    /// Load of the waiting events that a batch may take. `free_since` is the arrival time of the first one.
+    /// Load of the waiting events that a batch may take. `free_since` is the arrival time of the first of these events.
     free: EventLoad,
     free_since: Option<Duration>,
     /// Load of all events that wait or are in delivery.
     held: EventLoad,
     /// Events in delivery, each with its number in order of arrival.
     in_delivery: HashMap<DeliveryId, Vec<(u64, ScheduledEvent)>>,
-    /// Objects in delivery, with [`DeliveryOrder::PerObject`].
+    /// Hashes of the objects in delivery. Used only with [`DeliveryOrder::PerObject`].
     busy: HashSet<u64>,
     arrivals: u64,
     last_id: u64,
@@ -152,9 +152,9 @@ impl<T> Schedule<T> {
         self.held.events == 0
     }
 
-    /// Returns the maximum for the next read: at least one event, and a size that a single event may exceed. Returns `None` if no
-    /// more batches may start, a full batch is ready, or too many events are held. Unread events stay in the journal, which can
-    /// still coalesce them.
+    /// Returns the maximum number and size of the events of the next read. A single event may exceed the size. Returns `None` if no
+    /// more batches may start, a full batch is ready, or too many events wait or are in delivery. Unread events stay in the
+    /// journal, which can still coalesce them.
     pub fn room(&self) -> Option<EventLoad> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
@@ -177,8 +177,8 @@ impl<T> Schedule<T> {
         self.count_free(self.waiting.len() - 1);
     }
 
-    /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush`, the batch need not be
-    /// full.
+    /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush`, does not wait for a
+    /// full batch or for `linger`.
     pub fn next(&mut self, now: Duration, flush: bool) -> Option<(DeliveryId, Vec<T>)> {
         let due = self.due()?;
         if !flush && due > now {
@@ -200,7 +200,8 @@ impl<T> Schedule<T> {
         DeliveryId(self.last_id)
     }
 
-    /// Returns the time of the next batch if nothing else happens; `None` if another event or outcome is needed first.
+    /// Returns the time at which the next batch may start. `None` if an event must arrive, or a batch must end, before it can
+    /// start.
     pub fn due(&self) -> Option<Duration> {
         let since = self.free_since.filter(|_| self.in_delivery.len() < self.options.concurrency)?;
         let is_full = self.free.events >= self.options.batch_events || self.free.bytes >= self.options.batch_bytes;
@@ -237,7 +238,7 @@ impl<T> Schedule<T> {
         self.count_free(0);
     }
 
-    /// Counts the free events in `waiting[from..]`.
+    /// Adds the free events in `waiting[from..]` to `free`.
     fn count_free(&mut self, from: usize) {
         for waiting in self.waiting[from..].iter().filter(|waiting| waiting.is_free(&self.busy)) {
             self.free.add(waiting.event.bytes);
@@ -245,7 +246,7 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Removes a batch from the free events.
+    /// Removes the next batch from the waiting events, and returns it.
     fn take(&mut self) -> (Vec<(u64, ScheduledEvent)>, Vec<T>) {
         let ScheduleOptions { batch_events, batch_bytes, distinct, order, .. } = self.options;
         let (mut batch, mut is_full) = (EventLoad::default(), false);

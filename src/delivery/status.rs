@@ -32,7 +32,8 @@ pub enum HandlerState {
     Retrying,
     /// Paused by a user; events wait.
     Paused,
-    /// An attempt has taken longer than `[supervision] hung_after`. Its thread is not replaced, because too many threads are hung.
+    /// An attempt has taken longer than `[supervision] hung_after`. Its thread is not replaced, because too many of the handler's
+    /// threads are hung.
     Hung,
     /// The handler's actor has ended unexpectedly. It will be restarted.
     Failed,
@@ -43,8 +44,8 @@ pub enum HandlerState {
 /// State and counters of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerCounts {
-    /// Name, type, last error and counted deliveries of the handler, since it was added or replaced. Here, `state` is never
-    /// `Paused` or `Hung`. [`HandlerStatus::view`] adds these states and the other fields.
+    /// Name, type, state, last error and counters of the deliveries, since the handler was added or replaced. The other fields are
+    /// empty. [`HandlerStatus::view`] fills them in, and adds the states `Paused` and `Hung`.
     pub view: HandlerView,
     /// Set while an attempt waits for a hung thread that cannot be replaced.
     pub is_hung: bool,
@@ -80,13 +81,13 @@ pub struct HandlerTimings {
     /// Duration of failed calls, including panics and timeouts, in seconds.
     #[educe(Default = Histogram::new(CALL_BOUNDS))]
     pub failed_calls: Histogram,
-    /// Number of events per call, including repeated calls.
+    /// Number of events in each call. A retry is a call of its own.
     #[educe(Default = Histogram::new(BATCH_BOUNDS))]
     pub call_events: Histogram,
 }
 
 impl HandlerTimings {
-    /// Counts the end of a call. `earlier` is the last position of earlier runs.
+    /// Counts a call that has ended. `earlier` is the last position in the journal before this run.
     fn observe(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration, now_micros: i64, earlier: Sequence) {
         self.call_events.observe_count(events.len());
         if outcome.is_err() {

@@ -38,7 +38,8 @@ const RESYNC_MIN: Duration = Duration::from_secs(1);
 
 impl Route {
     /// Makes a route for these changes. It includes all units whose `[resources.*]` entry matches one of the globs. Fails for an
-    /// invalid glob. `resync` is the period of the resync events; zero means never, the minimum is one second (S-10).
+    /// invalid glob. `resync` is the period of the resync events. Zero means never. A shorter period than one second counts as one
+    /// second (S-10).
     pub fn new<'a>(
         resources: impl IntoIterator<Item = &'a str>,
         changes: ChangeSet,
@@ -63,8 +64,8 @@ impl Route {
         self.resources.is_match(entry)
     }
 
-    /// Returns n if this route receives every n-th resync of a unit with this period; zero means none. The period of the
-    /// route is rounded up to a multiple of the unit's period (S-11).
+    /// Returns n: the route receives every n-th resync of a unit whose resync period is `period`. Zero means no resync. The period
+    /// of the route is rounded up to a multiple of the unit's period (S-11).
     fn resync_every(&self, period: Duration) -> u32 {
         if self.resync.is_zero() || period.is_zero() || !self.changes.has(ChangeSet::RESYNC) {
             return 0;
@@ -94,7 +95,7 @@ pub struct UnitOptions {
     pub cached: bool,
 }
 
-/// Table of routes, by reader, and of units.
+/// Table of the readers' routes, and of the units.
 #[derive(Debug, Default)]
 pub struct RouteTable {
     pub(super) routes: BTreeMap<ReaderId, Routed>,
@@ -128,9 +129,9 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a reader in the running units on its route. `joins` selects the units that the reader has not joined:
-    /// the reader gets no events of such a unit until the unit adds it. `joins` has no effect on a unit that is already in the
-    /// reader's interest.
+    /// Returns the interest of a reader in the running units on its route. `joins` selects the units that the reader has not
+    /// joined: the reader gets no events of such a unit until the unit adds the reader. `joins` has no effect on a unit that is
+    /// already in the reader's interest.
     pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
         let interest = |unit: UnitId| {
             let resync_every = route.resync_every(self.units[&unit].options.resync_period);
@@ -155,9 +156,9 @@ impl RouteTable {
         (interest, moves)
     }
 
-    /// Adds a unit, which may replace the units of the entry `before`. Returns the unit's terms for the journal, and the new
-    /// interests of the unit's readers. The unit must add the readers that did not read the replaced units (S-5): readers of
-    /// other entries, and the readers in `joining`. Call this before the unit appends any change.
+    /// Adds a unit. With `before`, the unit replaces the units of that entry. Returns the unit's terms for the journal, and the new
+    /// interests of the unit's readers. The unit must add the readers that did not read the entry `before`, and the readers in
+    /// `joining` (S-5). Call this before the unit appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
@@ -202,7 +203,7 @@ impl RouteTable {
         (self.insert(unit, Unit { info: Arc::new(info), options, number, retired }, &readers), moves)
     }
 
-    /// Adds a unit. Returns the new interests of its readers; the unit must add those in `joins`.
+    /// Adds a unit. Returns the new interests of its readers. The unit must add the readers in `joins`.
     fn insert(&mut self, id: UnitId, unit: Unit, joins: &[ReaderId]) -> Vec<(ReaderId, Interest)> {
         self.types = self.types.max(unit.number.0 + 1);
         let info = Arc::clone(&unit.info);
@@ -214,13 +215,13 @@ impl RouteTable {
         takers.map(interest).collect()
     }
 
-    /// Returns the readers whose route does not include units of an entry.
+    /// Returns the readers whose route does not include units of this entry.
     pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
         let others = self.routes.iter().filter(|(_, routed)| !routed.route.takes(entry));
         others.map(|(reader, _)| *reader).collect()
     }
 
-    /// Returns true if a reader of this entry skips changes made during downtime.
+    /// Returns true if at least one reader of this entry skips the changes that were made during downtime.
     pub fn skips_downtime(&self, entry: &str) -> bool {
         let mut routes = self.routes.values().map(|routed| &routed.route);
         routes.any(|route| route.takes(entry) && !route.changes.has(ChangeSet::DOWNTIME))

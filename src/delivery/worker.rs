@@ -79,7 +79,7 @@ pub struct Worker {
     /// Time without an answer after which a thread counts as hung.
     patience: Duration,
     threads: Mutex<Threads>,
-    /// Fault of the next batch, for tests.
+    /// Fault to inject into the next batch, for tests.
     fault: SharedFault,
 }
 
@@ -98,7 +98,8 @@ struct Thread {
     left_behind: Arc<AtomicBool>,
 }
 
-/// Function that queues a job for a thread, without waiting. The error is true if the thread has ended.
+/// Function that queues a job for a thread, without waiting. The error is true if the thread has ended, and false if its queue is
+/// full.
 type SendJob = Arc<dyn Fn(Job) -> Result<(), bool> + Send + Sync>;
 
 enum Job {
@@ -107,8 +108,8 @@ enum Job {
 }
 
 impl Worker {
-    /// Makes a worker whose thread starts with the first batch. The thread counts as hung if it does not answer for
-    /// `hung_after`. If attempts have a timeout, `hung_after` counts from the end of the timeout.
+    /// Makes a worker whose thread starts with the first batch. The thread counts as hung if it does not answer for `hung_after`.
+    /// For an asynchronous handler, the timeout of an attempt is added to `hung_after`.
     pub fn new(name: &str, hung_after: Duration, open: Open) -> Self {
         let patience = match open {
             Open::Blocking(_) => hung_after,
@@ -152,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// Closes the handler and waits without a limit until it is closed; the thread ends.
+    /// Closes the handler, and waits without a limit until it is closed. Then the thread ends.
     pub(super) async fn close(&self) -> AttemptOutcome {
         if lock(&self.threads).current.is_none() {
             return Ok(());
@@ -190,8 +191,9 @@ impl Worker {
         }
     }
 
-    /// Replaces a thread that was silent for this time, unless another attempt has replaced it already. Returns the outcome for
-    /// the calling attempt; `None` if too many threads hang, or the system cannot start another thread.
+    /// Replaces the thread `hung`, which gave no answer for the time `silent`. Does nothing if another attempt has replaced it
+    /// already. Returns the failure for the calling attempt; `None` if too many threads hang, or the system cannot start another
+    /// thread.
     fn replace(&self, hung: &Thread, silent: Duration, status: &HandlerStatus) -> Option<AttemptOutcome> {
         let mut threads = lock(&self.threads);
         if !threads.current.as_ref().is_some_and(|current| current.is(hung)) {
@@ -305,7 +307,7 @@ impl Blocking {
         }
     }
 
-    /// Closes the handler, if it was ever opened.
+    /// Closes the handler, if it is open.
     fn close(&mut self) -> AttemptOutcome {
         if self.handler.is_none() { Ok(()) } else { self.guarded(Handler::close) }
     }
@@ -391,7 +393,7 @@ impl Waiting {
         Ok(Arc::clone(handler.insert(guard(|| (self.open)())?)))
     }
 
-    /// Closes the handler, if it was ever opened.
+    /// Closes the handler, if it is open.
     async fn close(&self) -> AttemptOutcome {
         let Some(handler) = lock(&self.handler).take() else { return Ok(()) };
         guard_async(async { handler.close().await }).await

@@ -17,8 +17,8 @@ pub(super) struct Arrival {
 
 /// Arrivals of all queued deltas, oldest first. Each entry is a run of deltas that were received together.
 ///
-/// With [`QueueOrder::PerKey`](super::QueueOrder::PerKey) deltas overtake each other. The arrival of a delta is then an
-/// estimate, because the oldest arrivals count as taken first.
+/// With [`QueueOrder::PerKey`](super::QueueOrder::PerKey), the queue may hand out a newer delta before an older one. The oldest
+/// arrival is removed even then, so the arrivals that remain are estimates.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     runs: VecDeque<Arrival>,
@@ -36,7 +36,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes the oldest arrivals; only the arrivals of the newest `left` deltas remain.
+    /// Removes and returns the oldest arrivals. The arrivals of the newest `left` deltas remain.
     pub(super) fn take_until(&mut self, left: usize) -> Vec<Arrival> {
         let mut taken = Vec::new();
         while let Some(excess) = self.deltas.checked_sub(left).filter(|excess| *excess > 0)
@@ -59,7 +59,7 @@ impl Arrivals {
     }
 }
 
-/// Records an applied batch: its size, and the age of the deltas from a watch. Lists and resyncs have no age.
+/// Records in `timings` the size of an applied batch, and the ages of those deltas that come from a watch.
 pub(super) fn observe(applied: Vec<Arrival>, now: Duration, timings: &Timings) {
     let deltas: usize = applied.iter().map(|arrival| arrival.deltas).sum();
     if deltas > 0 {

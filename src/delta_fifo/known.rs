@@ -35,8 +35,8 @@ impl Known {
         self.table.len()
     }
 
-    /// Applies a batch, and keeps the part of each object that `keep` keeps. Unless `initial` is set, an unchanged state stays in
-    /// its present form. The indexer does the same, so both hold the same bodies.
+    /// Applies a batch; `keep` selects the stored part of each object. If an object has the same state as before, its stored form
+    /// stays, unless `initial` is set. The indexer follows the same rule, so both hold the same bodies.
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep, initial: bool) {
         // The processor fetches many objects in parallel while the code only reads. So all keys are found before any is changed.
         let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();

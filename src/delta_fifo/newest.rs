@@ -10,7 +10,8 @@ use crate::object::{KeyRef, Object};
 /// Keys of several objects.
 pub(super) type KeySet<'a> = HashSet<KeyRef<'a>, RandomState>;
 
-/// Newest queued delta of every queued key, in the order of the keys' first deltas, and the known state of all other keys.
+/// Newest delta of each queued key, and the known state of all other keys. The deltas are in the order in which their keys entered
+/// the queue.
 pub(super) struct Newest<'a> {
     deltas: Vec<&'a Delta>,
     at: HashMap<KeyRef<'a>, usize, RandomState>,

@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Load, Popped, bytes_of};
 use crate::object::{KeyRef, Object, ResourceVersion};
 
-/// Keys in the order of their first queued delta, each with its deltas.
+/// Queued keys with their deltas, in the order of each key's oldest delta.
 ///
 /// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds the position of each key, counted
 /// from the first key that was ever queued. `places` stores no keys; a lookup reads the key from a delta.
@@ -22,7 +22,7 @@ pub(super) struct PerKeyQueue {
     pub(super) load: Load,
     /// Set while a Replace is queued: the number of keys in its batch, and the version of the list.
     replace: Option<(usize, ResourceVersion)>,
-    /// Version of the last pushed event; `None` once it was handed out.
+    /// Version of the last pushed event. `None` after a batch with this version was handed out.
     last: Option<Reached>,
     /// Version up to which all events were handed out.
     version: ResourceVersion,
@@ -107,10 +107,9 @@ impl PerKeyQueue {
         self.load.len += 1;
     }
 
-    /// Appends a list (F-13, F-14). `shared` has one flag per delta: true if the cache or another delta also holds the delta's
-    /// object.
+    /// Appends a list (F-13, F-14). `shared` has a flag for each delta: true if the cache or another delta also holds the object.
     ///
-    /// Every queued key is then either listed or deleted, so all these keys leave in the next batch.
+    /// After the list, each queued key is either listed or deleted. The next batch therefore takes all queued keys.
     pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {
         for (delta, shared) in deltas.into_iter().zip(shared) {
             self.append(delta, *shared);
@@ -124,7 +123,8 @@ impl PerKeyQueue {
         self.keys.iter().map(KeyDeltas::newest)
     }
 
-    /// Takes the next batch. If a Replace is queued, takes all its keys; otherwise as many keys as fit into a batch.
+    /// Takes the next batch. If a Replace is queued, the batch has all keys of the Replace. Otherwise the batch has the oldest
+    /// keys, as many as fit.
     pub(super) fn pop(&mut self) -> Option<Popped> {
         if self.is_empty() {
             return None;

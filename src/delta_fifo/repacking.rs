@@ -11,7 +11,7 @@ const OBJECTS_A_STEP: usize = 256;
 /// Progress of the repacking.
 #[derive(Debug, Default)]
 pub(super) struct Repacking {
-    /// Last retired dictionary whose objects were put into `left`.
+    /// Dictionary whose objects were put into `left` last.
     retired: Weak<Dictionary>,
     left: Vec<Object>,
 }

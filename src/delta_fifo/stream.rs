@@ -46,8 +46,7 @@ impl StreamQueue {
         }
     }
 
-    /// Appends a list as one element. `shared` has one flag per delta: true if the cache or another delta also holds the delta's
-    /// object.
+    /// Appends a list as one element. `shared` has a flag for each delta: true if the cache or another delta also holds the object.
     pub(super) fn push_replace(&mut self, deltas: Vec<Delta>, shared: &[bool], version: ResourceVersion) {
         let bytes: usize = deltas.iter().zip(shared).map(|(delta, shared)| bytes_of(delta, *shared)).sum();
         self.load.len += deltas.len();
@@ -64,7 +63,7 @@ impl StreamQueue {
         })
     }
 
-    /// Takes a Replace, or as many elements before the next Replace as fit into a batch (F-40).
+    /// Takes the next batch (F-40). If a Replace is the oldest element, it is the whole batch. Otherwise see `batch_len`.
     pub(super) fn pop(&mut self) -> Option<Popped> {
         if let Item::Replace(_) = self.items.front()? {
             let Some(Item::Replace(replace)) = self.items.pop_front() else { unreachable!("it was just seen") };
@@ -82,7 +81,8 @@ impl StreamQueue {
         Some((self.take(len), false))
     }
 
-    /// Returns the number of elements in the next batch. A batch ends before a Replace, at a repeated key, or at the size limit.
+    /// Returns the number of elements in the next batch. A batch ends before a Replace, before a second delta of a key, or at the
+    /// size limit.
     fn batch_len(&self) -> usize {
         let mut keys = HashSet::with_hasher(foldhash::fast::RandomState::default());
         if self.items.len() > 1 {

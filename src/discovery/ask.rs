@@ -70,8 +70,8 @@ pub struct TypeAccess {
 /// Requests the served types in two requests. If the server is older than 1.26 or refuses the aggregated form, more requests
 /// follow: at least one for each version of each group.
 ///
-/// Fails if `/api` or `/apis` fails, except with 404: then the path has no types. Other failures affect a single version, and are
-/// listed in [`Catalog::unavailable`].
+/// Fails if the request for `/api` or `/apis` fails. The answer 404 is no failure: the path then has no types. If the request for a
+/// single version fails, [`Catalog::unavailable`] lists this version.
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
     let mut versions = root(client, "/api").await?;
     versions.extend(root(client, "/apis").await?);
@@ -111,8 +111,8 @@ pub async fn allowed(
     Ok(TypeAccess { list: list.0, watch: watch.0, reason })
 }
 
-/// Returns the caller's rights for many types, each in one namespace or in all. The answers have the order of `asked`; the
-/// number of concurrent requests is limited.
+/// Returns the caller's rights on each type of `asked`, in the given namespace or in all namespaces. The answers have the order of
+/// `asked`; the number of concurrent requests is limited.
 pub async fn allowed_each(
     client: &Client,
     asked: &[(ResourceType, Option<String>)],
@@ -121,8 +121,8 @@ pub async fn allowed_each(
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }
 
-/// Counts the objects of many types, each in one namespace or in all; `None` for a type that cannot be listed. The counts
-/// have the order of `asked`; the number of concurrent requests is limited.
+/// Counts the objects of each type of `asked`, in the given namespace or in all namespaces. A count is `None` if its request fails.
+/// The counts have the order of `asked`; the number of concurrent requests is limited.
 pub async fn count_each(client: &Client, asked: &[(ResourceType, Option<String>)]) -> Vec<Option<u64>> {
     let counts = asked.iter().map(|(resource, namespace)| count(client, resource, namespace.as_deref()));
     stream::iter(counts).buffered(REQUESTS_MAX).collect().await

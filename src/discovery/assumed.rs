@@ -33,18 +33,19 @@ impl ObjectType {
 pub struct Assumed {
     /// The built-in types, and the types of the given objects.
     pub catalog: Catalog,
-    /// Resource type for each type of the given objects.
+    /// Maps the type of a given object to its resource type.
     pub types: BTreeMap<ObjectType, ResourceType>,
     /// Types of the given objects that are not built in. Plural and scope of these types are guesses.
     pub guessed: Vec<ResourceType>,
 }
 
 impl Assumed {
-    /// Creates a catalog of the built-in types and of `types`. The value of a type is true if its objects have a namespace.
+    /// Creates a catalog of the built-in types and of `types`, the types of the given objects. `types` maps a type to true if its
+    /// objects have a namespace.
     ///
-    /// A type that is not built in has no short names. Its plural is the name in one of `patterns`, if the group is the same and
-    /// the name differs from the kind only in its ending. Otherwise the plural is the regular English one. The catalog has each of
-    /// `types` only in the version of its objects.
+    /// A type that is not built in has no short names. Its plural is taken from a pattern with the same group, whose name differs
+    /// from the kind only in its ending. Without such a pattern, the plural is the regular English one. The catalog has each of
+    /// `types` only in the version that the objects have.
     pub fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
         let mut assumed = Self { catalog: Catalog::of(built_in()), ..Self::default() };
         for (named, namespaced) in types {

@@ -67,7 +67,7 @@ const ROWS: &[(&str, &str, &str, &str, bool)] = &[
     ("resource.k8s.io", "v1", "ResourceSlice", "", CLUSTER),
 ];
 
-/// Groups of the API server without a type in [`ROWS`].
+/// Groups that the API server itself serves, but that have no type in [`ROWS`].
 const OTHER_GROUPS: [&str; 4] =
     ["authentication.k8s.io", "authorization.k8s.io", "internal.apiserver.k8s.io", "storagemigration.k8s.io"];
 

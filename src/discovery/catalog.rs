@@ -29,7 +29,7 @@ pub struct ServedType {
     pub short_names: Vec<String>,
     /// Supported verbs, such as `list`.
     pub verbs: Vec<String>,
-    /// Set when this is the group's most preferred version that has the type.
+    /// Set in the first version that has the type, in the group's order of preference.
     pub preferred: bool,
 }
 
@@ -63,14 +63,14 @@ pub enum Resolution {
         /// Groups that may have the type but did not answer.
         unavailable: Vec<Unavailable>,
     },
-    /// A type without list or without watch.
+    /// The pattern names a type that cannot be listed, or cannot be watched.
     Unwatchable {
         /// The type.
         resource: ResourceType,
         /// Supported verbs.
         verbs: Vec<String>,
     },
-    /// No watchable type for `*` or `*.GROUP`.
+    /// The pattern is `*` or `*.GROUP`, and matches no watchable type.
     Empty {
         /// The group; `None` for `*`.
         group: Option<String>,
@@ -231,8 +231,8 @@ impl Catalog {
         found.ok_or_else(|| self.suggest(pattern, ServedType::is_readable))
     }
 
-    /// Returns the watchable types of a pattern, in order of preference. A wildcard gives each type in its first watchable
-    /// version, and only one of the two event types.
+    /// Returns the watchable types of a pattern, in order of preference. A wildcard gives only the first watchable version of each
+    /// type, and only one of the two event types.
     pub(super) fn matching(&self, pattern: &Pattern) -> Vec<&ServedType> {
         let group = match pattern {
             Pattern::All => None,
@@ -247,7 +247,8 @@ impl Catalog {
     }
 
     /// Finds the type that a pattern names, as kubectl does, among the types that pass `is_meant`. The name is compared with plural
-    /// names first, then with short names, singular names and kinds. Among equal matches, watchable types come first.
+    /// names first, then with short names, singular names and kinds. Of two types that match equally well, a watchable one is
+    /// preferred.
     pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
         let Pattern::Type { name, rest } = pattern else { return None };
         // like kubectl: `rest` is read first as version and group, then as a group
@@ -303,12 +304,13 @@ impl Catalog {
     }
 }
 
-/// Returns true for two versions of one type.
+/// Returns true if both are the same type, possibly in different versions.
 fn is_same(one: &ResourceType, other: &ResourceType) -> bool {
     one.group == other.group && one.plural == other.plural
 }
 
-/// Key of the objects that a type serves: group and plural. Both event types serve the same objects; their key has the core group.
+/// Group and plural of a type, without its version. The type `events.events.k8s.io` has the core group here, because it serves the
+/// same objects as the core type `events`.
 pub type TypeIdentity<'a> = (&'a str, &'a str);
 
 /// Returns the identity of a type, without its version. Types with the same identity serve the same objects.

@@ -32,7 +32,7 @@ pub(super) enum Root {
     Names(Vec<GroupVersion>),
 }
 
-/// Any discovery document. Its kind decides which member it has.
+/// A discovery document of any kind. Only the member that belongs to this kind is set.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Document {
@@ -47,8 +47,8 @@ struct Document {
     resources: Option<Vec<TypeJson>>,
 }
 
-/// A group in the aggregated or the legacy document. In the aggregated document, `metadata` has the group's name, and `versions`
-/// have types.
+/// A group in the aggregated or the legacy document. In the aggregated document, the group's name is in `metadata`, and its types
+/// are in `versions`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct GroupJson {

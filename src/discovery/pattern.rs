@@ -6,8 +6,9 @@ use std::fmt;
 ///
 /// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind, in upper or lower case
 /// - `deployments.apps`: with the group
-/// - `deployments.v1.apps`, `pods.v1.`: with version and group; the core group is empty
-/// - `*.apps`, `*`: all types of a group, all types
+/// - `deployments.v1.apps`, `pods.v1.`: with version and group; the name of the core group is empty
+/// - `*.apps`: all types of a group
+/// - `*`: all types
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// `*`.
@@ -18,8 +19,8 @@ pub enum Pattern {
     Type {
         /// Plural, singular, short name or kind, in lower case.
         name: String,
-        /// Text after the first dot: a group, or a version and a group. Only the served types show which of the two it is: in
-        /// `certificates.cert-manager.io`, the text is a group. `None` if there is no dot.
+        /// Text after the first dot: a group, or a version and a group. `None` if there is no dot. The text alone does not show
+        /// which of the two it is: `cert-manager.io` may be a group, or the version `cert-manager` of the group `io`.
         rest: Option<String>,
     },
 }

@@ -38,7 +38,7 @@ pub struct PatternPlace {
 pub struct Owned {
     /// Name of the entry.
     pub entry: String,
-    /// Index in `match` of the pattern that selected the type.
+    /// Position in the entry's `match`: the pattern there has selected the type.
     pub pattern: usize,
     /// The type, in the version that the pattern selects.
     pub resource: ResourceType,
@@ -49,7 +49,7 @@ pub struct Owned {
 pub struct Unmatched {
     /// Name of the entry.
     pub entry: String,
-    /// Index in `match`.
+    /// Position of the pattern in the entry's `match`.
     pub pattern: usize,
     /// Reason.
     pub resolution: Resolution,
@@ -69,14 +69,14 @@ pub struct Conflict {
 /// Result of [`select`]: the assignment of types to entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Types to watch, ordered by entry, then by pattern, then as in the catalog. A type occurs more than once only for
-    /// entries with disjoint namespaces.
+    /// Types to watch, ordered by entry, then by pattern, then as in the catalog. A type occurs more than once only if entries with
+    /// disjoint namespaces share it.
     pub owned: Vec<Owned>,
     /// Patterns without a type, in the given order.
     pub unmatched: Vec<Unmatched>,
     /// Types that two entries select with equally specific patterns. The first entry keeps them.
     pub conflicts: Vec<Conflict>,
-    /// Types that one entry names twice. The second name has no effect.
+    /// Types that two equally specific patterns of the same entry select. The second pattern has no effect on them.
     pub repeated: Vec<Conflict>,
     /// Elements of `exclude` that currently exclude nothing.
     pub unused_excludes: Vec<PatternPlace>,
@@ -118,10 +118,12 @@ impl Claim<'_> {
 
 /// Assigns types to entries.
 ///
-/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. Entries with equally specific
-/// patterns share the type if their namespaces are disjoint. Otherwise the first of them gets the type. All versions of a type are
-/// one type; the `events` of the core group and of `events.k8s.io` are also one type. A wildcard takes each watchable type once, in
-/// its first watchable version. An entry never gets a type that it excludes.
+/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. If several entries have equally
+/// specific patterns, they share a namespaced type if their namespaces are disjoint. Otherwise the first of these entries gets the
+/// type. An entry never gets a type that it excludes.
+///
+/// All versions of a type count as one type. The `events` of the core group and of `events.k8s.io` also count as one type. A
+/// wildcard takes each watchable type once, in its first watchable version.
 pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
     let claims: Vec<_> = wanted.iter().flat_map(|entry| claims_of(catalog, entry, &mut selection)).collect();
@@ -157,8 +159,9 @@ fn claims_of<'a>(catalog: &'a Catalog, entry: &'a WantedEntry, selection: &mut S
     claims
 }
 
-/// Returns the candidates that a pattern of `exclude` removes, in all their versions. A name is resolved as in `match`, but only
-/// among the candidates. A wildcard removes all candidates that it matches.
+/// Returns the candidates that a pattern of `exclude` removes. All versions of a type are one candidate. A name removes one
+/// candidate: the type that the name would find if the candidates were the only types. A wildcard removes all candidates that it
+/// matches.
 fn excluded_by<'a>(
     catalog: &'a Catalog,
     pattern: &Pattern,
@@ -204,8 +207,8 @@ fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
     }
 }
 
-/// Returns true if added or removed CRDs can change the selection. This holds for `*`, for `*.GROUP` with a custom group, for
-/// selected types of a custom group, and for names without a type that a CRD could define.
+/// Returns true if the selection can change when CRDs are added or removed. This holds for `*`, and for `*.GROUP` with a custom
+/// group. It also holds if a type of a custom group is selected, or if a CRD could define a type that a pattern names in vain.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     // a CRD's group contains a dot
     let is_custom = |group: &str| group.contains('.') && !is_built_in_group(group);

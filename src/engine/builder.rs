@@ -120,8 +120,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds your own handler: a function that is called with each batch of changes of all watched types. It has a separate thread,
-    /// which it may block. Failed calls are retried as `options` say.
+    /// Adds your own handler: a function that gets each batch of changes of all watched types. The function runs on its own
+    /// thread, so it may block. Failed calls are retried as `options` say.
     #[must_use]
     pub fn on_change(
         mut self,

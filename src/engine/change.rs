@@ -45,9 +45,10 @@ use crate::{
     object::Object,
 };
 
-/// Maximum time that a change waits for pending moves, before it stops the units. A unit that is restarting cannot make a move.
+/// Maximum time that a change waits for pending moves of readers, before it stops the units. The wait needs a limit, because a
+/// restarting unit makes no moves.
 const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
-/// Interval of requests to a unit that cannot answer now.
+/// Delay before a unit is asked again to make a move.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Conductor {
@@ -66,7 +67,7 @@ impl Conductor {
         self.start_units(name, |_| true);
     }
 
-    /// Makes the pending moves in order, at most until the time `by`. Drops the moves of units that are not running.
+    /// Makes the pending moves in order, and gives up at the time `by`. Drops the moves of units that are not running.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
         let next = |kept: &mut TypeState| {
             let (unit, asked) = *kept.moves.first()?;
@@ -222,8 +223,8 @@ impl Conductor {
         }
     }
 
-    /// Returns the last events for readers whose route does not include the entry to which objects have moved. These readers
-    /// get removals of the moved objects, and of the objects that no unit shows.
+    /// Returns the last events for each reader whose route does not include the new entry of some moved objects. The reader gets
+    /// removals of these objects, and of the objects that no unit shows.
     fn dismissals(
         &self,
         moved: BTreeMap<String, Vec<Object>>,
@@ -244,9 +245,9 @@ impl Conductor {
         gone.into_iter().map(told).collect()
     }
 
-    /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append.
-    /// `before` is the entry of the old units whose objects seed the new unit. `joining` contains readers that had not joined these
-    /// old units yet. Also returns the readers that must join the new unit, because they did not read the old units.
+    /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append. Objects
+    /// of old units seed the new unit: `before` is the entry of the old units, and `joining` are the readers that had not joined
+    /// the old units yet. Also returns the readers that did not read the old units. They must join the new unit.
     fn make_unit(
         &self,
         id: UnitId,

@@ -74,7 +74,7 @@ pub(super) struct Conductor {
     /// Number of times that the loop has checked everything.
     pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<Fatal>>,
-    /// Set when the state directory is known, or assumed, to belong to this cluster.
+    /// Set when the state directory belongs to this cluster, or when there is no right to check this.
     pub(super) bound: AtomicBool,
     /// Fault that a test injects into the next check.
     pub(super) fault: SharedFault,
@@ -127,7 +127,7 @@ impl Conductor {
         }
     }
 
-    /// Forgets ended units whose events all readers have passed, and logs the events that handlers have lost.
+    /// Forgets each ended unit once all readers have read past its events. Also logs the events that handlers have lost.
     fn tend(&self) {
         self.router.forget_units();
         if let Some(delivery) = &*lock(&self.delivery) {
@@ -214,7 +214,7 @@ impl Conductor {
         }
     }
 
-    /// Starts a change of each type that has a due reconciliation or pending moves.
+    /// Starts a change for each type whose reconciliation is due, or whose units have pending moves of readers.
     fn reconcile_all(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         state.take_in(plan.types.keys());
@@ -308,7 +308,7 @@ impl Conductor {
         self.registry.set(informers, state.waiting.clone());
     }
 
-    /// Queues each move of a reader for the unit that makes the move. Drops moves of units that no longer exist.
+    /// Queues each move for its unit, which will add or drop the reader. Ignores moves of units that no longer exist.
     pub(super) fn queue_moves(&self, moves: Vec<(UnitId, Move)>) {
         let mut state = self.lock();
         for (unit, asked) in moves {

@@ -1,5 +1,5 @@
-//! Dry run of a configuration without a cluster. It finds the events that each handler is sent, and the reason for each event that
-//! is not sent. `deltabus test` and `deltabus tail --explain` use dry runs.
+//! Dry run of a configuration without a cluster. It finds which events are sent to each handler, and why the other events are not
+//! sent. `deltabus test` and `deltabus tail --explain` use dry runs.
 //!
 //! Two states of an object pass through the same stages as in an engine, with the same options. The routes and rules of the
 //! handlers then decide which changes are sent, and the formatters of the handlers write these changes.
@@ -42,7 +42,7 @@ pub use state::DryState;
 const JOURNAL: &str = "dry-run";
 /// Default name of the cluster, the same as in an engine without a kubeconfig.
 const CLUSTER: &str = "kubernetes";
-/// Reason why a handler with `enabled = false` is sent nothing.
+/// Reason why nothing is sent to a handler with `enabled = false`.
 const DISABLED: &str = "it is not enabled";
 
 /// Handlers of a configuration, ready for a dry run.
@@ -111,7 +111,7 @@ impl DryRun {
         Ok(Self { config, lanes })
     }
 
-    /// Returns the events that each handler is sent when objects change from the states `old` to the states `new`. An object only
+    /// Returns the events that each handler gets when objects change from the states `old` to the states `new`. An object only
     /// in `old` is deleted, and an object only in `new` is added. The labels of namespaces come from the `Namespace` objects in
     /// `old` and `new`.
     ///
@@ -175,8 +175,8 @@ impl DryRun {
     }
 
     /// Explains a change that a running engine has reported. Returns for each handler the reason why the change is not sent,
-    /// or `None` if it is sent. `catalog` contains the types of that engine. An update without a previous object gets the same
-    /// answer as in an engine that does not know the previous object.
+    /// or `None` if it is sent. `catalog` contains the types of that engine. If an update lacks the previous object, the
+    /// rules decide as in an engine that does not know the previous object.
     pub fn explain(
         &self,
         catalog: &Catalog,
@@ -226,8 +226,8 @@ impl DryHandler {
         })
     }
 
-    /// Returns the reason why the handler is not sent the change in `record`; `None` if it is sent. `entry` is the entry of the
-    /// unit.
+    /// Returns the reason why the change in `record` is not sent to the handler; `None` if it is sent. `entry` is the entry that
+    /// watches the object.
     fn refuses(&self, entry: &str, record: &Record) -> Option<String> {
         if !self.enabled {
             return Some(DISABLED.to_owned());

@@ -84,14 +84,14 @@ impl EngineHandle {
         self.handlers.views()
     }
 
-    /// Returns the configuration in effect, including the additions of the program.
+    /// Returns the configuration in effect, including what your program has added.
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.conductor.lock().config)
     }
 
-    /// Applies another configuration. Changes the handlers and types that differ; all others continue. Objects that enter the scope
-    /// are `added`, and objects that leave it are `removed`, with cause `reload`. Additions of the program stay. The call returns
-    /// when the handlers are changed; the types change later.
+    /// Applies another configuration. Changes the handlers and types that differ; all others continue. Newly watched objects
+    /// are `added`, and objects that are no longer watched are `removed`, with cause `reload`. What your program has added stays.
+    /// The call returns when the handlers are changed; the types change later.
     ///
     /// # Errors
     /// Fails, without any change, if a handler cannot be created or if the engine was stopped.
@@ -122,8 +122,8 @@ impl EngineHandle {
         Ok(name)
     }
 
-    /// Stops watching an entry that the program added: its objects are `removed`, cause `reload` (D-9). Returns true if
-    /// the program had added this entry.
+    /// Removes an entry that your program has added. The objects of the entry are `removed`, with cause `reload` (D-9). Returns
+    /// false if your program has added no such entry.
     ///
     /// # Errors
     /// Fails if the engine was stopped.
@@ -168,7 +168,7 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Removes a handler that the program added. The handler's current call is the last, and its waiting events are dropped. An
+    /// Removes a handler that your program has added. Its current call is the last one, and its waiting events are dropped. An
     /// unknown name has no effect (S-7).
     ///
     /// # Errors
@@ -218,8 +218,8 @@ impl EngineHandle {
         Some(TypedLister::new(watched.lister()))
     }
 
-    /// Waits until every configured resource that exists and is allowed is synced (`/readyz`). The wait has no time limit; see
-    /// [`EngineHandle::wait_for_sync_within`].
+    /// Waits until all configured resources are synced, except those that do not exist or that the server refuses (`/readyz`).
+    /// The wait has no time limit; see [`EngineHandle::wait_for_sync_within`].
     pub async fn wait_for_sync(&self) {
         while !self.conductor.lock().is_settled() || !self.registry().unready().is_empty() {
             sleep(LOOK).await;
@@ -307,7 +307,8 @@ impl Conductor {
         lock(&self.delivery).as_mut().map(act).ok_or(EngineError::Stopped)
     }
 
-    /// Changes the configuration and everything that depends on it: all or nothing. Also returns the result of `change`.
+    /// Changes the configuration, and everything that depends on it. An error changes nothing. Also returns the result of
+    /// `change`.
     fn reconfigure<T>(
         &self,
         change: impl FnOnce(&mut Library) -> Result<T, EngineError>,

@@ -34,7 +34,8 @@ use crate::{
     rules::{Rules, RulesOptions},
 };
 
-/// Limit for the bodies that a handler holds, in bytes. If twice the size of the largest batch is more, that size is the limit.
+/// Limit for the bodies that a handler holds, in bytes. A handler with large batches has a higher limit: twice the size of its
+/// largest batch.
 const WINDOW_BYTES: usize = 16 << 20;
 
 /// Handler that a program adds. It gets the changes of all resources.
@@ -63,7 +64,7 @@ pub(super) enum OwnSink {
     Async(Arc<dyn AsyncHandler>),
 }
 
-/// Closure as a handler; an error is a failed attempt.
+/// Closure that gets each batch. If the closure returns an error, the attempt to deliver the batch has failed.
 pub(super) type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
 
 /// Running handlers, and everything that is needed to create more.
@@ -180,8 +181,8 @@ impl Delivery {
         Ok(steps)
     }
 
-    /// Returns the definition of each enabled handler, with the names of its entries in place of patterns. Entries that
-    /// were removed from the configuration stay in the definition, so that the handler gets their last events.
+    /// Returns the definition of each enabled handler. In the definition, `resources` lists names of entries instead of patterns.
+    /// The names of removed entries stay in the list, so that the handler gets the last events of these entries.
     fn plans(&self, config: &Config) -> BTreeMap<String, HandlerConfig> {
         let is_enabled = |name: &String| config.handlers.get(name).is_some_and(|handler| handler.enabled);
         let enabled = config.handlers.iter().filter(|(_, handler)| handler.enabled);
@@ -262,7 +263,8 @@ impl Delivery {
         CoreOptions { schedule, retry, rate: None, is_async, patience: self.hung_after }
     }
 
-    /// Creates a sink. Unless `is_first` is set, the sink opens after the previous sink of the handler has closed.
+    /// Creates a sink. If `is_first` is set, the sink opens at once. Otherwise it opens after the previous sink of the handler has
+    /// closed.
     fn sink(&self, name: &str, plan: &HandlerConfig, is_first: bool) -> io::Result<Sink> {
         plan.recheck_sink().map_err(io::Error::other)?;
         let formatter =
@@ -325,7 +327,7 @@ fn keeps_its_sink(before: &HandlerConfig, plan: &HandlerConfig) -> bool {
         && plan.dead_letter == before.dead_letter
 }
 
-/// Returns the opener of a handler that waits without blocking.
+/// Makes the opener of an asynchronous handler from `open` and the options of the handler.
 fn waits(open: OpenAsync, concurrency: u32, options: &HandlerDefaults) -> Open {
     Open::Async { open, concurrency: concurrency as usize, timeout: options.timeout }
 }

@@ -1,7 +1,7 @@
 //! Return of memory to the system after a busy time.
 //!
-//! - Free heap. The freed memory of a list or a burst is scattered between long-lived memory, so glibc keeps its pages. After a
-//!   first list of 20,000 pods of 9 KB, this memory was one seventh of the heap (measured).
+//! - Free heap. The freed memory of a list or a burst is scattered between long-lived memory, so glibc does not return its pages.
+//!   After the first list of 20,000 pods of 9 KB, one seventh of the heap was such freed memory (measured).
 //! - Pages of the program's code. Linux maps 64 KiB around each accessed page, so a start maps most of the program. An idle engine
 //!   uses little of that code. The pages stay in the page cache, and are mapped again at the next access.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 const MUCH: u64 = 1_000;
 /// Interval at which a quiet engine returns memory even after few changes. Ended reads and connections also leave free memory.
 const OFTEN: Duration = Duration::from_secs(30);
-/// Limit for a quiet engine: fewer changes than this since the last check. Checks are half a second apart.
+/// Fewest changes between two checks at which the engine counts as busy, not quiet. Checks are half a second apart.
 const FEW: u64 = 16;
 
 /// Detector of the end of a busy time.

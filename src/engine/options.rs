@@ -60,8 +60,8 @@ pub(super) fn max_connections(http: &config::Http) -> u32 {
     configured.min(possible)
 }
 
-/// Returns the options of one unit: those of its entry, and what a program adds to the entry by `library`. `packer` compresses the bodies of the unit's
-/// objects.
+/// Returns the options of one unit. They come from the unit's entry, and from what a program adds to the entry in `library`.
+/// `packer` compresses the bodies of the unit's objects.
 ///
 /// # Errors
 /// Fails on an invalid path. Loading the configuration has already refused such paths.
@@ -134,8 +134,8 @@ fn gate(spec: &UnitSpec, library: &Library) -> Result<Gate, String> {
     Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached), doubts })
 }
 
-/// Returns a gate for the cached objects of a unit. The gate applies the rules that `config` has for `entry` today. The unit's own
-/// rules, in `spec`, may be older. Saved objects, and the last events of an ended unit, must follow today's rules.
+/// Returns a gate that redacts the cached objects of a unit. The gate applies the present rules of `config` for `entry`. The unit's
+/// own rules, in `spec`, may be older. Saved objects, and the last events of an ended unit, must follow the present rules.
 ///
 /// # Errors
 /// Fails, with a message for the log, if values cannot be redacted. The caller must then show no object.
@@ -154,8 +154,8 @@ pub(super) fn gate_of_today(
     Ok(Gate { of_cached: Some(of_cached), ..Gate::default() })
 }
 
-/// Returns the transform that redacts objects cached earlier. It also drops the annotation of kubectl, which units without
-/// redaction keep.
+/// Returns the transform that redacts objects from a cache. The transform also drops the annotation of `kubectl apply`: a unit
+/// without redaction has kept the annotation.
 fn redact_cached(key: &DigestKey, rules: &[Rule]) -> Result<Transform, String> {
     let path = FieldPath::parse(LAST_APPLIED).map_err(|error| error.to_string())?;
     let last_applied = Rule { path, treatment: Treatment::Drop, base64: false, only: None };

@@ -65,10 +65,10 @@ pub struct UnitSpec {
     pub resource: ResourceType,
     /// The only namespace that the unit watches; `None` for the whole cluster.
     pub namespace: Option<String>,
-    /// Field selector with which the server leaves namespaces out; may be empty.
+    /// Field selector with which the server excludes namespaces; may be empty.
     pub namespace_fields: String,
-    /// Namespaces whose objects the unit keeps. The unit drops other objects when they arrive, because the server cannot select
-    /// these namespaces.
+    /// Namespaces whose objects the unit keeps; it drops all other arriving objects. Set if the server cannot select these
+    /// namespaces.
     pub filter: Option<Namespaces>,
     /// Configuration of the entry.
     pub options: Arc<ResourceConfig>,
@@ -183,7 +183,7 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 /// be listed and watched in that namespace, and false if this is refused. A namespace is missing while the right is unknown.
 pub type Allowed = BTreeMap<String, bool>;
 
-/// Reason why a type has no units, or lacks some of them.
+/// Reason why a type of an entry has no units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingReason {
     /// The namespaces are not known yet; running units continue.
@@ -366,7 +366,7 @@ impl Planned {
     }
 
     /// Plans one unit for each namespace in which the type may be watched. If there is no such namespace, plans one unit for the
-    /// whole cluster: that unit shows the refusal, and recovers by itself.
+    /// whole cluster. That unit shows the refusal, and works as soon as the server allows the whole cluster.
     fn where_allowed(&mut self, whole: UnitSpec, known: &KnownNamespaces, allowed: &Allowed) {
         if let KnownNamespaces::Known(known) = known {
             for namespace in known.keys().filter(|name| whole.options.namespaces.matches(name)) {

@@ -4,8 +4,7 @@
 //! the cached objects that are in its scope. If a reload has moved the type from another entry, the new unit starts with the
 //! objects of that entry. Objects that no new unit shows are retired: the readers of the old unit get removals or deletions.
 //!
-//! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
-//! [`distribute`].
+//! **Invariant:** each cached object of a stopping unit either seeds exactly one new unit, or is retired once; see [`distribute`].
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 pub enum Occasion {
     /// First discovery of this engine.
     Start,
-    /// Repetition of a change that panicked, or a run that only makes pending moves of readers.
+    /// Repeated change after a panic, or a change that only makes pending moves of readers.
     Repair,
     /// Later discovery: a type was added or removed.
     Discovery,
@@ -65,7 +64,7 @@ pub struct UnitStart {
     /// Progress of the unit's first list. With [`First::Done`], the unit also takes over the watch position of its only
     /// predecessor, so it needs no list.
     pub first: First,
-    /// Stopping units. The new unit starts with their cached objects that are in its scope. Empty with [`First::Initial`].
+    /// Stopping units whose cached objects seed the new unit, if the objects are in its scope. Empty with [`First::Initial`].
     pub from: Vec<UnitId>,
 }
 
@@ -153,9 +152,9 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
     (First::Compared(cause), with.iter().map(|unit| unit.id).collect())
 }
 
-/// Returns the old units if a reload moves their type from one other entry to the entry of `spec`; otherwise returns none. Readers
-/// of both entries get the differences. Readers of only the new entry join later, and get the objects from the new cache. If the
-/// new cache has no bodies, returns none.
+/// Returns the units of the other entry from which a reload moves the type to the entry of `spec`. Returns none if there are
+/// several such entries, or if the new cache has no bodies. Readers of both entries get the differences. Readers of only the new
+/// entry join later, and get the objects from the new cache.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
@@ -186,7 +185,7 @@ fn fate(unit: &RunningSpec, occasion: Occasion) -> Retirement {
     }
 }
 
-/// Cached objects of a stopped unit that no new unit of its entry shows.
+/// Objects that a stopped unit has cached, and that no new unit of its entry shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remainder<T> {
     /// Objects that no new unit shows: they are retired.
@@ -195,12 +194,12 @@ pub struct Remainder<T> {
     pub moved: BTreeMap<String, Vec<T>>,
 }
 
-/// Distributes the cached objects of stopped units to the starts. `cached` contains the id, the entry and the objects of each unit.
+/// Distributes the cached objects of stopped units to `starts`. `cached` contains the id, the entry and the objects of each unit.
 /// Returns one list of seeds for each start, and the remainder of each unit, in order. `namespace` returns the namespace of an
 /// object.
 ///
-/// If several starts show an object, the first start takes the object. If several old units cached an object, the state in the
-/// later unit counts.
+/// If several starts show an object, the first start takes the object. If several old units have cached an object, the state from
+/// the last of these units counts.
 pub fn distribute<T: Clone>(
     cached: Vec<(UnitId, &str, Vec<T>)>,
     starts: &[UnitStart],

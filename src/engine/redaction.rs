@@ -41,9 +41,8 @@ pub(super) struct DigestKey {
 }
 
 impl DigestKey {
-    /// Returns the configured key, or else the key in `state_dir`. Creates the key in `state_dir` if it is missing and digests are
-    /// needed. If neither key exists, returns the key of `running`, or a new key for this run. Reads and writes files, so it blocks
-    /// the thread.
+    /// Returns the configured key, or else the key in `state_dir` if digests are needed; creates that key if it is missing. Without
+    /// these keys, returns a key for this run: the key of `running`, or a new one. Reads and writes files, so it blocks the thread.
     ///
     /// # Errors
     /// Fails, with a message for the user, if the configured key or the file cannot be used.

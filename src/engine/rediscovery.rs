@@ -1,7 +1,7 @@
 //! Times at which the server is asked again for the types that it serves.
 //!
 //! - after a failed request: with backoff
-//! - after a CRD was seen added or deleted: at growing intervals, until the answer agrees with the CRD
+//! - after a CRD was added or deleted: at growing intervals, until the answer agrees with the CRD
 //! - if a running type is missing from an answer: after one second
 //! - if a pattern matches no type and CRDs cannot be watched: every ten seconds
 //! - otherwise: about every two minutes, for aggregated APIs
@@ -11,15 +11,15 @@ use std::{collections::BTreeMap, time::Duration};
 use super::plan::TypeName;
 use crate::backoff::{Backoff, BackoffConfig};
 
-/// First and longest interval of requests after a CRD was seen added or deleted.
+/// First and longest interval between requests after a CRD was added or deleted.
 const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Maximum time for which requests are repeated after a CRD was seen, if the answers disagree with the CRD.
+/// Time limit for repeating the request after a CRD was added or deleted, if the answers disagree with the CRD.
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
 /// Delay before the second request if a running type is missing.
 const DOUBT: Duration = Duration::from_secs(1);
 /// Interval of requests while a pattern matches no type, if CRDs cannot be watched.
 const WAITING: Duration = Duration::from_secs(10);
-/// Regular interval, extended at random by up to half.
+/// Shortest regular interval between requests. A random part of up to half of it is added.
 const REGULAR: Duration = Duration::from_mins(2);
 
 /// Facts that decide how soon the next request is due.
@@ -38,8 +38,8 @@ pub struct Need {
 pub struct Rediscovery {
     backoff: Backoff,
     answered: bool,
-    /// Types whose CRD was seen added (`true`) or deleted (`false`). If the server's answer disagrees, the request is repeated
-    /// until the stored time.
+    /// Types whose CRD was added (`true`) or deleted (`false`), with a time. Until that time, the request is repeated if the
+    /// server's answer disagrees with the CRD.
     chased: BTreeMap<TypeName, (bool, Duration)>,
     interval: Duration,
     next: Option<Duration>,
@@ -67,7 +67,7 @@ impl Rediscovery {
         self.next = Some(now);
     }
 
-    /// Schedules a request soon after a CRD was seen added (`served`) or deleted.
+    /// Schedules a request soon, because a CRD was added (`served` is true) or deleted.
     pub fn saw_definition(&mut self, name: TypeName, served: bool, now: Duration) {
         self.chased.insert(name, (served, now + CHASE_LONGEST));
         self.interval = CHASE.0;

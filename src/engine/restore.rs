@@ -3,13 +3,13 @@
 //! A unit whose spec is unchanged keeps its id. Its cache is readable at once, its watch resumes at the saved version, and handlers
 //! continue at their positions. After discovery, units that differ from the configuration are replaced or retired, as in a reload.
 //!
-//! A crash during a replacement leaves the old and the new units. The new unit counts if its whole seed is stored
-//! ([`Description::complete`]), otherwise the old units count.
+//! After a crash during a replacement, both the old units and the new unit are stored. The new unit continues if its whole seed is
+//! stored ([`Description::complete`]), otherwise the old units continue.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{
     conductor::Conductor,
@@ -37,7 +37,7 @@ struct Description {
     spec: UnitSpec,
     /// Set if the unit was created as [`First::Initial`] with `late`.
     late: bool,
-    /// Set if the first list of the unit is not compared with cached objects.
+    /// Set if the unit was created as [`First::Initial`]: its first list is not compared with cached objects.
     initial: bool,
     /// Units whose objects seed this unit.
     heir_of: Vec<u32>,
@@ -55,7 +55,7 @@ impl Description {
     }
 }
 
-/// Stores the description of a unit for a later run. `complete` is set if its seed is stored too.
+/// Stores the description of a unit for a later run. `complete` is true if the seed of the unit is stored too, or is empty.
 pub(super) fn describe(
     journal: &Journal,
     unit: UnitId,
@@ -162,7 +162,8 @@ impl Conductor {
         }
         let mut objects = Vec::new();
         journal.objects(id, &mut |object| objects.extend(gate.pass_cached(object)))?;
-        let count = objects.len();
+        let (count, namespace) = (objects.len(), &spec.namespace);
+        debug!(resource = %spec.resource, namespace, objects = count, version = %stored.reached.store_version, "restored a unit");
         let seed = match first {
             First::Done => Seed::Resume {
                 objects,

@@ -58,7 +58,8 @@ impl Conductor {
         }
     }
 
-    /// Asks about `namespaces`. With `again`, asks about the whole cluster first, and returns `None` if that is allowed.
+    /// Asks the server whether the type may be watched in `namespaces`. With `again`, first asks about the whole cluster, and
+    /// returns `None` if the type may be watched there.
     async fn rights(
         &self,
         resource: &ResourceType,

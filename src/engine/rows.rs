@@ -88,8 +88,8 @@ impl Conductor {
     }
 }
 
-/// Returns true if the answer of the server is complete. A group that did not answer may serve the type. The
-/// engine then neither fails nor continues without the type.
+/// Returns true if every group that may serve the type has answered. Otherwise the type may exist, so the engine neither fails nor
+/// continues without the type.
 fn is_certain(resolution: &Resolution) -> bool {
     match resolution {
         Resolution::Missing { unavailable, .. } | Resolution::Empty { unavailable, .. } => unavailable.is_empty(),

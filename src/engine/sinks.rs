@@ -48,12 +48,12 @@ pub(super) fn kafka(_: &KafkaOptions, _: &HandlerConfig, _: Formatter) -> io::Re
     Err(io::Error::other(format!("type: {}", crate::build_info::lacking("kafka"))))
 }
 
-/// Returns the opener of a handler that all threads share.
+/// Returns an opener that gives the same handler to all threads.
 pub(super) fn shared(handler: Arc<dyn AsyncHandler>) -> OpenAsync {
     Arc::new(move || Ok(Arc::clone(&handler)))
 }
 
-/// Returns the opener of a handler that is made for each thread. First makes one handler, to find an invalid option early.
+/// Returns an opener that makes a new handler for each thread. First makes one handler, to find an invalid option early.
 fn opener<H: AsyncHandler>(make: impl Fn() -> Result<H, String> + Send + Sync + 'static) -> io::Result<OpenAsync> {
     make().map_err(io::Error::other)?;
     Ok(Arc::new(move || Ok(Arc::new(make().map_err(HandlerError::Failed)?))))

@@ -36,7 +36,7 @@ pub(super) struct Inquiry {
     pub(super) not_before: Option<Instant>,
 }
 
-/// Unit, from its start until its replacement.
+/// Unit, from its creation until its replacement.
 #[derive(Clone)]
 pub(super) struct Unit {
     pub(super) spec: UnitSpec,
@@ -62,7 +62,7 @@ pub(super) struct TypeState {
     /// Time before which the units are not reconciled, because the last change failed.
     pub(super) not_before: Option<Instant>,
     pub(super) failures: Option<Backoff>,
-    /// Version in which each entry watches the type. A reload clears it.
+    /// Version in which each entry watches the type. A reload clears the map.
     pub(super) versions: BTreeMap<String, ResourceType>,
     /// See [`History::late`].
     pub(super) late: bool,
@@ -105,7 +105,7 @@ pub(super) struct State {
     pub(super) begun: bool,
     /// Rows of `/v1/resources` without a unit.
     pub(super) waiting: WaitingRows,
-    /// Types, patterns and conflicts that were logged, each with the name of its entry.
+    /// Entries, with the type, pattern or conflict about which a message was logged.
     pub(super) told: BTreeSet<(String, String)>,
     /// Set if a pattern matches no type now.
     pub(super) patterns_wait: bool,
@@ -144,7 +144,8 @@ impl State {
         kept.due = kept.due.max(Some(occasion));
     }
 
-    /// Schedules a reconciliation of all types with a new plan. A reload may change the version in which they are watched.
+    /// Schedules a reconciliation of all types with a new plan. A reload also forgets the watched versions, so the new plan may
+    /// choose other versions.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
         self.outlook = None;
         self.pending = self.pending.max(Some(occasion));
@@ -219,8 +220,8 @@ impl State {
         if stays || self.is_doubtful(name) { None } else { plan.desired(name) }
     }
 
-    /// Stores the version in which the desired units of each entry watch the type. For each unit that continues, stores its spec
-    /// from the present configuration.
+    /// Stores the version in which each entry watches the type, from the specs in `desired`. Units that continue get their specs
+    /// from `desired` too.
     pub(super) fn watch(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         let Some(kept) = self.types.get_mut(name) else { return };
         kept.versions = desired.iter().map(|spec| (spec.entry.clone(), spec.resource.clone())).collect();
@@ -263,7 +264,7 @@ impl State {
     }
 }
 
-/// Returns the information about a type in a catalog, for any version.
+/// Looks a type up in a catalog, in any version.
 pub(super) fn served(catalog: &Catalog, name: &TypeName) -> Served {
     let mut types = catalog.types().iter().map(|served| &served.resource);
     if types.any(|resource| resource.group == name.group && resource.plural == name.plural) {

@@ -29,9 +29,9 @@ use crate::{cloud_event::Formatter, mutex::lock, notification::Notification};
 
 /// `EX_DATAERR` of sysexits.h: an event is invalid, and a retry would not help.
 const REJECTED: i32 = 65;
-/// Bytes kept of each output of a run; the rest is read and discarded.
+/// Maximum number of bytes kept of a run's standard output, and of its standard error. The rest is read and discarded.
 const OUTPUT_BYTES: usize = 8 << 10;
-/// Bytes of standard error that an error message shows.
+/// Maximum number of bytes of standard error that an error message shows; it shows the last bytes.
 const TOLD_BYTES: usize = 512;
 /// Environment variables of the engine that every program inherits.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];

@@ -134,8 +134,8 @@ impl FileHandler {
         Self::with_clock(options, formatter, Timestamp::now)
     }
 
-    /// Opens the file once. Fails if it can never be opened: it is a directory, or this user has no right to write to it. Temporary
-    /// problems, such as a full disk, are left to the retries of the handler.
+    /// Opens the file as a test. Fails if a retry cannot help, for example because the path is a directory, or because this user
+    /// has no right to write to the file. Ignores temporary problems, such as a full disk.
     ///
     /// # Errors
     /// Names the file and the error of the system.
@@ -171,7 +171,7 @@ impl FileHandler {
         Ok(handler)
     }
 
-    /// Opens a file, warns if others can read or change it, and starts the work on its rotated files.
+    /// Opens a file, and warns if other users can read or change it. Also starts the compression and removal of its rotated files.
     fn open_at(&mut self, path: &Path) -> Result<Open, HandlerError> {
         let permissions = self.options.permissions.0;
         let open = Open::at(path.to_owned(), permissions).map_err(|error| failed("open", path, &error))?;
@@ -224,7 +224,7 @@ impl FileHandler {
     }
 }
 
-/// Error of a thread that hung, was replaced, and continues. Its replacement now writes the file.
+/// Error text of a thread that hung, was replaced, and then continues. Now only the new thread may write to the file.
 const REPLACED: &str = "this thread hung and was replaced";
 
 impl Handler for FileHandler {
@@ -317,7 +317,8 @@ impl Open {
     }
 }
 
-/// Returns the permissions of a directory: users who may read its files may also enter the directory.
+/// Returns the permissions of a directory, from the permissions of its files. Users who may read the files may also enter the
+/// directory.
 fn of_directories(permissions: u32) -> u32 {
     permissions | (permissions & 0o444) >> 2
 }

@@ -17,8 +17,8 @@
 //! 1. The last message of the subject has the event's id: the event is already stored, so it counts as delivered.
 //! 2. The last message was stored before the event happened (by more than a minute, as clocks may differ): the event is
 //!    not stored yet. The handler sends the event, and now expects the sequence of this last message.
-//! 3. Otherwise, the handler searches the messages of the subject since the event happened. If one has the event's id,
-//!    see 1; otherwise see 2.
+//! 3. Otherwise, the handler searches the messages of the subject since the event happened. If one of them has the event's id, the
+//!    event counts as delivered. Otherwise, the event is not stored yet, as in 2.
 //!
 //! Therefore, a change is stored once as long as its message is kept, regardless of the window and of restarts. This
 //! requires one subject per object, a stream that keeps messages until they expire, and clocks that differ by less than

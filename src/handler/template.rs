@@ -110,7 +110,7 @@ impl NameTemplate {
         self.parts.contains(&Part::Value(wanted))
     }
 
-    /// Appends the text; `value` returns the value of a placeholder.
+    /// Appends the text of the template to `out`; `value` returns the value of a placeholder.
     pub(super) fn fill<'a>(&self, out: &mut String, value: impl Fn(Placeholder) -> &'a str) {
         for part in &self.parts {
             match (part, self.encoding) {
@@ -125,7 +125,7 @@ impl NameTemplate {
 /// Encoding of values. Letters, digits and the bytes of `plain` are unchanged; any other byte becomes `escape` and two
 /// hexadecimal digits.
 ///
-/// **Invariants:** the text of a value is never empty, and different values have different texts.
+/// **Invariants:** the encoded text of a value is never empty, and different values have different encoded texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameEncoding {
     pub(super) escape: char,
@@ -133,12 +133,12 @@ pub(super) struct NameEncoding {
 }
 
 impl NameEncoding {
-    /// Returns true for a character that is unchanged.
+    /// Returns true if the encoding leaves this character unchanged.
     pub(super) fn is_plain(self, letter: char) -> bool {
         letter.is_ascii_alphanumeric() || self.plain.contains(letter)
     }
 
-    /// Appends a value.
+    /// Appends the encoded value of a placeholder to `out`.
     pub(super) fn write(self, out: &mut String, placeholder: Placeholder, value: &str) {
         match (placeholder, value) {
             (Placeholder::Group, "") => out.push_str("core"),

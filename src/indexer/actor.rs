@@ -23,7 +23,7 @@ use crate::{
     supervisor::child::Heartbeat,
 };
 
-/// Idle time after which the actor publishes once more, because replaced values live until the next publish.
+/// Idle time after which the actor publishes once more. Only a further publish frees the values that the last one replaced.
 const IDLE_PUBLISH_AFTER: Duration = Duration::from_millis(250);
 
 /// Adds indexes over the content of the cache (I-7). After the answer, readers can use them.

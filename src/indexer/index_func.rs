@@ -14,8 +14,8 @@ pub const NAMESPACE_INDEX: &str = "namespace";
 
 /// A named index function. It returns zero or more values per object (I-1).
 ///
-/// **Contract:** the values depend on the object alone. When an object changes, the function is called again for the previous state
-/// of the object (I-2). If this call returns other values than the first call, wrong entries stay in the index.
+/// **Contract:** the values depend on the object alone. When an object changes, the function is called again with the previous
+/// state of the object (I-2). If it then returns other values than before, wrong entries stay in the index.
 #[derive(Clone)]
 pub struct IndexFunc {
     name: Arc<str>,
@@ -69,7 +69,7 @@ impl IndexFunc {
         self.values_with(object, |path| object.pluck(path))
     }
 
-    /// Returns the values of `object`. For an index of a path, `pluck` returns the values at that path.
+    /// Returns the values of `object`; `None` if the function panicked. `pluck` reads the values at a path, for an index of a path.
     fn values_with<'a>(&self, object: &'a Object, pluck: impl FnOnce(&FieldPath) -> Vec<String>) -> Option<Values<'a>> {
         let one = |value: &'a str| if value.is_empty() { Vec::new() } else { vec![Cow::Borrowed(value)] };
         let texts = match &self.kind {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Maximum number of hashes in a flat posting. In a larger posting, this constant limits the average number of hashes per piece.
+/// Maximum number of hashes in a posting without pieces. A larger posting has pieces with at most this many hashes on average.
 const PIECE_LEN_MAX: usize = 512;
 /// Binary logarithm of the maximum number of pieces.
 const PIECE_BITS_MAX: u32 = 16;
@@ -10,8 +10,8 @@ const PIECE_BITS_MAX: u32 = 16;
 /// Key hashes of the objects that have the value `value` in the index `index`. The hashes are sorted and distinct.
 ///
 /// A large posting is split into pieces by the first bits of the hash. Clones of a posting share the pieces. So one change in a
-/// namespace of 100,000 objects copies one piece and 256 pointers. Further changes of the same batch copy no pointers, and copy
-/// each piece at most once.
+/// namespace of 100,000 objects copies one piece and 256 pointers. A further change of the same batch copies no pointers. It copies
+/// a piece only if the batch has not copied this piece yet.
 #[derive(Clone, Debug)]
 pub(super) struct Posting {
     pub(super) index: u32,

@@ -12,8 +12,8 @@ use crate::{journal::UnitId, mutex::lock};
 
 /// Shared state of the units of one type. The state outlives the units: a replacement unit joins the same state.
 ///
-/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once per type, when all units that have joined by
-/// then are synced. Units that join later append no `Synced`. The call that completes the type holds the lock during the append.
+/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once per type: when all units that have joined so
+/// far are synced. Units that join later append no `Synced`. `sync` and `leave` hold the lock during the append.
 #[derive(Debug, Default)]
 pub struct Siblings {
     units: Mutex<BTreeMap<UnitId, Member>>,
@@ -28,9 +28,9 @@ struct Member {
 }
 
 impl Siblings {
-    /// Returns the number of objects of all units if this step of `unit` makes the type synced. Returns `None` if another unit is
-    /// not synced, no unit is left, or the type is already synced. `syncing` is the number of objects of `unit`, or `None` if
-    /// `unit` leaves.
+    /// Returns the number of objects of all units if the type becomes synced now, because `unit` becomes synced or leaves. Returns
+    /// `None` if another unit is not synced, no unit is left, or the type is already synced. `syncing` is the number of objects of
+    /// `unit`; it is `None` if `unit` leaves.
     fn total(&self, units: &BTreeMap<UnitId, Member>, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
         let mut others = units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
         if self.announced.load(Ordering::Relaxed) || syncing.is_none() && others.peek().is_none() {
@@ -64,8 +64,8 @@ impl Siblings {
         Ok(appended)
     }
 
-    /// Removes an ended unit, and writes its last records with `append`. If the removal makes the type synced, `append` gets the
-    /// number of objects of the remaining units.
+    /// Removes an ended unit, and calls `append`, which writes the last records of the unit. If the removal makes the type synced,
+    /// `append` gets the number of objects of the remaining units.
     ///
     /// # Errors
     /// Returns the error of `append`.

@@ -25,7 +25,7 @@ impl IndexerSlot {
         Some(IndexerLease { slot: Arc::clone(self), indexer: Some(indexer) })
     }
 
-    /// Returns the transaction that is between append and release, or about to be appended.
+    /// Returns the transaction of the current batch: appended and not yet released, or about to be appended.
     pub(crate) fn in_flight(&self) -> Option<Arc<Transaction>> {
         lock(&self.in_flight).clone()
     }

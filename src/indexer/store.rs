@@ -194,8 +194,8 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash) << 47 | u64::from(hash)
 }
 
-/// Hasher of the map; contains the hash of one key or slot. The builder of the hasher is zero-sized, because evmap stores a builder
-/// in every bag.
+/// Hasher of the map. It takes the hash that a key or slot contains, and extends it with `spread`. The builder of the hasher is
+/// zero-sized, because evmap stores a builder in every bag.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -245,8 +245,8 @@ fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// Staged change of one map value, from `published` to `now`. If both states are `None`, the change has no effect, and `is_of` does
-/// not find it.
+/// Staged change of one map value, from the state `published` to the state `now`. If both states are `None`, the change has no
+/// effect, and `is_of` returns false for every name.
 struct Staged {
     hash: u32,
     published: Option<Slot>,
@@ -269,7 +269,7 @@ pub struct EvmapStore<H = FixedState> {
     staged: HashTable<Staged>,
     meta: Meta,
     published: Arc<Meta>,
-    /// Maximum number of objects since the memory of the bags was last reduced.
+    /// Largest number of objects since `publish` last reduced the memory of the bags.
     objects_max: u64,
     successor: Successor<H>,
     pub(super) hasher: H,
@@ -348,7 +348,8 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.staged.iter_hash(spread(hash)).filter(move |staged| staged.hash == hash)
     }
 
-    /// Returns the current objects, with their hashes: the staged ones, and those of `published` that have no staged change.
+    /// Returns the current objects with their hashes: the objects in `staged`, and the objects in `published` without a staged
+    /// change.
     fn objects<'s>(
         &'s self,
         published: impl Iterator<Item = &'s Slot>,
@@ -369,7 +370,8 @@ impl<H: KeyHasher> EvmapStore<H> {
         objects.any(|(_, object)| object.key() != key && has_value(index, object, value))
     }
 
-    /// Updates the postings from the values of `old` to those of `new`, for all indexes with an id from `first` on (I-2).
+    /// Replaces the values of `old` by the values of `new` in the postings (I-2). Changes only indexes whose id is at least
+    /// `first`.
     fn reindex(&mut self, hash: u32, old: Option<&Object>, new: Option<&Object>, first: u32) {
         let indexes = self.meta.indexes.clone();
         if indexes.of_keys && old.is_some() && new.is_some() {
@@ -496,7 +498,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         Ok(())
     }
 
-    /// Shows staged changes to readers. Waits while a reader is inside a version older than the one published last.
+    /// Shows staged changes to readers. If a reader still reads a version older than the last published one, waits for this reader.
     pub fn publish(&mut self) {
         for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
             if let Some(slot) = published {
@@ -573,8 +575,8 @@ impl<H: KeyHasher> ReaderFactory<H> {
 }
 
 impl<H: KeyHasher> StoreReader<H> {
-    /// Holds open and returns the version published last by this store. If the store has a successor, returns the version of the
-    /// successor. Returns `None` if the store that is read was dropped.
+    /// Returns the version that the store published last, and holds it open. If the store has a successor, uses the successor
+    /// instead. Returns `None` if the used store was dropped.
     pub(super) fn enter(&self) -> Option<Published<'_, H>> {
         match self.moved() {
             Some(moved) => moved.enter(),

@@ -55,9 +55,8 @@ impl fmt::Debug for Caches {
 
 /// Reads all caches of one type as one. It is `Clone` and `Send`, but not `Sync`.
 ///
-/// A read uses one version of each cache. These versions are not from the same moment: each unit has its own stream, without an
-/// order between them. If there is only one cache, reads behave like those of a [`StoreReader`]. An index exists if every cache has
-/// it.
+/// A read uses one version of each cache. These versions may be from different moments, because each unit has its own stream. If
+/// there is only one cache, reads behave like those of a [`StoreReader`]. An index exists if every cache has it.
 #[derive(Clone)]
 pub struct UnionReader {
     caches: Arc<Caches>,
@@ -102,7 +101,7 @@ impl ReadStore for UnionReader {
     }
 }
 
-/// One version of each cache, held open. Without caches, it is the empty version that readers of a dropped store see.
+/// One version of each cache, held open. A union without caches is empty and not synced; readers of a dropped store get it.
 #[derive(Default)]
 pub(super) struct Union<'a> {
     parts: Vec<Published<'a>>,
@@ -161,7 +160,8 @@ fn common_indexes(metas: &[&Meta]) -> IndexSet {
 }
 
 /// Combines the metadata of several caches: adds up the counts, and takes the newest version. So a client that waits for the
-/// version of its own write does not wait for quiet units. But the unit of the write may still be behind this version.
+/// version of its own write does not wait for units without changes. But the unit of the written object may still be behind this
+/// version.
 fn merge(metas: &[&Meta]) -> Meta {
     let mut merged = Meta { synced: !metas.is_empty(), indexes: common_indexes(metas), ..Meta::default() };
     for meta in metas {

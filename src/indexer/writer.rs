@@ -15,7 +15,7 @@ use crate::{
     supervisor::fault::{Fault, Moment},
 };
 
-/// Brings the cache to the state of the journal, after an actor ended between append and release.
+/// Applies and releases a batch that an earlier actor has appended but not released.
 pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId, status: &UnitStatus) {
     let in_flight = lease.slot.in_flight();
     lease.indexer().discard(); // changes that may be half staged
@@ -49,7 +49,7 @@ fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
     view::show(&mut shown, indexer.store().meta());
 }
 
-/// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses its appends.
+/// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses the appends of this writer.
 pub(crate) struct IndexerWriter {
     pub(super) lease: IndexerLease,
     pub(super) journal: Journal,
@@ -100,7 +100,8 @@ impl IndexerWriter {
         Ok(())
     }
 
-    /// Appends a transaction. A transaction that completes the unit keeps its `Synced` only if it also completes the type.
+    /// Appends a transaction. If the transaction completes the initial state of the unit but not of the type, first removes its
+    /// `Synced`.
     fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), AppendError> {
         let append = |transaction: Arc<Transaction>| {
             self.lease.set_in_flight(Some(Arc::clone(&transaction)));

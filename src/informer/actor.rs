@@ -154,7 +154,7 @@ impl UnitSupervisor {
         self.strike();
     }
 
-    /// Returns the actors of this generation, unless they were replaced or never came up.
+    /// Returns the actors of this generation; `None` if they were replaced or never came up.
     fn running(&self, generation: Generation) -> Option<&Running> {
         self.running.as_ref().filter(|running| running.generation == generation)
     }

@@ -12,7 +12,7 @@ use crate::{
     supervisor::{ActorIndex, Generation, child::Heartbeat},
 };
 
-/// Names of the stages, in the order in which a supervisor counts its actors.
+/// Names of a unit's actors, in the order of their [`ActorIndex`].
 pub(super) const STAGES: [&str; 3] = ["reflector", "DeltaFIFO", "indexer"];
 
 /// Running actors of a unit. The supervisor awaits their exits.
@@ -40,7 +40,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Stores the addresses of actors that have just started; returns the tasks that end with them.
+    /// Stores the addresses of actors that have just started. Also returns the handles that report the actors' exits.
     pub(super) fn new(generation: Generation, actors: Actors) -> (Self, [JoinHandle<()>; 3]) {
         let Actors { reflector, fifo, indexer, exits } = actors;
         let heartbeats = [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()];
@@ -62,7 +62,8 @@ impl Running {
         }
     }
 
-    /// Asks the first stage that is alive to end. Later stages follow when it has ended, so everything read is applied.
+    /// Asks the first living stage to end. The next stage is asked when that stage has ended, so all received events are
+    /// applied.
     fn stop_next(&self) {
         let asked = match self.alive {
             [true, ..] => self.reflector.try_send(Stop).is_ok(),

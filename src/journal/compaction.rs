@@ -7,14 +7,14 @@
 //! | Added | Updated | Added with the new state |
 //! | Updated | Updated | Updated: first `old`, last state |
 //! | Updated, Unchanged | Deleted, Removed | Deleted, Removed |
-//! | Updated to another uid | Deleted, Removed | both: no other record shows that uid |
+//! | Updated to another uid | Deleted, Removed | both: the update stands for the Added of that uid |
 //! | Added | Deleted, Removed | both: a deletion is never cancelled (I2) |
 //! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one |
 //! | Added, Updated | Unchanged, same version | the waiting one |
 //! | Unchanged | Unchanged, Updated | the later one |
 //!
-//! All other records are kept, and every [`ChangeKind::Synced`] too. A coalesced record takes the position of its last part. An
-//! Added keeps its position if it belongs to the initial state or waits before a `Synced`: it must be delivered before that
+//! All other records are kept, and every [`ChangeKind::Synced`] too. A coalesced record takes the position of the last record in
+//! it. An Added keeps its position if it belongs to the initial state or waits before a `Synced`: it must be delivered before that
 //! `Synced` (S-8).
 //!
 //! Records that the reader holds in memory are not coalesced, because they may be delivered already. An Added that the last run may
@@ -137,7 +137,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Notes a record that this step or an earlier one keeps. Call it in the order of positions.
+    /// Notes a waiting record: as the last one of its object, or as the last `Synced`. Call it in the order of positions.
     pub(super) fn note(&mut self, row: &Row) {
         if row.tail.kind == ChangeKind::Synced {
             self.synced = self.synced.max(row.tail.place);

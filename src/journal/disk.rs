@@ -169,7 +169,7 @@ pub(super) mod calls {
     pub(in crate::journal) const END: u8 = 1 << 3;
 }
 
-/// Pending calls to the committer. A call that is already pending wakes no thread.
+/// Pending calls to the committer. A call wakes the committer, unless the same call is already pending.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     calls: Mutex<u8>,
@@ -237,7 +237,7 @@ impl Disk {
         Ok((disk, recovered))
     }
 
-    /// Lets an append through, unless there is an obstacle. Until the guard is dropped, [`Disk::shut`] waits.
+    /// Returns a guard for an append, or an error if there is an obstacle. [`Disk::shut`] waits until the guard is dropped.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, NotWritable> {
         match self.not_writable() {
             Some(why) => Err(why),
@@ -301,7 +301,7 @@ impl Disk {
         why
     }
 
-    /// Notes an error that the calling method does not return. The repair writes the data again.
+    /// Notes the error of `done`, if any, for a caller that returns no errors. The repair then writes the data again.
     pub(super) fn note<T>(&self, done: Result<T, StoreError>) {
         if let Err(error) = done {
             self.fail(&error);

@@ -85,7 +85,7 @@ impl Journal {
         &self.inner.id
     }
 
-    /// Returns the last position of earlier runs. Later records were appended by this run.
+    /// Returns the last position that earlier runs used. All records after it belong to this run.
     pub fn earlier(&self) -> Sequence {
         self.inner.earlier
     }

@@ -20,7 +20,7 @@ use crate::mutex::lock;
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) id: Box<str>,
-    /// Last position of earlier runs.
+    /// Last position that earlier runs used.
     pub(super) earlier: Sequence,
     pub(super) core: Mutex<MemoryJournal>,
     pub(super) wakers: Mutex<HashMap<ReaderId, Arc<Notify>>>,

@@ -1,8 +1,8 @@
 //! Core of the journal: appends that are not visible yet, and the readers.
 //!
 //! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy of a durable batch in
-//! memory. So a record that waits for one reader uses no memory of other readers (I5, I7). Joins and leaves are batches too, and
-//! take effect in their order.
+//! memory. So a record that waits for one reader uses no memory of other readers (I5, I7). Joins and leaves are batches too, so
+//! each takes effect after all earlier batches.
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
 //! [durable](MemoryJournal::synced). It also reads the [waiting records](super::reader::JournalReader::to_load) of slow readers
@@ -38,7 +38,7 @@ pub(crate) struct MemoryJournal {
     /// Batches above the watermark, in append order.
     pending: VecDeque<Batch>,
     units: Units,
-    /// Position at which the initial state of each type was complete.
+    /// For each type, the position at which its initial state was complete.
     synced: HashMap<TypeNumber, Sequence>,
     /// Set when all units of the first discovery are known.
     pub(super) discovered: bool,
@@ -209,7 +209,7 @@ impl MemoryJournal {
     }
 
     /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the
-    /// readers to wake. If the unit was taken over in the meantime, takes the append back and fails.
+    /// readers to wake. If a newer epoch owns the unit by now, takes the append back and fails.
     pub(crate) fn written(
         &mut self,
         (unit, epoch): (UnitId, u64),
@@ -239,8 +239,8 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns the position up to which all records are written; `None` if these are durable already. A sync of the store that
-    /// starts after this call makes them durable.
+    /// Returns the position up to which all records are durable after a sync that starts now. Returns `None` if the sync makes no
+    /// further record durable.
     pub(crate) fn to_sync(&self) -> Option<Sequence> {
         self.unsynced.iter().take_while(|batch| batch.written).last().map(|batch| batch.ticket.last)
     }
@@ -271,7 +271,8 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns the oldest outstanding append of a unit. Skips one that is still being written, because it may be taken back.
+    /// Returns the oldest append of a unit that is written and not released. Skips appends that are still being written, because
+    /// they may be taken back.
     pub(crate) fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
         let is_outstanding = |batch: &&Batch| batch.unit == unit && batch.written && !batch.released;
         self.pending.iter().find(is_outstanding).map(|batch| batch.ticket)
@@ -286,7 +287,8 @@ impl MemoryJournal {
         Sequence(self.next - 1)
     }
 
-    /// Makes released batches visible if nothing before them is outstanding. Returns the readers to wake.
+    /// Makes the oldest batches visible, up to the first one that is not due. A batch is due once it is released, and written or
+    /// (with [`Fsync::Group`]) durable. Returns the readers to wake.
     pub(crate) fn raise(&mut self) -> Vec<ReaderId> {
         let mut woken = Vec::new();
         let (fsync, durable) = (self.fsync, self.durable());

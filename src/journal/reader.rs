@@ -1,8 +1,9 @@
 //! One reader of the journal: its interest, and the records that it has not acknowledged.
 //!
-//! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits, records are dropped, or all waiting records
-//! move to a [`Backlog`] and are coalesced there. Once the backlog is empty, records wait in the queue again. For a named reader of
-//! a journal with a store, only the positions of further records are kept, in [`Stored`].
+//! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits, some readers drop records. For other
+//! readers, all waiting records move to a [`Backlog`] and are coalesced there. Once the backlog is empty, records wait in the queue
+//! again. A named reader of a journal with a store has no backlog: beyond its limits, it keeps only the positions of records, in
+//! [`Stored`].
 
 mod ack;
 pub(super) mod backlog;
@@ -27,8 +28,8 @@ use super::{
 };
 use crate::change::{Cause, Change};
 
-/// Number of waiting records in memory. From this number on, the reader keeps new records packed, because packed records share
-/// memory with the cache. Without a store it also judges new records on arrival: few are then left to judge during coalescing.
+/// Number of waiting records in memory from which on a reader packs new records: packed records share memory with the cache. A
+/// reader without a store then also judges new records on arrival, so that coalescing has few records left to judge.
 const MANY: usize = 512;
 
 /// State of one reader.
@@ -48,8 +49,8 @@ pub(crate) struct JournalReader {
     marks: HashMap<TypeNumber, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,
-    /// Set when a reader that drops records has exceeded its limits; reset when nothing waits. While it is set, all waiting records
-    /// are judged.
+    /// Set when a reader that drops records has exceeded its limits; reset when nothing waits. While it is set, every waiting
+    /// record has already been judged.
     overflowed: bool,
     /// Present for a named reader of a journal with a store.
     stored: Option<Stored>,

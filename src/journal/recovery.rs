@@ -10,8 +10,8 @@ use crate::change::Cause;
 impl StoredReader {
     /// Adds the record of `head` to the pending records if the reader sees the unit, and `changes` contains the change.
     ///
-    /// A record that is addressed to one reader belongs to a join or leave, which takes effect at that record. Resyncs are not
-    /// repeated.
+    /// A record that is addressed to this reader belongs to a join or leave. At that record the reader starts or stops seeing the
+    /// unit. Records of resyncs are not added.
     pub(super) fn select(&mut self, head: &Head<'_>, changes: ChangeSet, units: &Units) {
         let Some(unit) = units.get(&head.unit) else { return };
         let sees = match head.only {

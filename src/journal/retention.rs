@@ -15,8 +15,8 @@ pub(super) struct Retention {
     keep: Duration,
     /// Time in microseconds since the Unix epoch, and the last record at that time; oldest first.
     moments: VecDeque<(i64, Sequence)>,
-    /// Groups of given-up records, oldest first: latest possible time at which the records were given up, and the first record. A
-    /// replay needs these records.
+    /// Groups of given-up records that are kept for a replay, oldest first. For each group: the latest possible time at which its
+    /// records were given up, and the lowest of their positions.
     given_up: VecDeque<(i64, Sequence)>,
 }
 
@@ -29,7 +29,7 @@ impl Retention {
         i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// Notes the last record at this time. If the clock is set back, records are kept longer.
+    /// Notes that `last` is the last record at this time. If the clock is set back, records are kept longer.
     pub(super) fn note(&mut self, now_micros: i64, last: Sequence) {
         let step = self.step_micros();
         if self.moments.back().is_none_or(|(at, _)| now_micros.saturating_sub(*at) >= step) {
@@ -37,8 +37,7 @@ impl Retention {
         }
     }
 
-    /// Notes that records from `first` on were given up at that time. The retention time of these records starts again at that
-    /// time.
+    /// Notes that records were given up at this time; `first` is their lowest position. Their retention time starts again now.
     pub(super) fn note_given_up(&mut self, now_micros: i64, first: Sequence) {
         match self.given_up.back_mut().filter(|(until, _)| now_micros <= *until) {
             Some((_, known)) => *known = first.min(*known),

@@ -59,19 +59,20 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    /// Locked file, until the store is closed.
+    /// File that keeps the directory locked; `None` once the store is closed.
     lock: Mutex<Option<File>>,
     files: RwLock<State>,
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
     /// For each unit, the states of recently written objects.
     recent: Mutex<HashMap<UnitId, Recent>>,
-    /// Forgotten units, whose objects were removed. When a record of such a unit is removed, its body is removed too.
+    /// Forgotten units. No body of such a unit is the state of an object, so the removal of a record also removes the record's
+    /// body.
     forgotten: Mutex<HashSet<UnitId>>,
     /// Positions of each reader's coalesced entries.
     compacted: Mutex<HashMap<String, RoaringTreemap>>,
     /// First position that is kept.
     first: AtomicU64,
-    /// The files of records before this position were removed.
+    /// Files that hold only records before this position were removed.
     dropped: AtomicU64,
     /// Last appended position.
     last: AtomicU64,
@@ -79,7 +80,7 @@ struct Inner {
     synced: AtomicU64,
     /// Set when a sync has failed: the page cache may then differ from the disk.
     sync_failed: AtomicBool,
-    /// Journal file that was synced last. It stays open, so that a sync reports every earlier write-back error.
+    /// Journal file that was synced last. It stays open, because a newly opened file might not report earlier write-back errors.
     journal: Mutex<Option<(PathBuf, File)>>,
     /// Held during a retention: one runs at a time.
     retaining: Mutex<()>,
@@ -148,8 +149,8 @@ impl Inner {
         Arc::clone(packers.entry(unit).or_insert_with(|| Arc::new(Packer::of_store())))
     }
 
-    /// Syncs fjall's journal file directly, because a sync through fjall would block all appends. When a commit returns, its
-    /// batch is in that file and passed to the system. When fjall switches to a new file, it syncs the old one itself.
+    /// Syncs fjall's journal file directly, because a sync through fjall would block all appends. Once a commit has returned, its
+    /// batch is in that file. When fjall starts a new file, fjall itself syncs the old one.
     fn sync(&self) -> Result<(), Fault> {
         if self.sync_failed.load(SeqCst) {
             return Err(Fault::Failed);

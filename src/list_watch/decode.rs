@@ -1,8 +1,8 @@
 //! Decoders from response bytes to watch events, lists and errors. They do no I/O: the caller pushes bytes in.
 //!
-//! Both decoders accept chunks that are cut at any byte. The cuts change only one thing: how early a malformed document is
-//! rejected. A document within one chunk is read in place; a document that spans chunks is collected first. The cost is linear in
-//! the number of bytes.
+//! The decoders of lists and of watches accept chunks that are cut at any byte. The cuts change only one thing: how early a
+//! malformed document is rejected. A document within one chunk is read in place; a document that spans chunks is collected first.
+//! The decoding time is linear in the number of bytes.
 
 mod list;
 mod status;
@@ -19,11 +19,11 @@ pub use watch::WatchDecoder;
 use super::{Failure, SkipReason};
 use crate::object::scan::{JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
 
-/// Largest capacity, in bytes, that a buffer keeps after a document that spanned chunks. [`clear`] shrinks larger buffers.
+/// Capacity in bytes to which [`clear`] shrinks a larger buffer. Such a buffer has collected a document that spanned chunks.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// Upper limit for the length of a frame, in bytes. An [`Object`](crate::object::Object) holds identity and JSON together, and its
-/// offsets have 32 bits.
+/// Maximum length of a frame in bytes, whatever is configured. An [`Object`](crate::object::Object) has 32-bit offsets into one
+/// buffer, which holds its identity and its JSON.
 const FRAME_MAX: usize = 1 << 31;
 
 /// Empties a buffer that collected a document from several chunks.

@@ -45,8 +45,8 @@ pub struct Scope {
     pub labels: String,
     /// Field selector in API syntax; empty for none.
     pub fields: String,
-    /// Field selector that excludes namespaces; it is joined with `fields`. An object never changes its namespace, so this selector
-    /// never hides an object that it admitted before.
+    /// Field selector that excludes namespaces; requests combine it with `fields`. An object never changes its namespace, so an
+    /// object that once matched this selector always matches it.
     pub namespace_fields: String,
     /// Requests `PartialObjectMetadata`: the server sends only `metadata`.
     pub metadata_only: bool,
@@ -134,8 +134,8 @@ impl ListWatch for KubeListWatch {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Set when the GET may be repeated; [`repeat_after`] must also agree. False after a timeout, and after an error answer without
-    /// a number of seconds in `Retry-After` (T-1). A delay in the body does not count.
+    /// False if the GET must not be repeated: after a timeout, or if the `Retry-After` header of an error answer has no number of
+    /// seconds (T-1). A delay in the body does not count. If true, [`repeat_after`] decides.
     may_repeat: bool,
 }
 

@@ -8,13 +8,15 @@ use super::Failure;
 pub(super) const REPEATS_MAX: usize = 10;
 /// Delay before a GET is repeated after a lost connection (T-3).
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Longest `Retry-After` that a repeat waits for. For a longer `Retry-After`, the reflector waits, and shows the wait to users.
+/// Longest `Retry-After` after which this module repeats the GET. If it is longer, the reflector waits, and shows the wait to
+/// users.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// Returns the delay before the same GET is sent again. `None` passes `failure` to the caller.
 ///
-/// Repeated: a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: failures that the reflector handles,
-/// namely a refused connection, an expired version and a too large version (D-4).
+/// A GET is repeated after a lost connection, and after 429 or 5xx with a `Retry-After` of at most [`RETRY_AFTER_MAX`]. It is not
+/// repeated after failures that the reflector handles: a refused connection, an expired version, or a too large version
+/// (D-4).
 pub(super) fn repeat_after(failure: &Failure) -> Option<Duration> {
     match failure {
         Failure::Disconnected(_) => Some(RECONNECT_DELAY),

@@ -1,8 +1,8 @@
-//! Client-side part of a unit's scope: namespace globs and the user's transform. Both apply to every incoming object,
-//! but the transform skips objects that [opt out](crate::object::IGNORE_ANNOTATION).
+//! Filter and transform of incoming objects: the namespace globs of a unit, and the user's transform. The transform skips objects
+//! that [opt out](crate::object::IGNORE_ANNOTATION).
 //!
-//! An event of an excluded namespace still advances the stream's version. Items of excluded namespaces are removed from lists.
-//! Tombstones and resyncs are built from admitted objects, so they skip both the filter and the transform (F-60).
+//! Items of excluded namespaces are removed from lists. Events of excluded namespaces are withheld, but still advance the stream's
+//! version. Tombstones and resyncs are built from objects that were filtered and transformed before, so they skip both (F-60).
 
 use std::{
     rc::Rc,
@@ -26,7 +26,7 @@ pub struct Gate {
     pub namespaces: Namespaces,
     /// Transform for every incoming object; `None` leaves objects unchanged.
     pub transform: Option<Transform>,
-    /// Transform for saved or cached objects, which passed a gate when they arrived. `None` leaves objects unchanged.
+    /// Transform for objects that were saved or cached after they had passed a gate. `None` leaves objects unchanged.
     pub of_cached: Option<Transform>,
     /// Number of times that the transform could not evaluate the condition of a redaction rule, and therefore applied the rule.
     pub doubts: Arc<AtomicU64>,

@@ -107,8 +107,8 @@ impl Operator {
         }
     }
 
-    /// Returns true if neither a value nor an absent label can meet both requirements. Two numeric bounds are not compared with
-    /// each other.
+    /// Returns true if no label, present or absent, can meet both requirements. Some contradictions are found only if `self` and
+    /// `other` change places, and contradictory bounds (`>5`, `<3`) never.
     fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Absent, Self::In(_) | Self::Exists | Self::GreaterThan(_) | Self::LessThan(_)) => true,
@@ -126,7 +126,7 @@ impl LabelSelector {
         Ok(Self { requirements })
     }
 
-    /// Returns true if two requirements contradict each other. Two numeric bounds are not compared with each other.
+    /// Returns true if two requirements contradict each other. Contradictory bounds such as `a>5,a<3` are not found.
     pub fn is_nothing(&self) -> bool {
         let all = &self.requirements;
         all.iter().any(|one| all.iter().any(|other| one.key == other.key && one.operator.excludes(&other.operator)))
@@ -298,7 +298,7 @@ fn is_value(value: &str) -> bool {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
-    /// Paths of the terms; one pass over an object reads them all.
+    /// Paths of the terms. One pass over an object reads the values at all paths.
     plucker: Plucker,
 }
 
@@ -314,7 +314,7 @@ enum Field {
     Name,
     Namespace,
     Uid,
-    /// Index of a path among the plucked paths.
+    /// Position of the path in `plucker`.
     Path(usize),
 }
 

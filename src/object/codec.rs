@@ -109,9 +109,9 @@ pub fn with_packed<T>(
 /// Panic message of calls that cannot fail.
 const ROOM: &str = "there is room for the worst case, and no other error";
 
-/// Creates an object from its identity and the output of [`with_packed`] for `len` bytes of JSON, with the same compression and
-/// dictionary. The body stays packed. The function checks that the body is complete and matches the dictionary. It does not check
-/// the compressed data of a zstd body, so the store must detect damage to this data.
+/// Creates an object from its identity and a packed body; the body stays packed. `packed` must be the output of [`with_packed`] for
+/// `len` bytes of JSON, with this compression and dictionary. The function checks that the body is complete and matches the
+/// dictionary. It does not check the compressed data of a zstd body, so the store must detect damage to this data.
 pub fn of_packed(
     identity: Identity<'_>,
     packed: &[u8],
@@ -154,7 +154,7 @@ fn plain(identity: Identity<'_>, json: &[u8], len: usize) -> Result<Object, Code
     Object::assemble_with(identity, &[], len, |room| room.put(json)).map_err(|_| CodecError::Text)
 }
 
-/// Unpacks the output of [`with_packed`] for `len` bytes, with the same compression and dictionary.
+/// Unpacks `packed`, the output of [`with_packed`] for `len` bytes of JSON with the same compression and dictionary.
 pub(super) fn unpack_json(
     packed: &[u8],
     len: usize,

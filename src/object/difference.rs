@@ -50,7 +50,7 @@ pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     Some(Value::Object(patch))
 }
 
-/// Returns all differences, in the order of `old`; added members come last.
+/// Returns all differences in the order of `old`. The added members of an object follow its other members.
 pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
     let mut walk = Walk { path: String::new(), found: Vec::new() };
     walk.values(Some(old), Some(new));
@@ -245,7 +245,7 @@ mod tests {
         members.prop_map(|members| Value::Object(members.into_iter().collect())).boxed()
     }
 
-    /// Generates a value and its successor: another value, or the same value with inserted parts of another one.
+    /// Generates two values: independent values, or two objects of which one contains all member names of the other.
     fn pair() -> impl Strategy<Value = (Value, Value)> {
         let mixed = (object(value()), object(value())).prop_map(|(old, other)| {
             let mut new = old.clone();

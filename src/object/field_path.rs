@@ -77,8 +77,8 @@ impl FieldPath {
         Parser { path, at: 0 }.path().map_err(|(at, expected)| FieldPathError { path: path.to_owned(), at, expected })
     }
 
-    /// Returns the path with `[*]` inserted wherever a member directly follows a list of a built-in type. Without `[*]`, such a
-    /// path never matches. Returns `None` if nothing needs to be inserted.
+    /// Inserts each missing `[*]` after a list of a built-in type: `spec.containers.image` becomes `spec.containers[*].image`.
+    /// Without `[*]`, such a path never matches. Returns `None` if no `[*]` is missing.
     pub(crate) fn with_lists(&self) -> Option<Self> {
         let mut steps = Vec::with_capacity(self.steps.len() + 1);
         for step in &self.steps {

@@ -8,11 +8,11 @@ use super::{
 /// Fields that every update changes: the version, and the server's record of modifiers.
 const ALWAYS: [&str; 2] = ["metadata.resourceVersion", "metadata.managedFields"];
 
-/// Prepared paths whose values may change without counting as a change.
+/// Prepared paths of ignored values. An update that changes only these values does not count as a change.
 ///
 /// `metadata.resourceVersion` and `metadata.managedFields` are always ignored. Two states are the same if their JSON is equal
-/// without the ignored values: an API server writes equal objects as equal bytes. An update that adds or removes the
-/// parent of an ignored value is a change.
+/// without the ignored values: an API server writes equal objects as equal bytes. An update that adds or removes the parent of an
+/// ignored value is a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredPaths(PathTree);
 

@@ -29,7 +29,7 @@ impl Keep {
         }
     }
 
-    /// Returns the kept form of `object`. While this form is in use, further calls with the same object return the same form.
+    /// Returns the form in which the cache keeps `object`. With [`Keep::Packed`], this is the result of [`Packer::pack`].
     pub fn of(&self, object: &Object) -> Object {
         match self {
             _ if object.opts_out() => object.clone(),
@@ -54,8 +54,8 @@ impl Keep {
 }
 
 impl Object {
-    /// Creates the placeholder of an object that opts out: its identity and version. The DeltaFIFO receives it, and
-    /// withdraws the object from consumers that saw it; see `DeltaKind::OptedOut`.
+    /// Creates the placeholder of an object that opts out: only its type, identity and version. The DeltaFIFO gets the placeholder
+    /// instead of the object. Consumers that saw the object then see its removal; see `DeltaKind::OptedOut`.
     pub fn opted_out(identity: Identity<'_>, type_meta: &TypeMeta) -> Self {
         let json = identity_json(identity, type_meta);
         Self::lay_out(identity, Form::OptedOut, json.len(), &[], |room| room.put(json.as_bytes()))

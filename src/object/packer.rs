@@ -146,8 +146,8 @@ impl Packer {
         packed(object, compression, current.as_ref()).unwrap_or_else(|| unpacked(object))
     }
 
-    /// Calls `take` with the body for the store, the compression and the number of the dictionary (0: none). A packed body in
-    /// memory is reused if it has the current compression, and either no dictionary or one of this packer.
+    /// Packs an object for the store: calls `take` with the compression, the number of the dictionary (0: none) and the packed
+    /// body. A packed body in memory is reused if it has the current compression, and either no dictionary or one of this packer.
     pub fn with_body<T>(&self, object: &Object, take: impl FnOnce(Compression, u8, &[u8]) -> T) -> T {
         let is_ours = |dictionary: &Arc<Dictionary>| {
             self.dictionary(dictionary.number()).is_some_and(|ours| Arc::ptr_eq(&ours, dictionary))

@@ -1,8 +1,8 @@
 //! Entry point for bytes from outside: a lazy scan that finds an object's identity, cuts the drop paths and leaves
 //! the rest undecoded.
 //!
-//! One pass over the bytes walks the members of the object and of `metadata`. All other containers are skipped 64
-//! bytes at a time (`block`). Guarantees:
+//! One pass over the bytes walks the members of the object, of `metadata`, and of the containers on drop paths. All other
+//! containers are skipped 64 bytes at a time (`block`). Guarantees:
 //!
 //! - If the scan succeeds, the identity is the one that `serde_json` would read. Keys and values may be escaped in any way and come
 //!   in any order. The last of several members with the same key counts, as in [`serde_json::Value`]; drop paths cut all of them.
@@ -47,9 +47,9 @@ use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 pub struct ScanPlan {
     drop: PathTree,
     types: Option<TypeJson>,
-    /// Set to let objects opt out, whatever the plan cuts: see [`IGNORE_ANNOTATION`].
+    /// Set to let objects opt out: see [`IGNORE_ANNOTATION`]. The annotation counts even if the plan cuts it.
     pub heeds_opt_out: bool,
-    /// Set to record the last modifier of each object, whatever the plan cuts: see [`Object::changed_by`].
+    /// Set to record the last modifier of each object, even if the plan cuts `managedFields`: see [`Object::changed_by`].
     pub notes_who_changed: bool,
 }
 

@@ -40,14 +40,14 @@ impl Comparison {
 pub(super) struct Held {
     items: Arc<Vec<Object>>,
     version: ResourceVersion,
-    /// The stream that continues as the watch, and the events after the marker.
+    /// For a streaming list: the stream, and its events after the marker. The stream becomes the watch.
     tail: Option<Tail>,
 }
 
 /// Stream and events after the marker of a streaming list.
 pub(super) type Tail = (Stream, std::vec::IntoIter<WatchEvent>);
 
-/// A list that is being confirmed.
+/// A list that waits until a second list confirms it.
 #[derive(Debug)]
 pub(super) struct Doubted {
     items: Vec<Object>,
@@ -80,7 +80,7 @@ impl Reflector {
         }
     }
 
-    /// Emits the list, or requests a second one.
+    /// Emits the held list. If `comparison` is doubtful, requests a second list instead.
     pub(super) fn compared(&mut self, held: Held, comparison: Comparison, turn: &mut Turn) -> ReflectorAction {
         let Held { items, version, tail } = held;
         let items = Arc::unwrap_or_clone(items);

@@ -16,7 +16,7 @@ const PAGE_SIZE: u32 = 500;
 #[derive(Debug)]
 pub(super) struct Listing {
     pager: Pager,
-    /// Set for the repeat with an unset version (R-22, D-5). There is at most one repeat.
+    /// Set when this list repeats a refused list, without a version (R-22, D-5). There is at most one repeat.
     repeated: bool,
 }
 
@@ -85,7 +85,7 @@ impl Reflector {
         self.complete(list.items, list.resource_version, None, turn)
     }
 
-    /// Requests the most recent state, at once and only once (R-22, D-5).
+    /// Requests the list again at once, without a version: the server then returns its most recent state (R-22, D-5).
     fn repeat(&mut self, listing: &Listing) -> ReflectorAction {
         self.unavailable = true;
         self.list(ResourceVersion::unset(), listing.pager.first.limit, true)

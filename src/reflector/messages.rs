@@ -11,7 +11,7 @@ use crate::{
     status::{Timings, UnitStatus},
 };
 
-/// Events of the reflector, in stream order. The answer means that the queue has room for more.
+/// Events of the reflector, in stream order. The queue answers when it has room for more events.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Events {
@@ -30,7 +30,7 @@ pub(crate) struct Compare(pub Arc<Vec<Object>>);
 #[rtype(result = "()")]
 pub struct Stop;
 
-/// State that a reflector shares with its unit and with the previous reflector.
+/// State that a reflector shares with its unit and with the previous reflector of the unit, and callbacks of the unit.
 pub(crate) struct UnitHooks {
     pub(crate) status: Arc<UnitStatus>,
     pub(crate) timings: Arc<Timings>,

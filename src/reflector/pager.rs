@@ -12,9 +12,9 @@ use crate::{
 pub(super) struct Pager {
     /// Request of page 1.
     pub(super) first: ListRequest,
-    /// Token of the last requested page; `None` for page 1 and for the full list of P-4.
+    /// Continue token of the last requested page; `None` for page 1, and if `full` is set.
     pub(super) token: Option<String>,
-    /// Set when the awaited page is the full list of P-4: no page follows it.
+    /// Set when the whole list is requested again in one page, because a token has expired (P-4).
     full: bool,
     /// The pages received so far, joined into one list with the version of page 1 (P-3).
     list: Option<ListPage>,

@@ -20,14 +20,14 @@ pub(crate) enum Verb {
     Watch,
 }
 
-/// Availability of the collection, from the last answers of the server. It stays the same during retries, although the state of the
-/// reflector alternates.
+/// Availability of the collection, from the last answers of the server. Unlike the state of the reflector, it does not alternate
+/// while the reflector retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Availability {
     /// No answer yet.
     #[default]
     Unknown,
-    /// The last watch was opened.
+    /// A watch was opened, and no 401, 403 or 404 has come since.
     Available,
     /// The last answer was 404. Cached objects are kept.
     Missing,

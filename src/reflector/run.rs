@@ -35,7 +35,7 @@ pub(crate) struct ReflectorRun {
     keep: Keep,
     unit: UnitHooks,
     started: Instant,
-    /// Start of the list in progress.
+    /// Time at which the list in progress was requested.
     listing_since: Option<Instant>,
     stream: Option<WatchStream>,
     /// Span of the list or watch in progress.
@@ -43,7 +43,7 @@ pub(crate) struct ReflectorRun {
     /// Failures since the last watch was opened.
     failures: Failures,
     permit: Option<OwnedSemaphorePermit>,
-    /// Failure shown last. It is not shown again, because it would hide a later failure of another actor.
+    /// Failure that was last written into the view. It is not written again: it would replace a later failure of another actor.
     told: Option<Failure>,
 }
 
@@ -145,7 +145,7 @@ impl ReflectorRun {
         }
     }
 
-    /// If the last event is a resync, records its number, and removes the event if no handler is due for this resync.
+    /// If the last event is a resync, stores its number. Removes the event if no handler waits for this resync.
     fn leave_out_resync(&self, events: &mut Vec<ReflectorEvent>) {
         if let Some(&ReflectorEvent::Resync { round }) = events.last() {
             self.unit.round.store(round, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl ReflectorRun {
         })
     }
 
-    /// Records the duration of a list when `step` compares or emits the list: the list is then complete.
+    /// Records the duration of a list once the list is complete: `step` then compares or emits it.
     fn observe_list(&mut self, step: &ReflectorStep, received: Instant) {
         let is_complete = step.action == ReflectorAction::Compare
             || step.events.iter().any(|event| matches!(event, ReflectorEvent::Replace { .. }));

@@ -25,9 +25,9 @@ pub(super) struct Stream {
     pub(super) heard_at: Option<Duration>,
     /// Number of accepted events, bookmarks included.
     pub(super) accepted: u64,
-    /// Set while versions of events are ignored, because the events come in no order.
+    /// Set while the events come in no order, so that their versions are ignored.
     pub(super) unordered: bool,
-    /// Set when the stream has shown an event or an accepted bookmark: the server is not older than the requested version.
+    /// Set when the stream has sent an event or an accepted bookmark. The server is then not older than the requested version.
     pub(super) vouched: bool,
     /// Duration after which the server ends the stream, plus the grace period (D-6).
     lifetime: Duration,
@@ -62,12 +62,12 @@ impl Stream {
         self.opened_at.unwrap_or(self.sent_at)
     }
 
-    /// Returns the time of the last sign of life.
+    /// Returns the time of the last accepted event; before the first event, `began_at`.
     pub(super) fn alive_at(&self) -> Duration {
         self.heard_at.unwrap_or_else(|| self.began_at())
     }
 
-    /// Returns true if the stream is too short-lived for another one to follow at once (D-1).
+    /// Returns true if the stream is younger than `SHORT`. The next stream must then not follow at once (D-1).
     pub(super) fn is_quick(&self, now: Duration) -> bool {
         now.saturating_sub(self.sent_at) < SHORT
     }
@@ -77,7 +77,8 @@ impl Stream {
         self.is_quick(now) && self.accepted == 0
     }
 
-    /// Returns true if the long silence of the stream suggests that the server is older than the requested version.
+    /// Returns true if the stream is open for at least `SILENT`, and `vouched` is not set. The server may then be older than the
+    /// requested version.
     pub(super) fn is_suspicious(&self, now: Duration) -> bool {
         !self.vouched && self.opened_at.is_some_and(|at| now.saturating_sub(at) >= SILENT)
     }

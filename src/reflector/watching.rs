@@ -12,7 +12,7 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Minimum time between two HTTP 500s that count as unrelated.
+/// Minimum time between two HTTP 500s of different series.
 const INTERNAL_ERROR_GAP: Duration = Duration::from_mins(1);
 
 impl Reflector {
@@ -52,7 +52,7 @@ impl Reflector {
         self.read(stream, turn)
     }
 
-    /// Records a correct answer of the server: the backoff's healthy period begins (D-3).
+    /// Records that a watch works. The collection is available, and the backoff's healthy period begins (D-3).
     pub(super) fn watch_confirmed(&mut self, turn: &Turn) {
         self.backoff.healthy(turn.now);
         self.availability = Availability::Available;
@@ -143,7 +143,7 @@ impl Reflector {
         }
     }
 
-    /// Sets `last` to the exact version of the event at `place`. An object without a version changes nothing.
+    /// Sets `last` to the version of the event `turn.events[place]`. An object without a version changes nothing.
     fn take_version(&mut self, place: Option<usize>, turn: &Turn) {
         let Some(ReflectorEvent::Added(object) | ReflectorEvent::Updated(object) | ReflectorEvent::Deleted(object)) =
             place.and_then(|place| turn.events.get(place))
@@ -167,7 +167,7 @@ impl Reflector {
         true
     }
 
-    /// Counts an event that is withheld from the store. Emits a bookmark with the version of the event, unless the stream ignores
+    /// Handles an event that is withheld from the store. Emits a bookmark with the version of the event, unless the stream ignores
     /// versions.
     fn pass_over(&mut self, stream: &Stream, version: ResourceVersion, why: PassedOver, turn: &mut Turn) {
         self.count_passed_over(why, turn);
@@ -177,7 +177,7 @@ impl Reflector {
         }
     }
 
-    /// Counts an event that is withheld from the store. The failed transforms of one step share one report.
+    /// Counts an event that is withheld because its transform failed. The failed transforms of one step share one report.
     pub(super) fn count_passed_over(&mut self, why: PassedOver, turn: &mut Turn) {
         let PassedOver::TransformFailed(error) = why else {
             return;
@@ -204,7 +204,7 @@ impl Reflector {
         turn.reports.push(ReflectorReport::Skipped { count: 1, first: reason });
     }
 
-    /// Continues reading, unless the stream was silent for too long (D-6). Emits the resync that is due.
+    /// Emits a resync if it is due. Then continues reading, unless the stream was silent or open for too long (D-6).
     pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> ReflectorAction {
         if self.resync_at.is_some_and(|at| at <= turn.now) {
             self.round = self.round.wrapping_add(1);

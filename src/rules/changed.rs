@@ -10,11 +10,11 @@ use crate::object::{
 enum Piece<'a> {
     /// The path does not exist here.
     Missing,
-    /// Name of a member of an object whose members `[*]` compares.
+    /// Name of a member, in an object at a step `[*]`.
     Member(std::borrow::Cow<'a, [u8]>),
-    /// End of an array or object that `[*]` compares.
+    /// End of an array or object at a step `[*]`.
     End,
-    /// Text at the end of the path.
+    /// JSON text of the value at the end of the path.
     Value(&'a [u8]),
 }
 

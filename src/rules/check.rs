@@ -85,13 +85,13 @@ struct Check<'a> {
     program: &'a Program,
     variables: &'a [&'a str],
     limits: &'a RuleLimits,
-    /// Names bound by enclosing macros.
+    /// Names of the variables of enclosing macros.
     bound: Vec<&'a str>,
-    /// Names of the results of enclosing macros.
+    /// Names of the internal variables in which enclosing macros build their results.
     made: Vec<&'a str>,
     /// Number of macros that contain the current expression, in their range or in their body.
     chained: usize,
-    /// Number of `map` and `filter` macros that add the current expression to their result.
+    /// Number of enclosing `map` and `filter` macros whose result will contain the value of the current expression.
     collects: usize,
     /// Patterns found so far.
     patterns: Option<HashMap<String, Regex>>,

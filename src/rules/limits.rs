@@ -7,15 +7,15 @@ use rustix::time::{ClockId, clock_gettime};
 /// Limits of an expression and of its evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleLimits {
-    /// Maximum number of steps of one evaluation. An iteration of a macro is one step, or more if its work grows with
-    /// the object.
+    /// Maximum number of steps of one evaluation. An iteration of a macro is one step, or several steps if its work grows with the
+    /// object.
     pub steps: u64,
     /// Maximum CPU time of one evaluation, if limited. The same evaluation may exceed it on a slower machine.
     pub cpu: Option<Duration>,
     /// Maximum nesting of macros. An inner macro loops over a list for each element of the outer one.
     pub nested: usize,
-    /// Maximum number of macros that are nested or use the result of one another. Each macro can multiply the size of the result,
-    /// because a macro may use each list element several times.
+    /// Maximum number of macros in a chain. In a chain, each macro is part of the previous macro: of its body, or of its list. Each
+    /// macro can multiply the size of the result, because a macro may use each list element several times.
     pub chained: usize,
     /// Set if `matches` takes only literal patterns, and their number and size are limited.
     pub limits_patterns: bool,

@@ -31,8 +31,7 @@ const CPU_EVERY: u64 = 32;
 /// Steps for each pattern that an iteration compiles.
 const COMPILE_STEPS: u64 = 1000;
 
-/// Counts of expensive calls in the macros of an expression. Each such call adds steps to an iteration, which otherwise counts as
-/// one step.
+/// Counts of expensive calls in the macros of an expression. An iteration is one step, plus further steps for each of these calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
     /// Calls that read a text.
@@ -44,7 +43,7 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// Returns the steps of an iteration, for an object of this size.
+    /// Returns the steps of an iteration; `bytes` is the size of the object and its previous state together.
     pub(super) fn steps(self, bytes: usize) -> u64 {
         let bytes = bytes as u64;
         1 + self.scans * (bytes >> 12) + self.splits * (bytes >> 5) + self.compiles * COMPILE_STEPS
@@ -93,7 +92,7 @@ fn reads_little(name: &str, args: &[IdedExpr]) -> bool {
     }
 }
 
-/// Adds [`STEP`] to each iteration of each macro; returns the work of an iteration, or `None` without a macro.
+/// Makes each iteration of each macro read [`STEP`]. Returns the expensive calls in the macros, or `None` without a macro.
 pub(super) fn instrument(expression: &mut IdedExpr) -> Option<Weight> {
     let mut weight = None;
     visit(expression, &mut weight);

@@ -22,7 +22,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Returns the part that is read of a member; `None` if at most the member's key is read.
+    /// Returns the part that is read of a member; `None` if at most the member's key is read. For a part that is not `whole`.
     pub(super) fn member(&self, key: &[u8]) -> Option<&Self> {
         self.members.iter().find(|(name, _)| name.as_bytes() == key).map(|(_, part)| part)
     }
@@ -91,8 +91,8 @@ pub(super) enum Step<'a> {
     Element,
 }
 
-/// Location of a value. The first step is the variable. `Step::Element` means any element, because all elements have the same
-/// reads.
+/// Path from a variable to a value. The first step is the variable. `Step::Element` means any element, because the reads of one
+/// element are recorded for all elements.
 type Place<'a> = Vec<Step<'a>>;
 
 /// Collector of the fields that an expression reads. It follows values from the variables to their uses. A value whose use is not
@@ -101,12 +101,13 @@ type Place<'a> = Vec<Step<'a>>;
 pub(super) struct Reader<'a> {
     /// Reads of all variables: each variable is a member of this part.
     variables: Part,
-    /// Names bound by enclosing macros, with the locations of their values; `None` for a value whose reads are already recorded.
+    /// Names of the variables of enclosing macros, with the locations of their values. `None` for a value that is not part of
+    /// `object` or `old`, or whose reads are already recorded.
     bound: Vec<(&'a str, Option<Place<'a>>)>,
 }
 
 impl<'a> Reader<'a> {
-    /// Records the reads of an expression whose value may be used in any way.
+    /// Records the reads of an expression. If its value is a part of `object` or `old`, the whole part is recorded.
     fn used(&mut self, expression: &'a IdedExpr) {
         if let Some(place) = self.place(expression) {
             self.variables.at(&place).whole = true;
@@ -165,8 +166,8 @@ impl<'a> Reader<'a> {
         self.bound.truncate(outside);
     }
 
-    /// Records the reads of `range`, which is iterated or counted: its keys, and the number of its elements. Returns the
-    /// location of the elements.
+    /// Records the reads of `range`, whose value is iterated or counted: the keys of the value, and the number of its elements.
+    /// Returns the location of the elements.
     fn gone_over(&mut self, range: &'a IdedExpr) -> Option<Place<'a>> {
         let Some(mut place) = self.place(range) else {
             self.used(range);

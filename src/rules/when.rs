@@ -62,7 +62,7 @@ pub(super) struct When {
     /// Compiled literal patterns; `None` if `matches` is not used.
     patterns: Option<Arc<HashMap<String, Regex>>>,
     limits: RuleLimits,
-    /// Work of an iteration; `None` if there is no macro.
+    /// Expensive calls of an iteration; `None` if there is no macro.
     weight: Option<Weight>,
 }
 
@@ -100,7 +100,8 @@ impl When {
         &self.source
     }
 
-    /// Evaluates the expression. The change matches if the evaluation fails because the previous object is unknown.
+    /// Evaluates the expression. If the evaluation needs a previous object that is unknown, and therefore fails, the change
+    /// matches.
     pub(super) fn judge(&self, subject: &Subject<'_>) -> RuleVerdict {
         let scope = Scope::new(self, subject);
         let evaluated = catch_unwind(AssertUnwindSafe(|| self.evaluate(&scope)));
@@ -205,7 +206,7 @@ struct Scope<'d, 'o> {
     changes: OnceLock<Any<'d>>,
     /// Error of an object that could not be decoded.
     malformed: OnceLock<String>,
-    /// Set if an unknown value was requested.
+    /// Set if the expression has requested the previous object or the changes although they are unknown.
     missed: AtomicBool,
     meter: Meter,
 }
@@ -278,7 +279,8 @@ impl<'d, 'o> Scope<'d, 'o> {
         None
     }
 
-    /// Returns a field that an object stores outside its body.
+    /// Returns the value of a name such as `object.metadata.uid`, which an object stores outside its body. `None` for other names,
+    /// and for an empty value.
     fn identity(&self, name: &str) -> Option<CowVal<'_, '_>> {
         let (object, field) = match name.strip_prefix("object.metadata.") {
             Some(field) => (self.subject.object.object, field),

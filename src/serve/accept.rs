@@ -2,8 +2,8 @@
 
 use axum::http::{HeaderMap, header};
 
-/// Calls `pick` with the parameters `as`, `g` and `v` of each JSON range, and returns the first value that `pick` returns. Without
-/// `Accept`, returns `plain`.
+/// Calls `pick` for each JSON range in `Accept`, with the parameters `as`, `g` and `v` of the range. Returns the first result of
+/// `pick` that is not `None`. If the request has no `Accept`, returns `plain`.
 pub(super) fn negotiate<'a, T>(
     headers: &'a HeaderMap,
     plain: T,

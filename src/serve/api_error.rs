@@ -36,12 +36,12 @@ impl ApiError {
         Self { details: Box::new(details), ..self }
     }
 
-    /// Creates an error about a type, or about the object of this name.
+    /// Creates an error about a type. If `name` is given, the error is about the object with this name.
     pub(crate) fn about(code: u16, resource: &ResourceType, name: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(code, message).of(&resource.group, &resource.plural, name)
     }
 
-    /// Adds details about a type, or about the object of this name.
+    /// Sets the details to a type. If `name` is given, the details also name the object.
     pub(crate) fn of(self, group: &str, plural: &str, name: Option<&str>) -> Self {
         let mut details = json!({"kind": plural});
         if !group.is_empty() {

@@ -37,9 +37,9 @@ const ADDRESSES_MAX: usize = 4096;
 pub(super) struct Gate {
     http: Arc<Http>,
     attempts: Mutex<Attempts>,
-    /// Failures to read a token. The clock of this counter begins at `start`.
+    /// Counter of failures to read a token. Its times are durations since `start`.
     unreadable: Mutex<Failures>,
-    /// Requests with a wrong token. The clock of this counter begins at `start`.
+    /// Counter of requests with a wrong token. Its times are durations since `start`.
     wrong: Mutex<Failures>,
     start: Instant,
 }
@@ -108,8 +108,8 @@ impl Gate {
         Err(ApiError::unauthorized())
     }
 
-    /// Counts a failure, and returns true if the failure is to be logged. The number of log lines is limited, because clients could
-    /// fill the log.
+    /// Counts a failure. Returns true if this failure is to be logged. Some failures are not logged, because otherwise clients
+    /// could fill the log.
     fn is_due(&self, failures: &Mutex<Failures>) -> bool {
         lock(failures).failed(self.start.elapsed()).is_some()
     }
@@ -144,8 +144,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Addresses that sent wrong tokens, each with the time at which its full burst is available again. After this time, the entry may
-/// be dropped.
+/// Addresses that sent wrong tokens. The value is the time at which the full burst of the address is available again. After this
+/// time, the address may be dropped.
 #[derive(Debug, Default)]
 struct Attempts(HashMap<IpAddr, Instant>);
 

@@ -1,8 +1,8 @@
 //! Protection against requests that a web page of another site makes a browser send.
 //!
-//! A page can send requests to any address that its visitor can reach. It can read the response only if page and address
-//! have the same origin. DNS rebinding gives both the same origin: a name first points to the page's server, then to this
-//! machine. The header `Host` reveals that name.
+//! A page can send requests to any address that its visitor can reach. It can read the response only if the page and the address
+//! have the same origin. DNS rebinding gives both the same origin: a host name first points to the server of the page, then to this
+//! machine. The header `Host` contains this host name, so the request can be refused.
 
 use std::net::IpAddr;
 
@@ -14,8 +14,8 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request. Hosts in `allowed` (`[http] allowed_hosts`) are accepted, and so are
-/// loopback and the address that the client connected to.
+/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request. Accepted hosts are loopback, the address that the client connected
+/// to, and the hosts in `allowed` (`[http] allowed_hosts`).
 ///
 /// # Errors
 /// 421 for a host that is not served here, 403 for a page of another site.
@@ -75,7 +75,7 @@ fn is_allowed(host: &str, allowed: &[String]) -> bool {
     allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
 }
 
-/// Returns true if the page comes from the requested host and port, or from an allowed host.
+/// Returns true if `origin` is the requested host and port, or if the host of `origin` is allowed.
 fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &[String]) -> bool {
     let text = origin.to_str().unwrap_or_default();
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));

@@ -25,8 +25,8 @@ impl ResponseBudget {
         self.used.load(Relaxed) >= self.max
     }
 
-    /// Charges the bytes of a response; returns `None` if the budget is exhausted and the response is not small. A response
-    /// may overdraw the budget. Otherwise, a response above the whole budget could never be written.
+    /// Charges the bytes of a response. Returns `None` if the budget is exhausted and the response is not small. A response may
+    /// exceed the rest of the budget. Otherwise, a response above the whole budget could never be written.
     pub(super) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
         if bytes > SMALL && self.is_exhausted() {
             return None;
@@ -36,7 +36,7 @@ impl ResponseBudget {
     }
 }
 
-/// Share of one response in the budget. Dropping this value releases the bytes that are still charged.
+/// Bytes of the budget that one response occupies. Dropping this value releases the bytes that were not released before.
 #[derive(Debug)]
 pub(super) struct Charge {
     budget: Arc<ResponseBudget>,

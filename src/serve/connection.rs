@@ -70,7 +70,7 @@ impl Activity {
         }
     }
 
-    /// Records a complete request.
+    /// Records that a request has arrived, and that its response begins.
     fn requested(&mut self, now: Instant) {
         *self = Self { phase: Phase::Answer, blocked: self.blocked, ..Self::new(now) };
     }
@@ -99,7 +99,7 @@ impl Activity {
         }
     }
 
-    /// Returns the time since which the connection waits for a request; `None` during a response.
+    /// Returns the time at which the connection began to wait for a request; `None` during a response.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         (self.phase != Phase::Answer).then_some(self.since)
     }
@@ -178,11 +178,11 @@ impl AsyncWrite for WatchedStream {
     }
 }
 
-/// Response in progress; dropping it ends the response.
+/// Response in progress. Dropping this value records the end of the response.
 #[derive(Debug)]
 pub(super) struct Answer {
     activity: SharedActivity,
-    /// Share in the response budget, once the size of the response is known.
+    /// Bytes of the response budget that this response occupies; `None` while the size of the response is unknown.
     pub(super) charge: Option<Charge>,
 }
 
@@ -197,7 +197,7 @@ impl Answer {
         lock(&self.activity).is_stream = true;
     }
 
-    /// Releases the budget of `frame`, a part of the response that is handed to the connection.
+    /// Releases the bytes of `frame` from the response budget. `frame` is a part of the response that goes to the connection.
     pub(super) fn release(&mut self, frame: &Frame<Bytes>) {
         if let Some(charge) = &mut self.charge {
             charge.release(frame.data_ref().map_or(0, |data| data.len() as u64));
@@ -215,7 +215,8 @@ impl Drop for Answer {
 mod tests {
     use super::*;
 
-    /// Returns the option whose limit an inactive connection exceeds first, and the seconds from `start` to this time.
+    /// Returns the option whose limit an inactive connection exceeds first. Also returns after how many seconds since `start` this
+    /// happens.
     fn closed_by(activity: &Activity, start: Instant) -> Option<(&'static str, u64)> {
         let limits = Http::default(); // 10 s, 2 min, 30 s
         (0..1000).find_map(|second| {

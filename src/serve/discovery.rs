@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{accept::negotiate, api_error::ApiError};
 use crate::{discovery::ServedType, registry::Registry};
 
-/// List of items, each with its name.
+/// List of pairs: the name of an item, and the item.
 type Named<T> = Vec<(String, T)>;
 
 /// Types of one API group, by version.
@@ -21,7 +21,7 @@ type Versions = Named<Vec<DiscoveredType>>;
 /// A type in discovery documents.
 pub(crate) struct DiscoveredType {
     pub(crate) served: ServedType,
-    /// Set when `status` is a subresource.
+    /// Set if the type has the subresource `status`.
     pub(crate) has_status: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn version() -> Value {
     })
 }
 
-/// Returns the watched types, in the order of the API server; all can be read, and none can be written.
+/// Returns the watched types in the order of the API server. The verbs of each type are `get` and `list`.
 pub(super) fn served(registry: &Registry) -> Vec<DiscoveredType> {
     let catalog = registry.catalog();
     let mut types: Vec<_> = registry.types().iter().map(|watched| registry.names(&watched.resource)).collect();

@@ -62,8 +62,8 @@ pub(super) async fn events(
     Ok((Extension(Endless), headers, Body::from_stream(pieces)).into_response())
 }
 
-/// Checks that `name` is a type or an entry of `[resources]`. The stream of any other name would stay empty. Accepts all names
-/// before discovery.
+/// Checks that `name` is a watched type or an entry of `[resources]`, because the stream of any other name would stay empty. Before
+/// the first discovery, accepts all names.
 fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     if !registry.is_discovered() {
         return Ok(());

@@ -61,7 +61,7 @@ pub(crate) use table::{JsonPath, closing};
 /// Time for which a read waits for its version, the same as in the API server.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Interval of checks of the cache's version while a read waits for it.
+/// Interval between two checks of the cache's version, while a read waits for a version.
 const FRESH_POLL: Duration = Duration::from_millis(20);
 
 /// Headers of objects and lists.
@@ -134,7 +134,7 @@ fn check_readable(served: &WatchedType, form: Form, unit: Option<UnitId>, name: 
     Ok(())
 }
 
-/// Returns the custom resource definition of a type if definitions are watched too.
+/// Returns the custom resource definition of a type. Returns `None` if custom resource definitions are not watched.
 fn definition_of(registry: &Registry, resource: &ResourceType) -> Option<serde_json::Value> {
     let definitions = registry.find_type("apiextensions.k8s.io", "v1", "customresourcedefinitions")?;
     let name = resource.qualified_name();

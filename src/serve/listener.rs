@@ -68,14 +68,14 @@ pub(super) struct Listener {
     pub(super) http: Arc<Http>,
     pub(super) max_connections: usize,
     pub(super) budget: Arc<ResponseBudget>,
-    /// Separate budget of `/metrics`. Metrics are served even while slow clients use up the other budget.
+    /// Response budget of `/metrics` alone. Metrics are served even while slow clients occupy all of `budget`.
     pub(super) metrics_budget: Arc<ResponseBudget>,
 }
 
 struct Connections {
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, SharedActivity)>,
-    /// Refused connections. The clock of this counter begins at `start`.
+    /// Counter of refused connections. Its times are durations since `start`.
     refused: Failures,
     start: Instant,
 }
@@ -155,8 +155,7 @@ impl Connections {
         });
     }
 
-    /// Closes the connection that has waited longest for its client. Returns `false` if every connection has a request that is
-    /// being answered.
+    /// Closes the connection that has waited longest for a request. Returns `false` if no connection waits for a request.
     fn close_longest_waiting(&mut self) -> bool {
         let waiting = self.open.iter().filter_map(|(id, (_, activity))| Some((lock(activity).waits_since()?, *id)));
         let longest = waiting.min_by_key(|(since, _)| *since).and_then(|(_, id)| self.open.remove(&id));

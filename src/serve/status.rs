@@ -26,7 +26,7 @@ pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
     report("livez", query.as_deref(), &[("ping".to_owned(), None)])
 }
 
-/// `/readyz` and `/healthz`. Succeeds after the first discovery, once every handler has started and every configured resource is
+/// `/readyz` and `/healthz`. Succeeds if the first discovery has ended, every handler has started, and every configured resource is
 /// synced. Resources that are not served, not watchable or not allowed are ignored. While the journal is not writable, units
 /// created after the first discovery are also ignored, because other types are readable.
 pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl IntoResponse {

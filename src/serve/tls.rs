@@ -77,7 +77,8 @@ impl Certificate {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Loads the certificate again when its files change, until the future is dropped. If the new files are invalid, tries again.
+    /// Checks the files of the certificate until the future is dropped. If a file has changed, loads the certificate again. If the
+    /// new files are invalid, tries again at the next check.
     pub(super) async fn follow(self) {
         let mut taken = stamps(&self.files);
         loop {

@@ -1,4 +1,4 @@
-//! Fault injection for tests: selection of requests, faults, and their frequency.
+//! Fault injection for tests: which requests get which faults, and how often.
 //!
 //! [`Faults`] and [`StreamPlan`] decide on the faults. A layer around the server executes them.
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// Choice of the requests that get a fault, among those that match its path and verb.
+/// Selection among the requests that match the path and the verb of a fault. The selected requests get the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// The next `n` requests.
@@ -52,9 +52,8 @@ pub enum ServerFault {
     WrongList,
     /// Answer a list request with an empty list at the current version, or start a watch without initial events.
     EmptyList,
-    /// Use an older state, this many versions before the current one, as the answer to a list or as the initial events of a watch.
-    /// The server acts like a lagging replica that does not wait for the requested version. Requests without a version are not
-    /// affected.
+    /// Answer a list, or begin a watch, with an older state: the state this many versions before the current one. The server acts
+    /// like a lagging replica that does not wait for the requested version. Requests without a version are not affected.
     Lag(u64),
     /// Cut the body off after this many bytes, without the end that HTTP requires.
     CutAfterBytes(u64),
@@ -62,9 +61,9 @@ pub enum ServerFault {
     ResetAfterBytes(u64),
     /// Never send the bookmark that ends the initial events of a watch.
     NoMarker,
-    /// Execute `what` in a watch after `events` events; 0 means right after the headers.
+    /// Execute the fault `what` in a watch that has sent `events` events; 0 means right after the headers.
     At {
-        /// Number of events sent before; bookmarks do not count.
+        /// Number of events that the watch sends before the fault; bookmarks do not count.
         events: u64,
         /// Fault to execute.
         what: StreamFault,
@@ -96,7 +95,7 @@ pub enum StreamFault {
     Table,
     /// A bookmark padded to this many bytes, inserted between two events.
     LongFrame(usize),
-    /// The stream omits this number of events, and continues with later versions.
+    /// The stream omits this number of events, and continues with the events after them.
     Gap(u64),
 }
 
@@ -112,11 +111,11 @@ struct Rule {
 /// Action for the next event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Send it.
+    /// Send the event.
     Send,
-    /// Do not send it; the version advances.
+    /// Do not send the event: the client misses it.
     Skip,
-    /// Execute this fault first. If the stream continues after the fault, ask again for the same event.
+    /// Execute this fault before the event. If the stream continues after the fault, ask again for the same event.
     Do(StreamFault),
 }
 

@@ -10,7 +10,8 @@ impl Random {
         Self(seed)
     }
 
-    /// Starts a second sequence of the same seed. Two generators with the same sequence would draw the same uids.
+    /// Starts a sequence of `seed` that differs from the sequence of [`Random::new`]. Two generators with the same sequence would
+    /// draw the same uids.
     pub fn another(seed: u64) -> Self {
         Self(!Self(seed).next_u64())
     }

@@ -5,9 +5,9 @@
 pub enum Area {
     /// All requests, namespaced and cluster-wide.
     Everywhere,
-    /// Requests without a namespace: lists of all namespaces, and cluster-scoped objects.
+    /// Requests without a namespace: lists of all namespaces, and requests for cluster-scoped objects.
     ///
-    /// This is RBAC without a cluster-wide binding: requests within a namespace are not affected.
+    /// The effect is that of a missing `ClusterRoleBinding`: requests within a namespace are still allowed.
     ClusterWide,
     /// One namespace. Cluster-wide requests are not affected, although RBAC would refuse them too.
     Namespace(String),

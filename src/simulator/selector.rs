@@ -58,7 +58,7 @@ impl RequestSelector {
         *self == Self::default()
     }
 
-    /// Returns true if the object matches; `facts` is called only if the key does not suffice.
+    /// Returns true if the object matches. Calls `facts` only if the selector requires more than a namespace or a name.
     pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a SelectorFacts) -> bool {
         let value = |path: &str| match path {
             "metadata.name" => key.name,

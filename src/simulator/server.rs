@@ -47,9 +47,9 @@ pub(crate) use watch::{WatchTimer, push_bookmark, push_event};
 /// Number of requests that the log keeps.
 const REQUESTS_KEPT: usize = 10_000;
 
-/// Server of objects that are not in the store. It gets each request before the simulator.
+/// A server in front of the simulator, for objects that are not in the store. It gets each request first.
 pub(crate) trait Front: fmt::Debug + Send + Sync {
-    /// Returns a JSON document; `None` leaves the request to the simulator.
+    /// Returns the body of a JSON answer; `None` leaves the request to the simulator.
     fn answer(self: Arc<Self>, call: &Call) -> Option<Result<Body, ApiError>>;
 }
 
@@ -180,7 +180,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     shared.connections.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Answers one request. An error, which only a fault causes, closes the connection without an answer.
+/// Answers one request. `Err` closes the connection without an answer; only a fault causes it.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Response> {
     let (head, body) = request.into_parts();
     match Call::of(head) {

@@ -21,7 +21,7 @@ const MANAGER: &str = "simulator";
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Objects of a simulated cluster, for reads and writes from any thread without HTTP; clones share them.
+/// Objects of a simulated cluster, for reads and writes from any thread without HTTP; clones share the objects.
 ///
 /// Types have kubectl's names, such as `pods` or `deployments.apps`. Writes also set the status, and do not require that
 /// the namespace exists. Every call takes one short lock; none waits for a client.
@@ -147,13 +147,13 @@ impl SharedStore {
         Backup(self.lock().clone())
     }
 
-    /// Restores a saved state with its version, like etcd restored from a snapshot. Open watches stay open. They receive no
-    /// events until the version of the store exceeds their cursor, like watches from a future version.
+    /// Restores a saved state and its version, as if etcd were restored from a snapshot. Open watches stay open. A watch receives
+    /// no events until the version of the store exceeds the last version that the watch has read.
     pub fn restore(&self, Backup(backup): &Backup) {
         self.change(|store| store.restore(backup));
     }
 
-    /// Takes the lock. Writers then call [`SharedStore::announce`] with the guard.
+    /// Takes the lock. After a write, the caller passes the guard to [`SharedStore::announce`].
     pub(super) fn lock(&self) -> MutexGuard<'_, SimulatorStore> {
         // a panic in a writer leaves a consistent state, because each commit is one step
         lock(&self.store)

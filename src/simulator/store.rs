@@ -3,8 +3,8 @@
 //! [`SimulatorStore`] is pure: time and seed are arguments. [`SharedStore`](super::SharedStore) makes it usable by
 //! several threads. Every state is serialised once, so that lists and watches return slices.
 //!
-//! **Invariants:** versions strictly increase over all types. A type's history is ordered by version, and complete
-//! above its `compacted` version. An old snapshot is the current state with the history undone.
+//! **Invariants:** every change, of any type, gets a higher version than the changes before it. A type's history is ordered by
+//! version, and has all changes after its `compacted` version. To get an old state, later changes are undone in the current one.
 
 mod fields;
 mod lifecycle;
@@ -46,12 +46,12 @@ pub(crate) struct TypeId(usize);
 #[derive(Clone, Debug)]
 pub(crate) struct HistoryStep {
     pub(crate) kind: HistoryKind,
-    /// State after the change; for a deletion, the last state with the deletion's version.
+    /// State after the change. For a deletion: the last state, but with the version of the deletion.
     pub(crate) new: Arc<Stored>,
     pub(crate) old: Option<Arc<Stored>>,
 }
 
-/// Position of a paged list.
+/// Position in a paged list, after the last object of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Continue {
     /// Version of the snapshot.
@@ -226,8 +226,8 @@ impl SimulatorStore {
         if version < oldest { Err(ApiError::too_old(version, oldest)) } else { Ok(()) }
     }
 
-    /// Copies up to `limit` changes after `version` into `into`. Returns the version up to which the type has been
-    /// read. 410 if the history no longer reaches back to `version`.
+    /// Copies up to `limit` changes after `version` into `into`. Returns the version from which the next read continues. 410 if
+    /// changes after `version` were already dropped.
     pub(crate) fn read(
         &self,
         id: TypeId,
@@ -244,7 +244,7 @@ impl SimulatorStore {
         Ok(if read_all { self.version.max(version) } else { last })
     }
 
-    /// Drops the history of every type up to `version`: earlier watches and snapshots are expired.
+    /// Drops the history of every type up to `version`: watches and snapshots of earlier versions are then expired.
     pub(crate) fn compact(&mut self, version: u64) {
         let version = version.min(self.version);
         for entry in &mut self.types {
@@ -266,8 +266,8 @@ impl SimulatorStore {
         }
     }
 
-    /// Restores `backup` with its version, like etcd restored from a snapshot. The generator of uids is not reset, so that no uid
-    /// occurs twice.
+    /// Restores `backup` and its version, as if etcd were restored from a snapshot. The generator of uids is not reset, so that no
+    /// uid occurs twice.
     pub(crate) fn restore(&mut self, backup: &Self) {
         *self = Self { random: self.random.clone(), ..backup.clone() };
     }
@@ -294,7 +294,7 @@ impl SimulatorStore {
         new
     }
 
-    /// Removes an object; the deletion shows `last`, or the current state if `last` is `None`.
+    /// Removes an object. Watches get `last` as its final state; if `last` is `None`, they get the current state.
     fn remove(&mut self, id: TypeId, key: &ObjectKey, last: Option<RawObject>) -> Option<Arc<Stored>> {
         let entry = &mut self.types[id.0];
         let old = entry.objects.remove(key)?;

@@ -1,6 +1,6 @@
 //! JSON templates with `${NAME}` holes, compiled once, so that rendering an object mainly copies bytes.
 
-/// A template split at its holes. `F` is a value that differs between objects.
+/// A template split at its holes. `F` stands for a value that differs between objects.
 #[derive(Debug)]
 pub(crate) struct ObjectTemplate<F> {
     text: Vec<u8>,
@@ -9,8 +9,8 @@ pub(crate) struct ObjectTemplate<F> {
 }
 
 impl<F> ObjectTemplate<F> {
-    /// Compiles a template; its line breaks are dropped. `fill` returns the content of a hole: first a text that is the
-    /// same in all objects, then, optionally, a value that differs.
+    /// Compiles a template, without its line breaks and indentation. `fill` returns the content of a hole: a text that is the same
+    /// in all objects, and optionally a value that follows this text and differs between objects.
     pub(crate) fn compile(text: &str, fill: impl Fn(&str) -> (String, Option<F>)) -> Self {
         let joined: String = text.lines().map(str::trim).collect();
         let (mut rest, mut text, mut cuts) = (joined.as_str(), Vec::new(), Vec::new());

@@ -15,7 +15,8 @@ pub(crate) struct TypeInfo {
     pub(crate) singular: String,
     /// Short names of kubectl, such as `po`.
     pub(crate) short_names: Vec<String>,
-    /// Set for a built-in type: its objects have members in the order of the Go struct, and list items have no kind (A-7).
+    /// Set for a built-in type. The members of its objects have the order of the Go struct, and the items of its lists have no kind
+    /// (A-7).
     pub(crate) typed: bool,
     /// Set when `status` is a subresource.
     pub(crate) status: bool,
@@ -105,7 +106,7 @@ pub(super) fn is_builtin_group(group: &str) -> bool {
         || builtin().iter().any(|info| info.resource.group == group)
 }
 
-/// Built-in types in the order of discovery; `/status` marks those with a status.
+/// Built-in types in the order of discovery. `/status` marks the types whose status is a subresource.
 const BUILT_IN: &str = "namespaces/status nodes/status persistentvolumes/status pods/status services/status configmaps secrets \
     serviceaccounts persistentvolumeclaims/status events deployments.apps/status replicasets.apps/status \
     statefulsets.apps/status daemonsets.apps/status controllerrevisions.apps jobs.batch/status cronjobs.batch/status \

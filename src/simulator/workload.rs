@@ -25,7 +25,8 @@ pub(crate) const POD: &str = include_str!("workload/pod.json");
 pub(crate) const RUNNING: &str = include_str!("workload/pod_running.json");
 pub(crate) const WEBSITE: &str = include_str!("workload/website.json");
 
-/// Fills the holes with fixed content. The content may itself contain the holes `${APP}` and `${NS}`.
+/// Fills those holes of a template that have the same content in all objects. This content contains the holes `${APP}` and `${NS}`,
+/// which are filled later.
 pub(crate) fn with_plain_values(template: &str) -> String {
     let values = [
         ("${MEM}", "512Mi"),
@@ -50,11 +51,11 @@ const WEBSITES: &str = "websites.demo.deltabus.dev";
 /// Numbers of objects for [`Workload::populate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Nodes, each with a lease and a daemonset pod.
+    /// Nodes. Each node has a lease and a daemonset pod.
     pub nodes: usize,
     /// Namespaces in addition to those that every cluster has. Each namespace has a database and a cron job.
     pub namespaces: usize,
-    /// Deployments, spread over the namespaces; each with a service, its endpoints and a configmap.
+    /// Deployments, spread over the namespaces. Each deployment has a service with endpoints, and a configmap.
     pub deployments: usize,
     /// Pods of each deployment.
     pub replicas: usize,
@@ -115,13 +116,13 @@ struct Controller {
 }
 
 impl Workload {
-    /// Creates a workload. The same seed makes the same changes to equal stores, except for times.
+    /// Creates a workload. Two workloads with the same seed make the same changes to equal stores; only the times differ.
     pub fn new(seed: u64) -> Self {
         Self { random: Random::new(seed), ..Self::default() }
     }
 
-    /// Makes one change to the cluster. A step that adds or deletes a type or a namespace makes many writes; any other step makes
-    /// at most about eight.
+    /// Makes one change to the cluster. To add or delete a type or a namespace, a step makes many writes. Any other step makes at
+    /// most about eight writes.
     pub fn step(&mut self, store: &SharedStore) -> Result<(), ApiError> {
         let time = now();
         self.season_goes_on(store, &time)?;

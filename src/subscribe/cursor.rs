@@ -60,10 +60,10 @@ pub enum CursorStep {
 pub struct JournalFacts<'a> {
     /// The journal's id.
     pub journal: &'a str,
-    /// The released watermark of the journal.
+    /// The released watermark of the journal: readers see no record above it.
     pub released: Sequence,
-    /// The position just before the requested time; `None` if no time was requested. The flag is set if events after
-    /// that time may be missing; the position is then the oldest one that can be read from.
+    /// The position just before the requested time; `None` if no time was requested. The flag is set if events after that time may
+    /// be missing. The position is then the oldest one from which events can be read.
     pub time: Option<(Sequence, bool)>,
 }
 
@@ -76,9 +76,9 @@ pub struct SubscriberCursor {
     wants_state: bool,
     state_due: bool,
     gap: Option<StreamGap>,
-    /// The requested position as the client wrote it. `None` after a gap was reported, or the events after the position were read.
+    /// The requested position as the client wrote it. It is set until a gap reports it, or until events after it are read.
     asked: Option<String>,
-    /// Units whose cache was read, each with the position of the cache. Events of the unit up to this position are not sent.
+    /// Position of each unit's cache when the cache was read. Events of the unit up to this position are not sent.
     shown: HashMap<UnitId, Sequence>,
 }
 
@@ -116,7 +116,8 @@ impl SubscriberCursor {
         self.place
     }
 
-    /// Returns the position to resume at; `None` while an earlier event, gap or object is still to be sent.
+    /// Returns the position at which a reconnecting client can resume; `None` while an earlier event, gap or object must still be
+    /// sent.
     pub fn resumable(&self) -> Option<Sequence> {
         (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.place)
     }
@@ -171,7 +172,7 @@ impl SubscriberCursor {
         (missing > 0).then(gap)
     }
 
-    /// Stores the position `place` of a unit's cache that was read. Events of the unit up to this position are not sent.
+    /// Stores the position `place` that a unit's cache had when it was read. Events of the unit up to this position are not sent.
     pub fn saw(&mut self, unit: UnitId, place: Sequence) {
         if place > self.place {
             self.shown.insert(unit, place);
@@ -183,7 +184,7 @@ impl SubscriberCursor {
         self.state_due = false;
     }
 
-    /// Returns true unless the cache that was read already included the event.
+    /// Returns true if the event must be sent; false if the unit's cache already contained the event when the cache was read.
     pub fn is_due(&mut self, unit: UnitId, place: Sequence) -> bool {
         if self.shown.is_empty() {
             return true;

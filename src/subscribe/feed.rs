@@ -20,8 +20,8 @@ const LINGER: Duration = Duration::from_mins(5);
 /// Maximum number of events of one read of the journal.
 const READ_EVENTS: usize = 512;
 const READ_BYTES: usize = 4 << 20;
-/// Pause after each wake-up, per subscriber. With many subscribers, each is woken less often and receives more events
-/// at a time.
+/// Pause after each wake-up of the subscribers, multiplied by their number. So many subscribers are woken less often, and receive
+/// more events at a time.
 const PAUSE_EACH: Duration = Duration::from_micros(10);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 

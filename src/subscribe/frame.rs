@@ -33,7 +33,7 @@ pub enum StreamFormat {
 }
 
 impl StreamFormat {
-    /// Returns the first format in `Accept` that is known; `None` if there is none.
+    /// Returns the first known format in the header `Accept`; `None` if it names no known format. Without the header, returns SSE.
     pub fn accepted(accept: Option<&str>) -> Option<Self> {
         let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else { return Some(Self::Sse) };
         accept.split(',').find_map(|range| match range.split(';').next().unwrap_or_default().trim() {
@@ -80,7 +80,7 @@ fn notice(kind: &str, id: &str, cluster: &str, journal: &str, now: Timestamp) ->
     })
 }
 
-/// Encoded event, from which the bytes of each format are sliced.
+/// Encoded event. The bytes of each format are a slice of it.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// `id: …\nevent: …\ndata: {…}\n\n`
@@ -126,8 +126,8 @@ impl Frame {
         Self { sse: out.into(), json, unplaced }
     }
 
-    /// Returns the bytes in a format, without a copy. `is_place` is true if a stream can resume after this event; otherwise
-    /// SSE gets no `id:`.
+    /// Returns the bytes in a format, without a copy. `is_place` means that a stream can resume after this event. If it is false,
+    /// the SSE form has no `id:`.
     pub fn bytes(&self, format: StreamFormat, is_place: bool) -> Bytes {
         match format {
             StreamFormat::Sse => self.sse.slice(if is_place { 0 } else { self.unplaced }..),

@@ -9,10 +9,10 @@ use crate::journal::Sequence;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, EnumMessage)]
 #[strum(serialize_all = "lowercase")]
 pub enum GapReason {
-    /// The position belongs to another journal: the engine was started without its earlier state.
+    /// The requested position belongs to another journal, because the engine was started without its earlier state.
     #[strum(message = "the position belongs to another journal; events since then are not known")]
     Journal,
-    /// The journal has not reached the position, so the position is not from this journal.
+    /// The requested position is beyond the end of the journal, so it is not from this journal.
     #[strum(message = "the position is beyond the end of this journal")]
     Unknown,
     /// Some events after the requested position are no longer kept.

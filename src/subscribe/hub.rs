@@ -193,8 +193,8 @@ impl Hub {
         lock(&self.ring)
     }
 
-    /// Makes an entry. The entry is initial if its object existed before the engine started. If the type was discovered later, its
-    /// objects are not initial.
+    /// Makes an entry. The entry is initial if its object existed before the engine started. If the type was discovered after the
+    /// start, its objects are not initial.
     pub(super) fn entry(&self, event: Event) -> Arc<Entry> {
         let is_first_list = matches!(event.record.change, Change::Added { cause: Cause::Initial, .. });
         let is_initial = is_first_list && self.journal.terms(event.record.unit).is_none_or(|terms| !terms.late);

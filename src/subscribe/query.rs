@@ -35,8 +35,8 @@ pub struct SubscriberQuery {
 pub struct QueryError(String);
 
 impl SubscriberQuery {
-    /// Parses a query. `Last-Event-ID` takes precedence over `since`: a client that reconnects sends the same URL
-    /// again.
+    /// Parses a query. `Last-Event-ID` takes precedence over `since`: a client that reconnects sends the same URL again, with its
+    /// old `since`.
     pub fn parse(query: &str, last_event_id: Option<&str>, now: Timestamp) -> Result<Self, QueryError> {
         let mut parsed = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {

@@ -31,7 +31,7 @@ type Changes = Box<dyn Iterator<Item = (UnitId, Arc<UnitInfo>, Change)> + Send>;
 pub enum Shown {
     /// An existing object, or the end of a type.
     Event(Event),
-    /// Nothing to send: the event is filtered out, or the next type was opened.
+    /// Nothing to send: the filter rejects the event, or the next type begins.
     Nothing,
     /// The replay is complete.
     End,

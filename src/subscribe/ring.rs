@@ -86,12 +86,12 @@ impl Ring {
         }
     }
 
-    /// Moves the head to `place`, because the stream has no further events up to there.
+    /// Moves the head to `place`. The stream has no further events up to `place`.
     pub fn reach(&mut self, place: Sequence) {
         self.head = self.head.max(place);
     }
 
-    /// Empties the ring, because the events up to `place` were lost, and the events in a ring must be contiguous.
+    /// Empties the ring, so that it starts again after `place`. Events up to `place` were lost, and a ring must have no holes.
     pub fn cut(&mut self, place: Sequence, now_micros: i64) {
         self.entries.clear();
         self.bytes = 0;
@@ -99,7 +99,7 @@ impl Ring {
         self.head = self.floor;
     }
 
-    /// Returns up to `max` events after `place`. Events up to `floor` are missing from the result.
+    /// Returns up to `max` events after `place`. The ring has no events up to `floor`.
     pub fn after(&self, place: Sequence, max: usize) -> Vec<Arc<Entry>> {
         let from = self.entries.partition_point(|entry| entry.place() <= place);
         self.entries.range(from..).take(max).cloned().collect()

@@ -85,8 +85,8 @@ impl Subscriber {
         Ok(Self { seat, filter, format, cursor, news, replay: None, due, judging, is_over: false })
     }
 
-    /// Returns the next bytes, or a heartbeat if there are none in time. Returns `None` when the engine stops, or after the
-    /// expression has exceeded a limit. The future may be dropped, and `next` called again.
+    /// Returns the next bytes. If there are none within the heartbeat interval, returns a heartbeat. Returns `None` when the engine
+    /// stops, or after the expression has exceeded a limit. The future may be dropped, and `next` called again.
     pub async fn next(&mut self) -> Option<Bytes> {
         let speak_at = Instant::now() + self.seat.0.options.heartbeat;
         loop {
@@ -267,7 +267,7 @@ async fn compile(hub: &Hub, when: String) -> Result<Judging, SubscribeError> {
     Ok(Judging { when: Arc::new(when), judge, candidates: Vec::new(), turn: None })
 }
 
-/// Returns the position just before a time, and true if some later events are no longer kept.
+/// Returns the position just before a time. Also returns true if some events after this time are no longer kept.
 async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
     if let Some(place) = hub.with_ring(|ring| ring.before(micros)).flatten() {
         return (place, false);

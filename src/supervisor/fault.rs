@@ -11,7 +11,7 @@ use std::{
 #[cfg(any(test, feature = "testing"))]
 use crate::mutex::lock;
 
-/// Fault to trigger at a [`Moment`]; it may be empty.
+/// Fault that is triggered at a [`Moment`]. The default value contains no fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault(#[cfg(any(test, feature = "testing"))] Option<(Harm, Moment)>);
 
@@ -63,7 +63,7 @@ impl Fault {
         self.0.take().map(|fault| Self(Some(fault)))
     }
 
-    /// Replaces the fault, unless the new one is empty.
+    /// Replaces the fault by `other`, unless `other` contains no fault.
     pub(crate) fn put(&mut self, other: Self) {
         self.0 = other.0.or(self.0);
     }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::Supervision;
 use crate::backoff::Backoff;
 
-/// Period in which failures are counted together.
+/// Period within which failures count towards the degraded state.
 pub(super) const DEGRADED_WINDOW: Duration = Duration::from_mins(5);
 /// Maximum number of stored failures, however short the backoff is.
 const FAILURES_MAX: usize = 1_000;
@@ -25,7 +25,7 @@ pub(crate) struct RestartPolicy {
 /// Next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Restart {
-    /// Number of the attempt since the last healthy period, from 1.
+    /// Number of the attempt since the backoff was reset, counted from 1.
     pub(crate) attempt: u32,
     pub(crate) delay: Duration,
 }
@@ -46,7 +46,7 @@ impl RestartPolicy {
         self.backoff.healthy(now);
     }
 
-    /// Forgets old failures after a healthy period that is long enough.
+    /// Forgets all failures if the healthy period is long enough at `now`.
     pub(crate) fn settle(&mut self, now: Duration) {
         if self.backoff.settle(now) {
             self.degraded = false;
@@ -54,7 +54,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns the time at which [`RestartPolicy::settle`] forgets failures, if there are any.
+    /// Returns the time from which [`RestartPolicy::settle`] forgets the failures. `None` without failures or a healthy period.
     pub(crate) fn settles_at(&self) -> Option<Duration> {
         self.backoff.resets_at().filter(|_| self.backoff.attempt() > 0 || self.degraded)
     }
@@ -76,7 +76,7 @@ impl RestartPolicy {
         Restart { attempt: self.backoff.attempt(), delay }
     }
 
-    /// Returns true after too many recent failures. Only a healthy period ends this state.
+    /// Returns true after too many failures within the window. Only a long healthy period ends this state.
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }

@@ -33,7 +33,7 @@ struct Entry {
 pub(crate) struct Cursor {
     /// Undelivered initial events: synthetic events and the marker.
     pub(crate) initial: VecDeque<WatchEvent>,
-    /// Version that was delivered last.
+    /// Version after which the watch continues when all initial events are delivered.
     pub(crate) version: u64,
 }
 
@@ -73,7 +73,7 @@ impl Collection {
         self.push(event);
     }
 
-    /// Writes an existing object without changing any field except its version.
+    /// Writes an existing object again: only its version changes.
     pub(crate) fn touch(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
@@ -138,8 +138,8 @@ impl Collection {
         }
     }
 
-    /// Opens a watch. A streaming list has a marker only if `marker` is true. The state of a streaming list is up to
-    /// `lag` versions old, and the later changes precede the marker.
+    /// Opens a watch. A streaming list begins with a state that is up to `lag` versions old. The later changes follow
+    /// this state. If `marker` is true, the marker follows the changes.
     pub(crate) fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
         let asked = &request.resource_version;
         let asked_number = match asked.as_str() {
@@ -210,7 +210,7 @@ impl Collection {
     }
 }
 
-/// Creates an object that changed at version `changed_at`, and was only touched after that.
+/// Creates an object with this version, whose content last changed at version `changed_at`.
 fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
     let version = version.to_string();
     let identity = Identity { namespace: "default", name, uid, resource_version: &version };
@@ -220,7 +220,8 @@ fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
     Object::assemble(identity, &[json.as_bytes()])
 }
 
-/// Returns the version of the last change of a [`Collection`]'s object. Writes that only changed the version do not count.
+/// Returns the version at which the content of a [`Collection`]'s object last changed. Writes that only changed the version do not
+/// count.
 ///
 /// # Panics
 /// If the object is not from a [`Collection`].

@@ -95,7 +95,7 @@ impl FakeApiServer {
         self.act(|server| server.hold_lists = hold);
     }
 
-    /// Sends `events`, such as wrong kinds, errors or bad bookmarks, on every open stream before all due events.
+    /// Sends `events` on every open stream, before all other undelivered events. They may be wrong kinds, errors or bad bookmarks.
     pub(crate) fn inject(&self, events: &[WatchEvent]) {
         self.act(|server| server.streams.values_mut().for_each(|open| open.injected.extend(events.iter().cloned())));
     }
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(answer.await.unwrap().items.len(), 1);
     }
 
-    /// Runs a reflector without actors: answers each of its actions, until it has reported the deletion of `a`.
+    /// Runs a reflector without its actor: the test executes each action, until the reflector has reported the deletion of `a`.
     #[tokio::test(start_paused = true)]
     async fn reflector_mirrors_fake_server_despite_failures() {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);

@@ -32,7 +32,7 @@ use crate::{failures::Failures, mutex::lock};
 
 /// Maximum number of batches whose spans are remembered.
 const BATCHES_MAX: usize = 4096;
-/// Maximum number of links of a delivery.
+/// Maximum number of links from the span of a delivery to spans of batches.
 const LINKS_MAX: usize = 64;
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
@@ -156,7 +156,7 @@ impl Span {
         span.describing(unit)
     }
 
-    /// Begins the span of a batch that is being applied, linked to the span `by` of its list or watch.
+    /// Begins the span of a batch that is being applied. It is linked to `by`, the span of the list or watch that read the batch.
     pub(crate) fn of_batch(unit: &SpanUnit<'_>, by: Option<TraceContext>, events: usize) -> Self {
         let span = Self::begin(format_args!("apply {}", unit.plural), SpanKind::Internal, None, by.as_slice());
         let mut span = span.describing(unit);
@@ -164,8 +164,8 @@ impl Span {
         span
     }
 
-    /// Begins the span of a delivery. `sequences` are those of the delivered events, in order. If another handler gave up these
-    /// events, `given_up` is the span of that handler's delivery.
+    /// Begins the span of a delivery. `sequences` are the sequences of the delivered events, in order. If another handler gave up
+    /// these events, `given_up` is the span of that handler's delivery.
     pub(crate) fn of_delivery(
         handler: &str,
         given_up: Option<TraceContext>,
@@ -245,8 +245,7 @@ fn number(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// Map of the last batches. Its key is the sequence of the last event of a batch. Its value is the sequence of the first event, and
-/// the span.
+/// Map of the last batches. The key is the last sequence of a batch. The value is the first sequence of the batch, and its span.
 struct Batches(BTreeMap<u64, (u64, TraceContext)>);
 
 impl Batches {
@@ -257,7 +256,7 @@ impl Batches {
         }
     }
 
-    /// Returns the span of the first batch with any of these sequences, and the spans of the other batches.
+    /// Finds the batches that contain these sequences. Returns the span of the first of these batches, and the spans of the others.
     fn of(&self, sequences: impl Iterator<Item = u64>) -> (Option<TraceContext>, Vec<TraceContext>) {
         let (mut first, mut others, mut end) = (None, BTreeSet::new(), 0);
         for sequence in sequences {

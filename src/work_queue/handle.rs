@@ -158,8 +158,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     /// the order of their times. With a zero delay, the item is added at once. Has no effect after a shutdown. A shutdown
     /// also drops delayed items.
     ///
-    /// A delayed item does not count as needing work: if it is added meanwhile, it is queued at once, and again at its
-    /// time.
+    /// A delayed item is not yet marked as needing work. If it is added without a delay meanwhile, it is queued at once, and again
+    /// when its delay ends.
     #[doc(alias = "AddAfter")]
     pub fn add_after(&self, item: T, delay: Duration) {
         self.change(|items, now| items.add_after(item, delay, now));

@@ -32,8 +32,8 @@ impl<T> RateLimiter<T> for Box<dyn RateLimiter<T>> {
     }
 }
 
-/// Returns client-go's default for controllers: the longer of two delays. One is 5 ms … 1000 s for each item. The other
-/// limits all items together to 10 per second, with a burst of 100.
+/// Returns client-go's default for controllers: the longer of two delays. The first is 5 ms … 1000 s, and grows with the
+/// failures of the item. The second limits all items together to 10 per second, with a burst of 100.
 #[doc(alias = "DefaultTypedControllerRateLimiter")]
 pub fn default_controller_limiter<T: Clone + Eq + Hash + Send + 'static>() -> MaxOf<T> {
     MaxOf::new(vec![
@@ -153,7 +153,7 @@ impl<T> RateLimiter<T> for TokenBucket {
     }
 }
 
-/// Longest delay and highest count of several limiters. Each of them counts every failure.
+/// Limiter that returns the longest delay and the highest count of several limiters. Each of these limiters counts every failure.
 #[doc(alias = "MaxOfRateLimiter")]
 pub struct MaxOf<T> {
     members: Vec<Box<dyn RateLimiter<T>>>,

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,7 +24,6 @@ type observation struct {
 	Key             string `json:"key,omitempty"`
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	Micros          int64  `json:"micros"` // time of receipt, since the Unix epoch
 }
 
 // runObserve prints the existing objects of each named resource and then every change, one per line, until its stdin
@@ -82,7 +80,6 @@ type observer struct {
 func (o *observer) print(seen observation) error {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	seen.Micros = time.Now().UnixMicro()
 	if err := json.NewEncoder(o.out).Encode(seen); err != nil {
 		return err
 	}

@@ -62,51 +62,41 @@ fn config(kubeconfig: &Path, dir: &Path, handler: &str) -> String {
 /// A downtime of the engine.
 #[derive(Clone, Debug)]
 struct Downtime {
-    from_micros: i64,
-    to_micros: i64,
     compacted: bool,
-    /// Version of each type that the previous run had reached, as far as the engine answered.
-    reached: BTreeMap<String, u64>,
+    /// Version of each type in the state directory, as far as the next run read it before its kill.
+    restored: BTreeMap<String, u64>,
 }
 
-fn now_micros() -> i64 {
-    jiff::Timestamp::now().as_microsecond()
+/// Returns the version of each type that an engine has read from its state directory.
+fn restored(engine: &Engine) -> BTreeMap<String, u64> {
+    let field = |line: &str, name: &str| Some(line.split_once(name)?.1.split(' ').next()?.to_owned());
+    let lines = engine.log();
+    let units = lines.lines().filter(|line| line.contains("restored a unit"));
+    units.filter_map(|line| Some((field(line, "resource=")?, field(line, "version=")?.parse().ok()?))).collect()
 }
 
-/// Returns the version of each type that an engine has reached; empty if the engine does not answer.
-fn reached(engine: &Engine) -> BTreeMap<String, u64> {
-    let body = engine.get("/v1/resources").map(|(_, body)| body).unwrap_or_default();
-    let rows: Value = serde_json::from_str(&body).unwrap_or_default();
-    let version_of = |row: &Value| {
-        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let group = text("apiVersion").split_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
-        Some((format!("{}{group}", text("plural")), text("resourceVersion").parse().ok()?))
-    };
-    rows["resources"].as_array().into_iter().flatten().filter_map(version_of).collect()
-}
-
-/// Returns true if no event can report the object. That is so if no run reached its versions, and its history was compacted
-/// in between. The runs before and after had not reached its creation, until one started past its deletion.
+/// Returns true if no event can report the object: the state directory never had a version at which the object lived, and the
+/// history was compacted between the last version before its creation and the first version after its deletion.
 fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
     let kind = life.key.split('/').next().unwrap_or_default();
     let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
     let (Some(born), Some(died)) = (number(life.versions.first()), number(life.versions.last())) else { return false };
-    let reached = |down: &Downtime| down.reached.get(kind).copied();
-    let before = downtimes.iter().filter_map(reached).filter(|version| *version < born).max();
-    let Some(first) = before.and_then(|before| downtimes.iter().position(|down| reached(down) == Some(before))) else {
+    let restored = |down: &Downtime| down.restored.get(kind).copied();
+    let before = downtimes.iter().filter_map(restored).filter(|version| *version < born).max();
+    let Some(first) = before.and_then(|before| downtimes.iter().position(|down| restored(down) == Some(before))) else {
         return false;
     };
-    let after = downtimes.iter().position(|down| reached(down).is_some_and(|version| version >= died));
+    let after = downtimes.iter().position(|down| restored(down).is_some_and(|version| version >= died));
     let between = downtimes.get(first..after.unwrap_or(downtimes.len())).unwrap_or_default();
-    life.deleted_micros.is_some()
+    life.deleted
         && between.iter().any(|down| down.compacted)
-        && between.iter().all(|down| reached(down).is_none_or(|version| version < born))
+        && between.iter().all(|down| restored(down).is_none_or(|version| version < born))
 }
 
 /// Compacts the history up to the observer's position. Under load the observer's watches lag, and it must miss no change.
 fn compact(cluster: &Cluster, observer: &Observer) {
     let metadata = json!({
-        "name": "marker", "namespace": "churn-0", "annotations": { "written-at": now_micros().to_string() },
+        "name": "marker", "namespace": "churn-0", "annotations": { "written-at": jiff::Timestamp::now().to_string() },
     });
     let markers = [
         json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "containers": [{ "name": "main", "image": "x" }] } }),
@@ -124,33 +114,39 @@ fn crash_loop(
     layer: Option<&Unsynced>,
     crashes: usize,
 ) -> (Engine, Vec<Downtime>) {
-    let environment = layer.map(Unsynced::environment).unwrap_or_default();
+    let mut environment = layer.map(Unsynced::environment).unwrap_or_default();
+    environment.push(("RUST_LOG", "info,deltabus::engine::restore=debug".into()));
     // Objects that die before the first list is delivered are never reported.
     let first = Engine::run_again(dir, &environment);
     first.wait_ready(Duration::from_mins(3));
     assert_eq!(first.terminate().code(), Some(0));
     layer.map(Unsynced::lose);
     let load = cluster.start_churn(&["--duration", &format!("{}s", crashes * 3), "--rate", "150", "--names", "300"]);
-    let mut downtimes = Vec::new();
+    let mut downtimes = Vec::<Downtime>::new();
     for crash in 0..crashes {
         let engine = Engine::run_again(dir, &environment);
         if crash % 3 != 2 {
             engine.wait_ready(Duration::from_mins(3));
         }
         sleep(Duration::from_millis(rand::random_range(0..1_500)));
-        let reached = reached(&engine);
+        if let Some(down) = downtimes.last_mut() {
+            down.restored = restored(&engine);
+        }
         drop(engine); // SIGKILL
-        let from_micros = now_micros();
         let lost = layer.map(Unsynced::lose);
         let compacted = crash % 3 == 1;
         sleep(Duration::from_millis(rand::random_range(0..700)));
         if compacted {
             compact(cluster, observer);
         }
-        downtimes.push(Downtime { from_micros, to_micros: now_micros(), compacted, reached });
+        downtimes.push(Downtime { compacted, restored: BTreeMap::new() });
         eprintln!("crash {crash}: bytes lost {lost:?}, history compacted {compacted}");
     }
     let engine = Engine::run_again(dir, &environment);
+    engine.wait_ready(Duration::from_mins(3));
+    if let Some(down) = downtimes.last_mut() {
+        down.restored = restored(&engine);
+    }
     eprintln!("workload: {}", load.finish());
     (engine, downtimes)
 }
@@ -213,31 +209,21 @@ impl Arrived {
         }
     }
 
-    /// Compares the arrived events with the actual changes. `unread` is the longest time between the last durable write and
-    /// a crash.
-    fn check(&self, lives: &BTreeMap<String, Life>, server: &State, downtimes: &[Downtime], unread: Duration) {
-        // Objects that lived and died within a downtime whose history is gone cannot be reported.
-        let unread = i64::try_from(unread.as_micros()).expect("a few seconds");
-        let is_hidden = |life: &Life| {
-            downtimes.iter().enumerate().any(|(at, down)| {
-                let slack = 10_000_000; // the engine may be killed before it reads again
-                let reads = downtimes.get(at + 1).map_or(down.to_micros, |next| next.to_micros) + slack;
-                down.compacted
-                    && life.begun_micros >= down.from_micros - unread
-                    && life.deleted_micros.is_some_and(|deleted| deleted <= reads)
-            })
-        };
+    /// Compares the arrived events with the actual changes.
+    fn check(&self, lives: &BTreeMap<String, Life>, server: &State, downtimes: &[Downtime]) {
         let mut unseen = 0;
         for (uid, life) in lives {
             let Some(events) = self.by_uid.get(uid) else {
                 let count = self.by_uid.len();
-                let is_hidden = is_hidden(life) || is_jumped_over(life, downtimes);
-                assert!(is_hidden, "I1: nothing of {uid} arrived, of {count} others: {life:?}, {downtimes:?}");
+                assert!(
+                    is_jumped_over(life, downtimes),
+                    "I1: nothing of {uid} arrived, of {count} others: {life:?}, {downtimes:?}"
+                );
                 unseen += 1;
                 continue;
             };
             let (kind, version) = events.last().expect("there is one");
-            if life.deleted_micros.is_some() {
+            if life.deleted {
                 assert_eq!(kind, "deleted", "I1: the end of {uid} never arrived: {life:?}, {events:?}");
             } else {
                 assert_ne!(kind, "deleted", "I1: {uid} lives: {life:?}, {events:?}");
@@ -252,7 +238,7 @@ impl Arrived {
         for uid in self.by_uid.keys() {
             assert!(lives.contains_key(uid), "{uid} arrived and never was");
         }
-        assert_eq!(server.len(), lives.values().filter(|life| life.deleted_micros.is_none()).count());
+        assert_eq!(server.len(), lives.values().filter(|life| !life.deleted).count());
         let events: usize = self.by_uid.values().map(Vec::len).sum();
         eprintln!("{events} events of {} objects, {} duplicates, {unseen} unseen", lives.len(), self.duplicates);
         assert!(events > 100 * downtimes.len() / 2, "there was something to lose");
@@ -285,8 +271,7 @@ fn crash<S: Sink>(
     eprintln!("took {:?}", began.elapsed());
     let arrived = Arrived::of(sink.arrived().into_iter());
     assert!(arrived.duplicates == 0 || !sink.stores_once(), "the stream stored none twice");
-    let unread = Duration::from_secs(if loses_unsynced { 15 } else { 10 });
-    arrived.check(&lives, &server, &downtimes, unread);
+    arrived.check(&lives, &server, &downtimes);
     Some((sink, server))
 }
 
@@ -319,29 +304,29 @@ fn crash_before_a_mirror(name: &str, crashes: usize, loses_unsynced: bool) {
 #[test]
 fn only_lives_within_lost_history_are_undetectable() {
     let down = |compacted, version: Option<u64>| {
-        let reached = version.map(|version| ("pods".to_owned(), version)).into_iter().collect();
-        Downtime { from_micros: 0, to_micros: 0, compacted, reached }
+        let restored = version.map(|version| ("pods".to_owned(), version)).into_iter().collect();
+        Downtime { compacted, restored }
     };
-    let life = |versions: [u64; 2], deleted_micros| {
+    let life = |versions: [u64; 2], deleted| {
         let versions = versions.map(|version| version.to_string()).into();
-        Life { key: "pods/a/x".to_owned(), begun_micros: 0, versions, deleted_micros }
+        Life { key: "pods/a/x".to_owned(), versions, deleted }
     };
     // the second and third run began with the state of the first, and made no progress
     let runs =
         [down(false, Some(8)), down(true, Some(8)), down(false, None), down(false, Some(8)), down(false, Some(20))];
-    assert!(is_jumped_over(&life([10, 19], Some(1)), &runs));
+    assert!(is_jumped_over(&life([10, 19], true), &runs));
     for (versions, deleted, why) in [
-        ([10, 19], None, "it lives"),
-        ([10, 21], Some(1), "the last run has seen it"),
-        ([7, 19], Some(1), "the first run has seen it"),
+        ([10, 19], false, "it lives"),
+        ([10, 21], true, "the last run has seen it"),
+        ([7, 19], true, "the first run has seen it"),
     ] {
         assert!(!is_jumped_over(&life(versions, deleted), &runs), "{why}");
     }
     let resumed = runs.clone().map(|down| Downtime { compacted: false, ..down });
-    assert!(!is_jumped_over(&life([10, 19], Some(1)), &resumed), "a watch tells of it");
+    assert!(!is_jumped_over(&life([10, 19], true), &resumed), "a watch tells of it");
     let [first, _, _, _, last] = runs;
     let between = [first, down(true, Some(12)), last];
-    assert!(!is_jumped_over(&life([10, 19], Some(1)), &between), "the run between has seen it");
+    assert!(!is_jumped_over(&life([10, 19], true), &between), "the run between has seen it");
 }
 
 #[test]

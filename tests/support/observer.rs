@@ -18,12 +18,10 @@ use super::cluster::Cluster;
 pub(crate) struct Life {
     /// `plural.group/namespace/name`.
     pub(crate) key: String,
-    /// Time of its first appearance, in microseconds since the Unix epoch.
-    pub(crate) begun_micros: i64,
     /// Its versions, in order, including that of its deletion.
     pub(crate) versions: Vec<String>,
-    /// Time of its observed deletion.
-    pub(crate) deleted_micros: Option<i64>,
+    /// Set once its deletion was observed.
+    pub(crate) deleted: bool,
 }
 
 /// A watch by another program since [`Observer::start`]; a gap would fail the test.
@@ -101,14 +99,9 @@ impl Drop for Observer {
 
 fn note(lives: &mut BTreeMap<String, Life>, event: &Value) {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
-    let micros = event["micros"].as_i64().unwrap_or_default();
-    let life = lives.entry(text("uid")).or_insert_with(|| Life {
-        key: format!("{}/{}", text("resource"), text("key")),
-        begun_micros: micros,
-        ..Life::default()
-    });
+    let life = lives
+        .entry(text("uid"))
+        .or_insert_with(|| Life { key: format!("{}/{}", text("resource"), text("key")), ..Life::default() });
     life.versions.push(text("resourceVersion"));
-    if text("type") == "DELETED" {
-        life.deleted_micros = Some(micros);
-    }
+    life.deleted |= text("type") == "DELETED";
 }

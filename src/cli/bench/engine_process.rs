@@ -1,5 +1,5 @@
-//! The measured engine in a child process: this program with `--engine`. Orders and answers are lines of JSON on its stdin
-//! and stdout.
+//! Child process with the measured engine: this program with `--engine`. The child reads orders from its stdin and writes answers
+//! to its stdout, as lines of JSON.
 
 use std::{
     env,
@@ -33,7 +33,7 @@ use crate::cli::terminal;
 
 /// Capacity of the queue of orders.
 const ORDERS: usize = 16;
-/// Time for which the engine process repeats one kind of read, to measure the rate of reads.
+/// Duration of one measurement of the rate of reads. The engine process repeats one kind of read for this time.
 const READ: Duration = Duration::from_secs(1);
 
 /// Child process with an engine. Dropping this value kills the child. The child also ends when its parent ends.
@@ -76,14 +76,14 @@ impl EngineProcess {
         Ok(Self { answers, orders, child, progress, _state: dir })
     }
 
-    /// Sends an order and waits for its first result.
+    /// Sends an order to the engine process, and waits for the first result of the order.
     pub(super) async fn ask<T: DeserializeOwned>(&mut self, order: &EngineOrder, phase: &str) -> anyhow::Result<T> {
         let line = format!("{}\n", serde_json::to_string(order)?);
         self.orders.write_all(line.as_bytes()).await.context("the engine process has ended")?;
         self.result(phase).await
     }
 
-    /// Waits for the next result, and shows the progress until then.
+    /// Waits for the next result of the engine process. While it waits, shows `phase` and the progress.
     pub(super) async fn result<T: DeserializeOwned>(&mut self, phase: &str) -> anyhow::Result<T> {
         self.progress.set_message(phase.to_owned());
         loop {
@@ -117,7 +117,7 @@ pub(super) fn run(options: &EngineOptions) -> anyhow::Result<()> {
     })
 }
 
-/// Reads orders on a separate thread. When stdin ends, the process exits at once.
+/// Starts a thread that reads orders from stdin. At the end of stdin, this thread ends the process.
 fn orders() -> mpsc::Receiver<EngineOrder> {
     let (sender, receiver) = mpsc::channel(ORDERS);
     thread::spawn(move || {

@@ -20,9 +20,9 @@ use crate::cli::terminal::{SCREEN, colours};
 
 /// Number of single changes that are sent to measure the latency.
 const TICKS: u64 = 600;
-/// Time between two single changes. The engine becomes idle in this time.
+/// Interval between two single changes. It is long enough for the engine to become idle.
 const TICK_EVERY: Duration = Duration::from_millis(4);
-/// Time limit for the response with the server's version.
+/// Time limit for the response to the request for `/version`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between the start of a flood of changes and the start of the concurrent reads.
 const FLOOD_BEGINS: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// Runs one measurement against our own server.
+/// Runs one measurement. The API server is a simulated one in this process.
 async fn replay(args: &BenchArgs, shape: Shape, progress: &ProgressBar) -> anyhow::Result<Run> {
     let (objects, changes) = (shape.scaled(args.pods), shape.scaled(args.events));
     let server = ReplayServer::start(Generator::new(shape, objects, args.seed))?;
@@ -108,7 +108,7 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &ProgressBar) 
     Ok(Run { synced, events, reads, ..Run::default() })
 }
 
-/// Fails if the server cannot be reached or answers with an error. An engine would retry such a request forever.
+/// Fails if the server cannot be reached or answers with an error. Without this check, the engine would retry forever.
 async fn check_reach(server: &str) -> anyhow::Result<()> {
     let access = ClusterAccess::without_credentials(server, "bench")?;
     let answer = RawClient::new(&access)?.get("/version", "application/json", ANSWER_TIMEOUT).await;
@@ -120,7 +120,7 @@ async fn check_reach(server: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Adds a progress line to the terminal. The line is erased when its last clone is dropped.
+/// Adds a progress line to the terminal. Dropping the last clone of the returned value erases the line.
 fn progress() -> ProgressBar {
     let spinner = if colours() { "{spinner:.cyan}" } else { "{spinner}" };
     let template = format!("{spinner} {{elapsed}} {{prefix}}: {{wide_msg}}");

@@ -55,7 +55,7 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Fills the template with an object, or with a List.
+    /// Fills the template with values of `value`, which is an object or a List.
     pub(super) fn fill(&self, value: &Value) -> String {
         fill(&self.0, value)
     }
@@ -70,7 +70,7 @@ fn fill(parts: &[Part], value: &Value) -> String {
     parts.iter().map(filled).collect()
 }
 
-/// Returns text unchanged, and any other value as JSON.
+/// Returns a string without quotes, and any other value as JSON.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -15,7 +15,7 @@ use crate::cli::{
 /// Gap between two columns, the same as in kubectl.
 const GAP: &str = "   ";
 
-/// Collects the objects of one or several types, page by page, and prints them.
+/// Collects pages with the objects of one or several types. Then prints all objects together.
 pub(super) struct ListPrinter<'a> {
     args: &'a GetArgs,
     targets: &'a [Target],
@@ -29,7 +29,7 @@ impl<'a> ListPrinter<'a> {
         Self { args, targets, tables: Vec::new(), items: Vec::new() }
     }
 
-    /// Prepares for the pages of a type.
+    /// Begins a type. The next calls of [`Self::page`] add the pages of this type.
     pub(super) fn begin(&mut self, resource: &'a ResourceType) {
         if self.args.output.is_table() {
             let prefix = if self.targets.len() > 1 { kind(resource) + "/" } else { String::new() };
@@ -47,7 +47,7 @@ impl<'a> ListPrinter<'a> {
         }
     }
 
-    /// Prints the objects. Returns the number of printed rows or names; a document or a filled template counts as one.
+    /// Prints the collected objects. Returns the number of printed rows or names. For JSON, YAML and `-o jsonpath`, returns 1.
     pub(super) fn finish(mut self) -> io::Result<usize> {
         let args = self.args;
         if let Some(path) = &args.sort_by {
@@ -89,7 +89,8 @@ impl<'a> ListPrinter<'a> {
         Ok(1)
     }
 
-    /// Returns the object if a single object is requested (`None` if it is missing), else a List of all objects.
+    /// Returns the document to print. If the user requests a single object, this is the object, or `None` if the object is missing.
+    /// Otherwise it is a List of all objects.
     fn document(&mut self) -> Option<Value> {
         let mut objects = self.items.drain(..).map(|(_, object)| object);
         if matches!(self.targets, [(_, names)] if names.len() == 1) {
@@ -147,7 +148,7 @@ struct TablePrinter<'a> {
     /// Text before each name: `pod/` if several types are printed, else empty.
     prefix: String,
     header: Vec<String>,
-    /// Cells of each row, and its object if the rows will be sorted.
+    /// Cells and object of each row. The object is `null` unless the rows will be sorted.
     rows: Vec<(Vec<String>, Value)>,
 }
 

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::json_path::{JsonPath, text};
 
-/// Sorts items like kubectl, by the first value at the path in their objects. Items without a value come first. Then come numbers
-/// and quantities, by amount, and last all other text, alphabetically. A run of digits in a text counts as one number.
+/// Sorts items like kubectl, by the first value at `path` in the object of each item. Items without this value come first. Numbers
+/// and quantities follow, by amount. Other texts come last, in alphabetical order. Adjacent digits in a text count as one number.
 pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
     let key = |item: &T| {
         let value = *path.find(object(item)).first()?;
@@ -35,7 +35,7 @@ fn amount(value: &Value) -> Option<f64> {
     }
 }
 
-/// Returns a key that orders texts by letters; a run of digits is one number, so that `web-2` comes before `web-10`.
+/// Returns the sort key of a text. Adjacent digits count as one number, so that `web-2` comes before `web-10`.
 fn natural(text: &str) -> Vec<(char, usize, String)> {
     let letters: Vec<char> = text.chars().collect();
     let runs = letters.chunk_by(|a, b| a.is_ascii_digit() && b.is_ascii_digit());

@@ -17,7 +17,7 @@ const DASHBOARDS: [(&str, &str); 3] = [
 ];
 /// Directory of the configuration in the pod.
 const CONFIG_DIR: &str = "/config";
-/// Numeric id of the user and of the group of the process. The image of `deploy/Dockerfile` runs as the same user.
+/// User id and group id of the process. The image of `deploy/Dockerfile` uses the same ids.
 const USER: u32 = 65532;
 
 /// Returns the objects in the order in which they are applied.
@@ -64,7 +64,7 @@ struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Returns an object with the usual metadata, and with the members of `rest`.
+    /// Returns a Kubernetes object with the name, the namespace and the labels of the installation. `rest` has its other members.
     fn object(&self, api_version: &str, kind: &str, rest: Value) -> Value {
         let metadata = json!({ "name": self.name, "namespace": self.namespace, "labels": self.labels });
         let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
@@ -90,7 +90,7 @@ impl Installation<'_> {
         rbac::roles(&self.values.rules, &metadata, Some(&account))
     }
 
-    /// Returns the ports that other pods can reach, by name.
+    /// Returns the name and the number of each port that other pods can reach.
     fn ports(&self) -> Vec<(&'static str, u16)> {
         let ports = self.values.ports;
         let http = ports.http.map(|port| ("http", port));

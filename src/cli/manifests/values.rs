@@ -1,4 +1,4 @@
-//! Values from which the objects are made, here and in the Helm chart.
+//! Values of an installation. This program makes the Kubernetes objects from these values, and so does the Helm chart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ const CONFIG_MAP_BYTES: usize = 1 << 20;
 /// Usual ports of API servers. The network policy allows these ports and the port in the kubeconfig. A network policy checks the
 /// port of the API server itself, not the port of the service `kubernetes`.
 const API_SERVER_PORTS: [u16; 2] = [443, 6443];
-/// Time that is added to `shutdown_timeout`. Kubernetes sends SIGKILL after the sum of both.
+/// Time that is added to `shutdown_timeout`. The sum is the `terminationGracePeriodSeconds` of the pod.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Memory of an engine that watches nothing. docs/operations.md contains the measurements.
@@ -40,7 +40,7 @@ pub(super) struct Values {
     pub(super) image: String,
     pub(super) config: Vec<ConfigFile>,
     pub(super) allow_exec: bool,
-    /// Rules of the RBAC roles: of the cluster role, and of the role in each namespace.
+    /// Rules of each RBAC role. The key is the namespace of the role, or `None` for the cluster role.
     #[serde(rename = "rbac", serialize_with = "rbac")]
     pub(super) rules: BTreeMap<Place, Vec<Value>>,
     pub(super) secrets: Secrets,
@@ -64,7 +64,7 @@ pub(super) struct ConfigFile {
 /// Secrets that must exist.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Secrets {
-    /// Environment variables, which are keys of the Secret `<name>-env`.
+    /// Names of environment variables. Each name is a key of the Secret `<name>-env`.
     pub(super) env: Vec<String>,
     /// Secrets that are mounted as files.
     pub(super) files: Vec<SecretFiles>,
@@ -95,7 +95,7 @@ pub(super) struct Ports {
     pub(super) http: Option<u16>,
 }
 
-/// Serializes rules as the Helm chart expects them: `clusterRules`, and `namespaceRules` with a list for each namespace.
+/// Serializes rules as the Helm chart expects them. `clusterRules` is a list, and `namespaceRules` has a list for each namespace.
 fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Result<S::Ok, S::Error> {
     let namespaces: BTreeMap<_, _> = rules.iter().filter_map(|(place, rules)| Some((place.as_ref()?, rules))).collect();
     let cluster = rules.get(&None).map_or(&[][..], Vec::as_slice);
@@ -103,8 +103,8 @@ fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Re
 }
 
 impl Values {
-    /// Returns the values for the configuration `loaded`, whose text is in `files`. The memory request is for `objects`
-    /// objects; `rules` are the rules of the roles.
+    /// Returns the values that install the configuration `loaded`. `files` contains the text of its files, and `rules` the rules of
+    /// the roles. The memory request is for an engine that caches `objects` objects.
     ///
     /// # Errors
     /// Fails if a path cannot be on a volume, if the probe address is a loopback address, or if the configuration is too large.
@@ -179,7 +179,8 @@ impl Values {
     }
 }
 
-/// Returns the content of the `ConfigMap`: the files in order, then a file that changes some options for the pod.
+/// Returns the files in the `ConfigMap`: the files of the configuration in order, then a file that overrides some options for the
+/// pod.
 fn config_map(
     config: &Config,
     files: Vec<(PathBuf, String)>,
@@ -209,12 +210,13 @@ fn config_map(
     Ok(files)
 }
 
-/// Returns a text as a key of a `ConfigMap` or Secret; invalid characters become `-`.
+/// Converts a text to a valid key of a `ConfigMap` or Secret: replaces each invalid character by `-`.
 fn key(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' }).collect()
 }
 
-/// Returns the directories that need a volume. A directory inside another one is left out.
+/// Returns the directories that need a volume, without directories inside another one. Adds an error for each directory that cannot
+/// be on a volume.
 fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) -> Vec<PathBuf> {
     let mut outermost: Vec<PathBuf> = Vec::new();
     for (directory, keys) in &external.directories {
@@ -230,7 +232,7 @@ fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) 
     outermost
 }
 
-/// Returns the Secrets to mount. The files of one directory are keys of one Secret.
+/// Returns the Secrets that the pod mounts. All secret files in one directory are keys of the same Secret.
 fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<Vec<SecretFiles>> {
     let mut secrets: Vec<SecretFiles> = Vec::new();
     for file in external.files.iter().filter(|file| !file.starts_with(SERVICE_ACCOUNT)) {
@@ -260,12 +262,12 @@ fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<
     Ok(secrets)
 }
 
-/// Returns a text as a valid name of an object.
+/// Converts a text to a valid name of a Kubernetes object.
 fn object_name(text: &str) -> String {
     key(text).to_ascii_lowercase().replace(['.', '_'], "-").trim_matches('-').to_owned()
 }
 
-/// Returns the size of the volume in GiB: the byte limits of the journal and of the files, plus ten percent.
+/// Returns the size of the volume, such as `12Gi`: the byte limits of the journal and of the file handlers, plus ten percent.
 fn volume_size(config: &Config) -> String {
     let state = config.state.dir.as_ref().map_or(0, |_| config.state.journal.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
@@ -282,8 +284,8 @@ fn volume_size(config: &Config) -> String {
 /// Unit to which requests and limits of memory are rounded up.
 const MEMORY_STEP: u64 = 32 << 20;
 
-/// Returns the requests and limits of the container. The memory request is for an engine with `objects` objects. The memory limit
-/// is the request plus the byte limits of the configuration.
+/// Returns the requests and limits of the container. The memory request is for an engine that caches `objects` objects. The memory
+/// limit is the memory request plus the byte limits in the configuration.
 fn resources(config: &Config, objects: u64) -> Value {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
     let handlers = config.handlers.values().filter(|handler| handler.enabled);

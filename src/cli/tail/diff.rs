@@ -1,4 +1,4 @@
-//! Lines that show a user what an update has changed, one per path: `spec.replicas  2 → 3`.
+//! Lines that show what an update has changed. Each changed path has its own line: `spec.replicas  2 → 3`.
 
 use crate::{
     handler::stdout::line::printable,
@@ -10,10 +10,10 @@ use serde_json::Value;
 /// Maximum length of values; longer values are cut in the middle.
 const VALUE_MAX: usize = 60;
 
-/// Paths that change together with others. They are shown only if nothing else has changed.
+/// Paths that usually change because another path has changed. They are shown only if no other path has changed.
 const BESIDES: [&str; 2] = ["metadata.resourceVersion", "metadata.generation"];
 
-/// Returns a line for each path at which two states differ, without line ends.
+/// Compares two states of an object. Returns a line for each path at which the states differ. The lines have no line end.
 pub(super) fn lines(old: &Value, new: &Value, colour: bool) -> Vec<String> {
     let mut found = differences(old, new);
     if found.iter().any(|difference| !is_beside(difference)) {

@@ -30,8 +30,8 @@ impl Explainer {
         Self { config, catalog: Catalog::default(), dry_run: None }
     }
 
-    /// Appends a line for each handler. If the event lacks its object, appends only one line. If the message is not an event,
-    /// appends nothing.
+    /// Appends a line for each handler: the handler gets the event, or the reason why not. If the event has no object, appends one
+    /// line that says so. If the message is not an event, appends nothing.
     ///
     /// # Errors
     /// Fails if the handlers of the configuration cannot be prepared.

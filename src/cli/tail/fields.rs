@@ -15,8 +15,8 @@ const SAMPLE: usize = 100;
 /// Maximum number of types to read if the events of all types are shown.
 const TYPES_MAX: usize = 20;
 
-/// Compares the fields that the expression reads with cached objects of the types. Errors are ignored, because
-/// the request for the stream reports them.
+/// Prints a note for each field that the expression reads and that no cached object of the types has. Ignores errors, because the
+/// request for the stream reports them.
 pub(super) async fn warn(engine: &EngineClient, catalog: &Catalog, types: &[String], when: &str) {
     let options = RulesOptions { when: Some(when.to_owned()), ..RulesOptions::default() };
     let Ok(rules) = Rules::compile(options) else { return };
@@ -43,7 +43,7 @@ pub(super) async fn warn(engine: &EngineClient, catalog: &Catalog, types: &[Stri
     }
 }
 
-/// Returns the value at a path of names.
+/// Returns the value at a path. Each part of the path is the name of a member.
 fn at<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(object, |value, name| value.get(name))
 }

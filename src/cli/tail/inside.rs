@@ -81,7 +81,7 @@ async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mu
     Ok(())
 }
 
-/// Returns the full name of a watched type, or the unchanged name of an entry.
+/// Returns the name of an entry unchanged. Returns the name of a type in full, with the group.
 fn resolve(engine: &RunningEngine, name: &str) -> anyhow::Result<String> {
     if engine.config().resources.contains_key(name) {
         return Ok(name.to_owned());

@@ -12,16 +12,16 @@ use crate::cli::{
     report,
 };
 
-/// Silence after which the stream is opened again. By default, an engine sends a heartbeat every fifteen seconds. An engine
-/// with a longer interval than this constant causes unnecessary reconnects, which are harmless.
+/// Time without data after which the stream is opened again. By default, an engine sends a heartbeat every fifteen seconds. If the
+/// heartbeats of an engine are further apart than this time, there are unnecessary but harmless reconnects.
 const SILENCE: Duration = Duration::from_secs(90);
-/// Delays in milliseconds between attempts to connect again.
+/// Delays in milliseconds before attempts to connect again. The last delay is repeated.
 const AGAIN: [u64; 4] = [200, 500, 1_000, 2_000];
 
 /// Prints events until the reader of stdout closes it; resumes a broken stream at its position.
 ///
 /// # Errors
-/// Fails if the engine refuses the request, or stdout cannot be written.
+/// Fails if the first request fails, if the engine refuses a later request, or if stdout cannot be written.
 pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -> anyhow::Result<()> {
     let mut place: Option<String> = None;
     let mut attempt = 0;

@@ -98,8 +98,8 @@ fn by(data: &Value) -> String {
     with_changed_by(data, |who| who.map(|who| by(&who.manager)).unwrap_or_default())
 }
 
-/// Calls `take` with the author of the change. The author is in `changed_by` of the event. Without that member, it is read from
-/// `managedFields` of the object, if present.
+/// Calls `take` with the author of the change, or with `None` if the author is unknown. The author is in `changed_by` of the event,
+/// or else in `managedFields` of the object.
 pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedBy<'_>>) -> T) -> T {
     let noted = &data["changed_by"];
     if noted.is_object() {

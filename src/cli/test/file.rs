@@ -40,7 +40,7 @@ fn objects(text: &str) -> Result<Vec<DryState>, String> {
     Ok(states)
 }
 
-/// Parses JSON, one value or several, or YAML. Text that begins like JSON may still be YAML.
+/// Parses one or several documents in JSON or YAML. If a text begins like JSON but is not valid JSON, parses it as YAML.
 fn documents(text: &str) -> Result<Vec<Value>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let begin = text.trim_start();

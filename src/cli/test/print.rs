@@ -17,7 +17,7 @@ const FAILED: Style = AnsiColor::Red.on_default().bold();
 const NAME: Style = Style::new().bold();
 const EVENT: Style = Style::new().dimmed();
 
-/// Returns the number of events that are sent to a handler for all objects.
+/// Returns the number of events that a handler gets for all objects together.
 fn sent(report: &DryReport, handler: &str) -> usize {
     report.objects.iter().filter_map(|object| object.handlers.get(handler)).map(|outcome| outcome.sent.len()).sum()
 }
@@ -59,8 +59,8 @@ pub(super) fn tests_json(out: &mut impl Write, tried: &[(&TestCase, DryReport)])
     })
 }
 
-/// Prints the outcome for each object. If `for_terminal` is set, escapes the control characters in events, except tabs: a terminal
-/// would execute them.
+/// Prints the outcome for each object. If `for_terminal` is set, escapes the control characters in events, except tabs, because a
+/// terminal would execute them.
 pub(super) fn objects(out: &mut impl Write, report: &DryReport, for_terminal: bool) -> io::Result<()> {
     for object in &report.objects {
         let changes: Vec<_> = object.changes.iter().map(|kind| kind.as_str()).collect();
@@ -96,7 +96,8 @@ pub(super) fn objects_json(out: &mut impl Write, report: &DryReport) -> io::Resu
     Ok(())
 }
 
-/// Describes the events that are sent to a handler, and the reasons for not sending others.
+/// Returns the lines about a handler: one line for all events that it gets, and one line for each reason why it does not get
+/// others.
 fn reasons(outcome: &DryOutcome) -> Vec<String> {
     let sent = match outcome.sent.len() {
         0 => None,

@@ -18,7 +18,7 @@ pub(super) struct State {
 /// Object that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Different {
-    /// `missing` in the cache, `extra` in the cache, or `stale`: the cache has another state than the server.
+    /// `missing` (only the server has the object), `extra` (only the cache has it) or `stale` (both have it, in different states).
     pub(super) kind: &'static str,
     pub(super) key: Box<str>,
     pub(super) cache: Option<State>,
@@ -28,7 +28,7 @@ pub(super) struct Different {
 /// Result of a comparison.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Number of objects that are in the cache, on the server, or both.
+    /// Number of objects of cache and server together. An object that both have counts once.
     pub(super) objects: usize,
     /// Number of objects that differ.
     pub(super) different: usize,

@@ -32,7 +32,7 @@ const LISTEN_SECONDS: &str = "1";
 /// Interval between two checks of a unit that is not synced or is behind.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Maximum number of attempts to compare. An attempt is repeated if the server has compacted the version.
+/// Maximum number of attempts to compare a unit. If the server has compacted the version, the next attempt uses a newer version.
 const ATTEMPTS: usize = 5;
 
 /// Error for a unit that the engine has replaced or removed during the verification.
@@ -68,7 +68,7 @@ pub(super) struct Unit {
     label_selector: String,
     #[serde(default)]
     field_selector: String,
-    /// Namespaces that a cluster-wide unit shows; empty for all.
+    /// Patterns of the namespaces that a cluster-wide unit shows; empty if the unit shows all namespaces.
     #[serde(default)]
     namespaces: Vec<String>,
 }
@@ -159,8 +159,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Waits until the cache contains every change that the server reports after the cache's version. Fails if the
-    /// cache is still behind at the deadline.
+    /// Asks the server for the changes after the cache's version, and waits until the cache contains them. Fails if the cache is
+    /// still behind at the deadline.
     ///
     /// Comparing versions is not enough: the version of a quiet type stays behind those of other types.
     async fn wait_until_caught_up(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<()> {
@@ -241,7 +241,7 @@ impl Unit {
         self.path(&[&selectors, query].concat())
     }
 
-    /// Returns a path of the unit's collection; empty values are left out of the query.
+    /// Returns the path of the unit's collection, with a query. Leaves out parameters whose value is empty.
     fn path(&self, query: &[(&str, &str)]) -> String {
         let mut text = form_urlencoded::Serializer::new(String::new());
         text.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
@@ -271,7 +271,7 @@ pub(super) struct Resources {
     pub(super) resources: Vec<Unit>,
 }
 
-/// Reads all pages of a list. Returns its version, and the states of the objects that `is_shown` selects, by key.
+/// Reads all pages of a list. Returns the version of the list, and the key and the state of each object that `is_shown` selects.
 async fn list(
     page: impl AsyncFn(&str) -> anyhow::Result<Page>,
     is_shown: impl Fn(&Metadata) -> bool,

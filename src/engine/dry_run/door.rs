@@ -195,8 +195,8 @@ impl Door {
     }
 }
 
-/// Returns the object that a server reports when an object is deleted or no longer selected: the last state that the server has
-/// sent, with the version of the change.
+/// Returns the object that a server reports when an object is deleted or no longer selected: the old state. If there is a new
+/// state, the reported object has the resourceVersion of the new state.
 fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
     let mut last = old.value.clone();
     if let Some(new) = new {

@@ -75,7 +75,7 @@ impl DryState {
         }
     }
 
-    /// Returns true if the name now belongs to another object: both states have a uid, and the uids differ.
+    /// Returns true if `other` is another object of the same name: both states have a uid, and the uids differ.
     pub(super) fn is_replaced_by(&self, other: &Self) -> bool {
         matches!((self.field("uid"), other.field("uid")), (Some(uid), Some(another)) if uid != another)
     }

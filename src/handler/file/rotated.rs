@@ -14,14 +14,15 @@ use jiff::{SignedDuration, Timestamp, fmt::strtime, tz::TimeZone};
 use super::{FileCompression, Rotate};
 use crate::private_dir;
 
-/// Suffix of a file that was rotated by size: the time. Files with this suffix sort by time.
+/// Suffix of a file that was rotated by size: the time of the rotation. If such files are sorted by name, they are in order of
+/// time.
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
 const ZSTD_LEVEL: i32 = 3;
-/// Suffix of a compressed file that is not complete.
+/// Suffix of an incomplete compressed file.
 const HALF: &str = ".zst.part";
 
-/// Thread that compresses and removes rotated files, and its queue. `None` without rotation. Each queued path is that of a
-/// current file; the thread compresses and removes the rotated files in the same directory.
+/// Thread that compresses and removes rotated files, and the queue of its jobs. `None` without rotation. A job is the path of a
+/// current file; the thread works on the rotated files in the same directory.
 pub(super) struct Rotated(Option<(Sender<PathBuf>, JoinHandle<()>)>);
 
 impl Rotated {
@@ -73,7 +74,8 @@ pub(super) fn rename(path: &Path, mut now: Timestamp) -> io::Result<()> {
     }
 }
 
-/// Compresses rotated files, and removes the oldest beyond `keep`; 0 keeps all.
+/// Removes the oldest rotated files until `keep` files are left. Compresses these files, if requested. If `keep` is 0, removes
+/// none.
 fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompression) -> io::Result<()> {
     let directory = current.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut files = Vec::new();
@@ -107,7 +109,7 @@ fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompress
     Ok(())
 }
 
-/// Returns true if a file belongs to this handler: its name matches the pattern, with or without our suffix.
+/// Returns true if a file belongs to this handler: its name matches the pattern, with or without a [`SUFFIX`].
 fn is_ours(name: &str, pattern: &str, current: &Path) -> bool {
     let pattern_name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
     let current_name = current.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -126,8 +128,8 @@ fn is_rotated_suffix(text: &str) -> bool {
     shape.eq(*b"00000000T000000.000000Z")
 }
 
-/// Replaces a file with its compressed copy, which gets the same modification time. A crash can leave the file and an incomplete
-/// `.part`.
+/// Replaces a file with its compressed copy, which gets the same modification time. A crash can leave both the file and an
+/// incomplete copy (`.part`).
 fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
     let (target, part) = (with_suffix(path, ".zst"), with_suffix(path, HALF));
     let file = File::open(path)?;

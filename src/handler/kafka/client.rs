@@ -34,11 +34,11 @@ use crate::{handler::HandlerError, mutex::lock, secret::ExposeSecret as _};
 /// Timeout of a request for the metadata of a topic.
 const METADATA_WAIT: Duration = Duration::from_secs(3);
 
-/// A client of one Kafka cluster. It reconnects to its brokers by itself. In an async runtime, another thread closes it, because
-/// closing may block.
+/// A client of one Kafka cluster. It reconnects to its brokers by itself. If it is dropped in an async runtime, another thread
+/// closes it, because closing may block.
 pub(super) struct Client {
     producer: Option<ThreadedProducer<Reporter>>,
-    /// Topics that did not exist at the last write.
+    /// Topics that did not exist when a message was sent to them.
     missing: Mutex<BTreeSet<String>>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Trouble {
     pub(super) last: Option<Arc<str>>,
     /// Number of errors that stopped all progress.
     pub(super) stops: u64,
-    /// Set if a new client is needed, with the current secrets and files.
+    /// Set if this client must be replaced by a new client, which reads the secrets and files again.
     pub(super) is_over: bool,
 }
 
@@ -75,8 +75,8 @@ impl Client {
         self.producer().context().trouble.borrow()
     }
 
-    /// Queues a message behind all queued messages of its partition. Returns the receiver of the broker's answer, or of an error of
-    /// the client.
+    /// Queues a message behind all queued messages of its partition. Returns the receiver of the result: the broker's answer, or an
+    /// error of the client.
     pub(super) fn send(&self, message: &mut Message) -> Report {
         let (answer, report) = oneshot::channel();
         let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer));
@@ -136,7 +136,7 @@ impl Drop for Client {
 struct Reporter {
     brokers: String,
     trouble: watch::Sender<Trouble>,
-    /// Set while `trouble` has a last error. If this flag is not set, a stored message need not change `trouble`.
+    /// Set while `trouble` has a last error. If this flag is set, a stored message clears the error.
     is_troubled: AtomicBool,
 }
 

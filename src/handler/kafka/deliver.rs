@@ -20,7 +20,7 @@ use crate::{
     notification::Notification,
 };
 
-/// The handler of type `kafka`. It connects with the first batch. Unreachable brokers are an ordinary failed attempt.
+/// The handler of type `kafka`. It connects with the first batch. While no broker can be reached, attempts fail and are retried.
 pub struct KafkaHandler {
     pub(super) options: KafkaOptions,
     pub(super) topic: TopicTemplate,

@@ -15,7 +15,7 @@ pub(super) fn is_unknown_topic(code: RDKafkaErrorCode) -> bool {
     matches!(code, UnknownTopic | UnknownTopicOrPartition | UnknownPartition)
 }
 
-/// Returns the handler error for the error code of a message to this topic.
+/// Returns the handler's error for a message to this topic that failed with this code.
 pub(super) fn meaning(code: RDKafkaErrorCode, topic: &str) -> HandlerError {
     use RDKafkaErrorCode::{
         ClusterAuthorizationFailed, InvalidMessageSize, InvalidRecord, InvalidTopic, MessageSizeTooLarge,

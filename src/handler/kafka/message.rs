@@ -31,7 +31,7 @@ impl Message {
         add(&mut self.headers, TraceContext::HEADER, &context.to_string());
     }
 
-    /// Returns the value. `None` is a tombstone: the key is deleted.
+    /// Returns the value of the message. `None` means a tombstone, which deletes the key.
     pub fn value(&self) -> Option<&[u8]> {
         (!self.is_tombstone).then_some(&*self.body)
     }
@@ -39,7 +39,7 @@ impl Message {
 
 impl KafkaHandler {
     /// Replaces `message` with the message of an event. The events `deleted` and `removed` become tombstones, with their attributes
-    /// as headers in both modes.
+    /// as headers even in structured mode.
     ///
     /// # Errors
     /// `Rejected` if the topic would be longer than Kafka allows, or the event cannot be encoded in this format.

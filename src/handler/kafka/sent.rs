@@ -1,9 +1,9 @@
 //! Messages that wait for the broker's answer, and stored messages of incomplete batches.
 //!
-//! The client keeps a message until the broker has stored it, across connections, and thus keeps the order of each
-//! partition. An attempt that times out leaves its messages with the client, and the next attempt waits for the same
-//! messages. If the next attempt sent new copies, the old copies could arrive later. Stored messages of a failed batch are
-//! remembered too, so that a retry does not store them again. If a batch succeeds at once, nothing is remembered.
+//! Even after a lost connection, the client keeps a message until the broker has stored it. This keeps the order within each
+//! partition. An attempt that times out leaves its messages with the client, and the next attempt waits for the same messages. If
+//! the next attempt sent new copies, the old copies could arrive later. Stored messages of a failed batch are remembered too, so
+//! that a retry does not store them again. If a batch succeeds at once, nothing is remembered.
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -61,7 +61,7 @@ impl Sent {
         }
     }
 
-    /// Remembers a message.
+    /// Remembers the state of a message.
     pub(super) fn keep(&self, event: &Event, form: Form, state: State) {
         let mut table = lock(&self.0);
         if table.len() >= REMEMBERED_MAX {

@@ -1,7 +1,7 @@
 //! Templates of topics and keys.
 //!
-//! **Invariants:** a topic contains only characters that Kafka allows; different values give different text in it. In a
-//! key, values are not encoded.
+//! **Invariants:** a topic contains only characters that Kafka allows. Different values have different texts in a topic. In a key,
+//! values are not encoded.
 
 use crate::{
     handler::template::{NameEncoding, NameTemplate, Placeholder},
@@ -82,8 +82,8 @@ impl KeyTemplate {
             || (self.0.has(Name) && either(Namespace) && either(Group) && (either(Resource) || self.0.has(Kind)))
     }
 
-    /// Replaces the content of `key` with the key of an event, which is never empty. For an event without an object, the key is the
-    /// type with the suffix `.synced`.
+    /// Replaces the content of `key` with the key of an event. The key is never empty. For an event without an object, the key is
+    /// the type with the suffix `.synced`.
     pub(super) fn write(&self, key: &mut String, cluster: &str, event: &Event) {
         key.clear();
         let ResourceType { group, version, plural, .. } = &event.unit.resource;

@@ -36,7 +36,7 @@ const UNDER_WAY_MAX: usize = 1024;
 /// Maximum number of tries to store a message. A try fails if another writer stores to the subject first.
 const CONFLICTS_MAX: u32 = 8;
 
-/// The handler of type `nats`. It connects with the first batch. An unreachable server is an ordinary failed attempt.
+/// The handler of type `nats`. It connects with the first batch. While no server can be reached, attempts fail and are retried.
 pub struct NatsHandler {
     pub(super) options: NatsOptions,
     pub(super) subject: SubjectTemplate,
@@ -59,7 +59,8 @@ impl NatsHandler {
         Ok(Self { options, subject, formatter, memory, link, stream })
     }
 
-    /// Returns the stream, if there is one. It is checked once, and again after each failure.
+    /// Returns the stream; `None` if messages are only sent. The first call checks the stream, and so does the first call after a
+    /// failed attempt.
     async fn stream(&self, link: &Link) -> Result<Option<Arc<Stream>>, HandlerError> {
         let Some(options) = &self.options.jetstream else { return Ok(None) };
         let mut known = self.stream.lock().await;
@@ -205,8 +206,8 @@ impl SendAttempt<'_> {
         Err(HandlerError::Failed(problem))
     }
 
-    /// Sends a message to the stream. If `expected` is given, the stream stores the message only if the last sequence of the subject
-    /// equals `expected`.
+    /// Sends a message to the stream. If `expected` is given, the stream stores the message only if the last sequence of the
+    /// subject equals `expected`.
     async fn publish(&self, message: Message, expected: Option<u64>) -> Result<PublishAckFuture, PublishError> {
         let Message { subject, mut headers, payload, .. } = message;
         if let Some(expected) = expected {
@@ -264,7 +265,7 @@ enum Stored {
     Silence(HandlerError),
 }
 
-/// Returns the server's reason, if it gave one.
+/// Returns the server's reason for a failure, if the server gave one.
 fn reason(error: &PublishError) -> Option<&jetstream::Error> {
     error.source().and_then(|source| source.downcast_ref())
 }

@@ -24,16 +24,16 @@ use tokio::sync::watch;
 use super::{NatsOptions, auth};
 use crate::{client_error::causes, handler::HandlerError};
 
-/// Time that an attempt waits for the connection, and timeout of connecting to one server.
+/// Maximum time that an attempt waits for the connection. Also the timeout of connecting to one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum number of unacknowledged messages; all batches together never have more. With a lower maximum, batches that have sent
-/// only some of their messages could wait for each other.
+/// Maximum number of unacknowledged messages. It is so high that all batches together never reach it. With a lower maximum, batches
+/// that have sent only some of their messages could wait for each other.
 const UNACKNOWLEDGED_MAX: usize = 1 << 20;
 /// Maximum number of remembered refusals. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
-/// Beginning of the server's refusal of a publish; the subject follows, in quotes.
+/// Beginning of the server's error text for a refused message. The subject of the message follows, in quotes.
 const REFUSED_PUBLISH: &str = "permissions violation for publish to \"";
 /// Subject of a request for the user's own info. The answer arrives after the answers and refusals of all earlier messages. A
 /// refusal of this request serves as an answer.
@@ -59,8 +59,8 @@ struct State {
     /// Number of refused messages, and the subjects of the most recently refused messages.
     refusals: u64,
     refused: VecDeque<Arc<str>>,
-    /// Number of errors about missing rights, and the last such error. Each such error fails the attempt. Refused messages are not
-    /// included.
+    /// Number of errors about missing rights that every message needs, and the last such error. Each such error fails the running
+    /// attempts.
     bars: u64,
     barred: Option<Arc<str>>,
     /// Number of round-trip requests that the server refused. Such a refusal counts as an answer.
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// Records an error. It may name a missing right: `Permissions Violation for Publish to "k8s.x"`.
+    /// Records an error text of the server. The text may name a missing right: `Permissions Violation for Publish to "k8s.x"`.
     fn note_error(&mut self, text: &str) {
         let lower = text.to_lowercase();
         let subject = lower.starts_with(REFUSED_PUBLISH).then(|| &text[REFUSED_PUBLISH.len()..]);
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Returns the remembered subjects that were refused after the first `seen` refusals.
+    /// Returns the subjects of all refusals after the first `seen` refusals, as far as they are remembered.
     fn refused_after(&self, seen: u64) -> impl Iterator<Item = &str> {
         let new = usize::try_from(self.refusals - seen).unwrap_or(usize::MAX);
         let skipped = self.refused.len().saturating_sub(new);

@@ -27,7 +27,7 @@ const HEADER_FRAME_LEN: usize = "NATS/1.0\r\n\r\n".len();
 /// Maximum length of the header `Nats-Expected-Last-Subject-Sequence`, which is added when the message is sent.
 const EXPECTED_LEN: usize = "Nats-Expected-Last-Subject-Sequence: 18446744073709551615\r\n".len();
 
-/// Headers of attributes. They are created once, because creating one searches all names that NATS knows.
+/// Header names of all attributes. They are created in advance, because the creation of a name searches all names that NATS knows.
 static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| Attribute::ALL.iter().map(|attribute| HeaderName::from_static(attribute.header())).collect());
 
@@ -39,8 +39,8 @@ pub(super) struct Message {
     pub(super) id: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
-    /// Time at which the engine received the change, in nanoseconds since the Unix epoch. The message cannot have been
-    /// stored much earlier.
+    /// Time at which the engine received the change, in nanoseconds since the Unix epoch. The message cannot have been stored much
+    /// before this time.
     pub(super) time_nanos: i128,
     /// Set if the object is new, so that its subject is probably empty.
     pub(super) is_new: bool,

@@ -115,6 +115,6 @@ pub enum ExpectLast {
     /// No condition.
     #[default]
     Off,
-    /// The last sequence of its subject is the expected one.
+    /// The last sequence of the message's subject equals the expected sequence.
     PerSubject,
 }

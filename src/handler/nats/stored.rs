@@ -23,17 +23,18 @@ use crate::{handler::HandlerError, mutex::lock};
 const CLOCK_SKEW_NANOS: i128 = 60_000_000_000;
 /// Maximum number of remembered subjects.
 const LASTS_MAX: usize = 262_144;
-/// Maximum number of concurrent searches; each needs a consumer on the server.
+/// Maximum number of concurrent searches. Each search needs a consumer on the server.
 const SEARCHES_MAX: usize = 16;
-/// Number of messages per request of a search.
+/// Maximum number of messages that one request of a search asks for.
 const SEARCH_BATCH: usize = 500;
 
 /// Knowledge about a stream, kept between batches.
 #[derive(Educe)]
 #[educe(Default)]
 pub(super) struct Memory {
-    /// Last sequences by the hash of their subject. Two subjects with the same hash share an entry. The server then
-    /// refuses a message with the wrong sequence, and the caller checks the stored messages.
+    /// Last sequence of each subject, by the hash of the subject. Two subjects with the same hash share an entry, so the entry can
+    /// have the wrong sequence for a subject. The server refuses a message with a wrong sequence, and the caller then checks the
+    /// stored messages.
     lasts: Mutex<HashMap<u64, u64, RandomState>>,
     #[educe(Default = Semaphore::new(SEARCHES_MAX))]
     searches: Semaphore,
@@ -46,7 +47,8 @@ impl Memory {
         lasts.get(&lasts.hasher().hash_one(subject)).copied()
     }
 
-    /// Remembers the last sequence of a subject. A full memory is cleared: then each subject costs one request.
+    /// Remembers the last sequence of a subject. If the memory is full, it is cleared first. Then each forgotten subject costs one
+    /// request again.
     pub(super) fn remember(&self, subject: &str, sequence: u64) {
         let mut lasts = lock(&self.lasts);
         if lasts.len() >= LASTS_MAX {
@@ -63,8 +65,8 @@ impl Memory {
         lasts.remove(&key);
     }
 
-    /// Checks whether a message is stored, as the last message of its subject or earlier. Returns `None` if the message is stored.
-    /// Otherwise returns the last sequence of its subject, or 0 if the subject has no message.
+    /// Looks for a message in the stream. Returns `None` if the stream has the message. Otherwise returns the last sequence of the
+    /// message's subject, or 0 if the subject has no message.
     pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Option<u64>, HandlerError> {
         let subject = sought.subject.as_str();
         let last = match stream.get_last_raw_message_by_subject(subject).await {

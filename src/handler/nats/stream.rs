@@ -48,7 +48,7 @@ pub(super) async fn open(
     Ok(stream)
 }
 
-/// Returns the code of the server's answer, if it gave one.
+/// Returns the server's error code, if the server gave one.
 fn code_of(error: &GetStreamError) -> Option<ErrorCode> {
     if let GetStreamErrorKind::JetStream(answer) = error.kind() { Some(answer.error_code()) } else { None }
 }
@@ -116,7 +116,7 @@ fn check(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<V
     Ok(harmless)
 }
 
-/// Checks the subjects; returns a harmless difference.
+/// Compares the subjects of the existing stream with the wanted subjects. Returns a harmless difference, if there is one.
 fn subjects(found: &Config, options: &JetStreamOptions, wildcard: &str) -> Result<Option<String>, String> {
     let wanted = std::iter::once(wildcard).chain(options.subjects.iter().map(String::as_str));
     let is_missing = |wanted: &&str| !found.subjects.iter().any(|there| covers(there, wanted));

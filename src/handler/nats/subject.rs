@@ -154,7 +154,7 @@ mod tests {
             }
         }
 
-        /// Short values with few different letters, so that equal subjects are likely.
+        /// Tests short values with few different letters, because such values would most likely get equal subjects.
         #[test]
         fn different_objects_have_different_subjects(a in "[a_%.-]{0,3}", b in "[a_%.-]{0,3}", c in "[a_%.-]{0,3}", d in "[a_%.-]{0,3}") {
             let template = SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}").unwrap();

@@ -95,7 +95,7 @@ pub struct WebhookTls {
 }
 
 impl WebhookTls {
-    /// Returns the options that other handlers have too.
+    /// Returns all TLS options except `server_name`, which other handlers do not have.
     pub(crate) fn client(&self) -> ClientTls {
         let Self { ca_file, cert_file, key_file, .. } = self.clone();
         ClientTls { ca_file, cert_file, key_file }

@@ -12,8 +12,8 @@ use super::TOLD_BYTES;
 use crate::{handler::HandlerError, secret::printable_url};
 
 /// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain secrets. Only
-/// statuses in `reject` reject an event; `now` turns a date in `Retry-After` into a delay. `at` adds the receiver to the text of an
-/// error, and hides secrets.
+/// statuses in `reject` reject an event. If `Retry-After` is a date, the delay is the time from `now` to this date. `at` adds the
+/// receiver to an error text, and hides secrets.
 pub(super) fn verdict(
     Parts { status, headers, .. }: &Parts,
     text: &str,
@@ -45,7 +45,8 @@ pub(super) fn verdict(
     })
 }
 
-/// Parses `Retry-After`, seconds or a date (RFC 9110, 10.2.3); `None` if it is invalid or in the past.
+/// Parses the header `Retry-After`: a number of seconds, or a date (RFC 9110, 10.2.3). Returns `None` if it is missing, invalid or
+/// not in the future.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse() {

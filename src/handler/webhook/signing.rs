@@ -137,7 +137,7 @@ mod tests {
         auth(SecretRef::File(file)).credentials()
     }
 
-    /// Example from the tests of the specification's libraries.
+    /// Example from the tests of the Standard Webhooks libraries.
     #[test]
     fn signature_matches_specification() {
         let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

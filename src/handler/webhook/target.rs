@@ -26,7 +26,7 @@ use crate::{
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of pings on an HTTP/2 connection with open requests, and timeout of each ping.
 const PING: Duration = Duration::from_secs(10);
-/// Minimum length in bytes of a path part that is hidden by itself in error texts, if the URL is secret. Shorter parts are hidden
+/// Minimum length, in bytes, of a part of a secret URL's path that error texts hide wherever it occurs. Shorter parts are hidden
 /// only within the whole path.
 const HIDDEN_PART_MIN: usize = 8;
 

@@ -82,8 +82,8 @@ impl Pass {
         Ok(false)
     }
 
-    /// Ends the pass after a failed step, and lets its reader load records again. If the step may be on disk, the reader must wait
-    /// until the step is written again.
+    /// Ends the pass after a failed step. If the step failed before its write, its reader may load records again. If the write
+    /// failed, the step may be on disk: the reader waits until the step is written again.
     pub(super) fn cancel(self, inner: &Inner, disk: &Disk) {
         if let Some((reader, _)) = self.current.filter(|_| lock(&disk.saving).is_none()) {
             release(inner, reader);

@@ -22,14 +22,15 @@ use crate::{
 
 /// Interval between searches for removable records. The shorter interval applies while the state directory is full or nearly full.
 const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
-/// Time to wait until the disk has freed the space of removed records. The longer time applies while a shrink is running.
+/// Time for which the disk may free the space of removed records, before another pass or drop starts. The longer time applies while
+/// a shrink is running.
 const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Minimum and maximum interval between two shrinks, which free the space of removed records.
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
-/// Number of waiting records in the log. From this number on, a pass is always worth its cost.
+/// Number of waiting records in the log from which on a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
-/// Coalesced records per record that waits in the log. From this ratio on, a pass over fewer than [`RECORDS_A_PASS`] records is not
-/// worth its cost: the pass would scan too many coalesced records.
+/// Ratio of coalesced records to waiting records in the log at which a pass is no longer worth its cost: it would scan too many
+/// coalesced records. Does not apply from [`RECORDS_A_PASS`] waiting records on.
 const MERGED_A_RECORD: u64 = 8;
 
 /// Progress of the work that keeps the state below its size limit.
@@ -73,7 +74,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Finds removable records. Calls [`Self::be_full`] if the state is full and has none.
+    /// Finds removable records. If the state is full and no record is removable, calls [`Self::be_full`].
     fn look_after_room(&mut self) -> Result<(), StoreError> {
         let core = self.inner.core();
         let (first, needed, last) = (core.kept_from(), core.needed(), core.last());
@@ -204,7 +205,7 @@ impl Work<'_> {
 #[derive(Debug)]
 struct Shrink {
     thread: Option<JoinHandle<()>>,
-    /// Earliest time of the next shrink; `every` is the interval after it.
+    /// Earliest time of the next shrink: `every` after the last one.
     at: Instant,
     every: Duration,
     /// Size of the state at the last shrink.

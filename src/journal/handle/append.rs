@@ -94,8 +94,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the records of a ticket visible, once no older append is outstanding. Tickets of different units may be released
-    /// in any order. A ticket that is not outstanding is ignored.
+    /// Releases an append: its records become visible once all older appends are released too. Tickets of different units may be
+    /// released in any order. A ticket that needs no release is ignored.
     pub fn release(&self, ticket: Ticket) {
         let woken = self.inner.core().release(ticket);
         self.inner.wake(&woken);
@@ -121,8 +121,8 @@ impl Journal {
         self.inner.core().passed()
     }
 
-    /// Appends `changes` of `unit` for one reader alone, and releases them. Call it between two batches of the unit. Earlier
-    /// appends of the unit are delivered as before. Has no effect on a closed reader.
+    /// Makes a reader join or leave `unit`. Appends `changes` for this reader alone, and releases them. Call it between two batches
+    /// of the unit. Earlier appends of the unit are delivered as before. Has no effect on a closed reader.
     ///
     /// After a join the reader sees the later appends of the unit, and none of its earlier ones (S-5). A join has no effect if
     /// the reader sees the unit already. After a leave the reader sees no later appends of the unit.

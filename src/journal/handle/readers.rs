@@ -130,8 +130,8 @@ impl Journal {
         disk.store.page(range, size, &is_known).map(Some)
     }
 
-    /// Finds the records that were appended at or after a time. Returns the position before them, and the first record that is
-    /// kept. Returns `None` without a store. Blocks on the disk.
+    /// Finds the first record that was appended at or after a time. Returns the position directly before it, and the first position
+    /// that is kept. Returns `None` without a store. Blocks on the disk.
     pub fn place_at(&self, micros: i64) -> Result<Option<(Sequence, Sequence)>, StoreError> {
         let Some(disk) = self.inner.disk() else { return Ok(None) };
         let core = self.inner.core();

@@ -99,8 +99,8 @@ impl Journal {
         acknowledged
     }
 
-    /// Acknowledges some records in flight, and remembers them for [`Journal::replay`]. With a store, a named reader keeps all
-    /// of them for the time `retention`, starting now. Any other reader keeps the newest 1,000, within its limits.
+    /// Acknowledges some records in flight, and remembers them for [`Journal::replay`]. With a store, a named reader keeps all of
+    /// them for the time `retention`, starting now. Any other reader keeps only the newest ones, up to 1,000 and its `max_bytes`.
     pub fn give_up(&self, reader: ReaderId, sequences: &[Sequence]) {
         if let (Some(disk), Some(first)) = (self.inner.disk(), sequences.iter().min()) {
             lock(&disk.retention).note_given_up(Timestamp::now().as_microsecond(), *first);
@@ -127,14 +127,14 @@ impl Journal {
         }
     }
 
-    /// Hands out all records in flight again, without coalescing them.
+    /// Takes back all records in flight, so that the next reads return them again. They are not coalesced.
     pub fn rewind(&self, reader: ReaderId) {
         self.inner.with(reader, JournalReader::rewind);
     }
 
-    /// Ends the delivery to a reader. Used for a handler that has ended and whose figures are still shown. All records that wait or
-    /// are in flight are dropped, counted and named. With a store, a named reader loses none: it gets these records after a
-    /// restart.
+    /// Ends the delivery to a reader. Used for a handler that has ended and whose figures are still shown. With a store, a named
+    /// reader gets its unacknowledged records after a restart. Any other reader's unacknowledged records are dropped, counted and
+    /// named.
     pub fn abandon(&self, reader: ReaderId) {
         let mut core = self.inner.core();
         let mark = core.released();
@@ -143,7 +143,7 @@ impl Journal {
         }
     }
 
-    /// Waits until there may be new records to read. Returns at once if that has happened since the last call.
+    /// Waits until the reader may have new records. Returns at once if new records may have come since the last call.
     pub async fn readable(&self, reader: ReaderId) {
         let waker = lock(&self.inner.wakers).get(&reader).cloned();
         match waker {

@@ -15,8 +15,9 @@ impl MemoryJournal {
         self.readers.get_mut(&reader)
     }
 
-    /// Selects the records for a reader of the last run, up to the released watermark. Call it before the reader is opened.
-    /// `visit_heads` visits the heads of all records after a position. Has no effect if the last run had no such reader.
+    /// Selects the records that a reader of the last run wants and has not seen, up to the released watermark. Call it before the
+    /// reader is opened. `visit_heads` visits the heads of all records after a position. Has no effect if the last run had no such
+    /// reader.
     pub(crate) fn select_missed<E>(
         &mut self,
         options: &ReaderOptions,
@@ -70,7 +71,7 @@ impl MemoryJournal {
         self.readers.remove(&reader)?.name().map(str::to_owned)
     }
 
-    /// Returns the name to which records for a reader are addressed.
+    /// Returns the name that marks records for this reader alone: the reader's own name, or else `#` and its id.
     pub(crate) fn address(&self, reader: ReaderId) -> Box<str> {
         let name = self.readers.get(&reader).and_then(JournalReader::name);
         name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
@@ -119,7 +120,7 @@ impl MemoryJournal {
         slow.min().map(|(_, id, name)| (id, name))
     }
 
-    /// Returns how many records wait for named readers: first those in the log, then those with coalesced entries.
+    /// Returns two numbers of unacknowledged records of named readers: records in the log, and coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         self.readers.values().map(JournalReader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
     }
@@ -179,7 +180,7 @@ impl MemoryJournal {
         self.readers.values().filter_map(|reader| reader.spilled().next()).min().map(Sequence)
     }
 
-    /// Returns the named readers that need a record before `position`. The list of each reader has the records before
+    /// Returns the named readers that need a record before `position`. With each reader, returns its name and its records before
     /// `position` that wait only in the store.
     pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, String, Vec<u64>)> {
         let mark = self.released();

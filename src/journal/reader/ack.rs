@@ -37,8 +37,8 @@ impl JournalReader {
         acknowledged
     }
 
-    /// Acknowledges records in flight, and remembers them for a replay. A reader that is not stored keeps only the newest ones
-    /// within its limits, in memory.
+    /// Acknowledges records in flight, and remembers them for a replay. A reader that is not stored keeps them in memory: only the
+    /// newest ones, up to [`GIVEN_UP_MAX`] and its `max_bytes`.
     pub(crate) fn give_up(&mut self, positions: &[Sequence]) {
         let taken = self.take_in_flight(positions);
         self.tally.stats.acknowledged += taken.len() as u64;
@@ -73,14 +73,14 @@ impl JournalReader {
         queued
     }
 
-    /// Hands out all records in flight again.
+    /// Takes back all records in flight, so that the next reads return them again.
     pub(crate) fn rewind(&mut self) {
         self.again.extend(self.in_flight.drain(..));
         self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // `again` may hold replayed records already
     }
 
-    /// Ends the delivery to this reader. All unacknowledged records are dropped. With a store, a named reader loses none: these
-    /// records wait in the store for the next reader of that name.
+    /// Ends the delivery to this reader. With a store, a named reader's unacknowledged records wait in the store for the next
+    /// reader of that name. For any other reader, the unacknowledged records are dropped.
     pub(crate) fn abandon(&mut self, mark: Sequence) {
         if std::mem::replace(&mut self.abandoned, true) {
             return;

@@ -13,9 +13,9 @@
 //! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one: repeated adding and removing costs one record |
 //! | any | Unchanged, Refreshed | the waiting one, with the current body of the cache |
 //!
-//! A coalesced record takes the position of its last part, so records stay in the order of the cache (I3). Two kinds of records
-//! keep their position. One is the waiting record of the last row. The other is an Added of the initial state, which must be
-//! delivered before the `Synced` (S-8).
+//! A coalesced record takes the position of the last record in it, so records stay in the order of the cache (I3). Two kinds of
+//! records keep their position. One is the waiting record of the last row. The other is an Added of the initial state, which must
+//! be delivered before the `Synced` (S-8).
 //!
 //! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not hold
 //! are *loose*: `old`s, deleted objects, and all objects of units without a cache. Three steps enforce the limits:
@@ -50,8 +50,7 @@ pub(crate) const ENTRY_BYTES: usize = 320;
 /// Counters of one reader.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Figures that are counted. Fields such as `queued` are only filled in by
-    /// [`JournalReader::stats`](super::JournalReader::stats).
+    /// Counted figures. Fields such as `queued` stay 0 here; [`JournalReader::stats`](super::JournalReader::stats) fills them in.
     pub(super) stats: ReaderStats,
     pub(super) failures: FilterFailures,
     pub(super) losses: Losses,
@@ -67,7 +66,7 @@ impl Tally {
         }
     }
 
-    /// Counts the loss of an unknown record.
+    /// Counts the loss of a record whose name is not known.
     pub(super) fn miss(&mut self) {
         self.stats.dropped += 1;
         self.losses.unnamed += 1;
@@ -85,7 +84,8 @@ struct Entry {
     lane: Option<Lane>,
     /// Set when the object is deleted: the cache no longer holds its body.
     dead: bool,
-    /// Set for an update that changed the uid. A later deletion does not replace it: no other record shows the new uid.
+    /// Set for an update that changed the uid. A later deletion does not replace this update, which stands for the Added of the new
+    /// uid.
     recreated: bool,
 }
 
@@ -226,7 +226,7 @@ impl Backlog {
         }
     }
 
-    /// Puts a coalesced record at the position of the new one.
+    /// Replaces the entry at `tail` by a coalesced one, at the position of the new record.
     fn replace(&mut self, tail: Sequence, mut change: Change, WaitingRecord { record, terms, .. }: &WaitingRecord) {
         let Entry { lane, recreated, .. } = self.entries[&tail];
         let before = self.take(tail);
@@ -277,6 +277,7 @@ impl Backlog {
     }
 
     /// Coalesces the last three entries of a lane into the last one, if they are a deletion, an Added and a deletion of one uid.
+    /// Returns false if they are not.
     fn fold(&mut self, lane: Lane, uid: &str, tally: &mut Tally) -> bool {
         let waiting = self.lanes.get(&lane).map(Vec::as_slice).unwrap_or_default();
         let &[.., first, middle, last] = waiting else { return false };
@@ -309,7 +310,8 @@ impl Backlog {
         while self.loose.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
     }
 
-    /// Drops the oldest loose entry. If its object is deleted, also drops the other entries up to that deletion.
+    /// Drops the oldest loose entry. If its object is deleted, also drops the object's next entries up to that deletion. Returns
+    /// false if no entry is loose.
     fn drop_oldest_loose(&mut self, tally: &mut Tally) -> bool {
         let Some(oldest) = self.loose.first().copied() else { return false };
         let entry = &self.entries[&oldest];

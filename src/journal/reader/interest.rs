@@ -30,7 +30,7 @@ impl Sight {
 }
 
 impl JournalReader {
-    /// Forgets a unit. Also forgets the type `resource`, which is given only if the type has no other unit.
+    /// Forgets a unit. If `resource` is set, also forgets this type, because it has no unit any more.
     pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
         self.units.remove(&unit);
         if let Some(resource) = resource {
@@ -99,7 +99,7 @@ impl JournalReader {
     }
 
     /// Takes the records of a join or a leave. Returns true if one of them is wanted. `join` is `None` for a leave. For a join, it
-    /// is the result of [`Self::resync_every`] at the time of the append.
+    /// is the number that [`Self::resync_every`] returned when the join was appended.
     pub(crate) fn cross(&mut self, join: Option<u32>, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
         if self.abandoned || self.sees(unit.id) == join.is_some() {
             return false;

@@ -80,7 +80,7 @@ impl Queue {
         if wanted { &mut self.wanted } else { &mut self.unwanted }
     }
 
-    /// Returns true if a wanted record of this size fits. A single record always fits.
+    /// Returns true if a wanted record of this size fits. Into an empty queue, any record fits.
     pub(super) fn has_room(&self, bytes: usize, bounds: &Bounds) -> bool {
         let load = Load { events: self.wanted.events + 1, bytes: self.wanted.bytes + bytes };
         self.waiting.is_empty() || !load.exceeds(bounds)

@@ -28,20 +28,20 @@ pub(super) struct Stored {
     since_micros: i64,
     /// Set during a step of a compaction: nothing is loaded.
     held: bool,
-    /// Number of compaction steps so far. Each step makes the loads void that were requested before that step.
+    /// Number of compaction steps so far. A load is void if a step has started since the load was requested.
     epoch: u64,
     pub(super) given_up: RoaringTreemap,
-    /// Units that the reader is about to join without any record. The saved state lists them as joined, because after a crash no
-    /// record would show the join.
+    /// Units of pending joins that leave no record in the log. The saved state lists these units as joined, because nothing else
+    /// would show the join after a crash.
     pub(super) joining: BTreeSet<UnitId>,
-    /// Position at which the reader was abandoned; `None` if it was not. The reader ignores later records; the next run selects
-    /// them.
+    /// Released watermark when the reader was abandoned; `None` if it was not. The reader ignores later records. The next run
+    /// selects them from the log.
     pub(super) frozen: Option<Sequence>,
     /// Set while there are unsaved changes.
     changed: bool,
     /// First record of the log that the saved state needs.
     needs: u64,
-    /// Waiting records before this one were dropped, so the log may remove them even if the saved state still needs them.
+    /// Position before which all waiting records were dropped. The log may remove them even if the saved state still lists them.
     floor: u64,
     /// Positions of waiting or given-up records that are stored as coalesced entries, and no longer needed in the log.
     pub(super) compacted: RoaringTreemap,
@@ -76,7 +76,7 @@ impl Stored {
         self.spilled.insert(record.sequence.0);
     }
 
-    /// Queues all given-up records again. Returns their number. These records may be older than all others.
+    /// Queues all given-up records again. Returns their number. They may be older than the records that already wait.
     pub(super) fn replay(&mut self) -> u64 {
         let given_up = std::mem::take(&mut self.given_up);
         self.spilled |= &given_up;
@@ -104,7 +104,7 @@ pub struct Held {
     pub to_judge: Option<(RecordFilter, Vec<u64>)>,
     /// Positions of the records, in order.
     pub places: Vec<u64>,
-    /// Positions of all records that wait only in the store.
+    /// Positions of all records that wait only in the store. Only these may be coalesced.
     pub may_merge: RoaringTreemap,
     /// Last position that was handed out.
     pub shown: u64,
@@ -129,8 +129,8 @@ impl JournalReader {
         }
     }
 
-    /// Takes records that were loaded at the requested positions, in order, until there is no more room. Missing
-    /// records and records of a forgotten unit are lost. Returns true if the load was still valid.
+    /// Takes the records of a load, in order, until there is no more room. A requested record that is missing counts as lost, and
+    /// so does a record of a forgotten unit. Takes nothing and returns false if the load is void.
     pub(crate) fn loaded(
         &mut self,
         asked: &ToLoad,
@@ -177,7 +177,7 @@ impl JournalReader {
         }
     }
 
-    /// Notes that the reader is about to join a unit without any record.
+    /// Notes that the reader will join a unit, and that this join leaves no record in the log.
     pub(crate) fn announce(&mut self, unit: UnitId) {
         if let Some(stored) = &mut self.stored {
             stored.joining.insert(unit);
@@ -261,8 +261,8 @@ impl JournalReader {
         self.stored.iter().flat_map(|stored| stored.spilled.iter())
     }
 
-    /// Drops the records at `positions` that wait only in the store. Losses of records in `named` are reported by name, others are
-    /// only counted. The reader then needs no record before `upto`.
+    /// Drops the records at `positions` that wait only in the store. Reports the losses of records in `named` by name, and only
+    /// counts the other losses. From now on the reader needs no record before `upto`.
     pub(crate) fn drop_spilled(&mut self, positions: &[u64], named: &[Record], upto: Sequence) {
         let Some(stored) = &mut self.stored else { return };
         for at in positions.iter().filter(|at| stored.spilled.remove(**at)) {
@@ -281,7 +281,7 @@ impl JournalReader {
         self.first_in_log().filter(|first| *first <= until.0).zip(self.name())
     }
 
-    /// Returns how many records wait for a named reader: first those in the log, then those with coalesced entries.
+    /// Returns two numbers of unacknowledged records of a named reader: records in the log, and coalesced entries.
     pub(crate) fn loads(&self) -> (u64, u64) {
         let Some(stored) = &self.stored else { return (0, 0) };
         let pending = self.pending();
@@ -323,7 +323,7 @@ impl JournalReader {
         Some(state)
     }
 
-    /// Completes a step that was saved with `state`. Superseded records were coalesced into others.
+    /// Completes a step, after the store has saved it with `state`. The step coalesced the `superseded` records into others.
     pub(crate) fn compacted(&mut self, superseded: &RoaringTreemap, state: &StoredReader) {
         let Some(stored) = &mut self.stored else { return };
         let before = stored.spilled.len();

@@ -140,8 +140,8 @@ pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec
     [&sequence.to_be_bytes()[..], &[part as u8], reader.as_bytes()].concat()
 }
 
-/// Returns the key of the body that a record refers to; `None` if the record has no such body. A coalesced record has its own
-/// bodies, under the name of its `reader`.
+/// Returns the key of the body that a record refers to; `None` if the record has no such body. `reader` is set for a coalesced
+/// record: its own bodies are stored under the name of its reader.
 pub(super) fn body_key(head: &Head<'_>, part: Part, reader: Option<&str>) -> Option<Vec<u8>> {
     let coalesced = reader.map(|reader| compacted_body_key(reader, head.sequence, part));
     match part {

@@ -1,8 +1,8 @@
 //! Coalesced records of one reader. They are stored as separate entries, which do not depend on the original records.
 //!
-//! Records can only be removed from the start of the log, and records share bodies. So an entry gets its own copies of head and
-//! bodies, still packed, under the name of the reader. One write stores a step of a compaction together with the state of the
-//! reader.
+//! The log removes records only from its start, and several of its records can share a body. So each entry has its own copies of
+//! head and bodies, still packed, under the name of the reader. One write stores a step of a compaction together with the state of
+//! the reader.
 
 use std::{
     collections::HashMap,
@@ -110,7 +110,7 @@ impl Store {
         })
     }
 
-    /// Plans the next step, which coalesces the held records with each other and with those of earlier steps. Writes nothing.
+    /// Plans the next step, which coalesces the records in `held` with each other and with those of earlier steps. Writes nothing.
     pub(crate) fn plan_compaction(&self, compactor: &mut Compactor, held: &Held) -> Result<CompactionStep, StoreError> {
         self.with("coalesce records", |_, files| {
             let Held { places, may_merge, shown, .. } = held;
@@ -149,7 +149,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the head, and the position that the object comes from.
+    /// Returns the head, and the position at which its object was appended.
     fn head(&self, files: &Files) -> Result<(u64, Head<'_>), Fault> {
         if self.is_entry {
             decode_entry(files, self.place, &self.value)
@@ -259,7 +259,7 @@ pub(super) fn recover(files: &Files, readers: &mut [StoredReader]) -> Result<Has
     Ok(found)
 }
 
-/// Decodes an entry. Returns its head, and the position that the object comes from.
+/// Decodes an entry. Returns its head, and the position at which its object was appended.
 pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
     let mut wire = Wire(value);
     let decoded = wire.number().and_then(|behind| Some((place + behind, Head::decode(place, wire.0)?)));

@@ -20,7 +20,7 @@ pub struct StoreError {
 pub(super) enum Fault {
     /// Another process uses the directory. Contains the id of that process, if known.
     Locked(Option<u32>),
-    /// Files are inconsistent. A torn end of the journal file after an interrupted run does not count.
+    /// Files are inconsistent. A torn end of the journal file after an interrupted run is no error: it is cut off.
     Corrupt {
         file: PathBuf,
         what: String,
@@ -35,7 +35,7 @@ pub(super) enum Fault {
         bound_to: String,
         found: String,
     },
-    /// An earlier write failed.
+    /// An earlier write failed: the store must be reopened.
     Failed,
     Closed,
     Io(io::Error),
@@ -65,7 +65,7 @@ impl Fault {
         Self::Corrupt { file: file.into(), what: what.into() }
     }
 
-    /// Returns the error of an `action` in `dir`.
+    /// Returns the error for users: this fault happened during `action` in `dir`.
     pub(super) fn tell(self, dir: &Path, action: &'static str) -> StoreError {
         use fjall::{Error, LsmError};
         use io::ErrorKind::{NotFound, UnexpectedEof};
@@ -85,7 +85,7 @@ impl Fault {
     }
 }
 
-/// Writes a test file to find the current problem: fjall reports only that an earlier write failed.
+/// Writes a test file, and returns its error: fjall reports only that an earlier write failed, not why.
 fn probe(dir: &Path) -> io::Result<()> {
     let path = dir.join("probe");
     let written = fs::write(&path, vec![1; 1 << 20]);

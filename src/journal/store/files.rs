@@ -17,15 +17,15 @@ use super::{
     tail::{self, Tail},
 };
 
-/// Cache for blocks that were read. The page cache of the system holds the files too.
+/// Size of fjall's cache of blocks, in bytes. It is small, because the page cache of the system holds the files too.
 const CACHE_BYTES: u64 = 8 << 20;
 
 /// Limit of fjall's journal files, in bytes. Beyond it fjall flushes keyspaces even if they have little data in memory. This is the
 /// smallest value that fjall allows.
 const JOURNALS_BYTES: u64 = 64 << 20;
 
-/// Number of threads that flush and compact. With two, fjall reserves one for flushes. That thread polls without a pause while
-/// the other one compacts.
+/// Number of threads that flush and compact. Not two: fjall would reserve one for flushes, and that thread would poll without a
+/// pause while the other one compacts.
 const WORKERS: usize = 1;
 
 /// Maximum number of open files.
@@ -37,8 +37,8 @@ const FULL_BUFFERS: usize = 2;
 /// Number of uncompacted tables per keyspace. At this number, appends wait for the disk.
 const LOOSE_TABLES: usize = 16;
 
-/// Maximum size of a write buffer. Usually fjall's thread starts a new buffer, but during a compaction it lets the buffer
-/// grow. Beyond this size an append starts a new one.
+/// Size of a write buffer, in bytes, beyond which an append starts a new buffer. Usually fjall's thread does that earlier, but not
+/// while it compacts.
 const BUFFER_BYTES_MAX: u64 = 6 << 20;
 
 /// Keyspace that was added with the second format.
@@ -51,7 +51,7 @@ pub(super) struct Files {
     pub(super) meta: Keyspace,
     /// Unit → description, versions reached.
     pub(super) units: Keyspace,
-    /// Sequence → head. Old records are removed as whole files, so there are no tombstones.
+    /// Sequence → head. Old heads are removed as whole files, so there are no tombstones.
     pub(super) records: Keyspace,
     /// Sequence → body. Values are stored apart from the tree, so a compaction does not copy them.
     pub(super) bodies: Keyspace,
@@ -126,7 +126,7 @@ impl Files {
     /// Commits a batch and passes it to the system, so that it survives the end of this process. Waits while the disk is too
     /// slow.
     ///
-    /// fjall has such a wait too, but it would never end if fjall's thread has failed.
+    /// fjall itself waits too, but that wait would never end after a failure of fjall's thread.
     pub(super) fn commit(&self, batch: OwnedWriteBatch) -> Result<(), Fault> {
         for keyspace in self.keyspaces() {
             if keyspace.tree.active_memtable().size() > BUFFER_BYTES_MAX {

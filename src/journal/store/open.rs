@@ -32,19 +32,20 @@ use crate::{
 
 const CLUSTER_KEY: &[u8] = b"cluster";
 const JOURNAL_ID_KEY: &[u8] = b"journal_id";
-/// Key of a byte with the flags below. They describe the start and end of the last run.
+/// Key of a byte with two flags: `GROUP_FSYNC` is set if the last run was opened with `group_fsync`, `CLEAN` if the last run ended
+/// cleanly.
 const RUN_KEY: &[u8] = b"run";
 const CLEAN: u8 = 1;
 const GROUP_FSYNC: u8 = 1 << 1;
 
-/// Newest format. The second format has one more keyspace, which is created empty when a store is opened. Existing heads are
-/// not converted.
+/// Newest format of a state directory. Format 2 has one more keyspace than format 1. Opening a store of format 1 creates this
+/// keyspace empty, and converts no heads.
 const FORMAT: u32 = 2;
 
 impl Store {
-    /// Opens the store in `dir`, which is created if absent. Holds its lock until [`Store::close`], or until the last clone is
-    /// dropped. Reads fjall's journal file, up to about 100 MB. With `group_fsync`, appends are durable before they are handed out.
-    /// Otherwise they are synced at an interval, and after an unclean end the journal gets a new id.
+    /// Opens the store in `dir`, which is created if absent. Holds the lock of `dir` until [`Store::close`], or until the last
+    /// clone is dropped. Reads fjall's journal file, up to about 100 MB. Set `group_fsync` if this run hands out only durable
+    /// appends. Otherwise handed-out appends may be lost: if this run ends uncleanly, the next one gets a new journal id.
     pub fn open(dir: &Path, group_fsync: bool) -> Result<(Self, Recovered), StoreError> {
         open(dir, group_fsync).map_err(|fault| fault.tell(dir, "open the store"))
     }
@@ -66,8 +67,8 @@ impl Store {
         })
     }
 
-    /// Closes the files after an error, and opens them again. Waits for running calls. Fails if a successful append is missing
-    /// afterwards; the call may then be repeated.
+    /// Closes the files after an error, and opens them again. First waits for running calls. Fails if the opened files lack a
+    /// successful append; `reopen` may then be called again.
     pub fn reopen(&self) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);

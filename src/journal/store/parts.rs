@@ -44,8 +44,7 @@ pub struct StoredUnit {
 pub struct StoredReader {
     /// Name of the reader.
     pub name: String,
-    /// Cursor: the reader has selected its wanted records up to here. After a restart, later records are selected again by
-    /// their heads.
+    /// Position up to which `pending` is complete. After a restart, the wanted records after it are selected by their heads.
     pub position: Sequence,
     /// Unacknowledged wanted records up to the position.
     pub pending: RoaringTreemap,
@@ -58,7 +57,7 @@ pub struct StoredReader {
     pub compacted: RoaringTreemap,
 }
 
-/// Address of records that are for no reader.
+/// Value of [`Append::only`] for records that no reader gets.
 pub const NOBODY: &str = "";
 
 /// Changes of one transaction of one unit, written atomically.
@@ -72,8 +71,8 @@ pub struct Append<'a> {
     pub time_micros: i64,
     /// The changes.
     pub changes: &'a [Change],
-    /// Name of the reader that joins or leaves: only this reader gets the records, and the states of objects do not change.
-    /// With [`NOBODY`] the records are the unit's first state, and no reader gets them. With `None` all readers get them.
+    /// With `None` all readers get the records. With the name of a reader, only this reader gets them: it joins or leaves, and the
+    /// states of objects do not change. With [`NOBODY`] no reader gets them: they are the unit's first state.
     pub only: Option<&'a str>,
     /// Versions that the append reaches; `None` keeps the versions of the unit.
     pub reached: Option<&'a Reached>,
@@ -82,8 +81,8 @@ pub struct Append<'a> {
 /// Content of an opened store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovered {
-    /// Id within which sequences are comparable. It is new if there was no state, or if the last run ended uncleanly and its
-    /// tail may be lost.
+    /// Journal id: sequences are comparable only within one id. It is new if there was no state. It is also new if the last run
+    /// ended uncleanly and may have lost its last records.
     pub journal_id: String,
     /// Last position that was ever used; zero if none.
     pub last: Sequence,
@@ -120,7 +119,7 @@ pub struct PageSize {
 pub struct LogPage {
     /// Records in order, without unchanged objects and without records for one reader alone.
     pub records: Vec<Record>,
-    /// Last position that was read.
+    /// Last position that the page covers: the next page starts after it.
     pub to: Sequence,
     /// Number of records that cannot be read any more: their unit was forgotten, or their body was removed.
     pub missing: u64,
@@ -129,8 +128,8 @@ pub struct LogPage {
 }
 
 impl Store {
-    /// Returns the directory to open for the configured `dir`. Usually it is `dir` itself. It is a subdirectory if `dir` has no
-    /// store yet and is the root of a volume with a group. Kubernetes mounts such a volume for `fsGroup`. Reads the disk.
+    /// Returns the directory to open for the configured `dir`. Usually it is `dir` itself. It is the subdirectory `state` if `dir`
+    /// has no store yet and is the root of a volume that a group shares, as with `fsGroup` in Kubernetes. Reads the disk.
     pub fn home(dir: &Path) -> PathBuf {
         let is_taken = dir.join(FORMAT_FILE).exists();
         if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }

@@ -16,7 +16,7 @@ use crate::{
     object::{KeyRef, Object, packer::Packer},
 };
 
-/// Average gap between requested sequences. Below it, one scan is cheaper than single lookups.
+/// Average gap between requested sequences below which one scan is cheaper than single lookups.
 const CLOSE: u64 = 4;
 /// Maximum number of heads read for a page.
 const PAGE_HEADS_MAX: usize = 4_096;
@@ -79,8 +79,8 @@ impl Store {
         })
     }
 
-    /// Finds the records up to `last` that were appended at or after a time. Returns the position before them. Reads only some
-    /// heads.
+    /// Finds the first record up to `last` that was appended at or after a time. Returns the position directly before it. Reads
+    /// only some heads.
     pub fn place_at(&self, micros: i64, last: Sequence) -> Result<Sequence, StoreError> {
         self.with("read records", |inner, files| {
             let (mut low, mut high) = (inner.first.load(SeqCst), last.0.saturating_add(1));

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::object::Object;
 
-/// Number of known objects per unit. At this number, all of them are forgotten. Each one takes 40 to 80 bytes.
+/// Number of known objects per unit at which all of them are forgotten. Each object takes 40 to 80 bytes of memory.
 const MOST: usize = 1 << 18;
 
 /// Hash of uid and version; `None` without a version, because a uid alone does not identify a state.
@@ -23,7 +23,7 @@ pub(super) struct ObjectState {
 }
 
 impl ObjectState {
-    /// Returns true if this is the state with that print. Without a version no two states are equal.
+    /// Returns true if this state has the given print. Returns false for `None`: without a version no two states are equal.
     pub(super) fn is(&self, print: Print) -> bool {
         print.is_some() && self.print == print
     }
@@ -55,7 +55,7 @@ impl Recent {
         self.print(object.uid(), object.resource_version())
     }
 
-    /// Returns the state of an object. Calls `read` if it is not known.
+    /// Returns the state of an object. Calls `read` if the object is not known here.
     pub(super) fn state<E>(
         &self,
         key: u128,
@@ -68,7 +68,7 @@ impl Recent {
         self.states.insert(key, state);
     }
 
-    /// Forgets the objects `without_state`. If too many objects are left, forgets all of them.
+    /// Forgets the objects in `without_state`. If [`MOST`] or more objects are left, forgets all of them.
     pub(super) fn shrink(&mut self, without_state: &[u128]) {
         for key in without_state {
             self.states.remove(key);

@@ -23,7 +23,7 @@ pub(crate) enum StoredBody {
     None,
     /// Stored with the record, under its own sequence.
     Own,
-    /// State that the record with this sequence brought.
+    /// Stored with the earlier record of this sequence, which brought the same state of the object.
     At(u64),
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum StoredBody {
 pub(crate) enum Old {
     /// Not known, or the record is no update.
     None,
-    /// State that this record superseded.
+    /// Body of the state that this record superseded.
     Superseded,
     /// Stored with the record: the store had another state of the object, or none.
     Own,
@@ -59,7 +59,8 @@ pub struct Head<'a> {
     pub(super) size: u64,
     pub(super) body: StoredBody,
     pub(super) old: Old,
-    /// Sequence of the state that this record replaced or ended. The body of that state is not needed after this record is removed.
+    /// Sequence of the record that brought the object's previous state. This record replaced or ended that state. Once this record
+    /// is removed, nothing needs the body of that state.
     pub(super) supersedes: Option<u64>,
     /// Set for an update that changed the uid of the object. Also set for all updates in the previous encoding, which does not
     /// store this flag.

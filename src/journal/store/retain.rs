@@ -1,8 +1,8 @@
 //! Removal of unneeded records and bodies.
 //!
 //! A body is stored under the sequence of the record that brought it. The body is the state of its object until a later record
-//! supersedes it. From then on, the body is the `old` of the later record. So the removal of a record also removes the body that
-//! the record superseded. The record's own body is removed too, if it was never the state of an object.
+//! supersedes it. Records after the later record do not use the body. So the removal of a record also removes the body that the
+//! record superseded. The record's own body is removed too, if it was never the state of an object.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -23,8 +23,8 @@ use crate::{
 /// Number of records removed per call.
 const RECORDS_A_CALL: usize = 4096;
 
-/// Interval, in records, between removals of whole head files. One file holds about this number of heads, and each removal writes a
-/// manifest.
+/// Minimum number of records between two removals of whole head files. A file holds about this number of heads. More frequent
+/// removals would only write more manifests.
 const RECORDS_A_DROP: u64 = 32_768;
 
 /// Number of objects removed per batch.

@@ -1,8 +1,8 @@
 //! The seal: facts about durable data, in a separate file. At the next start they show whether the store has lost data.
 //!
 //! If fjall's journal file or the marker of a keyspace is missing, fjall starts empty without an error. Waiting events and
-//! positions of readers would be lost unnoticed. The seal lags by up to a second, and its values only grow. So an intact store is
-//! never behind its seal. A directory without a seal comes from an earlier version, and gets one.
+//! positions of readers would be lost unnoticed. The seal is written only after the data is durable, and its positions only grow.
+//! So an intact store is never behind its seal. A directory without a seal comes from an earlier version, and gets one.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,8 @@ impl Facts {
         Self { journal_id: journal_id.to_owned(), last, readers }
     }
 
-    /// Compares this seal with the facts `found` in the store. Returns a description of the first lost fact.
+    /// Compares this seal with the facts `found` in the store. Returns a text about the first fact that is lost; `None` if no fact
+    /// is lost.
     pub(super) fn lost(&self, found: &Self) -> Option<String> {
         if found.journal_id.is_empty() {
             return Some(format!("records up to {} were durable, but the store is empty", self.last));
@@ -89,8 +90,8 @@ fn checksum(text: &str) -> String {
     format!("{:016x}", xxh3_64(text.as_bytes()))
 }
 
-/// Replaces a small file of the state directory with another text. Syncs the content but not the name: after a power failure
-/// the previous file may be there.
+/// Replaces the text of a small file in the state directory. Syncs the new text, but not the directory: after a power failure the
+/// previous file may be there.
 pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     let new = dir.join(format!("{name}.new"));
     let mut file = private_dir::file().create(true).truncate(true).open(&new)?;
@@ -106,7 +107,7 @@ fn write(dir: &Path, facts: &Facts) -> io::Result<()> {
 }
 
 impl Store {
-    /// Writes the synced facts into the seal. The next start compares the store with them. Blocks on the disk.
+    /// Writes the durable facts to the seal, for the check at the next start. Blocks on the disk.
     pub fn seal(&self) -> Result<(), StoreError> {
         self.inner.sealer.seal(self.dir()).map_err(|error| Fault::from(error).tell(self.dir(), "write the seal"))
     }
@@ -120,7 +121,7 @@ pub(super) struct Sealer(Mutex<Known>);
 struct Known {
     /// Written positions of readers.
     written: BTreeMap<String, u64>,
-    /// Number of removed readers. A [`Noted`] from before a removal is void.
+    /// Number of readers removed so far. If it has changed since a [`Noted`] was taken, that [`Noted`] is void.
     removals: u64,
     durable: Facts,
     /// Content of the file; `None` if there is no seal.

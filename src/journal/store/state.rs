@@ -16,13 +16,13 @@ use crate::{
     object::ResourceVersion,
 };
 
-/// Version of the encoding of the values below.
+/// Version of the encoding of units and readers.
 const FORM: u8 = 1;
 
 /// Flag: the value of a reader contains the list of pending records. Earlier versions left out an empty list.
 const WITH_PENDING: u8 = 1;
 
-/// Parts of a unit, as the last byte of the key.
+/// Last byte of a unit's key: which part of the unit the value contains.
 const DESCRIPTION: u8 = b'd';
 const FORGOTTEN: u8 = b'f';
 const REACHED: u8 = b'r';

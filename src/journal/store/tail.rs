@@ -1,6 +1,6 @@
 //! Repair of the end of fjall's journal file after an interrupted run.
 //!
-//! fjall itself removes a last batch that has no end marker. But it refuses to open if the batch has an end marker and damaged
+//! fjall itself removes a last batch that has no end marker. But it refuses to open if the last batch has an end marker and damaged
 //! content. A power failure can cause this, because the pages of a file reach the disk in any order. So this module first cuts the
 //! file at the first invalid batch. It does not cut if later batches show that the invalid batch had been synced: the disk has then
 //! lost durable data.
@@ -112,7 +112,8 @@ pub(super) fn judge(journal: &[u8]) -> Tail {
     if promised { Tail::Damaged(at as u64) } else { Tail::Torn(at as u64) }
 }
 
-/// Returns the marks of the valid batches after a bad one. Skips batches whose sequence number is not above `number`.
+/// Returns the marks of the valid batches after an invalid one at `from`. Skips batches whose sequence number is not above
+/// `number`, the number of the last batch before `from`.
 fn later_marks(journal: &[u8], from: usize, number: u64) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut at = from + 1;

@@ -26,7 +26,7 @@ pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
     }
 }
 
-/// Decoder for the encodings above. Its methods return `None` if the data ends too early or is invalid.
+/// Decoder for encoded numbers, texts and uids. Its methods return `None` if the data ends too early or is invalid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a [u8]);
 
@@ -99,7 +99,7 @@ const BYTES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 3
 /// Value for a byte that is no digit.
 const NONE: u8 = 0xff;
 
-/// Value of each byte as a hex digit.
+/// Value of each byte as a hex digit: 10 for `b'a'`, for example. [`NONE`] for all other bytes.
 const DIGITS: [u8; 256] = {
     let mut digits = [NONE; 256];
     let mut digit = 0;

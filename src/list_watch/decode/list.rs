@@ -28,9 +28,9 @@ pub struct ListDecoder {
     page: ListPage,
     api_version: String,
     kind: String,
-    /// Set when `items` was seen as an array or `null`.
+    /// Set when the list has the member `items`, as an array or as `null`.
     has_items: bool,
-    /// Set when an item had no type of its own.
+    /// Set when an item lacks `apiVersion` or `kind`.
     has_untyped: bool,
     read_bytes: usize,
 }
@@ -56,7 +56,7 @@ enum Place {
     End,
 }
 
-/// A member of the list that the decoder uses.
+/// Key of a member of the list: one that the decoder uses, or any other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Key {
     ApiVersion,
@@ -284,7 +284,7 @@ impl ListDecoder {
     /// Checks that this is the requested list.
     ///
     /// The list's kind must be the items' kind followed by `List`. A list of custom resources may have another kind, if every item
-    /// carries its own type.
+    /// has `apiVersion` and `kind`.
     fn check_kind(&self) -> Result<(), Failure> {
         let group = self.served.api_version.split_once('/').map_or("", |(group, _)| group);
         let may_be_custom = group.contains('.') && !group.ends_with(".k8s.io");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::list_watch::Status;
 
-/// Longest part of a non-`Status` body that is logged, in bytes.
+/// Number of bytes of an error body that become the message, if the body is not a `Status`.
 const MESSAGE_BYTES_MAX: usize = 512;
 
 /// Decodes a `Status`; returns `None` for any other object.

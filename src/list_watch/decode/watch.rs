@@ -30,7 +30,7 @@ pub struct WatchDecoder {
     pending: Vec<u8>,
     /// Bracket nesting at the end of `pending`.
     nesting: Nesting,
-    /// Number of bytes that all runs of [`WatchDecoder::check_lines`] have read for the pending document.
+    /// Total number of bytes that [`WatchDecoder::check_lines`] has read in the pending document. Repeated reads count again.
     checked: usize,
     ended: bool,
 }
@@ -38,7 +38,7 @@ pub struct WatchDecoder {
 /// Path of the object in a document.
 const OBJECT: &[&str] = &["object"];
 
-/// Number of bytes that the checks of one document may read, however short the document is.
+/// Number of bytes that [`WatchDecoder::check_lines`] may read in one document, however short the document is.
 const CHECKED_BYTES: usize = 16 << 20;
 
 /// Reader of complete documents.
@@ -145,9 +145,9 @@ impl WatchDecoder {
 
     /// Checks the pending document up to the last line break in `last`, the newest chunk. Does nothing if `last` has no line break.
     ///
-    /// Without this check, a malformed document might never end: the decoder would read later events as parts of that document. A
-    /// growing document is checked repeatedly. The check is skipped if earlier checks have read more than [`CHECKED_BYTES`] and
-    /// more than seven times the length of the document.
+    /// Without this check, a malformed document might never end: the decoder would read later events as parts of that document.
+    /// Each check of a growing document begins at its start again. To limit the cost, a check is skipped if earlier checks have
+    /// read more than [`CHECKED_BYTES`] and more than seven times the length of the document.
     fn check_lines(&mut self, last: &[u8]) -> Result<(), serde_json::Error> {
         let Some(at) = memchr::memrchr(b'\n', last) else { return Ok(()) };
         let lines = &self.pending[..=self.pending.len() - last.len() + at];

@@ -109,8 +109,8 @@ impl ClusterAccess {
         Ok(access)
     }
 
-    /// Returns the name of the kubeconfig context, or the name that the constructor was given. `None` in a pod, where the cluster
-    /// has no name.
+    /// Returns the name of the kubeconfig context, or the `cluster_name` that the constructor was given. `None` for access with the
+    /// service account of a pod.
     pub fn cluster_name(&self) -> Option<&str> {
         self.cluster_name.as_deref()
     }

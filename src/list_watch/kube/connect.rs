@@ -14,16 +14,17 @@ use tower::{BoxError, ServiceBuilder};
 /// Longest time to open a TCP connection. After this time, the server counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Idle time before the kernel probes a connection, and the time between probes. HTTP/1.1 has no ping (T-5). A peer
-/// counts as dead after three unanswered probes.
+/// Time without traffic after which the kernel probes a connection, and interval of further probes. HTTP/1.1 has no ping (T-5).
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Number of unanswered probes after which the peer counts as dead.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Lifetime of an unused connection. Load balancers keep unused connections longer, so few requests meet a closed connection.
+/// Time after which an unused connection is closed. Load balancers close unused connections later, so few requests meet a
+/// connection that is already closed.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum size of a connection's read buffer. Once a list has filled the buffer, the connection keeps it during the watch.
-/// Hyper's default of 400 KiB would be most of the memory of a type.
+/// Maximum size of a connection's read buffer. A list enlarges the buffer, and the buffer keeps this size during the later watch.
+/// With hyper's default of 400 KiB, the buffer would be most of the memory that a type needs.
 const READ_BUFFER: usize = 64 << 10;
 
 /// Creates a client on the current tokio runtime.

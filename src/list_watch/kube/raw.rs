@@ -52,8 +52,8 @@ impl RawClient {
         self.send(Request::post(path).header(header::ACCEPT, "application/json"), timeout).await
     }
 
-    /// GETs a path with an endless answer. Returns the code and the body stream once the headers have arrived; `timeout` limits
-    /// only this wait. A later failure is the last item of the body stream.
+    /// GETs a path with an endless answer. Waits up to `timeout` for the headers, and then returns the code and the stream of the
+    /// body. If the connection fails later, the failure is the last item of this stream.
     pub async fn open(&self, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<Opened, Failure> {
         let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
         let answer = self.answer(request.header(header::ACCEPT_ENCODING, "identity"));

@@ -14,9 +14,10 @@ use crate::list_watch::{
     decode::{ListDecoder, WatchDecoder, decode_status},
 };
 
-/// Maximum size of a batch, even if more has arrived. It limits latency and memory under load. A single event may be
-/// larger: only `[kube] max_frame` limits it.
+/// Number of received bytes after which a batch ends, even if more have arrived. It limits latency and memory under load. A
+/// single event may be longer: only `[kube] max_frame` limits it.
 const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Number of events after which a batch ends.
 const BATCH_EVENTS_MAX: usize = 4096;
 
 /// Largest part of an error body that is read.
@@ -54,7 +55,7 @@ pub(super) async fn open_watch(
 struct Batches {
     body: BodyDataStream<Body>,
     decoder: WatchDecoder,
-    /// Set when no more bytes are read. A failure is passed to the consumer after the preceding events.
+    /// Set when no more bytes will be read. A failure is passed to the consumer after the events that arrived before it.
     end: Option<Result<(), Failure>>,
     /// Number of events in the last batch, used as the initial capacity of the next batch.
     events: usize,

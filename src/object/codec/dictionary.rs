@@ -16,9 +16,9 @@ pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 /// Upper bound of the tables that zstd puts before the content.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
-/// Share of samples that are left out of the content: one in this many. Each sample that does not fit is left out too. zstd builds
-/// its tables from the samples left out. The tables encode the parts of a body that the content lacks. Tables built from the
-/// content cannot compress these parts: they increased the packed size of two pods from 314 and 728 bytes to 414 and 1,014 bytes.
+/// One in this many samples is left out of the content. Each sample that does not fit is left out too. zstd builds its tables from
+/// the samples left out. The tables encode the parts of a body that the content lacks. Tables built from the content cannot
+/// compress these parts: they increased the packed size of two pods from 314 and 728 bytes to 414 and 1,014 bytes.
 const HELD_OUT_ONE_OF: usize = 4;
 
 /// A dictionary of samples of one type, prepared for compression and decompression.

@@ -1,4 +1,5 @@
-//! Bodies as lz4 blocks. A block records neither its length nor its dictionary. A checksum before each block covers both.
+//! Bodies as lz4 blocks. A block records neither the length of its JSON nor its dictionary. A checksum before each block covers
+//! both.
 
 use lz4_flex::block::{
     compress_into, compress_into_with_dict, decompress_into, decompress_into_with_dict, get_maximum_output_size,
@@ -50,13 +51,13 @@ pub(super) fn pack(room: &mut Vec<u8>, json: &[u8], content: Option<&Content>) {
     room[..CHECK_BYTES].copy_from_slice(&check);
 }
 
-/// Checks that `packed` is the output of [`pack`] for `len` bytes, with the same content.
+/// Checks that `packed` is the output of [`pack`] for `len` bytes of JSON and this dictionary content.
 pub(super) fn verify(packed: &[u8], len: usize, content: Option<&Content>) -> Result<(), CodecError> {
     let (noted, block) = packed.split_first_chunk().ok_or(CodecError::Unpack("it has no checksum"))?;
     if *noted == check(block, len, content) { Ok(()) } else { Err(CodecError::Unpack("its checksum is wrong")) }
 }
 
-/// Unpacks the output of [`pack`] for `len` bytes.
+/// Unpacks `packed`, the output of [`pack`] for `len` bytes of JSON and the same dictionary content.
 pub(super) fn unpack(packed: &[u8], len: usize, content: Option<&Content>) -> Result<Vec<u8>, CodecError> {
     let block = packed.get(CHECK_BYTES..).ok_or(CodecError::Unpack("it has no checksum"))?;
     let mut json = vec![0; len];

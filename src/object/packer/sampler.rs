@@ -21,8 +21,8 @@ const SAMPLE_BYTES: usize = 32 << 10;
 pub(super) struct Sampler {
     /// Bytes of JSON offered since the start.
     seen_bytes: u64,
-    /// Objects are sampled while `seen_bytes` is in this range; after it, a dictionary is due. Small units never reach the range,
-    /// and keep no samples.
+    /// Range of `seen_bytes` in which objects are sampled; at its end, a dictionary is due. Small units never reach the range, and
+    /// keep no samples.
     window: Range<u64>,
     /// Value that `seen_bytes` must reach before the next object is sampled.
     next_at: u64,

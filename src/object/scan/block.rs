@@ -67,7 +67,7 @@ impl Nesting {
         progress
     }
 
-    /// Walks through the first `len` bytes of one block; its other bytes are spaces. The function returns the new state: if it
+    /// Walks through the first `len` bytes of one block. The bytes after them are spaces. The function returns the new state: if it
     /// changed `self` in place, the compiler would keep the state in memory between blocks.
     #[inline(always)]
     fn step(self, masks: Masks, len: usize, depth_max: u32, parity: impl Fn(u64) -> u64) -> (Self, Progress) {
@@ -85,7 +85,8 @@ impl Nesting {
     }
 }
 
-/// Counts the brackets of a block one by one, when the container may end or the limit is near. Returns the number of open brackets.
+/// Counts the brackets of a block one by one, if the container may end in the block or become too deep. Returns the new number of
+/// open brackets, and the progress.
 #[cold]
 #[inline(never)]
 fn by_bracket(mut depth: u32, open: u64, close: u64, depth_max: u32) -> (u32, Progress) {
@@ -167,8 +168,8 @@ fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
 trait BlockWork {
     type Output;
 
-    /// Does the work; always inlined, so that it is compiled for the kernel's processor. `parity` is the kernel's
-    /// version of [`prefix_xor`].
+    /// Does the work; always inlined, so that it is compiled for the kernel's processor. `classify` and `parity` belong to the
+    /// kernel: `classify` makes the masks of a block, `parity` is a version of [`prefix_xor`].
     fn run(self, classify: impl Fn(&Block) -> Masks, parity: impl Fn(u64) -> u64) -> Self::Output;
 }
 
@@ -293,8 +294,8 @@ fn padded(tail: &[u8]) -> Block {
 /// Returns a mask of the escaped bytes: those that follow an odd number of backslashes. The second result is 1 if the first byte of
 /// the next block is escaped, else 0.
 ///
-/// The first and the last bit of a run show whether its length is odd. One addition handles all runs, without a loop: it clears
-/// each run that begins on an odd bit (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
+/// The first and the last bit of a run of backslashes show whether its length is odd. One addition handles all runs, without a
+/// loop: it clears each run that begins on an odd bit (Langdale and Lemire, "Parsing gigabytes of JSON per second", 3.1.1).
 #[inline(always)]
 fn escaped_bytes(backslash: u64, carry: u64) -> (u64, u64) {
     const EVEN: u64 = 0x5555_5555_5555_5555;

@@ -14,7 +14,7 @@ use super::{
 pub(crate) struct Scanned<'a> {
     /// Bytes of the object.
     json: &'a [u8],
-    /// Offset of the object in the cursor's text. All other offsets count from the start of that text too.
+    /// Offset of the object in the cursor's text. All other offsets count from the start of this text, not of the object.
     from: usize,
     /// Offset after the opening brace.
     inside: usize,
@@ -97,7 +97,8 @@ impl<'a> Scanned<'a> {
         self.json
     }
 
-    /// Copies the remaining bytes into an object. If the object opts out and the plan respects that, copies the identity only.
+    /// Copies the bytes that are not cut into an object. If the object opts out and the plan heeds this, returns a placeholder: see
+    /// [`Object::opted_out`].
     pub(crate) fn object_to_show(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
         if plan.heeds_opt_out && self.annotations.is_some_and(opts_out) {
             let of_plan = plan.type_meta().cloned();
@@ -108,7 +109,7 @@ impl<'a> Scanned<'a> {
         self.object(plan)
     }
 
-    /// Copies the remaining bytes into an object.
+    /// Copies the bytes that are not cut into an object.
     pub(crate) fn object(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
         let name = decode(self.name)?;
         if name.is_empty() {
@@ -149,7 +150,8 @@ impl<'a> Scanned<'a> {
         })
     }
 
-    /// Returns the bytes to insert after the opening brace. A member always follows: `metadata`.
+    /// Returns the missing `apiVersion` and `kind`, to insert after the opening brace. They end with a comma, because a
+    /// member always follows: `metadata`.
     fn splice<'p>(&self, types: Option<&'p TypeJson>) -> &'p [u8] {
         let Some(types) = types else { return &[] };
         match (self.api_version.is_missing(), self.kind.is_missing()) {
@@ -348,8 +350,8 @@ impl<'a> Found<'a> {
 
 /// Cutter for the members of one container. It keeps the commas correct for any set of cut members.
 ///
-/// A cut member goes with the comma before it. If all members before it are cut too, the cut begins after the bracket, and
-/// the first remaining member loses its comma.
+/// A member is cut together with the comma before it. If all members before it are cut too, the cut begins after the opening
+/// bracket. The first remaining member then loses its comma.
 struct Cutter {
     /// Offset after the opening bracket.
     inside: usize,

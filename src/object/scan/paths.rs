@@ -2,8 +2,8 @@
 
 use crate::object::field_path::{FieldPath, PathStep};
 
-/// A tree of [`FieldPath`]s. At every node, a key leads to at most one child, because every named child also contains a copy of the
-/// content of `[*]`.
+/// A tree of [`FieldPath`]s. At every node, a key leads to at most one child: its named child, else the child of `[*]`. Each named
+/// child therefore contains a copy of the content of `[*]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathTree {
     /// Indices of the paths that end here.
@@ -13,7 +13,7 @@ pub(crate) struct PathTree {
 }
 
 impl PathTree {
-    /// Builds the tree of `paths`, which are identified by their index.
+    /// Builds the tree of `paths`. The tree identifies each path by its index.
     pub(crate) fn new(paths: &[FieldPath]) -> Self {
         let mut tree = Self::default();
         for (index, path) in paths.iter().enumerate() {
@@ -30,8 +30,8 @@ impl PathTree {
         tree
     }
 
-    /// Makes the tree keep the value at `path`: removes the ends of paths at `path` and at its parents. If only `[*]` covers a step
-    /// of `path`, the step first gets a node with a copy of the `[*]` node.
+    /// Changes the tree so that no path ends at `path` or at one of its parents. If only `[*]` covers a step of `path`, a copy of
+    /// the `[*]` node is first added for this step.
     pub(crate) fn spare(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else {
             self.ends.clear();
@@ -63,7 +63,7 @@ impl PathTree {
         named.map(|(_, below)| below).or(self.each())
     }
 
-    /// Returns the subtree of every array element.
+    /// Returns the subtree of `[*]`: of every array element, and of every member that has no subtree of its own.
     pub(crate) fn each(&self) -> Option<&Self> {
         self.each.as_deref()
     }

@@ -54,7 +54,7 @@ impl Form {
         }
     }
 
-    /// Returns true if a response contains more of an object than its metadata.
+    /// Returns true if responses in this form contain whole objects.
     pub(super) fn shows_values(self) -> bool {
         matches!(self, Self::Whole | Self::Table(_, Include::Object))
     }

@@ -25,7 +25,7 @@ const SNAPSHOTS_MAX: usize = 64;
 /// dropped, but never the newest.
 const OBJECTS_MAX: usize = 2 << 20;
 
-/// Collection that a list shows: the type, one namespace or all (`None`), and one unit or all (`None`).
+/// Collection that a list shows: the type, the namespace (`None` for all) and the unit (`None` for all).
 pub(super) type Collection = (String, Option<String>, Option<UnitId>);
 
 /// Objects of one list, in order.
@@ -34,7 +34,7 @@ pub(super) struct Snapshot {
     pub(super) taken: Instant,
     pub(super) collection: Collection,
     pub(super) resource_version: String,
-    /// Set if a page reports the number of objects after it.
+    /// Set if each page reports how many objects come after it.
     pub(super) tells_remaining: bool,
     pub(super) items: Box<[Object]>,
 }
@@ -89,13 +89,14 @@ pub(in crate::serve) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Creates an empty store. Its ids begin at a random number, because tokens of an earlier run of the engine must be unknown.
+    /// Creates an empty store. Its ids begin at a random number, so that a token of an earlier run of the engine matches no
+    /// snapshot.
     pub(in crate::serve) fn new() -> Self {
         Self { next_id: AtomicU64::new(u64::from(rand::random::<u32>()) << 32), kept: Mutex::default() }
     }
 
-    /// Returns the snapshot and the offset. Returns 410 if the snapshot has expired, and 400 if the snapshot is of another
-    /// collection.
+    /// Returns the snapshot and the offset of a token. Returns 410 if the snapshot has expired. Returns 400 if the snapshot is of
+    /// another collection.
     pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Arc<Snapshot>, usize), ApiError> {
         let found = lock(&self.kept).get(&token.snapshot).cloned();
         let alive = found.filter(|snapshot| snapshot.taken.elapsed() < SNAPSHOT_LIFE);

@@ -44,8 +44,8 @@ impl<'a> Target<'a> {
         Some(Self { group, version, plural, namespace, name, subresource })
     }
 
-    /// Returns true if the path is valid for the type. Only a namespaced type may have a namespace, and its objects need a
-    /// namespace. Returns false for subresources, because they are not cached.
+    /// Returns true if the path is valid for the type. Only the path of a namespaced type may contain a namespace. The path of a
+    /// namespaced object must contain one. Returns false for subresources, because they are not cached.
     pub(super) fn fits(&self, resource: &ResourceType) -> bool {
         let fits_scope = match self.namespace {
             Some(_) => resource.namespaced,
@@ -74,9 +74,9 @@ pub(super) struct ListQuery {
     pub(super) limit: Option<usize>,
     pub(super) continue_token: Option<Token>,
     pub(super) index: Option<(String, String)>,
-    /// One unit of a type that has several units. The API server has no such parameter.
+    /// Unit to whose objects the list is limited. The API server has no such parameter.
     pub(super) unit: Option<UnitId>,
-    /// Part of the object in table rows; used only for tables.
+    /// Text of `includeObject`: the part of the object that each row of a table contains.
     pub(super) include_object: String,
     pub(super) version: VersionQuery,
 }

@@ -25,7 +25,7 @@ pub(super) enum Style {
     Whole(String, String),
     /// `PartialObjectMetadata`.
     Metadata(MetaVersion),
-    /// Rows, with ages relative to a time.
+    /// Rows of a table. Ages in the rows are relative to the `Timestamp`.
     Table(Table, MetaVersion, Include, Timestamp),
 }
 
@@ -39,7 +39,7 @@ impl Style {
         }
     }
 
-    /// Returns the text before the items of a list, including the bracket.
+    /// Returns the JSON text before the first item of a list. The text ends with `[`.
     fn head(&self, metadata: &Value) -> String {
         match self {
             Self::Whole(api_version, kind) => list_head(api_version, kind, metadata),

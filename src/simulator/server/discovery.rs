@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::store::SimulatorStore;
 use crate::{discovery::ServedType, object::ResourceType, serve::discovery::DiscoveredType};
 
-/// Verbs of a type whose definition was deleted.
+/// Verbs of a type whose definition is being deleted.
 const VERBS_OF_TERMINATING: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
 /// Served types that cannot be listed: group, kind, plural.

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::serve::kube_api::Target;
 
-/// Answers one request with its faults. An error closes the connection without an answer.
+/// Answers one request, changed by the faults that match it. `Err` closes the connection without an answer.
 pub(super) async fn respond(shared: &Arc<Shared>, mut call: Call, body: Body) -> io::Result<Response> {
     let verb = call.seen.verb;
     let faults = shared.faults.decide(&call.seen.path, verb);
@@ -87,8 +87,8 @@ pub(super) fn close(stream: &TcpStream, error: &hyper::Error) {
     }
 }
 
-/// Answers a request if the caller has the right, and otherwise with 403. As on a real server, the right is checked before the
-/// existence of the type. The answers of access reviews also report the removed rights.
+/// Answers 403 if the caller lacks the right; otherwise answers the request. As on a real server, an unknown type is answered with
+/// 403, not 404, if the right is missing. The answers of access reviews also report the removed rights as missing.
 async fn with_rights(shared: &Arc<Shared>, call: &Call, body: Body) -> Response {
     let Some(target) = Target::parse(&call.seen.path) else { return answer(shared, call, body).await };
     if target.group == "authorization.k8s.io" && call.method == Method::POST {

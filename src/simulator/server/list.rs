@@ -69,7 +69,7 @@ fn query(ask: &Ask<'_>) -> Result<ListQuery, ApiError> {
     })
 }
 
-/// Parses a `resourceVersion`; `None` if it is empty or 0, which request no specific version.
+/// Parses a `resourceVersion`. Returns `None` for an empty text and for 0: they request no specific version.
 pub(super) fn parse_version(text: &str) -> Result<Option<u64>, ApiError> {
     if matches!(text, "" | "0") {
         return Ok(None);

@@ -60,7 +60,8 @@ pub(crate) struct Call {
     pub(crate) seen: SeenRequest,
     pub(crate) method: Method,
     pub(super) headers: HeaderMap,
-    /// Earlier version, set by a fault. The state at this version answers a list or begins a watch. `None` uses the current state.
+    /// Version of an older state, set by a fault. A list returns this state, and a watch begins with it. `None` means the current
+    /// state.
     pub(super) past: Option<u64>,
 }
 

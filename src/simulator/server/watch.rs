@@ -1,7 +1,7 @@
 //! Watches: a cursor into the history of a type, read at the client's speed.
 //!
-//! No events are queued for a slow client, because its watch reads the store's history. The client is disconnected when
-//! the history no longer reaches back to the cursor.
+//! Events for a slow client are not queued: its watch reads them later from the store's history. If the history no longer has all
+//! events after the cursor, the client is disconnected.
 
 use std::{
     collections::VecDeque,
@@ -30,8 +30,9 @@ use super::{
     request::{Ask, Call, Shape},
 };
 
-/// Maximum number of events and bytes in one chunk.
+/// Maximum number of events in one chunk.
 const CHUNK_EVENTS: usize = 256;
+/// Size in bytes at which a chunk ends.
 const CHUNK_BYTES: usize = 1 << 20;
 
 struct Watch {
@@ -233,7 +234,8 @@ impl Watch {
         self.ended || !changes.is_empty()
     }
 
-    /// Converts a change to an event of this watch: an object is added or deleted when it starts or stops matching the selector.
+    /// Converts a change to an event of this watch; `None` if the watch does not see the change. An object that starts to match the
+    /// selector is added; an object that no longer matches is deleted.
     fn judge(&self, change: &HistoryStep) -> Option<(HistoryKind, Arc<Stored>)> {
         let key = change.new.key().as_ref();
         if self.namespace.as_ref().is_some_and(|namespace| namespace != key.namespace) {

@@ -9,7 +9,7 @@ const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finaliz
 
 /// Records `manager` in `new` as the writer of all fields that differ from `old`. Does nothing if no field differs.
 ///
-/// A member of the object, or of its metadata, counts as one field. An earlier entry of the same manager is extended.
+/// A member of the object, or of its metadata, counts as one field. If `manager` already has an entry, the fields are added to it.
 pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str, status: bool, time: &str) {
     let differs =
         |name: &&String| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") && old[*name] != new[*name];

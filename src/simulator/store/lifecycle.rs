@@ -1,7 +1,8 @@
-//! Life cycle of definitions and namespaces. The store does at once what controllers do on a real server.
+//! Life cycle of custom resource definitions and of namespaces. The store does at once what controllers do on a real server.
 //!
-//! A watch shows the same steps as on a real server. A definition is added without conditions, its names are accepted, and it is
-//! established. On deletion, the definition or namespace is marked. Then its content is deleted, and finally the object itself.
+//! A watch shows the same steps as on a real server. A definition is added without conditions, then its names are accepted, then it
+//! is established. A deleted definition or namespace is first marked. Then its content is deleted, and finally the definition or
+//! namespace itself.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub(super) struct Terminating {
 pub(super) enum Holds {
     /// All objects in the deleted namespace.
     Namespace,
-    /// All objects of the defined type; `None` if the definition was invalid.
+    /// All objects of the type that the definition defines; `None` if the definition was invalid.
     Type(Option<TypeId>),
 }
 
@@ -111,7 +112,8 @@ impl SimulatorStore {
         mark("InstanceDeletionInProgress", "CustomResource deletion is in progress")
     }
 
-    /// Removes and returns the marked objects that have neither content nor finalizers of clients left.
+    /// Removes and returns the marked namespaces and definitions that have no content left, and no finalizers except the store's
+    /// own.
     pub(super) fn settle(&mut self) -> Vec<Arc<Stored>> {
         let mut gone = Vec::new();
         while let Some(at) = self.terminating.iter().position(|thing| self.is_released(thing)) {

@@ -9,7 +9,7 @@ use strum::AsRefStr;
 use super::super::{selector::SelectorFacts, types::TypeInfo};
 use crate::{object::ObjectKey, serve::kube_api::metadata_of};
 
-/// Order of `metadata` members in the Go structs; other members come last.
+/// Order of the members of `metadata` in objects of built-in types, as in the Go structs. Other members come last.
 const TYPED_METADATA: [&str; 14] = [
     "name",
     "generateName",

@@ -15,7 +15,7 @@ use crate::object::ObjectKey;
 pub(crate) enum Part {
     /// Whole object with the status, for writes from within the process.
     Whole,
-    /// Whole object, except a status that is a subresource.
+    /// Whole object, but not the status if it is a subresource.
     Main,
     /// Only the status.
     Status,
@@ -130,7 +130,7 @@ impl SimulatorStore {
         self.replace(id, &present, object, context)
     }
 
-    /// Patches an object; a version in the patch must be the current one.
+    /// Patches an object. 409 if the patch has a version other than the current one.
     pub(crate) fn patch(
         &mut self,
         id: TypeId,
@@ -295,7 +295,7 @@ fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<()
     Ok(())
 }
 
-/// Checks the name, uid and version in the caller's object against the stored object (optimistic concurrency).
+/// Checks that the caller's object has the same name, uid and version as the stored object. Missing values are not checked.
 fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> Result<(), ApiError> {
     let metadata = metadata_mut(object)?;
     if text(metadata, "name").is_some_and(|found| found != name) {
@@ -343,7 +343,7 @@ fn without_status(object: &Value) -> Vec<(&String, &Value)> {
     members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
 }
 
-/// Returns true if the object has a generation, as every custom resource has.
+/// Returns true if the object has a `metadata.generation`: a custom resource, or a built-in object with a `spec`.
 fn has_generation(info: &TypeInfo, object: &Value) -> bool {
     !info.typed || object.get("spec").is_some()
 }

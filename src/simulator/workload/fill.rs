@@ -26,14 +26,14 @@ pub(super) struct Fill {
     pub(super) ready: bool,
     pub(super) created: String,
     pub(super) time: String,
-    /// JSON of the whole status; empty for the default running status.
+    /// JSON of the whole status. If empty, the pod gets the default status of a running pod.
     pub(super) status: String,
 }
 
 /// Function that returns a value of an object.
 type Value = fn(&Fill) -> Cow<'_, str>;
 
-/// Templates of the text before the version, and of the text after it.
+/// Two templates: of the JSON before the version, and of the JSON after the version.
 type Halves = [ObjectTemplate<Value>; 2];
 
 impl Fill {

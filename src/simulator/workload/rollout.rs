@@ -12,16 +12,18 @@ use super::{
 const EARLIER_KEPT: usize = 2;
 const REPLICAS_MAX: usize = 8;
 
-/// A rolling update: never fewer pods than wanted, and at most one more.
+/// State of a rolling update. During the update, the deployment always has the wanted number of pods, or one more.
 #[derive(Clone, Debug)]
 pub(super) struct Rollout {
-    /// Hash and uid of the `ReplicaSet` that is being replaced.
+    /// Hash of the `ReplicaSet` that is being replaced.
     pub(super) from: String,
+    /// Uid of the `ReplicaSet` that is being replaced.
     pub(super) from_uid: String,
     /// Number of pods of the old revision.
     pub(super) old: usize,
-    /// Number of pods of the new revision, and number of ready ones.
+    /// Number of pods of the new revision.
     pub(super) new: usize,
+    /// Number of ready pods of the new revision.
     pub(super) ready: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Seasonal types and namespaces: they are added, and some steps later removed with their objects.
+//! Types and namespaces that exist for a season: one step adds them, and a later step removes them with their objects.
 
 use serde_json::json;
 
@@ -13,11 +13,11 @@ use super::{
 
 /// Steps per season: half a minute at ten steps per second.
 const SEASON: usize = 300;
-/// Types that are added and removed in turn, each in its own group.
+/// Types that are added and removed in turn. Each type has its own group.
 const TYPES: [&str; 3] = ["backups.ops.deltabus.dev", "canaries.delivery.deltabus.dev", "sales.shop.deltabus.dev"];
 const OBJECTS: usize = 16;
 
-/// Current season.
+/// Number of steps so far, and objects of the current season.
 #[derive(Debug, Default)]
 pub(super) struct Seasons {
     steps: usize,

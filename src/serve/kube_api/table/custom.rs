@@ -20,8 +20,9 @@ pub(in crate::serve::kube_api) struct CustomColumn {
 /// Maximum length of a `jsonPath` in bytes. The parser is recursive, so a long path could overflow the stack.
 const PATH_BYTES_MAX: usize = 256;
 
-/// Returns true if a path is short, and its evaluation takes time linear in the size of the object. Descendants, unions,
-/// functions and nested filters can take exponential time, and anyone who may write a definition chooses the path.
+/// Returns true if a path is short, and if its evaluation takes linear time in the size of the object. Descendants, unions,
+/// functions and nested filters can take exponential time. Such paths are refused, because anyone who may write a definition
+/// chooses the path.
 fn is_bounded(path: &str) -> bool {
     let inner = path.trim_start_matches(['{', '$']);
     (1..=PATH_BYTES_MAX).contains(&path.len())

@@ -33,7 +33,7 @@ impl JsonPath {
     }
 }
 
-/// Translates a path from kubectl's spelling to that of the standard.
+/// Translates a path from kubectl's spelling to that of RFC 9535.
 fn standard(path: &str) -> Result<String, JsonPathError> {
     let path = path.trim();
     let mut rest = path.strip_prefix(['$', '@']).unwrap_or(path);
@@ -65,7 +65,7 @@ fn standard(path: &str) -> Result<String, JsonPathError> {
     Ok(standard)
 }
 
-/// Splits off the name of a member, in which a backslash escapes the next character.
+/// Splits a path after its first member name. Returns the name and the rest. In the name, a backslash escapes the next character.
 fn member(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut letters = text.char_indices();

@@ -85,7 +85,7 @@ static KINDS: [Kind; 15] = [
     }),
 ];
 
-/// Path of the containers in workloads.
+/// JSON pointer to the containers in the pod template of a workload.
 const TEMPLATE: &str = "/spec/template/spec/containers";
 
 fn name(row: &Row<'_>) -> Value {

@@ -48,7 +48,7 @@ pub(super) fn cells(row: &Row<'_>) -> Vec<Value> {
     ]
 }
 
-/// Returns the condition of a row whose pod has ended.
+/// Returns the `conditions` of a row if the pod has ended; `None` for other pods.
 pub(super) fn conditions(row: &Row<'_>) -> Option<Value> {
     let (reason, message) = match row.text("/status/phase") {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
@@ -117,8 +117,8 @@ impl Summary {
         (false, sidecars)
     }
 
-    /// Adds the containers to the summary, from the last to the first: the reason of an earlier container replaces that of a later
-    /// one.
+    /// Adds the containers to the summary, from the last to the first. The reason of an earlier container replaces the reason of a
+    /// later one.
     fn run(&mut self, row: &Row<'_>) {
         let (mut has_running, mut error) = (false, String::new());
         for status in row.items("/status/containerStatuses").iter().rev() {
