@@ -88,7 +88,7 @@ pub(crate) struct BenchArgs {
     /// Also draws the figures into an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Runs an engine with these options in this process. The bench passes them to the engine process that it starts.
+    /// Makes this process the engine that is measured, with these options. The bench starts itself again with this option.
     #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<EngineOptions>(text))]
     engine: Option<EngineOptions>,
 }

@@ -150,7 +150,7 @@ impl Row<'_> {
     }
 }
 
-/// Content of a frame other than the types.
+/// Content of a frame, except the lines of the types.
 #[derive(Default)]
 struct Frame {
     /// Duration until all types were synced.

@@ -39,7 +39,7 @@ impl Router {
     }
 
     /// Opens the reader of the handler `name`, or of a feed if `name` is `None`. The reader gets events that are released from
-    /// now on. Returns the running units that must add a handler's reader. Until a unit has added the reader, the reader gets
+    /// now on. For a handler, also returns the running units that must add this reader. Until a unit has added it, the reader gets
     /// no events of this unit (S-5).
     ///
     /// # Errors

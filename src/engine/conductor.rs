@@ -5,7 +5,7 @@
 //! catalog ───────┤                                        │
 //! namespaces ────┼─▶ plan (pure) ─▶ reconcile (pure) ─────┼▶ discovery, questions about rights  (tasks)
 //! rights ────────┘                  ▲                     │
-//!                                   └─ what runs          └▶ rows of what waits
+//!                                   └─ running units      └▶ status of patterns that wait for a type
 //! ```
 //!
 //! The plan is kept until one of its inputs changes. One loop does all this and never waits. Slow work is done by tasks, which

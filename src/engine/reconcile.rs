@@ -135,7 +135,7 @@ fn continuing(old: &RunningSpec) -> (First, Vec<UnitId>) {
     (old.first, if old.is_initial() { Vec::new() } else { vec![old.id] })
 }
 
-/// Returns [`UnitStart::first`] and [`UnitStart::from`] for a unit if no stopping unit fetches the same objects.
+/// Returns [`UnitStart::first`] and [`UnitStart::from`] for a unit that does not continue a stopping unit.
 fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (First, Vec<UnitId>) {
     let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
     let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =

@@ -10,7 +10,7 @@ use crate::object::{
 enum Piece<'a> {
     /// The path does not exist here.
     Missing,
-    /// Name of a member, in an object at a step `[*]`.
+    /// Name of a member of an object. A step `[*]` gives one for each member.
     Member(std::borrow::Cow<'a, [u8]>),
     /// End of an array or object at a step `[*]`.
     End,

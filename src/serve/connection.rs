@@ -215,8 +215,7 @@ impl Drop for Answer {
 mod tests {
     use super::*;
 
-    /// Returns the option whose limit an inactive connection exceeds first. Also returns after how many seconds since `start` this
-    /// happens.
+    /// Returns the option whose limit an inactive connection exceeds first, and the number of seconds from `start` until then.
     fn closed_by(activity: &Activity, start: Instant) -> Option<(&'static str, u64)> {
         let limits = Http::default(); // 10 s, 2 min, 30 s
         (0..1000).find_map(|second| {

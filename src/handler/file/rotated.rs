@@ -45,7 +45,7 @@ impl Rotated {
         Self(thread.inspect_err(failed).ok().map(|thread| (current, thread)))
     }
 
-    /// Requests that rotated files are compressed, and that the oldest are removed. `current` itself is not changed.
+    /// Asks the thread to compress rotated files and to remove the oldest ones. `current` itself is not changed.
     pub(super) fn look(&self, current: &Path) {
         if let Some((sender, _)) = &self.0 {
             // If the queue is full, this path is dropped, because a queued path usually covers the same directory.

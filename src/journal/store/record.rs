@@ -23,7 +23,7 @@ pub(crate) enum StoredBody {
     None,
     /// Stored with the record, under its own sequence.
     Own,
-    /// Stored with the earlier record of this sequence, which brought the same state of the object.
+    /// Stored with an earlier record of the same state of the object. The number is the sequence of that record.
     At(u64),
 }
 

@@ -21,7 +21,8 @@ use crate::{
 /// - A document becomes [`WatchEvent::Skipped`] if its object does not have the served type.
 /// - After [`WatchEvent::Undecodable`] or an error, the decoder reads no more bytes.
 /// - A document that is incomplete at the end of the stream is ignored: this is how streams normally end.
-/// - The decoder checks the lines of a document while the document arrives. Malformed lines become [`WatchEvent::Undecodable`].
+/// - At a line break within a document, the decoder checks the part before it. A malformed part becomes
+///   [`WatchEvent::Undecodable`].
 #[derive(Debug)]
 pub struct WatchDecoder {
     reader: Reader,
