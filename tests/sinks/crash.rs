@@ -69,10 +69,12 @@ struct Downtime {
 
 /// Returns the version of each type that an engine has read from its state directory.
 fn restored(engine: &Engine) -> BTreeMap<String, u64> {
-    let field = |line: &str, name: &str| Some(line.split_once(name)?.1.split(' ').next()?.to_owned());
-    let lines = engine.log();
-    let units = lines.lines().filter(|line| line.contains("restored a unit"));
-    units.filter_map(|line| Some((field(line, "resource=")?, field(line, "version=")?.parse().ok()?))).collect()
+    let log = engine.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let units = lines.filter(|line| line["message"] == "restored a unit");
+    units
+        .filter_map(|unit| Some((unit["resource"].as_str()?.into(), unit["version"].as_str()?.parse().ok()?)))
+        .collect()
 }
 
 /// Returns true if no event can report the object: the state directory never had a version at which the object lived, and the
