@@ -43,8 +43,8 @@ pub(crate) struct EngineArgs {
     /// Configuration of the engine; can be repeated.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// File with the token for `[http] auth = "token"` [default: variable `DELTABUS_TOKEN`, else `[http] token` of the
-    /// configuration].
+    /// File with the token for an engine with `[http] auth = "token"` [default: the token in the variable `DELTABUS_TOKEN`,
+    /// else `[http] token` of the configuration].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// PEM file of certificate authorities to trust for https:// [default: `[http] tls.cert_file` of the configuration,

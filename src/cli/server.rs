@@ -1,4 +1,4 @@
-//! Requests of commands to the API server: the types it serves, and the rights of this user.
+//! What the commands ask the API server for: the types that it serves, and the rights of this user.
 
 use std::collections::BTreeSet;
 

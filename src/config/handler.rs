@@ -173,7 +173,7 @@ pub struct HandlerDefaults {
     #[serde(with = "Optional")]
     #[schemars(transform = Format::Rule)]
     pub when: Option<String>,
-    /// Treatment of objects that already exist at the start: `skip` them, or `send` them (cause `initial`). Default: `skip`.
+    /// Treatment of objects that already exist at the start: `skip` them, or `send` them with the cause `initial`. Default: `skip`.
     pub initial: Initial,
     /// Sends the changes that happened while the process was down, including deletions. Needs `[state] dir`. A change that a list
     /// reveals has the cause `downtime`; a change from a watch has the cause `watch`. If any handler of the same resource types has

@@ -99,7 +99,7 @@ impl Textual for Permissions {
 
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
-/// Default of options that are on.
+/// Default of options that are on unless they are set.
 pub(crate) fn yes() -> bool {
     true
 }

@@ -57,7 +57,7 @@ impl Stream {
         self.began_at().saturating_add(self.lifetime)
     }
 
-    /// Returns the time of the opening, or of the request while the stream is not open.
+    /// Returns the time at which the stream was opened. If it is not open yet, returns the time of the request.
     pub(super) fn began_at(&self) -> Duration {
         self.opened_at.unwrap_or(self.sent_at)
     }

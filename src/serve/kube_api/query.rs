@@ -9,7 +9,7 @@ use crate::{
     object::{KeyRef, ResourceType, ResourceVersion},
 };
 
-/// Collection or object that a path below `/api` or `/apis` names.
+/// Collection or object in the path of a request below `/api` or `/apis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     pub(crate) group: &'a str,
