@@ -85,9 +85,11 @@ fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
     let (Some(born), Some(died)) = (number(life.versions.first()), number(life.versions.last())) else { return false };
     let restored = |down: &Downtime| down.restored.get(kind).copied();
     let before = downtimes.iter().filter_map(restored).filter(|version| *version < born).max();
-    let Some(first) = before.and_then(|before| downtimes.iter().position(|down| restored(down) == Some(before))) else {
+    let Some(known) = before.and_then(|before| downtimes.iter().position(|down| restored(down) == Some(before))) else {
         return false;
     };
+    // A run that was killed while it read its state may have had this version too.
+    let first = downtimes[..known].iter().rposition(|down| restored(down).is_some()).map_or(0, |other| other + 1);
     let after = downtimes.iter().position(|down| restored(down).is_some_and(|version| version >= died));
     let between = downtimes.get(first..after.unwrap_or(downtimes.len())).unwrap_or_default();
     life.deleted
@@ -327,8 +329,12 @@ fn only_lives_within_lost_history_are_undetectable() {
     let resumed = runs.clone().map(|down| Downtime { compacted: false, ..down });
     assert!(!is_jumped_over(&life([10, 19], true), &resumed), "a watch tells of it");
     let [first, _, _, _, last] = runs;
-    let between = [first, down(true, Some(12)), last];
+    let between = [first.clone(), down(true, Some(12)), last.clone()];
     assert!(!is_jumped_over(&life([10, 19], true), &between), "the run between has seen it");
+    let unread = [down(false, Some(6)), down(true, None), first, last];
+    assert!(is_jumped_over(&life([10, 19], true), &unread), "the killed run had the state of the next one");
+    let earlier = unread.map(|down| Downtime { compacted: down.restored.get("pods") == Some(&6), ..down });
+    assert!(!is_jumped_over(&life([10, 19], true), &earlier), "the history was compacted before that state");
 }
 
 #[test]
