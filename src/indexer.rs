@@ -421,8 +421,8 @@ pub enum Retirement {
     /// The objects are no longer selected. Either the configuration changed ([`Cause::Reload`]), or the namespaces, their labels or
     /// the rights changed ([`Cause::Watch`]).
     Removed(Cause),
-    /// The server no longer has the type of the objects. Discovery found this at run time ([`Cause::Relist`]) or at a restart
-    /// ([`Cause::Downtime`]).
+    /// The server no longer has the type or the namespace of the objects. This was found at run time ([`Cause::Relist`]) or at a
+    /// restart ([`Cause::Downtime`]).
     Deleted(Cause),
 }
 

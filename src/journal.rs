@@ -191,7 +191,8 @@ pub struct Ticket {
     pub last: Sequence,
 }
 
-/// Error: the appending actor was replaced in the meantime. No reader gets the records.
+/// Error: the appending actor was replaced in the meantime. No reader of this run gets the records. If the store has written them,
+/// a reader may get them after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("epoch {epoch} may not append to unit {}: epoch {current} owns it", unit.0)]
 pub struct Fenced {
@@ -203,7 +204,7 @@ pub struct Fenced {
     pub current: u64,
 }
 
-/// Reason why an append was refused. No reader gets the records.
+/// Reason why an append was refused. No reader of this run gets the records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// Another actor owns the unit now; do not retry.
@@ -369,7 +370,8 @@ pub struct Interest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
     /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect if the reader sees the unit already,
-    /// or if the reader's previous interest contains the unit.
+    /// or if the reader's previous interest contains the unit. Must be set while a join is pending, unless the previous
+    /// interest contains the unit.
     pub joins: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,

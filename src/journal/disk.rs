@@ -130,7 +130,7 @@ pub struct JournalHealth {
     pub disk_bytes: u64,
     /// First record that is kept.
     pub first: Sequence,
-    /// First record that must be kept: a reader needs it, or it is not durable yet.
+    /// First record that must be kept: a reader needs it, or it is not visible or not durable yet.
     pub needed: Sequence,
     /// Released watermark.
     pub released: Sequence,

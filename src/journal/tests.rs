@@ -516,6 +516,22 @@ fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
 }
 
 #[test]
+fn pending_join_follows_changed_resync_interval() {
+    let mut journal = MemoryJournal::default();
+    let mut without = with_resyncs(UnitId(0), true);
+    without.units.insert(UnitId(0), UnitInterest { joins: true, resync_every: 0 });
+    let reader = open(&mut journal, without);
+    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
+    join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
+    for unit in [UnitId(0), UnitId(2)] {
+        journal.set_interest(reader, &with_resyncs(unit, true));
+    }
+    journal.release(before);
+    assert_eq!(all(&mut journal, reader), ["added a/1", "updated a/1"]);
+}
+
+#[test]
 fn late_type_is_new_to_readers_skipping_initial() {
     let mut journal = MemoryJournal::default();
     let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED);

@@ -102,8 +102,8 @@ impl Reflector {
         }
     }
 
-    /// Emits the first list, at its version. Objects that only the second list has are not deleted. Changes between the two lists
-    /// come from the watch.
+    /// Emits the first list, at its version, with the objects that only the second list has. An object of the second list with a later
+    /// version is not emitted, and not deleted either: the watch reports it.
     fn confirmed(
         &mut self,
         doubted: Doubted,

@@ -63,13 +63,12 @@ fn config(kubeconfig: &Path, dir: &Path, handler: &str) -> String {
 #[derive(Clone, Debug)]
 struct Downtime {
     compacted: bool,
-    /// Version of each type in the state directory, as far as the next run read it before its kill.
+    /// Version of each type in the state directory, as far as the next run has read them.
     restored: BTreeMap<String, u64>,
 }
 
-/// Returns the version of each type that an engine has read from its state directory.
-fn restored(engine: &Engine) -> BTreeMap<String, u64> {
-    let log = engine.log();
+/// Returns the version of each type that an engine with this log has read from its state directory.
+fn restored(log: &str) -> BTreeMap<String, u64> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let units = lines.filter(|line| line["message"] == "restored a unit");
     units
@@ -83,18 +82,17 @@ fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
     let kind = life.key.split('/').next().unwrap_or_default();
     let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
     let (Some(born), Some(died)) = (number(life.versions.first()), number(life.versions.last())) else { return false };
-    let restored = |down: &Downtime| down.restored.get(kind).copied();
-    let before = downtimes.iter().filter_map(restored).filter(|version| *version < born).max();
-    let Some(known) = before.and_then(|before| downtimes.iter().position(|down| restored(down) == Some(before))) else {
+    // A run that was killed before it had read a unit did not change it: the next run read the same version.
+    let restored = |at: usize| downtimes[at..].iter().find_map(|down| down.restored.get(kind).copied());
+    let places = 0..downtimes.len();
+    let before = places.clone().filter_map(restored).filter(|version| *version < born).max();
+    let Some(first) = before.and_then(|before| places.clone().find(|at| restored(*at) == Some(before))) else {
         return false;
     };
-    // A run that was killed while it read its state may have had this version too.
-    let first = downtimes[..known].iter().rposition(|down| restored(down).is_some()).map_or(0, |other| other + 1);
-    let after = downtimes.iter().position(|down| restored(down).is_some_and(|version| version >= died));
-    let between = downtimes.get(first..after.unwrap_or(downtimes.len())).unwrap_or_default();
+    let after = places.clone().find(|at| restored(*at).is_some_and(|version| version >= died)).unwrap_or(places.end);
     life.deleted
-        && between.iter().any(|down| down.compacted)
-        && between.iter().all(|down| restored(down).is_none_or(|version| version < born))
+        && (first..after).any(|at| downtimes[at].compacted)
+        && (first..after).all(|at| restored(at).is_none_or(|version| version < born))
 }
 
 /// Compacts the history up to the observer's position. Under load the observer's watches lag, and it must miss no change.
@@ -133,10 +131,11 @@ fn crash_loop(
             engine.wait_ready(Duration::from_mins(3));
         }
         sleep(Duration::from_millis(rand::random_range(0..1_500)));
+        let restored = restored(&engine.kill());
+        assert!(crash % 3 == 2 || restored.len() == RESOURCES.len(), "a ready engine has read its state: {restored:?}");
         if let Some(down) = downtimes.last_mut() {
-            down.restored = restored(&engine);
+            down.restored = restored;
         }
-        drop(engine); // SIGKILL
         let lost = layer.map(Unsynced::lose);
         let compacted = crash % 3 == 1;
         sleep(Duration::from_millis(rand::random_range(0..700)));
@@ -149,7 +148,7 @@ fn crash_loop(
     let engine = Engine::run_again(dir, &environment);
     engine.wait_ready(Duration::from_mins(3));
     if let Some(down) = downtimes.last_mut() {
-        down.restored = restored(&engine);
+        down.restored = restored(&engine.log());
     }
     eprintln!("workload: {}", load.finish());
     (engine, downtimes)
@@ -315,26 +314,25 @@ fn only_lives_within_lost_history_are_undetectable() {
         let versions = versions.map(|version| version.to_string()).into();
         Life { key: "pods/a/x".to_owned(), versions, deleted }
     };
-    // the second and third run began with the state of the first, and made no progress
+    // the third run was killed before it had read its state
     let runs =
         [down(false, Some(8)), down(true, Some(8)), down(false, None), down(false, Some(8)), down(false, Some(20))];
     assert!(is_jumped_over(&life([10, 19], true), &runs));
     for (versions, deleted, why) in [
         ([10, 19], false, "it lives"),
-        ([10, 21], true, "the last run has seen it"),
-        ([7, 19], true, "the first run has seen it"),
+        ([10, 21], true, "the last state has it"),
+        ([7, 19], true, "the first state has it"),
     ] {
         assert!(!is_jumped_over(&life(versions, deleted), &runs), "{why}");
     }
-    let resumed = runs.clone().map(|down| Downtime { compacted: false, ..down });
-    assert!(!is_jumped_over(&life([10, 19], true), &resumed), "a watch tells of it");
-    let [first, _, _, _, last] = runs;
-    let between = [first.clone(), down(true, Some(12)), last.clone()];
-    assert!(!is_jumped_over(&life([10, 19], true), &between), "the run between has seen it");
-    let unread = [down(false, Some(6)), down(true, None), first, last];
-    assert!(is_jumped_over(&life([10, 19], true), &unread), "the killed run had the state of the next one");
-    let earlier = unread.map(|down| Downtime { compacted: down.restored.get("pods") == Some(&6), ..down });
-    assert!(!is_jumped_over(&life([10, 19], true), &earlier), "the history was compacted before that state");
+    let life = life([10, 19], true);
+    let resumed = runs.map(|down| Downtime { compacted: false, ..down });
+    assert!(!is_jumped_over(&life, &resumed), "a watch tells of it");
+    let (eight, twenty) = (|| down(false, Some(8)), || down(false, Some(20)));
+    assert!(!is_jumped_over(&life, &[eight(), down(true, Some(12)), twenty()]), "a state between has it");
+    assert!(!is_jumped_over(&life, &[eight(), down(true, None), twenty()]), "compacted after its end was stored");
+    assert!(!is_jumped_over(&life, &[down(true, Some(6)), eight(), twenty()]), "compacted before its creation");
+    assert!(is_jumped_over(&life, &[down(false, Some(6)), down(true, None), eight(), twenty()]));
 }
 
 #[test]

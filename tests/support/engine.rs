@@ -216,18 +216,32 @@ impl Engine {
         let deadline = Instant::now() + Duration::from_mins(2);
         loop {
             if let Some(status) = self.child.try_wait().expect("the child is ours") {
-                // another process may hold its stderr open, so the copying may never end
-                let deadline = Instant::now() + Duration::from_secs(10);
-                while !self.copying.is_finished() && Instant::now() < deadline {
-                    thread::sleep(Duration::from_millis(10));
-                }
-                let log = self.log();
+                let log = self.whole_log();
                 assert!(!log.contains("left a hung actor behind"), "a stop leaves no actor behind:\n{log}");
                 return status;
             }
             assert!(Instant::now() < deadline, "the engine did not stop on SIGTERM:\n{}", self.log());
             thread::sleep(Duration::from_millis(50));
         }
+    }
+}
+
+impl Engine {
+    /// Kills the engine, and returns its stderr.
+    pub(crate) fn kill(mut self) -> String {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        self.whole_log()
+    }
+
+    /// Returns the stderr of a process that has ended.
+    fn whole_log(&self) -> String {
+        // another process may hold its stderr open, so the copying may never end
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.copying.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.log()
     }
 }
 

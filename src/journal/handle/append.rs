@@ -94,8 +94,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Releases an append: its records become visible once all older appends are released too. Tickets of different units may be
-    /// released in any order. A ticket that needs no release is ignored.
+    /// Releases an append: its records become visible once all older appends are visible. With a store, the records must also be
+    /// durable; with [`Fsync::Interval`](super::Fsync::Interval), only written. Tickets of different units may be released in any
+    /// order. A ticket that needs no release is ignored.
     pub fn release(&self, ticket: Ticket) {
         let woken = self.inner.core().release(ticket);
         self.inner.wake(&woken);

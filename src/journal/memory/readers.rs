@@ -2,7 +2,7 @@
 
 use roaring::RoaringTreemap;
 
-use super::MemoryJournal;
+use super::{MemoryJournal, Turn};
 use crate::journal::{
     Interest, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, ToLoad,
     reader::{JournalReader, needs, waits_from},
@@ -61,6 +61,14 @@ impl MemoryJournal {
             self.unit(*unit);
         }
         let last = self.last();
+        for batch in &mut self.pending {
+            if let Turn::Cross { reader: of, join: Some(resync_every) } = &mut batch.turn
+                && *of == reader
+                && let Some(wanted) = interest.units.get(&batch.unit)
+            {
+                *resync_every = wanted.resync_every;
+            }
+        }
         if let Some(reader) = self.readers.get_mut(&reader) {
             reader.set_interest(interest, &self.units, &self.synced, last);
         }

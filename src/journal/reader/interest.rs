@@ -33,6 +33,9 @@ impl JournalReader {
     /// Forgets a unit. If `resource` is set, also forgets this type, because it has no unit any more.
     pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
         self.units.remove(&unit);
+        if let Some(stored) = &mut self.stored {
+            stored.joining.remove(&unit);
+        }
         if let Some(resource) = resource {
             self.marks.remove(&resource);
         }

@@ -1,8 +1,8 @@
 //! Removal of unneeded records and bodies.
 //!
 //! A body is stored under the sequence of the record that brought it. The body is the state of its object until a later record
-//! supersedes it. Records after the later record do not use the body. So the removal of a record also removes the body that the
-//! record superseded. The record's own body is removed too, if it was never the state of an object.
+//! supersedes it. The later record may need the body as its `old`; records after it do not. So the removal of a record also removes
+//! the body that the record superseded. The record's own body is removed too, if it was never the state of an object.
 
 use std::sync::atomic::Ordering::SeqCst;
 

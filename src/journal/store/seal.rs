@@ -2,7 +2,7 @@
 //!
 //! If fjall's journal file or the marker of a keyspace is missing, fjall starts empty without an error. Waiting events and
 //! positions of readers would be lost unnoticed. The seal is written only after the data is durable, and its positions only grow.
-//! So an intact store is never behind its seal. A directory without a seal comes from an earlier version, and gets one.
+//! So an intact store is never behind its seal. The seal is written about once per second: the loss of newer data goes unnoticed. A directory without a seal comes from an earlier version, and gets one.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
 //! Bodies as lz4 blocks. A block records neither the length of its JSON nor its dictionary. A checksum before each block covers
-//! both.
+//! the block, this length and the dictionary.
 
 use lz4_flex::block::{
     compress_into, compress_into_with_dict, decompress_into, decompress_into_with_dict, get_maximum_output_size,
