@@ -116,7 +116,7 @@ impl Absence {
         self.0.lasts.store(false, Ordering::Release);
     }
 
-    /// Gives the cause [`Cause::Downtime`] also to watch events whose changes were made during the absence. Call this function if a
+    /// Gives watch events the cause [`Cause::Downtime`] if their changes were made during the absence. Call this function if a
     /// handler rejects changes with this cause.
     pub fn be_named(&self) {
         self.0.is_named.store(true, Ordering::Release);
@@ -157,8 +157,8 @@ impl Transaction {
         matches!(self.changes.last(), Some(Change::Synced { .. }))
     }
 
-    /// If the last change is a [`Change::Synced`], sets its number of objects to `total`, the number for all units of the type. If
-    /// `total` is `None`, removes the `Synced`, because another unit is not synced, or the type was synced before.
+    /// Sets the number of objects in the last change to `total`, the number for all units of the type. If `total` is `None`, removes
+    /// this change: another unit is not synced, or the type was synced before. Does nothing if it is not a [`Change::Synced`].
     pub fn set_total(&mut self, total: Option<u64>) {
         match (self.changes.last_mut(), total) {
             (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,

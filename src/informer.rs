@@ -217,8 +217,8 @@ impl Informer {
         self.first_list.complete || self.meta().synced
     }
 
-    /// Without this call, only changes from the first list get the cause [`Downtime`](crate::change::Cause::Downtime). With it, watch
-    /// events get this cause too, if their changes happened before the server's first answer. Call it before the actors start.
+    /// Gives watch events the cause [`Downtime`](crate::change::Cause::Downtime) if their changes happened before the server's first
+    /// answer. Changes from the first list have this cause anyway. Call this function before the actors start.
     pub fn name_what_was_missed(&self) {
         self.absence.be_named();
     }

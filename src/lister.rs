@@ -248,7 +248,7 @@ impl Query<'_> {
     }
 
     /// Returns a reference to the object with this key. Unlike [`Query::get`], does not change the reference count of the object.
-    /// So in a large cache, the processor overlaps the memory accesses of several calls.
+    /// In a large cache, the processor can then overlap the memory accesses of several calls.
     pub fn find(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.snapshot.get(key)
     }

@@ -95,7 +95,7 @@ pub struct SimulatorOptions {
     pub fresh_timeout: Duration,
     /// Size of the history that watches can read.
     pub history: HistoryLimits,
-    /// If true, a list with `resourceVersion=0` ignores `limit`, as on servers with a watch cache.
+    /// Set if a list with `resourceVersion=0` ignores `limit`, as on servers with a watch cache.
     #[educe(Default = true)]
     pub watch_cache: bool,
 }

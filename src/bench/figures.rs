@@ -21,8 +21,8 @@ pub struct Run {
     pub latency: Latency,
     /// Reads while nothing changes.
     pub reads: Reads,
-    /// Figures of reads during changes, which come as fast as the engine accepts them; and the number of events delivered per second
-    /// meanwhile.
+    /// Figures of reads during changes, which come as fast as the engine accepts them; and the number of events delivered per
+    /// second meanwhile.
     pub reads_beside_writer: (Reads, f64),
 }
 

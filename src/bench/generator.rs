@@ -34,7 +34,7 @@ pub struct Generator {
 #[derive(Clone, Debug, Default)]
 pub struct States {
     at: u64,
-    /// For each object, the number of its last change; 0 if it was never changed. The list is empty before the first change.
+    /// Number of the last change of each object; 0 if the object was never changed. The list is empty before the first change.
     last: Vec<u64>,
 }
 

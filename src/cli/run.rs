@@ -169,8 +169,8 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
     }
 }
 
-/// Waits for a signal, for a failure of the engine, or until nobody reads the output. Then stops the engine, and logs undelivered
-/// events.
+/// Waits for a signal, for a failure of the engine, or until the reader of stdout closes it. Then stops the engine, and logs
+/// undelivered events.
 async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> anyhow::Result<()> {
     let (mut failure, mut is_read) = (None, true);
     loop {

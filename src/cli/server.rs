@@ -1,4 +1,4 @@
-//! What the commands ask the API server for: the types that it serves, and the rights of this user.
+//! Questions to the API server: the types that it serves, and the rights of this user.
 
 use std::collections::BTreeSet;
 

@@ -49,7 +49,7 @@ struct Place {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Positions {
     places: HashMap<KeyPath, Place>,
-    /// For each list from which elements were cut: the original positions of the remaining elements.
+    /// Original positions of the remaining elements, for each list from which elements were cut.
     shortened: HashMap<KeyPath, Vec<usize>>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, report: &mut 
 struct Checker<'a> {
     root: &'a Value,
     report: &'a mut Report,
-    /// For each key, the headers of the tables in which the schema allows the key.
+    /// Headers of the tables in which the schema allows a key, for each key.
     sections: HashMap<&'a str, Vec<String>>,
 }
 

@@ -44,8 +44,8 @@ pub enum HandlerState {
 /// State and counters of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerCounts {
-    /// Fields that the handler's actor counts or sets, since the handler was added or replaced. [`HandlerStatus::view`] fills in the
-    /// fields that come from the journal and the clock, and adds the states `Paused` and `Hung`.
+    /// Fields that the handler's actor counts or sets, since the handler was added or replaced. [`HandlerStatus::view`] fills in
+    /// the fields that come from the journal and the clock, and adds the states `Paused` and `Hung`.
     pub view: HandlerView,
     /// Set while an attempt waits for a hung thread that cannot be replaced.
     pub is_hung: bool,

@@ -245,8 +245,8 @@ impl Conductor {
         gone.into_iter().map(told).collect()
     }
 
-    /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append. `before`
-    /// is the entry of the units that it replaces; `joining` are readers that had not joined these units yet. Also returns the
+    /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append.
+    /// `before` is the entry of the units that it replaces; `joining` are readers that had not joined these units yet. Also returns the
     /// readers that must join the new unit: those in `joining`, and those that did not read the entry `before`.
     fn make_unit(
         &self,

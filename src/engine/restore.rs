@@ -162,8 +162,12 @@ impl Conductor {
         }
         let mut objects = Vec::new();
         journal.objects(id, &mut |object| objects.extend(gate.pass_cached(object)))?;
-        let (count, namespace) = (objects.len(), &spec.namespace);
-        debug!(resource = %spec.resource, namespace, objects = count, version = %stored.reached.store_version, "restored a unit");
+        let count = objects.len();
+        debug!(
+            resource = %spec.resource, namespace = spec.namespace, objects = count,
+            version = %stored.reached.store_version,
+            "restored a unit"
+        );
         let seed = match first {
             First::Done => Seed::Resume {
                 objects,

@@ -42,8 +42,8 @@ impl Look {
 
 static REDIRECTED: OnceLock<fn() -> Box<dyn Write + Send>> = OnceLock::new();
 
-/// Lets handlers that are created after this call write through `writer`. A program that draws on the same terminal needs this. Only
-/// the first call has an effect.
+/// Lets handlers that are created after this call write through `writer`. A program that draws on the same terminal needs this.
+/// Only the first call has an effect.
 pub fn redirect(writer: fn() -> Box<dyn Write + Send>) {
     REDIRECTED.get_or_init(|| writer);
 }

@@ -28,9 +28,9 @@ struct Member {
 }
 
 impl Siblings {
-    /// Decides about the type when `unit` becomes synced (`syncing` is its number of objects) or leaves (`None`). If the type thereby
-    /// becomes synced, returns the number of objects of all units. Returns `None` if another unit is not synced, no unit is left, or
-    /// the type was synced before.
+    /// Decides about the type when `unit` becomes synced (`syncing` is its number of objects) or leaves (`None`). If the type
+    /// thereby becomes synced, returns the number of objects of all units. Returns `None` if another unit is not synced, no unit is
+    /// left, or the type was synced before.
     fn total(&self, units: &BTreeMap<UnitId, Member>, unit: UnitId, syncing: Option<u64>) -> Option<u64> {
         let mut others = units.iter().filter(|(other, _)| **other != unit).map(|(_, member)| member).peekable();
         if self.announced.load(Ordering::Relaxed) || syncing.is_none() && others.peek().is_none() {

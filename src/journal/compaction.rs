@@ -130,7 +130,7 @@ enum Merge {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     tails: HashMap<LaneHash, Tail>,
-    /// For each object whose last record is a re-add: the deletion or removal before it.
+    /// Deletion or removal before the last record of an object, for each object whose last record is a re-add.
     ends: HashMap<LaneHash, End>,
     /// Position of the last waiting `Synced`.
     synced: u64,

@@ -38,7 +38,7 @@ pub(crate) struct MemoryJournal {
     /// Batches above the watermark, in append order.
     pending: VecDeque<Batch>,
     units: Units,
-    /// For each type, the position at which its initial state was complete.
+    /// Position at which the initial state of a type was complete, for each such type.
     synced: HashMap<TypeNumber, Sequence>,
     /// Set when all units of the first discovery are known.
     pub(super) discovered: bool,
@@ -204,8 +204,9 @@ impl MemoryJournal {
 
     /// Returns true if a join or leave of this reader and unit is not visible yet.
     pub(crate) fn is_crossing(&self, reader: ReaderId, unit: UnitId) -> bool {
-        let is_of = |turn| matches!(turn, Turn::Cross { reader: of, .. } if of == reader);
-        self.pending.iter().any(|batch| batch.unit == unit && is_of(batch.turn))
+        let is_sought =
+            |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { reader: of, .. } if of == reader);
+        self.pending.iter().any(is_sought)
     }
 
     /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the

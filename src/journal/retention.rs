@@ -37,7 +37,8 @@ impl Retention {
         }
     }
 
-    /// Notes that records were given up at this time; `first` is their lowest position. Their retention time starts again now.
+    /// Notes that records were given up at `now_micros`; `first` is their lowest position. The retention time of these records starts
+    /// again.
     pub(super) fn note_given_up(&mut self, now_micros: i64, first: Sequence) {
         match self.given_up.back_mut().filter(|(until, _)| now_micros <= *until) {
             Some((_, known)) => *known = first.min(*known),

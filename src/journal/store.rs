@@ -63,7 +63,7 @@ struct Inner {
     lock: Mutex<Option<File>>,
     files: RwLock<State>,
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
-    /// For each unit, the states of recently written objects.
+    /// States of recently written objects, by unit.
     recent: Mutex<HashMap<UnitId, Recent>>,
     /// Forgotten units. No body of such a unit is the state of an object, so the removal of a record also removes the record's
     /// body.

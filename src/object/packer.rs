@@ -25,8 +25,8 @@ const DICTIONARIES: usize = 4;
 /// Size ratio for a new dictionary: it is adopted if bodies get at least a tenth smaller.
 const BETTER: (usize, usize) = (9, 10);
 
-/// Size ratio for a new dictionary that retires the oldest one: it is adopted only if bodies get at least a quarter smaller, because
-/// repacking takes 7 µs per object.
+/// Size ratio for a new dictionary that retires the oldest one: it is adopted only if bodies get at least a quarter smaller,
+/// because repacking takes 7 µs per object.
 const WORTH_REPACKING: (usize, usize) = (3, 4);
 
 /// Packer for the objects of one unit. Packed objects share ownership of their dictionary, so a dictionary is freed with its last

@@ -40,7 +40,7 @@ impl Comparison {
 pub(super) struct Held {
     items: Arc<Vec<Object>>,
     version: ResourceVersion,
-    /// For a streaming list: the stream, and its events after the marker. The stream becomes the watch.
+    /// Stream of a streaming list, and its events after the marker. The stream becomes the watch.
     tail: Option<Tail>,
 }
 
@@ -102,8 +102,8 @@ impl Reflector {
         }
     }
 
-    /// Emits the first list, at its version, with the objects that only the second list has. An object of the second list with a later
-    /// version is not emitted, and not deleted either: the watch reports it.
+    /// Emits the first list, at its version, with the objects that only the second list has. An object of the second list with a
+    /// later version is not emitted, and not deleted either: the watch reports it.
     fn confirmed(
         &mut self,
         doubted: Doubted,

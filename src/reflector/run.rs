@@ -145,7 +145,7 @@ impl ReflectorRun {
         }
     }
 
-    /// If the last event is a resync, stores its number. Removes the event if no handler waits for this resync.
+    /// Stores the number of a resync that is the last event. Removes this event if no handler waits for the resync.
     fn leave_out_resync(&self, events: &mut Vec<ReflectorEvent>) {
         if let Some(&ReflectorEvent::Resync { round }) = events.last() {
             self.unit.round.store(round, Ordering::Relaxed);

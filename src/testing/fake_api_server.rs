@@ -90,7 +90,7 @@ impl FakeApiServer {
         self.act(|server| server.list_failures.push_back(failure));
     }
 
-    /// If `hold` is true, delays the answers to lists until a call with `false`.
+    /// Delays the answers to lists if `hold` is true, until a call with `false`.
     pub(crate) fn hold_lists(&self, hold: bool) {
         self.act(|server| server.hold_lists = hold);
     }

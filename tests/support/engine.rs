@@ -211,8 +211,7 @@ impl Engine {
 
     /// Sends SIGTERM and waits for the exit.
     pub(crate) fn terminate(mut self) -> ExitStatus {
-        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        assert!(killed.is_ok_and(|status| status.success()), "kill works");
+        self.signal("-TERM");
         let deadline = Instant::now() + Duration::from_mins(2);
         loop {
             if let Some(status) = self.child.try_wait().expect("the child is ours") {
@@ -224,9 +223,7 @@ impl Engine {
             thread::sleep(Duration::from_millis(50));
         }
     }
-}
 
-impl Engine {
     /// Kills the engine, and returns its stderr.
     pub(crate) fn kill(mut self) -> String {
         drop(self.child.kill());

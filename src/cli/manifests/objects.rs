@@ -176,8 +176,8 @@ impl Installation<'_> {
         }
         if let Some(storage) = &self.values.storage {
             volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": self.name } }));
-            // The subpath depends only on the path. A directory keeps its place on the volume when other directories are added or
-            // removed.
+            // The subpath depends only on the path. So a directory stays the same on the volume when other directories are added
+            // or removed.
             mounts.extend(storage.paths.iter().map(|path| {
                 let sub_path = path.strip_prefix("/").unwrap_or(path);
                 json!({ "name": "data", "mountPath": path, "subPath": sub_path })

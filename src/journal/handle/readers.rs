@@ -21,8 +21,8 @@ impl Journal {
     /// With a store, a reader whose name is known from the last run resumes at the position of that run. It gets the records that
     /// it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It still sees the units
     /// that it had joined. A joined unit that it no longer wants stays visible until the reader [leaves](Journal::cross) that unit.
-    /// Blocks on the disk, and other calls on the journal wait meanwhile. To avoid delayed appends, open the readers of the last run
-    /// before the first append.
+    /// Blocks on the disk, and other calls on the journal wait meanwhile. To avoid delayed appends, open the readers of the last
+    /// run before the first append.
     pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
         let reader = match self.inner.disk().filter(|_| options.name.is_some()) {
             None => self.inner.core().open_reader(options),

@@ -43,8 +43,8 @@ const GROUP_FSYNC: u8 = 1 << 1;
 const FORMAT: u32 = 2;
 
 impl Store {
-    /// Opens the store in `dir`, which is created if absent. Holds the lock of `dir` until [`Store::close`], or until the last
-    /// clone is dropped. Reads fjall's journal file, up to about 100 MB. Set `group_fsync` if this run hands out only durable
+    /// Opens the store in `dir`, which is created if absent. Reads fjall's journal file, up to about 100 MB. The store holds the lock
+    /// of `dir` until [`Store::close`], or until its last clone is dropped. Set `group_fsync` if this run hands out only durable
     /// appends. Otherwise handed-out appends may be lost: if this run ends uncleanly, the next one gets a new journal id.
     pub fn open(dir: &Path, group_fsync: bool) -> Result<(Self, Recovered), StoreError> {
         open(dir, group_fsync).map_err(|fault| fault.tell(dir, "open the store"))

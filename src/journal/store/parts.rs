@@ -71,8 +71,8 @@ pub struct Append<'a> {
     pub time_micros: i64,
     /// The changes.
     pub changes: &'a [Change],
-    /// With `None` all readers get the records. With the name of a reader, only this reader gets them: it joins or leaves, and the
-    /// states of objects do not change. With [`NOBODY`] no reader gets them: they are the unit's first state.
+    /// Readers that get the records. `None`: all readers. The name of a reader: only this reader, which joins or leaves; the states
+    /// of objects do not change. [`NOBODY`]: no reader, because the records are the unit's first state.
     pub only: Option<&'a str>,
     /// Versions that the append reaches; `None` keeps the versions of the unit.
     pub reached: Option<&'a Reached>,

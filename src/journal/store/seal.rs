@@ -2,7 +2,8 @@
 //!
 //! If fjall's journal file or the marker of a keyspace is missing, fjall starts empty without an error. Waiting events and
 //! positions of readers would be lost unnoticed. The seal is written only after the data is durable, and its positions only grow.
-//! So an intact store is never behind its seal. The seal is written about once per second: the loss of newer data goes unnoticed. A directory without a seal comes from an earlier version, and gets one.
+//! Therefore an intact store is never behind its seal. The seal is written about once per second: it does not show the loss of newer
+//! data. A directory without a seal comes from an earlier version, and gets one.
 
 use std::{
     collections::BTreeMap,

@@ -93,7 +93,7 @@ impl Uid<'_> {
 
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// For each byte of a uid, the offset of its two digits in the text.
+/// Offsets in the text of a uid: the two digits of each byte.
 const BYTES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
 /// Value for a byte that is no digit.
