@@ -1,8 +1,8 @@
 //! Handlers for other systems, without an engine: a real NATS server compared with NATS' own client, a webhook to a fast
 //! server, and with the feature `kafka` a real Kafka broker compared with Kafka's own producer.
 //!
-//! Each handler has one thread, as in the engine. The rows of a run follow one another, and a ratio compares two rows of one
-//! run.
+//! Each handler has one thread, as in the engine. The rows of a round follow one another. A percentage compares the median
+//! rates of two rows.
 //!
 //! NATS' Go client works like `nats bench js pub async`: asynchronous publishing with acknowledgements, 1,000 at a
 //! time. Its messages have as many bytes and subjects as the handler's in binary mode, and the stream has the same options.
@@ -84,20 +84,20 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
         cluster::build("nats")?; // build first: its CPU must not count in a row
     }
     let mut rates = vec![Vec::new(); rows.len()];
-    let (mut ratios, mut costs) = (rates.clone(), rates.clone());
+    let mut costs = rates.clone();
     for _ in 0..rounds {
         for (at, (_, run)) in rows.iter().enumerate() {
             let before = cpu_ticks();
             let Took { events, rate } = run()?;
             costs[at].push((cpu_ticks() - before) * MICROS_PER_TICK / float(events));
             rates[at].push(rate);
-            let own_client = rates[own_client(&rows, at)].last().copied().unwrap_or(rate);
-            ratios[at].push(100.0 * rate / own_client);
         }
     }
-    println!("| | events/s | % of the system's own client | µs CPU an event, both sides |\n|---|---|---|---|");
-    for ((name, _), ((rates, ratios), costs)) in rows.iter().zip(rates.into_iter().zip(ratios).zip(costs)) {
-        println!("| {name} | {} | {:.0} | {:.1} |", thousands(median(rates)), median(ratios), median(costs));
+    let rates: Vec<_> = rates.into_iter().map(median).collect();
+    println!("| | events/s | % of the system's own client | µs CPU per event, both sides |\n|---|---|---|---|");
+    for (at, ((name, _), costs)) in rows.iter().zip(costs).enumerate() {
+        let percent = 100.0 * rates[at] / rates[own_client(&rows, at)];
+        println!("| {name} | {} | {percent:.0} | {:.1} |", thousands(rates[at]), median(costs));
     }
     Ok(())
 }
@@ -112,10 +112,13 @@ struct Took {
     rate: f64,
 }
 
-/// Returns the row of the system's own client: Kafka's for Kafka rows, otherwise NATS'.
+/// Returns the row of the system's own client: for Kafka the nearest row with large batches, otherwise NATS'.
 fn own_client(rows: &[Row<'_>], row: usize) -> usize {
-    let own_client = rows[..=row].iter().rposition(|(name, _)| name.starts_with("Kafka's"));
-    own_client.unwrap_or(0)
+    let is_large = |(name, _): &Row<'_>| name.starts_with("Kafka's") && name.ends_with("large batches");
+    if rows[row].0.starts_with("Kafka's") {
+        return row + rows[row..].iter().position(is_large).unwrap_or(0);
+    }
+    rows[..row].iter().rposition(is_large).unwrap_or(0)
 }
 
 /// Microseconds per clock tick: Linux reports CPU in hundredths of a second (`USER_HZ`, proc(5)).

@@ -12,7 +12,7 @@
 //! With [`ExpectLast::PerSubject`], a message has the expected last sequence of its subject. The server stores the message only if
 //! this sequence matches. The handler remembers the last sequences of subjects. For a new object it expects an empty subject. The
 //! sequence can be unknown, for example after a start, or because the bounded memory was cleared. If the sequence is unknown or
-//! does not match, the handler checks the stored messages:
+//! does not match, or if this event or a later one was stored last, the handler checks the stored messages:
 //!
 //! 1. The last message of the subject has the event's id: the event is already stored, so it counts as delivered.
 //! 2. The last message was stored before the event happened (by more than a minute, as clocks may differ): the event is
@@ -28,6 +28,8 @@
 //! The handler requires the feature `nats`. The options and the templates of subjects are always compiled.
 
 #[cfg(feature = "nats")]
+mod acks;
+#[cfg(feature = "nats")]
 mod auth;
 #[cfg(feature = "nats")]
 mod deliver;
@@ -36,6 +38,8 @@ mod link;
 #[cfg(feature = "nats")]
 mod message;
 mod options;
+#[cfg(feature = "nats")]
+mod publish;
 #[cfg(feature = "nats")]
 mod stored;
 #[cfg(feature = "nats")]

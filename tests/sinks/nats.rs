@@ -189,6 +189,33 @@ async fn change_is_stored_once_outside_duplicate_window() {
     assert_eq!(stored(&server.client().await, "K8S").await.len(), before + events.len());
 }
 
+/// A retry does not store again what a failed attempt stored. A repeated event is not stored again either, nor one that is replayed
+/// after a later event.
+#[tokio::test]
+async fn same_handler_stores_change_once_outside_duplicate_window() {
+    let name = "same_handler_stores_change_once_outside_duplicate_window";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let handler = with_stream(&server, |stream| {
+        stream.duplicate_window = Duration::from_millis(200);
+        stream.expect_last = ExpectLast::PerSubject;
+    });
+    let events = [added("a", 1), added(&"é".repeat(400), 2)];
+    let client = server.client().await;
+    let replayed = [updated("c", 4), updated("c", 5)];
+    deliver(&handler, &replayed).await.unwrap();
+    deliver(&handler, &[updated("b", 3)]).await.unwrap();
+    let is_rejected = async || matches!(deliver(&handler, &events).await, Err(HandlerError::Rejected(_)));
+    assert!(is_rejected().await);
+    window_passed(&client).await;
+    assert!(is_rejected().await);
+    deliver(&handler, &[updated("b", 3), updated("a", 4), replayed[0].clone()]).await.unwrap();
+    let stored = ids(&stored(&client, "K8S").await);
+    assert_eq!(
+        stored.iter().filter(|id| id.starts_with("uid-")).collect::<Vec<_>>(),
+        ["uid-c.4", "uid-c.5", "uid-b.3", "uid-a.1", "uid-a.4"]
+    );
+}
+
 #[tokio::test]
 async fn foreign_message_under_subject_is_adopted() {
     let name = "foreign_message_under_subject_is_adopted";
@@ -335,6 +362,29 @@ async fn existing_stream_is_checked_and_missing_one_reported() {
 }
 
 #[tokio::test]
+async fn message_that_no_stream_acknowledges_fails() {
+    let Some(server) = NatsServer::start_or_skip("message_that_no_stream_acknowledges_fails", Keys::jetstream) else {
+        return;
+    };
+    let client = server.client().await;
+    let subject = |name| format!("k8s.prod%2Eeu.core.configmaps.default.{name}");
+    let (name, subjects) = ("K8S".to_owned(), vec![subject("a")]);
+    let config = Config { name, subjects, duplicate_window: Duration::from_mins(10), ..Config::default() };
+    jetstream::new(client.clone()).create_stream(config).await.unwrap();
+    let mut silent = client.subscribe(subject("b")).await.unwrap();
+    client.flush().await.unwrap();
+    let handler = with_stream(&server, |stream| stream.create = false);
+    let both = [added("a", 1), added("b", 2)];
+    assert_eq!(sentence(deliver(&handler, &both).await), format!("no acknowledgement for {} within 6s", subject("b")));
+    silent.unsubscribe().await.unwrap();
+    client.flush().await.unwrap();
+    let error = sentence(deliver(&handler, &both).await);
+    assert_eq!(error, format!("no stream takes {}: check that the stream exists and has this subject", subject("b")));
+    deliver(&handler, &[updated("a", 3)]).await.unwrap();
+    assert_eq!(ids(&stored(&client, "K8S").await), ["uid-a.1", "uid-a.3"]);
+}
+
+#[tokio::test]
 async fn server_without_jetstream_is_reported() {
     let Some(server) = NatsServer::start_or_skip("server_without_jetstream_is_reported", |_| String::new()) else {
         return;
@@ -372,8 +422,8 @@ async fn odd_names_have_valid_subjects() {
 }
 
 #[tokio::test]
-async fn oversized_subject_is_rejected_before_sending() {
-    let name = "oversized_subject_is_rejected_before_sending";
+async fn oversized_subject_is_rejected() {
+    let name = "oversized_subject_is_rejected";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = handler(server.options());
     match deliver(&handler, &[added("a", 1), added(&"é".repeat(400), 1)]).await {

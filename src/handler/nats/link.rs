@@ -4,7 +4,7 @@ use std::{
     collections::{HashSet, VecDeque},
     error::Error,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,16 +21,13 @@ use async_nats::{
 };
 use tokio::sync::watch;
 
-use super::{NatsOptions, auth};
-use crate::{client_error::causes, handler::HandlerError};
+use super::{NatsOptions, acks::AckInbox, auth};
+use crate::{client_error::causes, handler::HandlerError, mutex::lock};
 
 /// Maximum time that an attempt waits for the connection. Also the timeout of connecting to one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Timeout of an acknowledgement or an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum number of unacknowledged messages. It is so high that all batches together never reach it. With a lower maximum, batches
-/// that have sent only some of their messages could wait for each other.
-const UNACKNOWLEDGED_MAX: usize = 1 << 20;
 /// Maximum number of remembered refusals. The client reports up to 128 at a time.
 const REFUSALS_MAX: usize = 1024;
 /// Beginning of the server's error text for a refused message. The subject of the message follows, in quotes.
@@ -43,6 +40,8 @@ const ROUND_TRIP_SUBJECT: &str = "$SYS.REQ.USER.INFO";
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) context: Context,
+    /// Inboxes that no attempt uses.
+    inboxes: Mutex<Vec<AckInbox>>,
     state: Arc<watch::Sender<State>>,
     servers: String,
     /// Value of `connects()` when the server last accepted a message; 0 if it has accepted none. If `connects()` still returns
@@ -143,9 +142,8 @@ impl Link {
         }
         let servers = options.servers.join(", ");
         let client = connecting.connect(&options.servers[..]).await.map_err(|error| not_connected(&servers, &error))?;
-        let context = ContextBuilder::new().timeout(ANSWER_WAIT).ack_timeout(ANSWER_WAIT);
-        let context = context.max_ack_inflight(UNACKNOWLEDGED_MAX).build(client.clone());
-        Ok(Self { client, context, state, servers, accepted_on: AtomicU64::new(0) })
+        let context = ContextBuilder::new().timeout(ANSWER_WAIT).build(client.clone());
+        Ok(Self { client, context, inboxes: Mutex::default(), state, servers, accepted_on: AtomicU64::new(0) })
     }
 
     /// Waits for the connection, and returns a watch on it.
@@ -167,6 +165,17 @@ impl Link {
         }
         let State { drops, refusals, bars, .. } = *state.borrow_and_update();
         Ok(Watch { state, drops, refusals, bars })
+    }
+
+    /// Returns an inbox that no other attempt uses.
+    pub(super) async fn inbox(&self) -> Result<AckInbox, HandlerError> {
+        let unused = lock(&self.inboxes).pop();
+        if let Some(inbox) = unused { Ok(inbox) } else { AckInbox::open(&self.client).await }
+    }
+
+    /// Keeps an inbox for the next attempt.
+    pub(super) fn keep(&self, inbox: AckInbox) {
+        lock(&self.inboxes).push(inbox);
     }
 
     fn connects(&self) -> u64 {
@@ -230,11 +239,13 @@ impl Watch {
         }
     }
 
-    /// Waits until a message to a subject is refused.
-    pub(super) async fn refused(&self, subject: &str) {
-        let is_refused = |state: &State| state.refused_after(self.refusals).any(|refused| refused == subject);
-        if self.state.clone().wait_for(is_refused).await.is_err() {
-            std::future::pending::<()>().await; // the link was dropped; the caller is dropped with it
+    /// Waits until more than `seen` messages of the connection were refused since the attempt began. Returns the number of refusals.
+    pub(super) async fn refused(&self, seen: u64) -> u64 {
+        let mut state = self.state.clone();
+        let refused = state.wait_for(|state| state.refusals > self.refusals + seen).await.map(|state| state.refusals);
+        match refused {
+            Ok(refusals) => refusals - self.refusals,
+            Err(_) => std::future::pending().await, // the link was dropped; the caller is dropped with it
         }
     }
 

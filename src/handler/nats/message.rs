@@ -13,7 +13,6 @@ use super::{
     subject::SUBJECT_LEN_MAX,
 };
 use crate::{
-    change::Change,
     cloud_event::{self, Attribute, ContentMode, MessageBody, header_value},
     handler::HandlerError,
     notification::Event,
@@ -34,33 +33,42 @@ static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
 /// Message of one event.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
-    pub(super) subject: Subject,
-    /// Id of the event, as in the header.
-    pub(super) id: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
-    /// Time at which the engine received the change, in nanoseconds since the Unix epoch. The message cannot have been stored much
-    /// before this time.
-    pub(super) time_nanos: i128,
-    /// Set if the object is new, so that its subject is probably empty.
-    pub(super) is_new: bool,
+}
+
+/// Returns the id of an event's message, in which the server finds duplicates.
+pub(super) fn message_id(event: &Event) -> String {
+    header_value(&cloud_event::id(event))
+}
+
+/// Returns true if a message with these headers has this id.
+pub(super) fn has_id(headers: &HeaderMap, id: &str) -> bool {
+    headers.get(NATS_MESSAGE_ID).is_some_and(|stored| stored.as_str() == id)
 }
 
 impl SendAttempt<'_> {
-    /// Makes the message of an event.
+    /// Returns the subject of an event's message.
     ///
     /// # Errors
-    /// `Rejected` if the subject would be longer than servers accept. `TooLarge` if headers and payload together could exceed the
-    /// maximum size of a message. Also fails if the event cannot be encoded.
-    pub(super) fn message(&self, event: &Event) -> Result<Message, HandlerError> {
-        let NatsHandler { options, subject, formatter, .. } = self.handler;
-        let subject = subject.subject(formatter.encoder().cluster(), event);
-        let id = header_value(&cloud_event::id(event));
+    /// `Rejected` if the subject would be longer than servers accept.
+    pub(super) fn subject(&self, event: &Event) -> Result<Subject, HandlerError> {
+        let subject = self.handler.subject.subject(self.handler.formatter.encoder().cluster(), event);
         if subject.len() > SUBJECT_LEN_MAX {
-            let len = subject.len();
+            let (id, len) = (message_id(event), subject.len());
             let problem = format!("the subject of {id} has {len} bytes: the limit is {SUBJECT_LEN_MAX}");
             return Err(HandlerError::Rejected(problem));
         }
+        Ok(subject.into())
+    }
+
+    /// Makes the message of an event.
+    ///
+    /// # Errors
+    /// `TooLarge` if headers and payload together could exceed the maximum size of a message. Also fails if the event cannot be
+    /// encoded.
+    pub(super) fn message(&self, event: &Event, subject: &Subject) -> Result<Message, HandlerError> {
+        let NatsHandler { options, formatter, .. } = self.handler;
         let (mut headers, mut len) = (HeaderMap::new(), HEADER_FRAME_LEN + EXPECTED_LEN);
         let mut add = |name: HeaderName, value: String| {
             let name_text: &str = name.as_ref();
@@ -74,7 +82,7 @@ impl SendAttempt<'_> {
         }
         let MessageBody { content_type, bytes: payload } = formatter.body(event, self.form, options.mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
-        add(NATS_MESSAGE_ID, id.clone());
+        add(NATS_MESSAGE_ID, message_id(event));
         if let Some(trace) = self.batch.trace() {
             add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
         }
@@ -86,13 +94,6 @@ impl SendAttempt<'_> {
             let problem = format!("the message to {subject} has {len} bytes: the limit is {}", self.max);
             return Err(HandlerError::TooLarge(problem));
         }
-        Ok(Message {
-            subject: subject.into(),
-            id,
-            headers,
-            payload: payload.into(),
-            time_nanos: i128::from(event.record.time_micros) * 1000,
-            is_new: matches!(event.record.change, Change::Added { .. }),
-        })
+        Ok(Message { headers, payload: payload.into() })
     }
 }

@@ -3,9 +3,8 @@
 use std::{collections::HashMap, hash::BuildHasher as _, sync::Mutex};
 
 use async_nats::{
-    HeaderMap,
+    Subject,
     datetime::from_nanos,
-    header::NATS_MESSAGE_ID,
     jetstream::{
         consumer::{AckPolicy, DeliverPolicy, pull},
         stream::{LastRawMessageErrorKind, Stream},
@@ -16,8 +15,11 @@ use foldhash::fast::RandomState;
 use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
 
-use super::{link::ANSWER_WAIT, message::Message};
-use crate::{handler::HandlerError, mutex::lock};
+use super::{
+    link::ANSWER_WAIT,
+    message::{has_id, message_id},
+};
+use crate::{handler::HandlerError, journal::Sequence, mutex::lock, notification::Event};
 
 /// Maximum difference between the clocks of engine and servers.
 const CLOCK_SKEW_NANOS: i128 = 60_000_000_000;
@@ -28,34 +30,50 @@ const SEARCHES_MAX: usize = 16;
 /// Maximum number of messages that one request of a search asks for.
 const SEARCH_BATCH: usize = 500;
 
+/// Last message of a subject.
+#[derive(Clone, Copy)]
+struct Last {
+    /// Sequence in the stream.
+    sequence: u64,
+    /// Hash of the id.
+    id: u64,
+    /// Position of the event in the journal.
+    position: Sequence,
+}
+
 /// Knowledge about a stream, kept between batches.
 #[derive(Educe)]
 #[educe(Default)]
 pub(super) struct Memory {
-    /// Last sequence of each subject, by the hash of the subject. Two subjects with the same hash share an entry, so the entry can
-    /// have the wrong sequence for a subject. The server refuses a message with a wrong sequence, and the caller then checks the
-    /// stored messages.
-    lasts: Mutex<HashMap<u64, u64, RandomState>>,
+    /// Last message of each subject, by the hash of the subject. Two subjects with the same hash
+    /// share an entry, so the entry can have the wrong sequence for a subject. The server refuses a message with a wrong sequence,
+    /// and the caller then checks the stored messages.
+    lasts: Mutex<HashMap<u64, Last, RandomState>>,
     #[educe(Default = Semaphore::new(SEARCHES_MAX))]
     searches: Semaphore,
 }
 
 impl Memory {
-    /// Returns the last sequence of a subject, if it is remembered; 0 means a subject without messages.
-    pub(super) fn last(&self, subject: &str) -> Option<u64> {
+    /// Returns the last sequence of a subject, if it is remembered. Returns `None` if the event is not newer than the last message:
+    /// outside the duplicate window, the stream would store a repeated event twice.
+    pub(super) fn last(&self, subject: &str, event: &Event) -> Option<u64> {
         let lasts = lock(&self.lasts);
-        lasts.get(&lasts.hasher().hash_one(subject)).copied()
+        let hash = |text: &str| lasts.hasher().hash_one(text);
+        let &Last { sequence, id, position } = lasts.get(&hash(subject))?;
+        // A repeated event can have a new position.
+        (event.record.sequence >= position && id != hash(&message_id(event))).then_some(sequence)
     }
 
-    /// Remembers the last sequence of a subject. If the memory is full, it is cleared first. Then each forgotten subject costs one
+    /// Remembers the last message of a subject. If the memory is full, it is cleared first. Then each forgotten subject costs one
     /// request again.
-    pub(super) fn remember(&self, subject: &str, sequence: u64) {
+    pub(super) fn remember(&self, subject: &str, event: &Event, sequence: u64) {
         let mut lasts = lock(&self.lasts);
         if lasts.len() >= LASTS_MAX {
             lasts.clear();
         }
-        let key = lasts.hasher().hash_one(subject);
-        lasts.insert(key, sequence);
+        let hash = |text: &str| lasts.hasher().hash_one(text);
+        let (subject, id) = (hash(subject), hash(&message_id(event)));
+        lasts.insert(subject, Last { sequence, id, position: event.record.sequence });
     }
 
     /// Forgets a subject whose last sequence is not known any more.
@@ -65,33 +83,43 @@ impl Memory {
         lasts.remove(&key);
     }
 
-    /// Looks for a message in the stream. Returns `None` if the stream has the message. Otherwise returns the last sequence of the
-    /// message's subject, or 0 if the subject has no message.
-    pub(super) async fn look(&self, stream: &Stream, sought: &Message) -> Result<Option<u64>, HandlerError> {
-        let subject = sought.subject.as_str();
+    /// Looks for the message of an event in the stream. Returns `None` if the stream has it. Otherwise returns the last sequence of
+    /// the subject, or 0 if the subject has no message.
+    pub(super) async fn look(
+        &self,
+        stream: &Stream,
+        subject: &Subject,
+        event: &Event,
+    ) -> Result<Option<u64>, HandlerError> {
         let last = match stream.get_last_raw_message_by_subject(subject).await {
             Ok(last) => last,
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Some(0)),
             Err(error) => return Err(failed(&format!("look at the last message of {subject}"), &error)),
         };
-        let is_this = is_message(&last.headers, &sought.id);
-        let is_older = last.time.unix_timestamp_nanos() + CLOCK_SKEW_NANOS < sought.time_nanos;
-        if is_this || (!is_older && self.search(stream, sought).await?) {
+        let id = message_id(event);
+        // The message cannot have been stored much before the engine received the change.
+        let earliest = i128::from(event.record.time_micros) * 1000 - CLOCK_SKEW_NANOS;
+        let is_older = last.time.unix_timestamp_nanos() < earliest;
+        if has_id(&last.headers, &id) {
+            self.remember(subject, event, last.sequence);
             return Ok(None);
         }
-        self.remember(subject, last.sequence);
+        if !is_older && self.search(stream, subject, &id, earliest).await? {
+            return Ok(None);
+        }
         Ok(Some(last.sequence))
     }
 
-    /// Returns true if the stream has stored the message since the event happened. Searches only messages of the same subject.
-    async fn search(&self, stream: &Stream, sought: &Message) -> Result<bool, HandlerError> {
+    /// Returns true if the stream has a message with this id. Searches the messages of the subject since `earliest`, in nanoseconds
+    /// since the Unix epoch.
+    async fn search(&self, stream: &Stream, subject: &Subject, id: &str, earliest: i128) -> Result<bool, HandlerError> {
         let _permit = self.searches.acquire().await;
-        let what = format!("search {} for an earlier delivery", sought.subject);
-        let start_time = from_nanos(sought.time_nanos - CLOCK_SKEW_NANOS).map_err(|error| failed(&what, &*error))?;
+        let what = format!("search {subject} for an earlier delivery");
+        let start_time = from_nanos(earliest).map_err(|error| failed(&what, &*error))?;
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartTime { start_time },
             ack_policy: AckPolicy::None,
-            filter_subject: sought.subject.to_string(),
+            filter_subject: subject.to_string(),
             headers_only: true,
             memory_storage: true,
             inactive_threshold: ANSWER_WAIT,
@@ -106,7 +134,7 @@ impl Memory {
             let before = left;
             while let Some(found) = batch.next().await {
                 let found = found.map_err(|error| failed(&what, &*error))?;
-                is_found |= found.headers.as_ref().is_some_and(|headers| is_message(headers, &sought.id));
+                is_found |= found.headers.as_ref().is_some_and(|headers| has_id(headers, id));
                 left = left.saturating_sub(1);
             }
             if left == before {
@@ -120,10 +148,6 @@ impl Memory {
     }
 }
 
-fn is_message(headers: &HeaderMap, id: &str) -> bool {
-    headers.get(NATS_MESSAGE_ID).is_some_and(|stored| stored.as_str() == id)
-}
-
 fn failed(what: &str, error: &dyn std::fmt::Display) -> HandlerError {
     HandlerError::Failed(format!("failed to {what}: {error}"))
 }
@@ -131,20 +155,39 @@ fn failed(what: &str, error: &dyn std::fmt::Display) -> HandlerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        cloud_event::tests::{event, unit},
+        journal::testing::added,
+    };
+
+    fn numbered(number: u64) -> Event {
+        let mut event = event(unit("", "pods", "Pod"), added("web", "u", number));
+        event.record.sequence = Sequence(number);
+        event
+    }
 
     #[test]
-    fn sequence_memory_is_bounded_and_newest_sequence_wins() {
+    fn memory_is_bounded_and_newest_message_wins() {
         let memory = Memory::default();
-        for (subject, sequence) in [("a", 1), ("b", 2), ("a", 3)] {
-            memory.remember(subject, sequence);
+        for (subject, number, sequence) in [("a", 1, 1), ("b", 2, 2), ("a", 4, 3)] {
+            memory.remember(subject, &numbered(number), sequence);
         }
-        assert_eq!((memory.last("a"), memory.last("b")), (Some(3), Some(2)));
+        let last = |subject, number| memory.last(subject, &numbered(number));
+        assert_eq!((last("a", 5), last("b", 3)), (Some(3), Some(2)));
+        let mut repeated = numbered(4);
+        repeated.record.sequence = Sequence(9);
+        assert_eq!(
+            (last("a", 3), last("a", 4), memory.last("a", &repeated)),
+            (None, None, None),
+            "the stream must be asked"
+        );
         memory.forget("a");
-        assert_eq!(memory.last("a"), None);
+        assert_eq!(last("a", 5), None);
+        let event = numbered(5);
         for i in 0..LASTS_MAX as u64 {
-            memory.remember(&format!("other-{i}"), i);
+            memory.remember(&format!("other-{i}"), &event, i);
         }
-        assert_eq!((memory.last("b"), memory.last("other-9")), (None, None));
+        assert_eq!((last("b", 6), last("other-9", 6)), (None, None));
         assert!(lock(&memory.lasts).len() <= LASTS_MAX);
     }
 }
