@@ -10,6 +10,7 @@ use async_nats::{
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 
+use super::message::too_large;
 use crate::handler::HandlerError;
 
 /// Maximum number of acknowledgements that are read at once.
@@ -87,7 +88,7 @@ impl NotStored {
             Self::Unreadable(problem) => format!("failed to read the acknowledgement for {subject}: {problem}"),
             Self::Error(error) => match error.error_code() {
                 ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => {
-                    return HandlerError::TooLarge(format!("the message to {subject} is too large: {error}"));
+                    return too_large(subject, &error);
                 }
                 ErrorCode::STREAM_NOT_MATCH => {
                     format!("another stream than the configured one takes {subject}: change `stream` or `subject`")

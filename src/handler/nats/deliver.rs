@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::{
     NatsOptions,
     link::{Link, Watch},
-    message::Message,
+    message::{Message, message_id},
     publish::Publisher,
     stored::Memory,
     stream,
@@ -115,7 +115,7 @@ impl SendAttempt<'_> {
     async fn send_only(&self) -> Result<(), HandlerError> {
         let encode = |event| {
             let subject = self.subject(event)?;
-            Ok((self.message(event, &subject)?, subject))
+            Ok((self.message(event, &subject, message_id(event))?, subject))
         };
         let messages = self.batch.events().iter().map(encode).collect::<Result<Vec<_>, HandlerError>>()?;
         let subjects: Vec<_> = messages.iter().map(|(_, subject)| subject.clone()).collect();

@@ -1,6 +1,6 @@
 //! Encoding of an event as a message.
 
-use std::sync::LazyLock;
+use std::{fmt::Display, sync::LazyLock};
 
 use async_nats::{
     HeaderMap, HeaderName, HeaderValue, Subject,
@@ -47,6 +47,11 @@ pub(super) fn has_id(headers: &HeaderMap, id: &str) -> bool {
     headers.get(NATS_MESSAGE_ID).is_some_and(|stored| stored.as_str() == id)
 }
 
+/// Returns the error for a message that the client or the server finds too large.
+pub(super) fn too_large(subject: &Subject, error: &dyn Display) -> HandlerError {
+    HandlerError::TooLarge(format!("the message to {subject} is too large: {error}"))
+}
+
 impl SendAttempt<'_> {
     /// Returns the subject of an event's message.
     ///
@@ -62,12 +67,12 @@ impl SendAttempt<'_> {
         Ok(subject.into())
     }
 
-    /// Makes the message of an event.
+    /// Makes the message of an event with this subject and [`message_id`].
     ///
     /// # Errors
     /// `TooLarge` if headers and payload together could exceed the maximum size of a message. Also fails if the event cannot be
     /// encoded.
-    pub(super) fn message(&self, event: &Event, subject: &Subject) -> Result<Message, HandlerError> {
+    pub(super) fn message(&self, event: &Event, subject: &Subject, id: String) -> Result<Message, HandlerError> {
         let NatsHandler { options, formatter, .. } = self.handler;
         let (mut headers, mut len) = (HeaderMap::new(), HEADER_FRAME_LEN + EXPECTED_LEN);
         let mut add = |name: HeaderName, value: String| {
@@ -82,7 +87,7 @@ impl SendAttempt<'_> {
         }
         let MessageBody { content_type, bytes: payload } = formatter.body(event, self.form, options.mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
-        add(NATS_MESSAGE_ID, message_id(event));
+        add(NATS_MESSAGE_ID, id);
         if let Some(trace) = self.batch.trace() {
             add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
         }

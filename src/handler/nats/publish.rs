@@ -13,7 +13,7 @@ use super::{
     acks::{AckInbox, NotStored, Receipt},
     deliver::SendAttempt,
     link::ANSWER_WAIT,
-    message::{Message, message_id},
+    message::{Message, message_id, too_large},
 };
 use crate::{change::Change, handler::HandlerError, notification::Event};
 
@@ -124,17 +124,17 @@ impl<'a> Publisher<'a> {
     /// Sends the message of an event, if its condition is known. `last` is the last sequence of the subject if it was looked up.
     async fn begin(&mut self, event: &'a Event, last: Option<u64>) -> Result<Begun<'a>, HandlerError> {
         let SendAttempt { handler, link, .. } = self.attempt;
-        let subject = self.attempt.subject(event)?;
+        let (subject, id) = (self.attempt.subject(event)?, message_id(event));
         let mut expected = None;
         if self.is_conditional {
             let is_new = matches!(event.record.change, Change::Added { .. }); // so its subject is probably empty
-            let known = || handler.memory.last(&subject, event).or(is_new.then_some(0));
+            let known = || handler.memory.last(&subject, event, &id).or(is_new.then_some(0));
             expected = last.or_else(known);
             if expected.is_none() {
                 return Ok(Begun::Unknown(subject));
             }
         }
-        let Message { mut headers, payload } = self.attempt.message(event, &subject)?;
+        let Message { mut headers, payload } = self.attempt.message(event, &subject, id)?;
         if let Some(expected) = expected {
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
         }
@@ -142,9 +142,7 @@ impl<'a> Publisher<'a> {
         let sending = link.client.publish_with_reply_and_headers(subject.clone(), reply, headers, payload);
         match timeout(ANSWER_WAIT, sending).await {
             Ok(Ok(())) => Ok(Begun::Sent(number, Unacknowledged { event, subject })),
-            Ok(Err(error)) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                Err(HandlerError::TooLarge(format!("the message to {subject} is too large: {error}")))
-            }
+            Ok(Err(error)) if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(too_large(&subject, &error)),
             Ok(Err(error)) => Err(HandlerError::Failed(format!("failed to send the message to {subject}: {error}"))),
             Err(_) => {
                 let problem = "the server reads too slowly";

@@ -45,23 +45,23 @@ struct Last {
 #[derive(Educe)]
 #[educe(Default)]
 pub(super) struct Memory {
-    /// Last message of each subject, by the hash of the subject. Two subjects with the same hash
-    /// share an entry, so the entry can have the wrong sequence for a subject. The server refuses a message with a wrong sequence,
-    /// and the caller then checks the stored messages.
+    /// Last message of each subject, by the hash of the subject. Two subjects with the same hash share an entry, so the entry can
+    /// have the wrong sequence for a subject. The server refuses a message with a wrong sequence, and the caller then checks the
+    /// stored messages.
     lasts: Mutex<HashMap<u64, Last, RandomState>>,
     #[educe(Default = Semaphore::new(SEARCHES_MAX))]
     searches: Semaphore,
 }
 
 impl Memory {
-    /// Returns the last sequence of a subject, if it is remembered. Returns `None` if the event is not newer than the last message:
-    /// outside the duplicate window, the stream would store a repeated event twice.
-    pub(super) fn last(&self, subject: &str, event: &Event) -> Option<u64> {
+    /// Returns the last sequence of a subject, if it is remembered. Returns `None` if the event, which has this id, is not newer than
+    /// the last message: outside the duplicate window, the stream would store a repeated event twice.
+    pub(super) fn last(&self, subject: &str, event: &Event, id: &str) -> Option<u64> {
         let lasts = lock(&self.lasts);
         let hash = |text: &str| lasts.hasher().hash_one(text);
-        let &Last { sequence, id, position } = lasts.get(&hash(subject))?;
+        let &Last { sequence, id: last_id, position } = lasts.get(&hash(subject))?;
         // A repeated event can have a new position.
-        (event.record.sequence >= position && id != hash(&message_id(event))).then_some(sequence)
+        (event.record.sequence >= position && last_id != hash(id)).then_some(sequence)
     }
 
     /// Remembers the last message of a subject. If the memory is full, it is cleared first. Then each forgotten subject costs one
@@ -172,15 +172,12 @@ mod tests {
         for (subject, number, sequence) in [("a", 1, 1), ("b", 2, 2), ("a", 4, 3)] {
             memory.remember(subject, &numbered(number), sequence);
         }
-        let last = |subject, number| memory.last(subject, &numbered(number));
+        let known = |subject, event: &Event| memory.last(subject, event, &message_id(event));
+        let last = |subject, number| known(subject, &numbered(number));
         assert_eq!((last("a", 5), last("b", 3)), (Some(3), Some(2)));
         let mut repeated = numbered(4);
         repeated.record.sequence = Sequence(9);
-        assert_eq!(
-            (last("a", 3), last("a", 4), memory.last("a", &repeated)),
-            (None, None, None),
-            "the stream must be asked"
-        );
+        assert_eq!((last("a", 3), last("a", 4), known("a", &repeated)), (None, None, None), "the stream must be asked");
         memory.forget("a");
         assert_eq!(last("a", 5), None);
         let event = numbered(5);
