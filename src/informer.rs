@@ -25,6 +25,7 @@ use crate::{
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions,
         actor::IndexerActor,
+        crossing,
         index_func::IndexFunc,
         put_kept,
         siblings::Siblings,
@@ -263,6 +264,21 @@ impl Informer {
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
         let leave = Move { reader, kind: MoveKind::Leave };
         self.end(journal, |epoch| journal.cross(leave, self.id, epoch, changes, Timestamp::now()))
+    }
+
+    /// Makes a reader join or leave the unit while no actor of the unit runs: before the first start, or after the last stop. See
+    /// [`MoveReader`](crate::indexer::actor::MoveReader). An error changes nothing.
+    pub fn move_reader(&self, journal: &Journal, moved: Move) -> Result<(), NotWritable> {
+        let epoch = lock(&self.epoch); // no actor starts meanwhile
+        let changes = crossing(moved.kind, &self.options.indexer.keep, || self.objects());
+        match journal.cross(moved, self.id, *epoch, &changes, Timestamp::now()) {
+            Err(AppendError::NotWritable(why)) => return Err(why),
+            Err(AppendError::Fenced(fenced)) => {
+                error!(resource = %self.resource, error = %fenced, "failed to add or remove a handler of a unit that does not run");
+            }
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     /// Starts a new epoch, and calls `append` with its number. Actors of earlier epochs can then append nothing. If a later epoch

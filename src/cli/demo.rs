@@ -103,7 +103,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
                 report::note(&place);
             }
         };
-        run::block_on(engine, say).map(drop)
+        run::block_on(engine, || Ok(()), |engine, ()| say(engine)).map(drop)
     };
     drop(living);
     simulator.stop();
@@ -137,11 +137,15 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
     let shown = recent.clone();
     let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
     let engine = engine.on_change("screen", options, move |notification| lines.deliver(notification));
-    let registry = run::block_on(engine, |engine| {
-        let mut footer = places(engine.addresses().first(), kubeconfig);
-        footer.push("ctrl-c stops".to_owned());
-        actix_rt::spawn(table::draw(Arc::clone(engine.registry()), shown, news, footer));
-    })?;
+    let registry = run::block_on(
+        engine,
+        || Ok(()),
+        |engine, ()| {
+            let mut footer = places(engine.addresses().first(), kubeconfig);
+            footer.push("ctrl-c stops".to_owned());
+            actix_rt::spawn(table::draw(Arc::clone(engine.registry()), shown, news, footer));
+        },
+    )?;
     let views = registry.views();
     let events: u64 = views.iter().map(table::events).sum();
     let (types, seconds) = (views.len(), started.elapsed().as_secs());

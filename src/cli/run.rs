@@ -66,11 +66,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     hint_at_silence(&config);
     let telemetry = config.telemetry.spans_to().map(|endpoint| trace::start(endpoint, config.cluster.name.as_deref()));
     let telemetry = telemetry.transpose().map_err(anyhow::Error::msg)?;
-    let started = |engine: &RunningEngine| {
+    let started = |engine: &RunningEngine, hangup: Signal| {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
-        actix_rt::spawn(follow(files, kube, engine.handle()));
+        actix_rt::spawn(follow(files, kube, engine.handle(), hangup));
     };
-    let ran = block_on(Engine::builder().config(config).allow_exec(args.allow_exec), started);
+    let hangup = || Ok(signal(SignalKind::hangup())?);
+    let ran = block_on(Engine::builder().config(config).allow_exec(args.allow_exec), hangup, started);
     if let Some(telemetry) = telemetry {
         telemetry.stop(LAST_SPANS);
     }
@@ -88,14 +89,18 @@ fn raise_file_limit() {
     }
 }
 
-/// Starts an engine inside a new actix system, and calls `started` with the engine. Runs the engine until a signal stops it.
-/// Returns the registry of the engine.
-pub(crate) fn block_on(builder: EngineBuilder, started: impl FnOnce(&RunningEngine)) -> anyhow::Result<Arc<Registry>> {
+/// Starts an engine inside a new actix system, and calls `started` with the engine, and with the result of `prepare`. That function
+/// runs before the start. Runs the engine until a signal stops it. Returns the registry of the engine.
+pub(crate) fn block_on<T>(
+    builder: EngineBuilder,
+    prepare: impl FnOnce() -> anyhow::Result<T>,
+    started: impl FnOnce(&RunningEngine, T),
+) -> anyhow::Result<Arc<Registry>> {
     raise_file_limit();
     System::new().block_on(async {
-        let told = StopSignals::new()?; // before others can see that the engine runs
+        let (told, prepared) = (StopSignals::new()?, prepare()?); // before others can see that the engine runs
         let engine = builder.start().await?;
-        started(&engine);
+        started(&engine, prepared);
         let registry = Arc::clone(engine.registry());
         let outcome = until_told_to_stop(engine, told).await;
         terminal::clear();
@@ -105,11 +110,7 @@ pub(crate) fn block_on(builder: EngineBuilder, started: impl FnOnce(&RunningEngi
 
 /// Watches the configuration files, and applies each change to the engine. If `kube` names a cluster, it replaces the cluster in
 /// the files.
-async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
-    let mut hangup = match signal(SignalKind::hangup()) {
-        Ok(hangup) => hangup,
-        Err(error) => return tracing::error!(%error, "cannot handle SIGHUP: changed files will not be applied"),
-    };
+async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle, mut hangup: Signal) {
     let mut pause = LOOK_AT_FILES;
     loop {
         let asked = tokio::select! {

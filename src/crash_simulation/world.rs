@@ -240,7 +240,7 @@ impl<'a> World<'a> {
         let mut units = Vec::new();
         for number in 0..UNITS {
             let id = UnitId(number);
-            let (terms, _) = table.add_unit(id, info(number), UnitOptions::default(), None, &[]);
+            let (terms, _) = table.add_unit(id, info(number), UnitOptions::default(), None);
             journal.add_unit(id, terms);
             let stored = self.disk.now.units.get(&id).cloned().unwrap_or_else(|| {
                 let (description, reached) = (serde_json::Value::Null, Reached::default());

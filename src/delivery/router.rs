@@ -1,20 +1,16 @@
 //! Readers of the journal and their routes: readers of handlers, and feeds of event streams.
 
 use std::{
-    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use super::{
     schedule::EventLoad,
-    table::{Route, RouteTable, Routed, UnitOptions},
+    table::{Route, RouteTable, UnitOptions},
 };
 use crate::{
-    journal::{
-        Bounds, ChangeSet, Interest, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, Sequence, UnitId,
-        UnitTerms,
-    },
+    journal::{Bounds, ChangeSet, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, UnitId, store::StoredUnit},
     mutex::lock,
     notification::{Event, UnitInfo},
 };
@@ -38,9 +34,10 @@ impl Router {
         lock(&self.table)
     }
 
-    /// Opens the reader of the handler `name`, or of a feed if `name` is `None`. The reader gets events that are released from
-    /// now on. For a handler, also returns the running units that must add this reader. Until a unit has added it, the reader gets
-    /// no events of this unit (S-5).
+    /// Opens the reader of the handler `name`, or of a feed if `name` is `None`. A new reader gets events that are released from
+    /// now on. A handler of the last run continues where that run ended: for its route, this start is a reload. For a handler, also
+    /// returns the running units that must add or remove this reader. Until a unit has added it, the reader gets no events of this
+    /// unit (S-5).
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
@@ -51,12 +48,12 @@ impl Router {
         bounds: Bounds,
     ) -> Result<(ReaderId, Vec<(UnitId, Move)>), OpenReaderError> {
         let mut table = self.table();
-        let (kind, name) = (route.join(), name.map(str::to_owned));
-        let joins = if name.is_some() { table.taken(&route) } else { BTreeSet::new() };
-        let interest = table.interest(&route, |unit| joins.contains(&unit));
+        let returns = name.is_some_and(|name| self.journal.dormant_readers().iter().any(|known| known == name));
+        let join = if returns { RouteTable::JOIN_OF_RELOAD } else { route.join() };
+        let (interest, name) = (table.interest(&route, |_| name.is_some()), name.map(str::to_owned));
         let reader = self.journal.open_reader(ReaderOptions { bounds, interest, name: name.clone() })?;
-        table.routes.insert(reader, Routed { name, route });
-        Ok((reader, joins.into_iter().map(|unit| (unit, Move { reader, kind })).collect()))
+        let joined = self.journal.joined(reader);
+        Ok((reader, table.open(reader, name, route, &joined, join)))
     }
 
     /// Opens a reader of all changes of all units from now on, including later units. Unchanged objects and resyncs are
@@ -86,45 +83,25 @@ impl Router {
     }
 
     /// Adds a unit. With `before`, the unit replaces the units of that entry. Returns the readers that the unit must add: readers
-    /// that did not read the entry `before`, and the readers in `joining`. Until the unit adds such a reader, the reader gets no
-    /// events of the unit (S-5). Call this before the unit appends any change.
-    pub fn add_unit(
-        &self,
-        unit: UnitId,
-        info: UnitInfo,
-        options: UnitOptions,
-        before: Option<&str>,
-        joining: &[ReaderId],
-    ) -> Vec<ReaderId> {
+    /// that did not read the entry `before`. Until the unit adds such a reader, the reader gets no events of the unit (S-5). Call
+    /// this before the unit appends any change.
+    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<ReaderId> {
         let mut table = self.table();
-        let (terms, interests) = table.add_unit(unit, info, options, before, joining);
-        self.open_unit(unit, terms, &interests);
+        let (terms, interests) = table.add_unit(unit, info, options, before);
+        self.journal.add_unit(unit, terms);
+        for (reader, interest) in &interests {
+            self.journal.set_interest(*reader, interest);
+        }
         let joining = interests.iter().filter(|(_, interest)| interest.units[&unit].joins);
         joining.map(|(reader, _)| *reader).collect()
     }
 
-    /// Adds a unit of an earlier run. Call this before units of this run are added. `known` has the names of the handlers of that
-    /// run. Returns the readers that the unit must add or remove, because their routes have changed since that run.
-    pub fn restore_unit(
-        &self,
-        unit: UnitId,
-        info: UnitInfo,
-        options: UnitOptions,
-        (terms, retired): (UnitTerms, Option<Sequence>),
-        known: &BTreeSet<String>,
-    ) -> Vec<Move> {
-        let mut table = self.table();
-        let saw = |reader| self.journal.joined(reader).contains(&unit);
-        let (interests, moves) = table.restore_unit(unit, info, options, (terms.resource, retired), saw, known);
-        self.open_unit(unit, terms, &interests);
-        moves
-    }
-
-    fn open_unit(&self, unit: UnitId, terms: UnitTerms, interests: &[(ReaderId, Interest)]) {
-        self.journal.add_unit(unit, terms);
-        for (reader, interest) in interests {
-            self.journal.set_interest(*reader, interest);
-        }
+    /// Adds a unit of an earlier run. Call this before any reader is opened: [`Router::open`] compares the route of a reader with
+    /// the units that it had joined.
+    pub fn restore_unit(&self, stored: &StoredUnit, info: UnitInfo, resync_period: Duration) {
+        let StoredUnit { id, terms, retired, .. } = *stored;
+        let options = UnitOptions { late: terms.late, resync_period, cached: terms.cached };
+        self.table().restore_unit(id, info, options, terms.resource, retired);
     }
 
     /// Marks a unit as ended: it appends no more changes. [`Router::forget_units`] removes the unit when none of its events waits

@@ -122,7 +122,17 @@ struct Unit {
     retired: Option<Sequence>,
 }
 
+/// Returns the moves of a reader that had the units in `had`, and whose route now has the units in `has`.
+fn moves(reader: ReaderId, had: &BTreeSet<UnitId>, has: &BTreeSet<UnitId>, join: MoveKind) -> Vec<(UnitId, Move)> {
+    let leaves = had.difference(has).map(|unit| (*unit, MoveKind::Leave));
+    let joins = has.difference(had).map(|unit| (*unit, join));
+    leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect()
+}
+
 impl RouteTable {
+    /// Request to a unit that a changed route has added.
+    pub const JOIN_OF_RELOAD: MoveKind = MoveKind::Join(Some(Cause::Reload));
+
     /// Returns the running units on a route.
     pub fn taken(&self, route: &Route) -> BTreeSet<UnitId> {
         let is_taken = |unit: &Unit| unit.retired.is_none() && route.takes(&unit.info.entry);
@@ -144,75 +154,64 @@ impl RouteTable {
         }
     }
 
+    /// Adds the route of a reader that was just opened. `had` are the units that the reader has joined already: those of the last
+    /// run, or all units of a feed. Returns the running units that must add or remove the reader. `join` is the request to units
+    /// that the reader has not joined.
+    pub fn open(
+        &mut self,
+        reader: ReaderId,
+        name: Option<String>,
+        route: Route,
+        had: &BTreeSet<UnitId>,
+        join: MoveKind,
+    ) -> Vec<(UnitId, Move)> {
+        let moves = moves(reader, had, &self.taken(&route), join);
+        self.routes.insert(reader, Routed { name, route });
+        moves
+    }
+
     /// Replaces the route of a reader. Returns the reader's new interest, and the running units that must add or remove the reader.
     pub fn reroute(&mut self, reader: ReaderId, route: Route) -> (Interest, Vec<(UnitId, Move)>) {
         let Some(Routed { name, route: before }) = self.routes.remove(&reader) else { return Default::default() };
-        let (had, has) = (self.taken(&before), self.taken(&route));
+        let had = self.taken(&before);
         let interest = self.interest(&route, |unit| !had.contains(&unit));
-        let leaves = had.difference(&has).map(|unit| (*unit, MoveKind::Leave));
-        let joins = has.difference(&had).map(|unit| (*unit, MoveKind::Join(Some(Cause::Reload))));
-        let moves = leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect();
-        self.routes.insert(reader, Routed { name, route });
-        (interest, moves)
+        (interest, self.open(reader, name, route, &had, Self::JOIN_OF_RELOAD))
     }
 
     /// Adds a unit. With `before`, the unit replaces the units of that entry. Returns the unit's terms for the journal, and the new
-    /// interests of the unit's readers. The unit must add the readers that did not read the entry `before`, and the readers in
-    /// `joining` (S-5). Call this before the unit appends any change.
+    /// interests of the unit's readers. The unit must add the readers that did not read the entry `before` (S-5). Call this before
+    /// the unit appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
         before: Option<&str>,
-        joining: &[ReaderId],
     ) -> (UnitTerms, Vec<(ReaderId, Interest)>) {
         let type_of = |resource: &ResourceType| (resource.group.clone(), resource.plural.clone());
         let known = self.units.values().find(|other| type_of(&other.info.resource) == type_of(&info.resource));
         let number = known.map_or(TypeNumber(self.types), |known| known.number);
-        let mut new = before.map(|before| self.readers_without(before)).unwrap_or_default();
-        new.extend(joining);
-        let interests = self.insert(unit, Unit { info: Arc::new(info), options, number, retired: None }, &new);
-        (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests)
+        let joins = before.map(|before| self.readers_without(before)).unwrap_or_default();
+        let entry = info.entry.clone();
+        self.restore_unit(unit, info, options, number, None);
+        let takers = self.routes.iter().filter(|(_, routed)| routed.route.takes(&entry));
+        let interest = |(reader, Routed { route, .. }): (&ReaderId, &Routed)| {
+            (*reader, self.interest(route, |id| id == unit && joins.contains(reader)))
+        };
+        (UnitTerms { resource: number, late: options.late, cached: options.cached }, takers.map(interest).collect())
     }
 
-    /// Adds a unit of an earlier run. The unit already has a number, and may have ended. Returns the new interests of the unit's
-    /// readers. Also returns the handlers' readers that the unit must add or remove, because their routes have changed since that
-    /// run. `saw` returns true for a reader that read the unit. `known` has the names of that run's handlers.
+    /// Adds a unit of an earlier run, which already has a number, and may have ended. Call this before any reader is opened.
     pub fn restore_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
-        (number, retired): (TypeNumber, Option<Sequence>),
-        saw: impl Fn(ReaderId) -> bool,
-        known: &BTreeSet<String>,
-    ) -> (Vec<(ReaderId, Interest)>, Vec<Move>) {
-        let mut moves = Vec::new();
-        for (reader, Routed { name, route }) in self.routes.iter().filter(|_| retired.is_none()) {
-            let Some(name) = name else { continue };
-            let kind = match (route.takes(&info.entry), saw(*reader)) {
-                (true, false) if known.contains(name) => MoveKind::Join(Some(Cause::Reload)),
-                (true, false) => route.join(),
-                (false, true) => MoveKind::Leave,
-                _ => continue,
-            };
-            moves.push(Move { reader: *reader, kind });
-        }
-        let readers: Vec<_> = moves.iter().map(|asked| asked.reader).collect();
-        (self.insert(unit, Unit { info: Arc::new(info), options, number, retired }, &readers), moves)
-    }
-
-    /// Adds a unit. Returns the new interests of its readers. The unit must add the readers in `joins`.
-    fn insert(&mut self, id: UnitId, unit: Unit, joins: &[ReaderId]) -> Vec<(ReaderId, Interest)> {
-        self.types = self.types.max(unit.number.0 + 1);
-        let info = Arc::clone(&unit.info);
-        self.units.insert(id, unit);
-        let takers = self.routes.iter().filter(|(_, routed)| routed.route.takes(&info.entry));
-        let interest = |(reader, Routed { route, .. }): (&ReaderId, &Routed)| {
-            (*reader, self.interest(route, |unit| unit == id && joins.contains(reader)))
-        };
-        takers.map(interest).collect()
+        number: TypeNumber,
+        retired: Option<Sequence>,
+    ) {
+        self.types = self.types.max(number.0 + 1);
+        self.units.insert(unit, Unit { info: Arc::new(info), options, number, retired });
     }
 
     /// Returns the readers whose route does not include units of this entry.

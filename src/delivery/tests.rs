@@ -124,7 +124,7 @@ impl Engine {
     /// Commits changes of a unit, which is added with the first ones.
     pub(super) fn commit(&self, changes: &[Change]) {
         if !self.has_unit.replace(true) {
-            self.handlers.router.add_unit(UnitId(0), info(), UnitOptions::default(), None, &[]);
+            self.handlers.router.add_unit(UnitId(0), info(), UnitOptions::default(), None);
         }
         let ticket =
             self.journal.append(UnitId(0), 1, changes, &Reached::default(), jiff::Timestamp::UNIX_EPOCH).unwrap();
@@ -253,11 +253,11 @@ fn later_unit_does_not_end_wait_for_join() {
         journal.release(ticket);
         journal.stats(reader).queued
     };
-    router.add_unit(UnitId(0), info(), UnitOptions::default(), None, &[]);
+    router.add_unit(UnitId(0), info(), UnitOptions::default(), None);
     let route = || Route::new(["p*"], ChangeSet::ALL, Duration::ZERO).unwrap();
     let (reader, moves) = router.open(Some("late"), route(), Bounds::default()).unwrap();
     assert_eq!(moves.iter().map(|(unit, _)| *unit).collect::<Vec<_>>(), [UnitId(0)]);
-    assert!(router.add_unit(UnitId(1), info(), UnitOptions::default(), None, &[]).is_empty());
+    assert!(router.add_unit(UnitId(1), info(), UnitOptions::default(), None).is_empty());
     assert_eq!(router.reroute(reader, route(), Bounds::default()), []);
     assert_eq!([UnitId(0), UnitId(1)].map(|unit| queued_after_commit(unit, reader)), [0, 1]);
 }

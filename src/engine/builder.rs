@@ -20,6 +20,7 @@ use super::{
     handlers::{Delivery, OwnHandler, OwnSink},
     library::Library,
     options,
+    restore::LastRun,
     running::RunningEngine,
     sources::KubeSources,
     state::State,
@@ -27,6 +28,7 @@ use super::{
 };
 use crate::{
     config::{Config, HandlerDefaults, Http, ResourceConfig},
+    delivery::router::Router,
     handler::{AsyncHandler, HandlerError},
     indexer::index_func::IndexFunc,
     informer::Shared,
@@ -173,7 +175,10 @@ impl EngineBuilder {
         let (journal, recovered) = open_journal(&config)?;
         let registry = Arc::new(Registry::default());
 
-        let delivery = Delivery::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
+        let router = Router::new(journal.clone());
+        let last = recovered.map(|recovered| LastRun::read(&recovered, &router));
+        let joined = last.as_ref().map(|last| last.joined.clone()).unwrap_or_default();
+        let (delivery, moves) = Delivery::start(&config, &cluster, router, joined, (own_handlers, allow_exec))?;
         let handlers = delivery.handlers.clone();
         let hub = Hub::new(handlers.router.clone(), Arc::clone(&registry), &cluster, config.subscribe);
         let http = Http { max_connections: options::max_connections(&config.http), ..config.http.clone() };
@@ -207,8 +212,8 @@ impl EngineBuilder {
             fault: SharedFault::default(),
             state: Mutex::new(State::new(config)),
         });
-        let restored = servers.and_then(|servers| match &recovered {
-            Some(recovered) => conductor.restore(recovered).map(|()| servers).map_err(EngineError::State),
+        let restored = servers.and_then(|servers| match last {
+            Some(last) => conductor.restore(last, moves).map(|()| servers).map_err(EngineError::State),
             None => Ok(servers),
         });
         let servers = match restored {

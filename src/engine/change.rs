@@ -1,7 +1,7 @@
 //! Changes of the units of one type.
 //!
 //! ```text
-//! readers get events about objects gained or lost           (moves, while the old units run)
+//! readers get events about objects gained or lost           (moves, made by the old units)
 //! old actors end                                            they first apply and journal what they have read
 //! new informers are seeded and shown in the registry        the whole cache is readable at once
 //! objects that no unit shows are appended as removed        under the old unit's id
@@ -32,8 +32,8 @@ use super::{
     state::{State, TypeState, Unit},
 };
 use crate::{
-    change::{Cause, Change},
-    delivery::table::UnitOptions,
+    change::Change,
+    delivery::table::{RouteTable, UnitOptions},
     indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings},
     informer::{
         Informer, InformerOptions, Seed,
@@ -54,37 +54,69 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 impl Conductor {
     /// Makes the pending moves of a type's units, and then changes the units to the desired ones.
     pub(super) async fn change(&self, name: &TypeName, steps: Steps) {
-        self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
         if steps.is_empty() {
-            return self.make_moves(name, None).await;
+            self.make_moves(name, None).await;
+            return self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
         }
         // The readers that wait for a first list join before the units stop.
         self.of_type(name, |kept| kept.moves.append(&mut kept.arrivals));
         self.make_moves(name, Some(Instant::now() + MOVES_BEFORE_STOP)).await;
+        self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
         self.stop_units(name, &steps).await;
+        self.finish_moves(name).await;
         let ended = self.replace_units(name, &steps);
         self.retire_units(name, &steps, ended).await;
         self.start_units(name, |_| true);
     }
 
-    /// Makes the pending moves in order, and gives up at the time `by`. Drops the moves of units that are not running.
+    /// Makes the pending moves in order, and gives up at the time `by`.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
-        let next = |kept: &mut TypeState| {
-            let (unit, asked) = *kept.moves.first()?;
-            let unit = kept.units.iter().find(|known| known.informer.id == unit);
-            Some((unit.and_then(|unit| unit.supervisor.clone()), asked))
-        };
-        while let Some((supervisor, asked)) = self.of_type(name, next).flatten() {
-            if let Some(supervisor) = supervisor
-                && !has_moved(&supervisor, asked).await
-            {
-                if by.is_some_and(|by| Instant::now() >= by) {
-                    return;
-                }
-                sleep(ASK_AGAIN).await;
+        while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_move(|_| true)).flatten() {
+            let is_made = match &unit {
+                Some(unit) => self.has_moved(unit, asked).await,
+                None => true, // the unit has ended, and all its readers with it
+            };
+            if is_made {
+                self.of_type(name, |kept| kept.made(asked));
+            } else if by.is_some_and(|by| Instant::now() >= by) {
+                return;
             } else {
-                self.of_type(name, |kept| kept.moves.remove(0));
+                sleep(ASK_AGAIN).await;
             }
+        }
+    }
+
+    /// Makes a reader join or leave a unit. After `false`, the caller must try again.
+    async fn has_moved(&self, unit: &Unit, (_, asked): (UnitId, Move)) -> bool {
+        if let Some(supervisor) = &unit.supervisor {
+            match supervisor.send(RunningIndexer).await {
+                Ok(Some(indexer)) => return matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),
+                Ok(None) => return false,
+                Err(_ended) => {}
+            }
+        }
+        unit.informer.move_reader(&self.shared.journal, asked).is_ok()
+    }
+
+    /// Makes the moves that the stopped units have left. Waits while the journal accepts no records.
+    async fn finish_moves(&self, name: &TypeName) {
+        let journal = &self.shared.journal;
+        while let Some((Some(unit), asked)) = self.of_type(name, |kept| kept.next_move(|unit| unit.stopping)).flatten()
+        {
+            while let Err(why) = unit.informer.move_reader(journal, asked.1) {
+                unit.wait(journal, &why).await;
+            }
+            self.of_type(name, |kept| kept.made(asked));
+        }
+    }
+
+    /// Makes the pending moves of a type whose units do not run yet, as far as the journal accepts records now.
+    pub(super) fn make_moves_before_start(&self, name: &TypeName) {
+        while let Some((Some(unit), asked)) = self.of_type(name, |kept| kept.next_move(|_| true)).flatten() {
+            if unit.informer.move_reader(&self.shared.journal, asked.1).is_err() {
+                return;
+            }
+            self.of_type(name, |kept| kept.made(asked));
         }
     }
 
@@ -118,20 +150,10 @@ impl Conductor {
             *next_unit += 1;
             let before =
                 old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
-            // The successor of the same entry makes the pending moves of the replaced units.
-            let inherits = before == Some(start.spec.entry.as_str());
-            let inherited = kept.moves.iter_mut().filter(|(unit, _)| inherits && start.from.contains(unit));
-            let saw = |reader| self.shared.journal.joined(reader).iter().any(|unit| start.from.contains(unit));
-            let mut joining = Vec::new();
-            for (unit, asked) in inherited {
-                *unit = id;
-                joining.extend((!saw(asked.reader)).then_some(asked.reader));
-            }
-            match self.make_unit(id, start, (before, &joining), seed(start, objects, &old), kept) {
+            match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
                 Ok((unit, strangers)) => {
-                    let join = |reader| Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
-                    let new = strangers.into_iter().filter(|reader| !joining.contains(reader));
-                    kept.arrivals.extend(new.map(|reader| (id, join(reader))));
+                    let join = |reader| Move { reader, kind: RouteTable::JOIN_OF_RELOAD };
+                    kept.arrivals.extend(strangers.into_iter().map(|reader| (id, join(reader))));
                     units.push(unit);
                 }
                 Err(error) => warn!(resource = %start.spec.resource, %error, "failed to read the options of the type"),
@@ -147,9 +169,11 @@ impl Conductor {
         kept.settled = true;
         self.show(&state);
         drop(state);
+        // A reload may change the routes before these units are retired. It then makes moves of the new units.
+        let readers_without = |entry: &String| (entry.clone(), self.router.table().readers_without(entry));
         let ended = old.into_iter().zip(remainders).filter_map(|(unit, objects)| {
-            let how = steps.fate(unit.informer.id)?;
-            Some(Ended { unit, objects, how })
+            let (how, dismissed) = (steps.fate(unit.informer.id)?, objects.moved.keys().map(readers_without).collect());
+            Some(Ended { unit, objects, how, dismissed })
         });
         ended.collect()
     }
@@ -164,9 +188,9 @@ impl Conductor {
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
-        for Ended { unit, objects, how } in ended {
+        for Ended { unit, objects, how, dismissed } in ended {
             let Remainder { left, moved } = self.under_rules_of_today(&unit.spec, objects);
-            for (reader, changes) in self.dismissals(moved, &left, how) {
+            for (reader, changes) in dismissals(moved, &dismissed, &left, how) {
                 while let Err(why) = unit.informer.dismiss(journal, reader, &changes) {
                     unit.wait(journal, &why).await;
                 }
@@ -223,46 +247,25 @@ impl Conductor {
         }
     }
 
-    /// Returns the last events for each reader whose route does not include the new entry of some moved objects. The reader gets
-    /// removals of these objects, and of the objects that no unit shows.
-    fn dismissals(
-        &self,
-        moved: BTreeMap<String, Vec<Object>>,
-        left: &[Object],
-        how: Retirement,
-    ) -> BTreeMap<ReaderId, Vec<Change>> {
-        let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
-        for (entry, objects) in moved {
-            let without = self.router.table().readers_without(&entry);
-            for reader in without {
-                gone.entry(reader).or_default().extend(objects.iter().cloned());
-            }
-        }
-        let told = |(reader, mut objects): (ReaderId, Vec<Object>)| {
-            objects.extend(left.iter().cloned());
-            (reader, retirement(objects, how))
-        };
-        gone.into_iter().map(told).collect()
-    }
-
     /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append.
-    /// `before` is the entry of the units that it replaces; `joining` are readers that had not joined these units yet. Also returns the
-    /// readers that must join the new unit: those in `joining`, and those that did not read the entry `before`.
+    /// `before` is the entry of the units that it replaces. Also returns the readers that must join the new unit, because they did not
+    /// read that entry.
     fn make_unit(
         &self,
         id: UnitId,
         start: &UnitStart,
-        (before, joining): (Option<&str>, &[ReaderId]),
+        before: Option<&str>,
         seed: Option<Seed>,
         kept: &TypeState,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
         let UnitStart { spec, first, from } = start;
         let late = matches!(first, First::Initial { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
-        let strangers = self.router.add_unit(id, spec.info(), unit_options, before, joining);
+        let strangers = self.router.add_unit(id, spec.info(), unit_options, before);
         let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
-        describe(&self.shared.journal, id, (spec, *first), from, unit.informer.meta().objects == 0);
+        // Until the last events of the replaced units are stored, a restart must find those units, even if this one has no objects.
+        describe(&self.shared.journal, id, (spec, *first), from, from.is_empty());
         Ok((unit, strangers))
     }
 
@@ -310,17 +313,30 @@ impl Conductor {
     }
 }
 
-/// Asks a unit to move a reader. Returns true if the reader was moved, or if the unit has ended. After `false`, the caller must ask
-/// again.
-async fn has_moved(supervisor: &Addr<UnitSupervisor>, asked: Move) -> bool {
-    match supervisor.send(RunningIndexer).await {
-        Ok(Some(indexer)) => matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),
-        Ok(None) => false,
-        Err(_ended) => true,
-    }
-}
-
 impl TypeState {
+    /// Returns the oldest pending move of a unit that `of` accepts, and the unit. A move of a unit that has ended comes without a
+    /// unit.
+    fn next_move(&self, of: impl Fn(&Unit) -> bool) -> Option<(Option<Unit>, (UnitId, Move))> {
+        let known = |id: UnitId| self.units.iter().find(|unit| unit.informer.id == id);
+        let next = self.moves.iter().find(|(unit, _)| known(*unit).is_none_or(&of))?;
+        Some((known(next.0).cloned(), *next))
+    }
+
+    /// Queues a move. A reader that leaves a unit must not join it later, after the unit's first list.
+    pub(super) fn queue_move(&mut self, unit: UnitId, asked: Move) {
+        if asked.kind == MoveKind::Leave {
+            self.arrivals.retain(|(of, arrival)| (*of, arrival.reader) != (unit, asked.reader));
+        }
+        self.moves.push((unit, asked));
+    }
+
+    /// Removes a move that was made.
+    fn made(&mut self, asked: (UnitId, Move)) {
+        if let Some(at) = self.moves.iter().position(|pending| *pending == asked) {
+            self.moves.remove(at);
+        }
+    }
+
     /// Queues the moves that add readers to units whose first list is now complete.
     pub(super) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
@@ -334,6 +350,29 @@ struct Ended {
     unit: Unit,
     objects: Remainder<Object>,
     how: Retirement,
+    /// Readers whose route does not include the new entry of some objects, by the name of that entry.
+    dismissed: BTreeMap<String, Vec<ReaderId>>,
+}
+
+/// Returns the last events for each dismissed reader. The reader gets removals of the objects that have moved to an entry that is
+/// not on its route, and of the objects that no unit shows.
+fn dismissals(
+    moved: BTreeMap<String, Vec<Object>>,
+    dismissed: &BTreeMap<String, Vec<ReaderId>>,
+    left: &[Object],
+    how: Retirement,
+) -> BTreeMap<ReaderId, Vec<Change>> {
+    let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
+    for (entry, objects) in moved {
+        for reader in dismissed.get(&entry).into_iter().flatten() {
+            gone.entry(*reader).or_default().extend(objects.iter().cloned());
+        }
+    }
+    let told = |(reader, mut objects): (ReaderId, Vec<Object>)| {
+        objects.extend(left.iter().cloned());
+        (reader, retirement(objects, how))
+    };
+    gone.into_iter().map(told).collect()
 }
 
 /// Passes objects through a gate, and returns the result. Returns no object if the gate could not be made.

@@ -217,7 +217,7 @@ impl Conductor {
     /// Starts a change for each type whose reconciliation is due, or whose units have pending moves of readers.
     fn reconcile_all(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
-        state.take_in(plan.types.keys());
+        state.take_in(plan);
         let now = Instant::now();
         let due: Vec<(TypeName, Occasion)> = state
             .types
@@ -314,7 +314,7 @@ impl Conductor {
         for (unit, asked) in moves {
             let of_unit = |kept: &&mut TypeState| kept.units.iter().any(|known| known.informer.id == unit);
             if let Some(kept) = state.types.values_mut().find(of_unit) {
-                kept.moves.push((unit, asked));
+                kept.queue_move(unit, asked);
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::{
         worker::{Open, OpenAsync, Worker},
     },
     handler::{AsyncHandler, Handler, HandlerError, file::FileHandler, stdout::Stdout},
-    journal::{Bounds, ChangeSet, EventName, Journal, Move, UnitId},
+    journal::{Bounds, ChangeSet, EventName, Move, UnitId},
     notification::Notification,
     object::FieldPath,
     registry::Registry,
@@ -72,6 +72,8 @@ pub(super) struct Delivery {
     pub(super) handlers: Handlers,
     /// Definitions of the handlers of the configuration. A handler with an unchanged definition is not touched.
     plans: BTreeMap<String, HandlerConfig>,
+    /// Entries that each handler of the last run read. Empty after the start.
+    joined: BTreeMap<String, BTreeSet<String>>,
     encoder: Encoder,
     /// Set if handlers may run programs.
     allow_exec: bool,
@@ -88,18 +90,20 @@ struct Step {
 }
 
 impl Delivery {
-    /// Starts the enabled handlers, on the current arbiter.
+    /// Starts the enabled handlers, on the current arbiter. `joined` has the entries that each handler of the last run read. Also
+    /// returns moves, as [`Delivery::apply`] does.
     pub(super) fn start(
         config: &Config,
         cluster: &str,
-        journal: &Journal,
-        own_handlers: Vec<OwnHandler>,
-        allow_exec: bool,
-    ) -> Result<Self, EngineError> {
+        router: Router,
+        joined: BTreeMap<String, BTreeSet<String>>,
+        (own_handlers, allow_exec): (Vec<OwnHandler>, bool),
+    ) -> Result<(Self, Vec<(UnitId, Move)>), EngineError> {
         let mut delivery = Self {
-            handlers: Handlers::new(Router::new(journal.clone()), config.supervision),
+            encoder: Encoder::new(cluster, router.journal.id()),
+            handlers: Handlers::new(router, config.supervision),
             plans: BTreeMap::new(),
-            encoder: Encoder::new(cluster, journal.id()),
+            joined,
             allow_exec,
             hung_after: config.supervision.hung_after,
         };
@@ -111,11 +115,12 @@ impl Delivery {
             delivery.own(handler, is_taken)
         };
         let own: Vec<_> = own_handlers.into_iter().map(own).collect::<Result<_, _>>()?;
-        delivery.apply(config)?;
+        let mut moves = delivery.apply(config)?;
+        delivery.joined.clear();
         for options in own {
-            delivery.put(options)?;
+            moves.extend(delivery.put(options)?);
         }
-        Ok(delivery)
+        Ok((delivery, moves))
     }
 
     /// Adds, removes and changes handlers to match `config`; the program's handlers stay. A removed handler delivers its waiting
@@ -189,6 +194,7 @@ impl Delivery {
         let plan = |(name, handler): (&String, &HandlerConfig)| {
             let taken = config.resources.keys().filter(|entry| handler.takes(entry));
             let before = self.plans.get(name).into_iter().flat_map(|plan| &plan.resources);
+            let before = before.chain(self.joined.get(name).into_iter().flatten());
             let no_more = before.filter(|entry| !config.resources.contains_key(*entry));
             let resources: BTreeSet<_> = taken.chain(no_more).cloned().collect();
             let dead_letter = handler.dead_letter.clone().filter(is_enabled);

@@ -146,20 +146,22 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
     }
     let cause = match history.occasion {
         Occasion::Reload => Cause::Reload,
+        Occasion::Start if with.is_empty() => Cause::Reload, // the configuration has selected these objects since the last run
         Occasion::Start => Cause::Downtime,
         _ => Cause::Relist,
     };
     (First::Compared(cause), with.iter().map(|unit| unit.id).collect())
 }
 
-/// Returns the units of the other entry from which a reload moves the type to the entry of `spec`. Returns none if there are
+/// Returns the units of the other entry from which a reload, or a start with another configuration, moves the type to the entry of
+/// `spec`. Returns none if there are
 /// several such entries, or if the new cache has no bodies. Readers of both entries get the differences. Readers of only the new
 /// entry join later, and get the objects from the new cache.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
-    let moves = history.occasion == Occasion::Reload && spec.options.cache == Cache::Full;
-    if is_one_entry && moves { others } else { Vec::new() }
+    let is_reload = matches!(history.occasion, Occasion::Reload | Occasion::Start);
+    if is_one_entry && is_reload && spec.options.cache == Cache::Full { others } else { Vec::new() }
 }
 
 impl RunningSpec {

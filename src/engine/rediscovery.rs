@@ -3,7 +3,7 @@
 //! - after a failed request: with backoff
 //! - after a CRD was added or deleted: at growing intervals, until the answer agrees with the CRD
 //! - if a running type is missing from an answer: after one second
-//! - if a pattern matches no type and CRDs cannot be watched: every ten seconds
+//! - if a pattern matches no type, and CRDs cannot be watched or an API group did not answer: every ten seconds
 //! - otherwise: about every two minutes, for aggregated APIs
 
 use std::{collections::BTreeMap, time::Duration};
@@ -17,7 +17,7 @@ const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
 /// Delay before the second request if a running type is missing.
 const DOUBT: Duration = Duration::from_secs(1);
-/// Interval of requests while a pattern matches no type, if CRDs cannot be watched.
+/// Interval of requests while a pattern matches no type, if CRDs cannot be watched or an API group did not answer.
 const WAITING: Duration = Duration::from_secs(10);
 /// Shortest regular interval between requests. A random part of up to half of it is added.
 const REGULAR: Duration = Duration::from_mins(2);
@@ -27,7 +27,7 @@ const REGULAR: Duration = Duration::from_mins(2);
 pub struct Need {
     /// Set if a running type is missing, perhaps by mistake.
     pub doubtful: bool,
-    /// Set if a pattern matches no type, and CRDs are not watched.
+    /// Set if a pattern matches no type, and CRDs are not watched or an API group did not answer.
     pub waiting_blindly: bool,
     /// Set for `[kube] rediscover = "never"`: the types of the start are final.
     pub never_again: bool,

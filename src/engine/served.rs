@@ -88,9 +88,10 @@ impl Conductor {
         state.catalog = Some(Arc::clone(&catalog));
         state.look_for_running(&catalog);
         state.all_due(if first { Occasion::Start } else { Occasion::Discovery });
+        state.patterns_wait = state.outlook().is_some_and(|outlook| !outlook.selection.unmatched.is_empty());
         let need = Need {
             doubtful: state.types.keys().any(|name| state.is_doubtful(name)),
-            waiting_blindly: state.patterns_wait && !state.definitions_seen,
+            waiting_blindly: state.patterns_wait && (!state.definitions_seen || !catalog.unavailable().is_empty()),
             never_again: state.config.kube.rediscover == Rediscover::Never,
         };
         let now = self.clock.elapsed();

@@ -101,6 +101,8 @@ pub(super) struct State {
     pub(super) types: BTreeMap<TypeName, TypeState>,
     /// Most important occasion since the last check for new types. The next check reconciles new types for this occasion.
     pub(super) pending: Option<Occasion>,
+    /// Entries that the last run watched; `None` without a last run. See [`State::take_in`].
+    pub(super) entries_of_last_run: Option<BTreeSet<String>>,
     /// Set when the types of the first discovery are known. Types that are found later count as late.
     pub(super) begun: bool,
     /// Rows of `/v1/resources` without a unit.
@@ -195,15 +197,24 @@ impl State {
         self.pending.is_none() && self.types.values().all(|kept| !kept.busy && kept.due.is_none())
     }
 
-    /// Adds the new types of a plan.
-    pub(super) fn take_in<'a>(&mut self, names: impl Iterator<Item = &'a TypeName>) {
+    /// Adds the new types of a plan. If a run precedes this one, types that are new at the start are changes too: a reload has added
+    /// their entry, or the server serves them since that run.
+    pub(super) fn take_in(&mut self, plan: &Plan) {
         let pending = self.pending.take();
-        for name in names {
-            if !self.types.contains_key(name) {
-                let late = self.begun && !self.unasked_at_start.contains(&name.group);
-                let due = pending.or(Some(Occasion::Discovery));
-                self.types.insert(name.clone(), TypeState { due, late, ..TypeState::default() });
+        for (name, planned) in &plan.types {
+            if self.types.contains_key(name) {
+                continue;
             }
+            let was_known_at_start = self.begun && !self.unasked_at_start.contains(&name.group);
+            let is_of_last_run = |entries: &BTreeSet<String>| planned.iter().any(|of| entries.contains(&of.entry));
+            let (late, settled) = match &self.entries_of_last_run {
+                _ if was_known_at_start => (true, false),
+                None => (false, false),
+                Some(entries) if is_of_last_run(entries) => (true, false),
+                Some(_) => (false, true),
+            };
+            let due = pending.or(Some(Occasion::Discovery));
+            self.types.insert(name.clone(), TypeState { due, late, settled, ..TypeState::default() });
         }
         self.begun = true;
     }
@@ -302,7 +313,8 @@ mod tests {
         let name = TypeName::of(&apples("v1"));
         let mut state = state();
         serve(&mut state, &["v1"]);
-        state.take_in([&name].into_iter());
+        let plan = state.outlook().unwrap().plan.clone();
+        state.take_in(&plan);
         let version = |state: &mut State| {
             let units = state.outlook().unwrap().plan.desired(&name).unwrap();
             state.watch(&name, &units);
@@ -315,6 +327,23 @@ mod tests {
         assert_eq!(version(&mut state), "v2");
         serve(&mut state, &["v1"]);
         assert_eq!(version(&mut state), "v1", "v2 is not served any more");
+    }
+
+    #[test]
+    fn types_new_since_last_run_are_changes() {
+        let name = TypeName::of(&apples("v1"));
+        let history_after = |entries: Option<&[&str]>| {
+            let mut state = state();
+            state.entries_of_last_run = entries.map(|entries| entries.iter().map(|&entry| entry.to_owned()).collect());
+            serve(&mut state, &["v1"]);
+            let plan = state.outlook().unwrap().plan.clone();
+            state.take_in(&plan);
+            let History { late, settled, .. } = state.history(&name, Occasion::Start);
+            (late, settled)
+        };
+        assert_eq!(history_after(None), (false, false), "initial objects");
+        assert_eq!(history_after(Some(&["a"])), (true, false), "the server serves the type since that run");
+        assert_eq!(history_after(Some(&["b"])), (false, true), "a reload has added the entry");
     }
 
     #[test]

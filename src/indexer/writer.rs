@@ -5,11 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tracing::info;
 
-use super::{Indexer, Retirement, Transaction, retirement, siblings::Siblings, slot::IndexerLease, view};
+use super::{Indexer, Transaction, crossing, siblings::Siblings, slot::IndexerLease, view};
 use crate::{
-    change::{Cause, Change},
+    change::Change,
     delta_fifo::Deltas,
-    journal::{AppendError, Journal, Move, MoveKind, Ticket, UnitId},
+    journal::{AppendError, Journal, Move, Ticket, UnitId},
     object::Object,
     status::UnitStatus,
     supervisor::fault::{Fault, Moment},
@@ -124,16 +124,7 @@ impl IndexerWriter {
     /// Appends, in the order of keys, one record per cached object for a reader that joins or leaves.
     pub(super) fn move_reader(&self, moved: Move) -> Result<(), AppendError> {
         let indexer = self.lease.get();
-        let changes = match moved.kind {
-            MoveKind::Join(cause) => {
-                let shown = cause.filter(|_| indexer.options.keep.is_whole());
-                shown.map_or_else(Vec::new, |cause| {
-                    let objects = indexer.objects().into_iter();
-                    objects.map(|object| Change::Added { object, cause }).collect()
-                })
-            }
-            MoveKind::Leave => retirement(indexer.objects(), Retirement::Removed(Cause::Reload)),
-        };
+        let changes = crossing(moved.kind, &indexer.options.keep, || indexer.objects());
         self.journal.cross(moved, self.unit, self.epoch, &changes, Timestamp::now())
     }
 

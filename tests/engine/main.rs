@@ -12,6 +12,7 @@ mod ignored;
 mod library;
 mod metrics;
 mod monitoring;
+mod random_changes;
 mod reads;
 mod redaction;
 mod relist;

@@ -8,7 +8,7 @@ use crate::support::{
     scripted::PATIENCE,
     told::events,
 };
-use deltabus::internals::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{RequestKind, ServerFault, Simulator, SimulatorOptions, Times};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -235,6 +235,107 @@ fn changed_configuration_applies_at_restart() {
     world.wait_told(&engine, "out", &told);
     assert_eq!(engine.terminate().code(), Some(0));
     assert_eq!(world.told("quiet"), ["updated a watch"]);
+}
+
+/// A start with another configuration acts like a reload: moves of handlers are made before the units are replaced.
+#[test]
+fn changed_entry_and_handlers_at_restart_act_as_reload() {
+    for option in
+        ["index = [\"data.x\"]", "drop = [\"metadata.labels\"]", "mode = \"metadata\"", "compression = \"none\""]
+    {
+        let world = World::new();
+        world.put("default", "a", "1");
+        world.put("default", "b", "1");
+        let other = "[resources.other]\nmatch = [\"services\"]\n";
+        let kept = world.handler("kept", "initial = \"send\"");
+        let left = world.handler("left", "initial = \"send\"");
+        let came = world.handler("came", "initial = \"send\"\nresources = [\"other\"]");
+        let engine = world.run("", &[other, &kept, &left, &came].concat());
+        let mut kept_told = vec!["added a initial", "added b initial"];
+        world.wait_told(&engine, "kept", &kept_told);
+        world.wait_told(&engine, "left", &kept_told);
+        assert_eq!(engine.terminate().code(), Some(0));
+
+        let left = world.handler("left", "initial = \"send\"\nresources = [\"other\"]");
+        let came = world.handler("came", "initial = \"send\"");
+        let new = world.handler("new", "initial = \"send\"");
+        let engine = world.run(option, &[other, &kept, &left, &came, &new].concat());
+        let each = |kind: &str| ["a", "b"].map(|name| kind.replace('*', name));
+        world.put("default", "c", "1");
+        kept_told.push("added c watch");
+        let with_c = |before: [String; 2]| [&before[..], &["added c watch".to_owned()]].concat();
+        let told = |handler: &str, expected: Vec<String>| {
+            let expected: Vec<_> = expected.iter().map(String::as_str).collect();
+            world.wait_told(&engine, handler, &expected);
+        };
+        told("kept", kept_told.iter().map(|told| (*told).to_owned()).collect());
+        told("left", [each("added * initial"), each("removed * reload")].concat());
+        told("came", with_c(each("added * reload")));
+        told("new", with_c(each("added * replay")));
+        assert_eq!(engine.terminate().code(), Some(0), "{option}");
+    }
+}
+
+#[test]
+fn renamed_entry_at_restart_sends_nothing() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    let config = |entry: &str, handlers: &str| {
+        world.config("", handlers).replace("[resources.maps]", &format!("[resources.{entry}]"))
+    };
+    let out = world.handler("out", "initial = \"send\"");
+    let named = |entry: &str| world.handler("named", &format!("initial = \"send\"\nresources = [{entry:?}]"));
+    let engine = Engine::run(world.dir(), &config("maps", &[&*out, &named("maps")].concat()));
+    world.wait_told(&engine, "out", &["added a initial"]);
+    world.wait_told(&engine, "named", &["added a initial"]);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    let engine = Engine::run(world.dir(), &config("plans", &[&*out, &named("plans")].concat()));
+    engine.wait_ready(PATIENCE);
+    world.put("default", "a", "2");
+    world.wait_told(&engine, "out", &["added a initial", "updated a watch"]);
+    world.wait_told(&engine, "named", &["added a initial", "updated a watch"]);
+    assert_eq!(engine.terminate().code(), Some(0));
+}
+
+#[test]
+fn new_entry_at_restart_is_change() {
+    let world = World::new();
+    let quiet = world.handler("quiet", "");
+    let engine = world.run("", &quiet);
+    assert_eq!(engine.terminate().code(), Some(0));
+    let bot = json!({"metadata": {"namespace": "default", "name": "bot"}});
+    world.simulator.store().put("serviceaccounts", bot).expect("a valid object");
+    let engine = world.run("", &["[resources.bots]\nmatch = [\"serviceaccounts\"]\n", &*quiet].concat());
+    world.wait_told(&engine, "quiet", &["added bot reload"]);
+}
+
+/// A group that does not answer at the start may be there: its objects are known, and new handlers get them.
+#[test]
+fn unavailable_group_at_restart_delays_no_join() {
+    let world = World::new();
+    let put = |version: &str| {
+        let lease = json!({"metadata": {"namespace": "default", "name": "lease", "labels": {"version": version}}});
+        world.simulator.store().put("leases.coordination.k8s.io", lease).expect("a valid object");
+    };
+    put("1");
+    let entry = "[resources.leases]\nmatch = [\"leases.coordination.k8s.io\"]\n";
+    let out = world.handler("out", "initial = \"send\"\nresources = [\"leases\"]");
+    let engine = world.run("", &[entry, &*out].concat());
+    world.wait_told(&engine, "out", &["added lease initial"]);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    // The first discovery asks each group, and one of them does not answer.
+    for path in ["/apis", "/apis/coordination.k8s.io/v1"] {
+        let fault = ServerFault::Status { code: 503, retry_after: None };
+        world.simulator.faults().add(path, RequestKind::Any, Times::Next(1), fault).expect("a valid glob");
+    }
+    let new = world.handler("new", "initial = \"send\"\nresources = [\"leases\"]");
+    let engine = world.run("", &[entry, &*out, &*new].concat());
+    world.wait_told(&engine, "new", &["added lease replay"]);
+    put("2");
+    world.wait_told(&engine, "new", &["added lease replay", "updated lease watch"]);
+    world.wait_told(&engine, "out", &["added lease initial", "updated lease watch"]);
 }
 
 #[test]

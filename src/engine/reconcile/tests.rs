@@ -135,6 +135,7 @@ fn discovery_marks_types_late_and_reload_does_not() {
     assert_eq!(found(Occasion::Scope, false, false), "start a/* with nothing", "the namespaces are known at last");
     assert_eq!(found(Occasion::Scope, false, true), "start a/* with [] Relist", "a first namespace matches");
     assert_eq!(found(Occasion::Reload, false, false), "start a/* with [] Reload");
+    assert_eq!(found(Occasion::Start, false, true), "start a/* with [] Reload", "an entry is new since the last run");
 }
 
 #[test]
@@ -159,6 +160,9 @@ fn moved_type_is_compared_with_previous_entry() {
         let said = told_of(&spec("b", "*", options), RELOAD);
         assert_eq!(said, "stop 1 Removed(Reload), start b/* with [1] Reload", "{options}");
     }
+    let start = History { occasion: Occasion::Start, ..RELOAD };
+    let said = told_of(&spec("b", "*", ""), start);
+    assert_eq!(said, "stop 1 Removed(Reload), start b/* with [1] Downtime", "the entry was renamed between two runs");
     let leaves = "stop 1 Removed(Reload), start b/* with [] Reload";
     assert_eq!(told_of(&spec("b", "*", "cache = \"none\""), RELOAD), leaves, "it has nothing to show to who comes");
     let discovery = History { occasion: Occasion::Discovery, ..RELOAD };
@@ -237,7 +241,7 @@ proptest! {
         let stopped: BTreeSet<UnitId> = steps.stop.iter().map(|(unit, _)| *unit).collect();
         prop_assert_eq!(stopped.len() + steps.keep.len(), running.len());
 
-        // Every cached object is seeded or retired, once. Only a reload seeds into another entry. A seed is in its unit's scope.
+        // Every cached object is seeded or retired, once. Only a changed configuration seeds into another entry. A seed is in its unit's scope.
         let cached: Vec<_> = stopped.iter().map(|unit| {
             let objects = (0..5).map(|n| format!("n{n}")).filter(|name| specs[unit].covers(name));
             (*unit, specs[unit].entry.as_str(), objects.map(|name| (*unit, name)).collect::<Vec<_>>())
@@ -250,7 +254,7 @@ proptest! {
         for (start, objects) in steps.start.iter().zip(&seeds) {
             for object @ (unit, namespace) in objects {
                 let stays = specs[unit].entry == start.spec.entry;
-                prop_assert!(start.spec.covers(namespace) && (stays || occasion == Occasion::Reload));
+                prop_assert!(start.spec.covers(namespace) && (stays || occasion != Occasion::Scope));
                 let mut moved = remainders.iter().filter_map(|remainder| remainder.moved.get(&start.spec.entry));
                 prop_assert_eq!(moved.any(|moved| moved.contains(object)), !stays);
             }
