@@ -13,6 +13,8 @@
 //!
 //! Reasons: `docs/decisions/0017-secrets-do-not-travel.md`.
 
+mod copies;
+
 use std::{fmt, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -20,6 +22,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::Sha256;
+
+use copies::Copies;
 
 use crate::{
     journal::ChangeKind,
@@ -29,6 +33,16 @@ use crate::{
 
 /// Prefix of a digest, so that readers recognize it.
 const MARK: &str = "hmac-sha256:";
+
+/// Paths in the form of [`Redactor::redact`] that no rule redacts, because they identify the object.
+const IDENTITY: [&str; 6] = [
+    "\0apiVersion",
+    "\0kind",
+    "\0metadata\0name",
+    "\0metadata\0namespace",
+    "\0metadata\0uid",
+    "\0metadata\0resourceVersion",
+];
 
 /// Key of all digests, at least 16 bytes. With the same key, the same value at the same path of the same object has the same
 /// digest.
@@ -111,6 +125,7 @@ pub struct Only {
 
 impl Rule {
     /// Returns the rules for Secrets: for the values, and for the annotation in which `kubectl apply` keeps a copy of the values.
+    /// If the values are removed, their names are also removed from `managedFields`.
     ///
     /// # Panics
     /// Never: the paths are valid.
@@ -121,11 +136,16 @@ impl Rule {
             base64,
             only: None,
         };
-        vec![
+        let mut rules = vec![
             rule("data[*]", treatment, true),
             rule("stringData[*]", treatment, false),
             rule("metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']", Treatment::Drop, false),
-        ]
+        ];
+        if treatment == Treatment::Drop {
+            let names = ["f:data", "f:stringData"].map(|name| format!("metadata.managedFields[*].fieldsV1['{name}']"));
+            rules.extend(names.map(|path| rule(&path, Treatment::Drop, false)));
+        }
+        rules
     }
 }
 
@@ -138,13 +158,17 @@ pub struct Redaction {
     pub rules: Vec<Rule>,
     /// Key of the digests; `None` if there are no digests.
     pub key: Option<Fingerprint>,
+    /// Set if copies of the values are redacted too. Releases up to 0.2 did not redact them.
+    #[serde(default)]
+    pub copies: bool,
 }
 
 impl Redaction {
     /// Makes a redaction; `key` is ignored if no value becomes a digest.
     pub fn new(metadata_only: bool, rules: Vec<Rule>, key: Option<&Fingerprint>) -> Self {
         let makes_digests = rules.iter().any(|rule| rule.treatment == Treatment::Hmac);
-        Self { metadata_only, rules, key: key.filter(|_| makes_digests).cloned() }
+        let copies = !rules.is_empty();
+        Self { metadata_only, rules, key: key.filter(|_| makes_digests).cloned(), copies }
     }
 }
 
@@ -222,9 +246,18 @@ impl Redactor {
             "" => object.key().to_string(),
             uid => uid.to_owned(),
         };
+        let copies = Copies::of(&value, &rules);
         let mut changed = false;
-        for rule in rules {
+        for rule in &rules {
             changed |= self.redact(&mut value, rule.path.steps(), &mut String::new(), rule, &owner);
+        }
+        if let Some(copies) = copies {
+            let is_digested = rules.iter().any(|rule| rule.treatment == Treatment::Hmac);
+            changed |= copies.redact(&mut value, |name, value| {
+                let path = ["", "metadata", "annotations", name].join("\0");
+                *value = Value::String(self.key.digest(&owner, &path, value));
+                is_digested
+            });
         }
         if !changed {
             return Ok(None);
@@ -259,6 +292,14 @@ impl Redactor {
             (PathStep::Each, Value::Array(items)) => {
                 items.iter_mut().enumerate().fold(false, |changed, (at, item)| follow(&at.to_string(), item) | changed)
             }
+            // The path expects a list or an object. Text in its place may contain the values, so all of it is redacted.
+            (PathStep::Each, value) if is_text(value) && !IDENTITY.contains(&path.as_str()) => match rule.treatment {
+                Treatment::Hmac => self.replace(value, path, rule, owner),
+                Treatment::Drop => {
+                    *value = Value::Null;
+                    true
+                }
+            },
             _ => false,
         }
     }
@@ -271,6 +312,11 @@ impl Redactor {
         *value = Value::String(if rule.base64 { STANDARD.encode(digest) } else { digest });
         true
     }
+}
+
+/// Returns true for a string or a number.
+fn is_text(value: &Value) -> bool {
+    value.is_string() || value.is_number()
 }
 
 fn is_digest(value: &Value, base64: bool) -> bool {

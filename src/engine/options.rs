@@ -216,8 +216,8 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
 
 /// Returns the rules without the built-in rules for Secrets.
 fn configured<'a>(rules: &'a [Rule], resource: &ResourceType) -> impl Iterator<Item = &'a Rule> {
-    let of_secrets = if is_secrets(resource) { Rule::of_secrets(Treatment::Drop).len() } else { 0 };
-    rules.iter().skip(of_secrets)
+    let built_in = rules.first().filter(|_| is_secrets(resource)).map(|first| Rule::of_secrets(first.treatment));
+    rules.iter().skip(built_in.map_or(0, |rules| rules.len()))
 }
 
 pub(super) fn size(size: u64) -> usize {

@@ -1,4 +1,4 @@
-use super::*;
+use super::{copies::LAYERS, *};
 use serde_json::json;
 
 fn key() -> Key {
@@ -200,4 +200,172 @@ fn different_condition_is_different_redaction() {
     }
     let error = Redactor::new(key(), &conditional(&[("data.*", "old.x")])).unwrap_err().to_string();
     assert!(error.contains("unknown variable `old`"), "{error}");
+}
+
+/// Returns a Secret with one annotation, and its annotations after redaction.
+fn annotated(data: &Value, annotation: &Value, treatment: Treatment) -> Value {
+    let before = object(&json!({
+        "apiVersion": "v1", "kind": "Secret", "data": data,
+        "metadata": { "name": "database", "namespace": "payments", "uid": "u1", "annotations": { "a": annotation, "team": "x" } },
+    }));
+    redacted(&before, treatment)["metadata"]["annotations"].clone()
+}
+
+/// "hunter2hunter2", a value with characters that JSON escapes, and short ones.
+fn values() -> Value {
+    json!({ "long": "aHVudGVyMmh1bnRlcjI=", "odd": "cCJhXHMiPHM+dwo=", "short": "aHVudGVyMg==", "port": "NTQzMg==" })
+}
+
+#[test]
+fn annotation_with_copy_of_value_becomes_digest() {
+    let twice = json!({ "manifest": json!({ "x": ["hunter2hunter2"] }).to_string() }).to_string();
+    for copy in [
+        "hunter2hunter2",
+        "postgres://admin:hunter2hunter2@db/x",
+        "aHVudGVyMmh1bnRlcjI=",
+        "password: aHVudGVyMmh1bnRlcjI",
+        "  hunter2\n",
+        "aHVudGVyMg",
+        "{\"x\":[\"hunter2\"]}",
+        "{\"port\":5432}",
+        "{\"hunter2hunter2\":1}",
+        "{\"x\":\"p\\\"a\\\\s\\\"\\u003cs\\u003ew\"}",
+        &twice,
+        &STANDARD.encode("user:hunter2hunter2"),
+        &STANDARD.encode(STANDARD.encode(&twice)),
+        // An earlier value, in a copy of the whole object.
+        "{\"apiVersion\":\"v1\",\"kind\":\"Secret\",\"data\":{\"long\":\"b2xk\"}}",
+        "[{\"old\":{\"stringData\":{\"long\":\"old\"}}}]",
+        // gzip, zip
+        "H4sIAAAAAAAAA8tIzcnJBwCGphA2BQAAAA==",
+        "UEsDBBQACAAIAAAAAAAAAAAAAAAAAAAAAAA=",
+    ] {
+        let after = annotated(&values(), &json!(copy), Treatment::Hmac);
+        assert!(is_digest(&after["a"], false), "{copy}: {after}");
+        assert_eq!(after["team"], "x", "other annotations stay");
+        let after = annotated(&values(), &json!(copy), Treatment::Drop);
+        assert_eq!(after, json!({ "team": "x" }), "{copy}");
+    }
+    let of = |copy: &str| annotated(&values(), &json!(copy), Treatment::Hmac)["a"].clone();
+    assert_eq!(of("hunter2"), of("hunter2"));
+    assert_ne!(of("hunter2"), of("hunter2 "), "a change is visible");
+}
+
+#[test]
+fn annotation_without_copy_stays() {
+    let public = json!({ "namespace": "cGF5bWVudHM=", "name": "ZGF0YWJhc2U=", "empty": "", "short": "aHVudGVyMg==" });
+    for other in [
+        "",
+        "true",
+        "payments",
+        "database",
+        "payments/database",
+        "hunter2 is short",
+        "{\"x\":[\"hunter\",1,true,null,\"\"]}",
+        "{\"data\":null}",
+        "{\"metadata\":{\"annotations\":{}}}",
+        "{hunter2",
+        "c29tZSB0ZXh0IGluIGJhc2U2NA==",
+    ] {
+        let after = annotated(&public, &json!(other), Treatment::Hmac);
+        assert_eq!(after, json!({ "a": other, "team": "x" }));
+    }
+}
+
+#[test]
+fn deep_and_long_annotations_are_searched() {
+    let many: serde_json::Map<_, _> =
+        (0..4_000).map(|i| (format!("k{i}"), json!(STANDARD.encode(format!("aaaaaaa{i}"))))).collect();
+    let nested = (0..LAYERS + 1).fold("\"x\"".to_owned(), |text, _| json!([text]).to_string());
+    let long = "a".repeat(256 << 10);
+    for (text, is_copy) in [
+        (long.clone(), false),
+        (long + "3999", true),
+        ("[".repeat(100) + &"]".repeat(100), false),
+        ("[".repeat(256 << 10), false),
+        (nested, true),
+    ] {
+        let after = annotated(&Value::Object(many.clone()), &json!(text), Treatment::Hmac);
+        assert_eq!(is_digest(&after["a"], false), is_copy, "{text:.40}");
+    }
+}
+
+/// Rule of a tool that keeps the applied object, for any type with redacted paths.
+#[test]
+fn copies_of_configured_paths_are_found_too() {
+    let custom = |original: &str, other: &str| {
+        object(&json!({
+            "apiVersion": "acme.io/v1", "kind": "Database", "spec": { "password": "hunter2hunter2", "debug": "true", "port": 54321 },
+            "metadata": { "name": "db", "annotations": { "kapp.k14s.io/original": original, "other": other } },
+        }))
+    };
+    let rules = conditional(&[("spec.password", ""), ("spec.debug", "")]);
+    let redactor = Redactor::new(key(), &rules).unwrap();
+    let after = |object: Object| redactor.apply(&object, unexpected).unwrap().unwrap().value().unwrap();
+    let found = after(custom("{\"spec\":{\"password\":\"old\"}}", "is hunter2hunter2"));
+    for name in ["kapp.k14s.io/original", "other"] {
+        assert!(is_digest(&found["metadata"]["annotations"][name], false), "{name}: {found}");
+    }
+    let left = json!({ "kapp.k14s.io/original": "{\"spec\":{\"port\":54321}}", "other": "true" });
+    assert_eq!(after(custom("{\"spec\":{\"port\":54321}}", "true"))["metadata"]["annotations"], left);
+    let where_not = Redactor::new(key(), &conditional(&[("spec.password", "false")])).unwrap();
+    assert!(where_not.apply(&custom("hunter2hunter2", ""), unexpected).unwrap().is_none(), "no value is redacted");
+}
+
+#[test]
+fn managed_fields_keep_no_value_and_no_dropped_name() {
+    let managed = |fields: &Value| json!([{ "manager": "m", "fieldsV1": fields }]);
+    let secret = |fields: &Value| {
+        object(&json!({
+            "apiVersion": "v1", "kind": "Secret", "data": { "password": "aHVudGVyMg==" },
+            "metadata": { "name": "db", "managedFields": managed(fields) },
+        }))
+    };
+    let names = json!({ "f:data": { ".": {}, "f:password": {} }, "f:stringData": { "f:x": {} }, "f:type": {} });
+    assert_eq!(redacted(&secret(&names), Treatment::Hmac)["metadata"]["managedFields"], managed(&names));
+    let after = redacted(&secret(&names), Treatment::Drop);
+    assert_eq!(after["metadata"]["managedFields"], managed(&json!({ "f:type": {} })));
+    let custom = object(&json!({
+        "apiVersion": "acme.io/v1", "kind": "Access", "spec": { "tokens": ["hunter2hunter2"], "keys": [{ "key": "sesame-open" }] },
+        "metadata": { "name": "db", "managedFields": managed(&json!({ "f:spec": {
+            "f:tokens": { ".": {}, "v:\"hunter2hunter2\"": {}, "v:\"public\"": {} },
+            "f:keys": { "k:{\"key\":\"sesame-open\"}": { "f:key": {} } },
+        }})) },
+    }));
+    let redactor = Redactor::new(key(), &conditional(&[("spec.tokens[*]", ""), ("spec.keys[*].key", "")])).unwrap();
+    let after = redactor.apply(&custom, unexpected).unwrap().unwrap().value().unwrap();
+    let left = managed(&json!({ "f:spec": { "f:tokens": { ".": {}, "v:\"public\"": {} }, "f:keys": {} } }));
+    assert_eq!(after["metadata"]["managedFields"], left);
+}
+
+/// A peer that is no API server may send this.
+#[test]
+fn text_in_place_of_data_is_redacted() {
+    for data in [json!("aHVudGVyMg=="), json!(12_345_678)] {
+        let before = secret("u1", &data);
+        let after = redacted(&before, Treatment::Hmac);
+        assert!(is_digest(&after["data"], true), "{after}");
+        assert_eq!(redacted(&before, Treatment::Drop)["data"], Value::Null);
+    }
+    let redactor = Redactor::new(key(), &conditional(&[("*.*.*", "")])).unwrap();
+    let after = redactor.apply(&secret("u1", &json!("aHVudGVyMg==")), unexpected).unwrap().unwrap();
+    let value = after.value().unwrap();
+    assert_eq!((after.name(), after.uid(), &value["kind"]), ("db", "u1", &json!("Secret")), "the identity stays");
+    assert!(is_digest(&value["data"], false) && is_digest(&value["type"], false), "{value}");
+}
+
+/// Objects that an earlier release saved.
+#[test]
+fn saved_copies_of_objects_are_redacted_after_upgrade() {
+    let kept = serde_json::to_value(Redaction::new(false, Rule::of_secrets(Treatment::Hmac), None)).unwrap();
+    let mut earlier = kept.clone();
+    earlier.as_object_mut().unwrap().remove("copies");
+    let [kept, earlier] = [kept, earlier].map(|kept| serde_json::from_value::<Redaction>(kept).unwrap());
+    assert_ne!(kept, earlier, "the type is listed again");
+    let mut saved = redacted(&secret("u1", &values()), Treatment::Hmac);
+    saved["metadata"]["annotations"]["kapp.k14s.io/original"] = json!("{\"data\":{\"long\":\"aHVudGVyMmh1bnRlcjI=\"}}");
+    let redactor = Redactor::new(key(), &Rule::of_secrets(Treatment::Hmac)).unwrap().for_redacted();
+    let first = redactor.apply(&object(&saved), unexpected).unwrap().unwrap();
+    assert!(is_digest(&first.value().unwrap()["metadata"]["annotations"]["kapp.k14s.io/original"], false));
+    assert!(redactor.apply(&first, unexpected).unwrap().is_none(), "digests stay");
 }

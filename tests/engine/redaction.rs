@@ -38,9 +38,18 @@ fn secret(name: &str, value: &str) -> Value {
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": {"name": name, "namespace": "default", "annotations": {
             "kubectl.kubernetes.io/last-applied-configuration": applied, "team": "a",
+            "kapp.k14s.io/original": applied,
         }},
         "data": {"password": value}, "stringData": {"password": PLAIN},
     })
+}
+
+/// Returns a Secret with the value in further annotations.
+fn copied(name: &str, value: &str) -> Value {
+    let mut secret = secret(name, value);
+    let annotations = &mut secret["metadata"]["annotations"];
+    (annotations["url"], annotations["encoded"]) = (format!("postgres://{PLAIN}@db").into(), value.into());
+    secret
 }
 
 /// Collects every file below a directory.
@@ -77,7 +86,7 @@ fn events(file: &Path) -> Vec<Value> {
 #[test]
 fn redacted_value_appears_nowhere_but_changes_do() {
     let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
-    simulator.store().put("secrets", secret("first", BASE64)).unwrap();
+    simulator.store().put("secrets", copied("first", BASE64)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| text(dir.path(), name);
     let out = tempfile::tempdir().unwrap(); // only the engine writes here
@@ -106,15 +115,15 @@ fn redacted_value_appears_nowhere_but_changes_do() {
     // Changes are made one at a time, because quick successors are coalesced.
     let told = |count| engine.wait_for("told", PATIENCE, || events(&audit).len() >= count);
     told(1);
-    simulator.store().put("secrets", secret("first", OTHER)).unwrap();
+    simulator.store().put("secrets", copied("first", OTHER)).unwrap();
     told(2);
-    simulator.store().put("secrets", secret("first", BASE64)).unwrap();
+    simulator.store().put("secrets", copied("first", BASE64)).unwrap();
     told(3);
-    let mut touched = secret("first", BASE64);
+    let mut touched = copied("first", BASE64);
     touched["metadata"]["labels"] = json!({"touched": "yes"});
     simulator.store().put("secrets", touched).unwrap();
     told(4);
-    simulator.store().put("secrets", secret("second", BASE64)).unwrap();
+    simulator.store().put("secrets", copied("second", BASE64)).unwrap();
     simulator.store().delete("secrets", "default", "first").unwrap();
     told(6);
     let mut seen = Vec::new();
@@ -156,7 +165,12 @@ fn redacted_value_appears_nowhere_but_changes_do() {
     assert_eq!(digest(&first["object"]), digest(&other["old"]), "{other}");
     assert_eq!(digest(&first["object"]), digest(&back["object"]), "the same value has the same digest");
     assert_eq!(digest(&touched["old"]), digest(&touched["object"]), "what did not change");
-    assert_eq!(first["object"]["metadata"]["annotations"], json!({"team": "a"}));
+    let mut annotations = first["object"]["metadata"]["annotations"].clone();
+    for name in ["kapp.k14s.io/original", "url", "encoded"] {
+        let copy = annotations.as_object_mut().unwrap().remove(name).unwrap();
+        assert!(copy.as_str().unwrap().starts_with("hmac-sha256:"), "{name}: {copy}");
+    }
+    assert_eq!(annotations, json!({"team": "a"}));
     assert!(first["object"]["stringData"]["password"].as_str().unwrap().starts_with("hmac-sha256:"));
     let last: Vec<_> = events[4..].iter().map(|event| (event["type"].clone(), event["data"].clone())).collect();
     let second = last.iter().find(|(_, data)| data["object"]["metadata"]["name"] == "second").unwrap();
