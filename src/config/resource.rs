@@ -12,6 +12,8 @@ use super::{
 };
 use crate::{
     discovery::{Pattern, PatternError},
+    object::ResourceType,
+    redact::is_secrets,
     scope::Namespaces,
 };
 
@@ -64,9 +66,22 @@ pub struct ResourceConfig {
     /// uid.
     #[serde(default)]
     pub cache: Cache,
+    /// `true` lets objects hide themselves with the annotation `deltabus.dev/ignore: "true"`. Whoever may write an object can then
+    /// hide it. RBAC types and Secrets are hidden only if `match` names them. Default: false.
+    #[serde(default)]
+    pub ignore_annotation: bool,
     /// Options that `[defaults.resources]` can set for all entries.
     #[serde(flatten)]
     pub options: ResourceDefaults,
+}
+
+impl ResourceConfig {
+    /// Returns true if objects of a type that this entry watches may hide themselves: see `ignore_annotation`.
+    pub fn heeds_ignore_annotation(&self, resource: &ResourceType) -> bool {
+        let is_sensitive = is_secrets(resource) || resource.group == "rbac.authorization.k8s.io";
+        let is_named = || self.patterns.iter().any(|pattern| pattern.pattern().names(resource));
+        self.ignore_annotation && (!is_sensitive || is_named())
+    }
 }
 
 /// Options that every entry inherits from `[defaults.resources]`.
@@ -228,6 +243,36 @@ mod tests {
         for text in ["", ".", "pods..v1", ".apps", "pods/log", "a b", "-pods", "pods-", "pods.v1..", "pods.*"] {
             assert!(TypePattern::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn sensitive_types_are_hidden_only_if_named() {
+        let resource = |group: &str, kind: &str, plural: &str| ResourceType {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+            namespaced: true,
+        };
+        let rbac = "rbac.authorization.k8s.io";
+        let types = [
+            resource("", "Pod", "pods"),
+            resource("", "Secret", "secrets"),
+            resource(rbac, "Role", "roles"),
+            resource(rbac, "ClusterRoleBinding", "clusterrolebindings"),
+            resource("acme.io", "Secret", "secrets"),
+        ];
+        let check = |options: &str, expected: [bool; 5]| {
+            let entry: ResourceConfig = toml::from_str(options).unwrap();
+            assert_eq!(types.each_ref().map(|resource| entry.heeds_ignore_annotation(resource)), expected, "{options}");
+        };
+        check("match = ['*']", [false; 5]);
+        check("match = ['secrets']\nignore_annotation = false", [false; 5]);
+        let on = |patterns: &str| format!("match = {patterns}\nignore_annotation = true");
+        check(&on("['*']"), [true, false, false, false, true]);
+        check(&on("['*', '*.rbac.authorization.k8s.io', 'secrets.acme.io']"), [true, false, false, false, true]);
+        check(&on("['*', 'Secret', 'roles.rbac.authorization.k8s.io']"), [true, true, true, false, true]);
+        check(&on("['secrets.v1.', 'clusterrolebinding.v1.rbac.authorization.k8s.io']"), [true, true, false, true, true]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::object::ResourceType;
+
 /// An element of `match`: a type in kubectl's syntax, or many types.
 ///
 /// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind, in upper or lower case
@@ -54,6 +56,13 @@ impl Pattern {
             }
             (name, rest) => Ok(Self::Type { name: name.to_ascii_lowercase(), rest: rest.map(str::to_ascii_lowercase) }),
         }
+    }
+
+    /// Returns true if the pattern names this type by its plural or its kind, in any version. Short names are unknown here.
+    pub fn names(&self, resource: &ResourceType) -> bool {
+        let Self::Type { name, rest } = self else { return false };
+        let is_group = |rest: &str| rest == resource.group || rest.split_once('.').is_some_and(|(_, g)| g == resource.group);
+        (*name == resource.plural || resource.kind.eq_ignore_ascii_case(name)) && rest.as_deref().is_none_or(is_group)
     }
 
     /// Returns true if the pattern can match many types.

@@ -13,7 +13,7 @@ use crate::{
         transform::Transform,
     },
     object::{
-        FieldPath, IgnoredPaths, Keep, ResourceType,
+        FieldPath, IGNORE_ANNOTATION, IgnoredPaths, Keep, ResourceType,
         packer::Packer,
         scan::{ScanPlan, TypeMeta},
     },
@@ -78,7 +78,7 @@ pub(super) fn informer(spec: &UnitSpec, library: &Library, packer: Arc<Packer>) 
     let ignored = paths(&entry.options.ignore_changes)?;
     let metadata_only = spec.redaction.metadata_only || entry.mode == Mode::Metadata;
     let mut plan = ScanPlan::new(&paths(&drop)?, None);
-    (plan.heeds_opt_out, plan.notes_who_changed) = (true, spec.notes_who_changed);
+    (plan.heeds_opt_out, plan.notes_who_changed) = (spec.heeds_opt_out, spec.notes_who_changed);
     Ok(InformerOptions {
         reflector: spec.reflector,
         scope: Scope {
@@ -207,6 +207,9 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
     if spec.resource.namespaced && !entry.namespace_selector.is_empty() {
         let selector = &entry.namespace_selector;
         warnings.push(format!("only objects in namespaces that match the label selector {selector} are watched"));
+    }
+    if spec.heeds_opt_out {
+        warnings.push(format!("objects with the annotation {IGNORE_ANNOTATION} are left out"));
     }
     for warning in &mut warnings {
         *warning = warning.replace('"', "'");

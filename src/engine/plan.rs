@@ -80,6 +80,13 @@ pub struct UnitSpec {
     /// Set if a handler or the program needs to know who changed the objects.
     #[serde(default)]
     pub notes_who_changed: bool,
+    /// Set if objects may hide themselves by an annotation. Units of releases up to 0.2 always let them.
+    #[serde(default = "hidden_by_earlier_releases")]
+    pub heeds_opt_out: bool,
+}
+
+fn hidden_by_earlier_releases() -> bool {
+    true
 }
 
 /// Difference between two specs.
@@ -150,7 +157,7 @@ impl UnitSpec {
             && (&a.labels, &a.fields, &a.options.drop) == (&b.labels, &b.fields, &b.options.drop)
             && (a.mode, a.cache) == (b.mode, b.cache)
             && self.redaction == other.redaction
-            && self.notes_who_changed == other.notes_who_changed;
+            && (self.notes_who_changed, self.heeds_opt_out) == (other.notes_who_changed, other.heeds_opt_out);
         let keeping = self.reflector == other.reflector
             && (&a.index, a.options.order, a.options.fifo_max_bytes)
                 == (&b.index, b.options.order, b.options.fifo_max_bytes)
@@ -321,6 +328,7 @@ fn in_cluster(config: &Config, entry: &str, resource: &ResourceType, options: &A
         reflector: reflector(config, options),
         redaction: Arc::new(config.redact.of(entry, resource, options.mode)),
         notes_who_changed: config.asks_who_changed(entry),
+        heeds_opt_out: options.heeds_ignore_annotation(resource),
     }
 }
 

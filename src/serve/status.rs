@@ -89,6 +89,7 @@ fn unit_row(registry: &Registry, informer: &Informer, not_writable: Option<&NotW
     row["namespaces"] = json!(informer.options.gate.namespaces.patterns());
     row["labelSelector"] = labels.as_str().into();
     row["fieldSelector"] = fields.collect::<Vec<_>>().join(",").into();
+    row["ignoreAnnotation"] = informer.options.plan.heeds_opt_out.into();
     row["singular"] = names.singular.into();
     row["shortNames"] = names.short_names.into();
     row

@@ -308,6 +308,7 @@ fn dry_run_equals_running_engine() {
     let config = format!(
         "[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n[resources.maps]\nmatch = [\"cm\"]\n\
          ignore_changes = [\"metadata.annotations\", \"data.ignored\"]\ndrop = [\"metadata.managedFields\", \"data.dropped\"]\n\
+         ignore_annotation = true\n\
          [resources.selected]\nmatch = [\"deploy\"]\nlabels = \"app=web\"\nmode = \"metadata\"\n\
          [resources.log]\nmatch = [\"sa\"]\ncache = \"none\"\n{texts}",
         cluster.dir().join("kubeconfig")

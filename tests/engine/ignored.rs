@@ -183,10 +183,12 @@ fn an_object_opts_out(entry: &'static str) {
 
 #[test]
 fn opted_out_object_is_neither_cached_nor_sent() {
-    an_object_opts_out("");
+    an_object_opts_out("ignore_annotation = true");
 }
 
 #[test]
 fn opt_out_works_with_dropped_annotations() {
-    an_object_opts_out("drop = [\"metadata.annotations\"]\norder = \"per-key\"\nmode = \"metadata\"");
+    an_object_opts_out(
+        "ignore_annotation = true\ndrop = [\"metadata.annotations\"]\norder = \"per-key\"\nmode = \"metadata\"",
+    );
 }

@@ -71,6 +71,13 @@ pub(super) struct Unit {
     /// Patterns of the namespaces that a cluster-wide unit shows; empty if the unit shows all namespaces.
     #[serde(default)]
     namespaces: Vec<String>,
+    /// Set if objects with the annotation are hidden. Engines up to 0.2 always hid them, and do not say so.
+    #[serde(default = "hidden_by_earlier_engines")]
+    ignore_annotation: bool,
+}
+
+fn hidden_by_earlier_engines() -> bool {
+    true
 }
 
 /// Version at which both lists were compared, and the outcome; or the reason why they could not be compared.
@@ -232,7 +239,7 @@ impl Unit {
             let path = self.server_path(&[&[("limit", PAGE)], at].concat());
             page("the API server", &path, ask_server(parties, &path, LIST).await?)
         };
-        let (_, served) = list(server_page, |object| object.is_shown(&namespaces)).await?;
+        let (_, served) = list(server_page, |object| object.is_shown(&namespaces, self.ignore_annotation)).await?;
         Ok((ResourceVersion::from(&*version), compare(cached, served)))
     }
 
@@ -251,8 +258,8 @@ impl Unit {
 
 impl Metadata {
     /// Returns true if an object of the server belongs in the cache.
-    fn is_shown(&self, namespaces: &Namespaces) -> bool {
-        let opts_out = self.annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true");
+    fn is_shown(&self, namespaces: &Namespaces, heeds_opt_out: bool) -> bool {
+        let opts_out = heeds_opt_out && self.annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true");
         !opts_out && (self.namespace.is_empty() || namespaces.matches(&self.namespace))
     }
 

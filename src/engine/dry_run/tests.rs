@@ -155,8 +155,15 @@ fn selection_changes_are_added_and_removed_events() {
 }
 
 #[test]
+fn annotation_hides_nothing_by_default() {
+    let mut hidden = pod("Running");
+    hidden["metadata"]["annotations"] = json!({ "deltabus.dev/ignore": "true" });
+    check(&format!("{PODS}{OUT}"), &[], &[hidden], &["added"]);
+}
+
+#[test]
 fn opted_out_object_is_removed_and_comes_back() {
-    let config = format!("{PODS}{OUT}");
+    let config = format!("{PODS}ignore_annotation = true\n{OUT}");
     let mut hidden = pod("Running");
     hidden["metadata"]["annotations"] = json!({ "deltabus.dev/ignore": "true" });
     let (shown, hidden) = ([pod("Running")], [hidden]);

@@ -32,6 +32,7 @@ fn spec(entry: &str, namespace: &str, options: &str) -> UnitSpec {
         reflector: ReflectorConfig::default(),
         redaction: Arc::default(),
         notes_who_changed: false,
+        heeds_opt_out: false,
     }
 }
 
@@ -101,6 +102,8 @@ fn cache_options_resume_and_fetch_options_relist() {
     let said = told(&[running(1, spec("a", "*", ""))], std::slice::from_ref(&noting), RELOAD);
     assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "somebody asks now who changed the objects");
     assert_eq!(told(&[running(1, noting)], &[spec("a", "*", "")], RELOAD), said);
+    let hiding = UnitSpec { heeds_opt_out: true, ..spec("a", "*", "") };
+    assert_eq!(told(&[running(1, hiding)], &[spec("a", "*", "")], RELOAD), said, "hidden objects are unknown");
     let redaction = Arc::new(Redaction { metadata_only: true, ..Redaction::default() });
     let redacted = UnitSpec { redaction, ..spec("a", "*", "") };
     let said = told(&[running(1, spec("a", "*", ""))], &[redacted], RELOAD);
