@@ -1,9 +1,12 @@
 //! Label selectors and field selectors, in kubectl's syntax.
 
+pub(crate) mod computed;
 #[cfg(test)]
 mod testing;
 
 use std::borrow::Cow;
+
+use computed::ComputedField;
 
 use crate::object::{FieldPath, Object, Plucker};
 
@@ -223,9 +226,7 @@ impl<'a> LabelParser<'a> {
 
     fn values(&mut self) -> Result<Vec<String>, Problem> {
         self.expect("(", "`(`")?;
-        if self.rest().starts_with(')') {
-            return Err((self.at, "expected at least one value".into()));
-        }
+        // As in the API server, no value is the empty value.
         let mut values = vec![self.value()?];
         while self.eat(",") {
             values.push(self.value()?);
@@ -294,7 +295,8 @@ fn is_value(value: &str) -> bool {
 /// Conditions on fields, all of which must hold: `metadata.namespace=a,status.phase!=Running`.
 ///
 /// Any path is allowed. An absent field counts as the empty text, like in the API server. A path with `[*]` may select
-/// several values: `=` holds if one of them is equal, and `!=` holds if none is.
+/// several values: `=` holds if one of them is equal, and `!=` holds if none is. Some fields of built-in types are
+/// [computed], as the API server does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
@@ -316,6 +318,30 @@ enum Field {
     Uid,
     /// Position of the path in `plucker`.
     Path(usize),
+    /// Field that is computed in objects of some types.
+    Computed(Computed),
+}
+
+/// Positions in `plucker` of the values from which a field is computed.
+#[derive(Clone, Debug, PartialEq)]
+struct Computed {
+    api_version: usize,
+    kind: usize,
+    /// The field itself, for other types.
+    own: usize,
+    /// Computed fields of this name, each with the positions of its paths.
+    fields: Vec<(&'static ComputedField, Vec<usize>)>,
+}
+
+impl Computed {
+    /// Returns the field in an object whose values are `plucked`.
+    fn values<'a>(&self, plucked: &'a [Vec<String>]) -> Cow<'a, [String]> {
+        let is = |at: usize, text: &str| plucked[at].iter().any(|value| value == text);
+        let of_type = |(field, _): &&(&ComputedField, _)| is(self.kind, field.kind) && is(self.api_version, field.api_version);
+        let Some((field, paths)) = self.fields.iter().find(of_type) else { return plucked[self.own].as_slice().into() };
+        let mut values = paths.iter().flat_map(|at| &plucked[*at]).filter(|value| !value.is_empty());
+        vec![values.next().map_or_else(|| field.absent.to_owned(), String::clone)].into()
+    }
 }
 
 impl FieldSelector {
@@ -341,7 +367,8 @@ impl FieldSelector {
 
     /// Returns true if `object` satisfies every condition.
     pub fn matches(&self, object: &Object) -> bool {
-        let mut of_identity = self.terms.iter().filter(|term| !matches!(term.field, Field::Path(_)));
+        let is_of_identity = |term: &&FieldTerm| !matches!(term.field, Field::Path(_) | Field::Computed(_));
+        let mut of_identity = self.terms.iter().filter(is_of_identity);
         if !of_identity.all(|term| term.matches(object, &[])) {
             return false;
         }
@@ -356,12 +383,14 @@ impl FieldTerm {
             Field::Name => object.name() == self.value,
             Field::Namespace => object.namespace() == self.value,
             Field::Uid => object.uid() == self.value,
-            Field::Path(place) => {
-                let values = &plucked[*place];
-                values.contains(&self.value) || values.is_empty() && self.value.is_empty()
-            }
+            Field::Path(place) => self.is_among(&plucked[*place]),
+            Field::Computed(computed) => self.is_among(&computed.values(plucked)),
         };
         equal == self.equal
+    }
+
+    fn is_among(&self, values: &[String]) -> bool {
+        values.contains(&self.value) || values.is_empty() && self.value.is_empty()
     }
 }
 
@@ -387,14 +416,24 @@ fn field_term(text: &str, paths: &mut Vec<FieldPath>) -> Result<FieldTerm, Strin
         .into_iter()
         .find_map(|(operator, equal)| rest.strip_prefix(operator).map(|value| (equal, value)));
     let (equal, value) = found.ok_or("expected `=`, `==` or `!=`")?;
+    let mut position = |path: &str| {
+        paths.push(FieldPath::parse(path).map_err(|error| format!("not a field path: {error}"))?);
+        Ok::<_, String>(paths.len() - 1)
+    };
     let field = match path.trim() {
         "metadata.name" => Field::Name,
         "metadata.namespace" => Field::Namespace,
         "metadata.uid" => Field::Uid,
-        path => {
-            paths.push(FieldPath::parse(path).map_err(|error| format!("not a field path: {error}"))?);
-            Field::Path(paths.len() - 1)
+        path if computed::named(path).next().is_some() => {
+            let mut positions = |field: &'static ComputedField| {
+                let paths = field.paths.iter().map(|path| position(path)).collect::<Result<_, String>>();
+                Ok((field, paths?))
+            };
+            let fields = computed::named(path).map(&mut positions).collect::<Result<_, String>>()?;
+            let [api_version, kind, own] = ["apiVersion", "kind", path].map(&mut position);
+            Field::Computed(Computed { api_version: api_version?, kind: kind?, own: own?, fields })
         }
+        path => Field::Path(position(path)?),
     };
     Ok(FieldTerm { field, equal, value: unescape(value)? })
 }
@@ -450,6 +489,9 @@ mod tests {
             "tier=",
             "tier",
             "tier in (,a)",
+            "tier in ()",
+            "app notin ( )",
+            "none notin ()",
             "x.io/n=7",
             "x.io/n>6",
             "x.io/n<8",
@@ -469,6 +511,9 @@ mod tests {
             "app in (db)",
             "app notin (web)",
             "none in (a)",
+            "app in ()",
+            "none in ()",
+            "tier notin ()",
             "none=",
             "tier!=",
             "x.io/n>7",
@@ -496,7 +541,6 @@ mod tests {
         refused("app web", 4, "expected one of");
         refused("app in web", 7, "expected `(`");
         refused("app in (web", 11, "expected `,` or `)`");
-        refused("app in ()", 8, "at least one value");
         refused("app=we b", 7, "expected `,` or the end");
         refused("app=-web", 4, "not a label value");
         refused("app=web=x", 7, "expected `,` or the end");
@@ -540,6 +584,35 @@ mod tests {
             assert!(!matches(no), "{no}");
         }
         assert_eq!(FieldSelector::parse("a.b!=c,metadata.namespace=x").unwrap().namespace(), Some("x"));
+    }
+
+    #[test]
+    fn computed_fields_follow_api_server() {
+        let check = |api_version: &str, kind: &str, rest: &str, selector: &str, expected: bool| {
+            let json = format!(r#"{{"apiVersion":"{api_version}","kind":"{kind}","metadata":{{"name":"a"}}{rest}}}"#);
+            let object = crate::object::Object::from_json(json.as_bytes()).unwrap();
+            for (term, expected) in [(selector.to_owned(), expected), (selector.replace('=', "!="), !expected)] {
+                assert_eq!(FieldSelector::parse(&term).unwrap().matches(&object), expected, "{kind} {rest} {term}");
+            }
+        };
+        check("v1", "Node", "", "spec.unschedulable=false", true);
+        check("v1", "Node", "", "spec.unschedulable=", false);
+        check("v1", "Node", r#","spec":{"unschedulable":true}"#, "spec.unschedulable=true", true);
+        check("v1", "Pod", r#","spec":{"nodeName":"n"}"#, "spec.hostNetwork=false", true);
+        check("v1", "Pod", "", "spec.nodeName=", true);
+        check("batch/v1", "Job", "", "status.successful=0", true);
+        check("batch/v1", "Job", r#","status":{"succeeded":3}"#, "status.successful=3", true);
+        check("batch/v1", "Job", r#","status":{"succeeded":3}"#, "status.successful=0", false);
+        check("apps/v1", "ReplicaSet", "", "status.replicas=0", true);
+        check("v1", "ReplicationController", "", "status.replicas=0", true);
+        let event = r#","source":{"component":"kubelet"},"reportingComponent":"x""#;
+        check("v1", "Event", event, "source=kubelet", true);
+        check("v1", "Event", event, "source=x", false);
+        check("v1", "Event", r#","source":{},"reportingComponent":"x""#, "source=x", true);
+        check("v1", "Event", "", "source=", true);
+        check("events.k8s.io/v1", "Event", event, "source=kubelet", false);
+        check("acme.io/v1", "Node", "", "spec.unschedulable=", true);
+        check("acme.io/v1", "Job", r#","status":{"successful":"yes"}"#, "status.successful=yes", true);
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{ApiError, types::TypeInfo};
-use crate::{lister::LabelSelector, object::KeyRef};
+use crate::{
+    lister::selector::{LabelSelector, computed},
+    object::KeyRef,
+};
 
 /// Filter of a request; the default matches everything.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -79,10 +82,19 @@ impl SelectorFacts {
             Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
             other => other.to_string(),
         };
+        let at = |path: &str| path.split('.').try_fold(object, |value, name| value.get(name)).map(text);
+        let api_version = info.resource.api_version();
         let field = |path: &'static str| {
-            let value = path.split('.').try_fold(object, |value, name| value.get(name));
-            let absent = if path == "spec.unschedulable" || path == "spec.hostNetwork" { "false" } else { "" };
-            (path, value.map_or_else(|| absent.to_owned(), text))
+            let mut named = computed::named(path);
+            let computed = named.find(|field| field.kind == info.resource.kind && field.api_version == api_version);
+            let value = match computed {
+                Some(field) => {
+                    let value = field.paths.iter().filter_map(|path| at(path)).find(|value| !value.is_empty());
+                    value.unwrap_or_else(|| field.absent.to_owned())
+                }
+                None => at(path).unwrap_or_default(),
+            };
+            (path, value)
         };
         Self {
             labels: labels.into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect(),

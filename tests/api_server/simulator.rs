@@ -9,7 +9,11 @@ use std::{
 };
 
 use crate::support::cluster::Cluster;
-use deltabus::internals::simulator::{Area, Simulator, SimulatorOptions};
+use deltabus::internals::{
+    lister::FieldSelector,
+    object::Object,
+    simulator::{Area, Simulator, SimulatorOptions},
+};
 use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -197,4 +201,68 @@ fn terminating_namespace_refuses_new_objects() {
     let marked = |answer: &Value| json!([state(answer), answer["metadata"]["deletionTimestamp"].is_string()]);
     both.compare("DELETE", "/api/v1/namespaces/gone", None, marked);
     both.compare("POST", maps, Some(&map("late")), whole);
+}
+
+/// The local selector, which `deltabus test` and reads of the cache use, agrees too.
+#[test]
+fn field_selectors_compute_fields_like_real_server() {
+    let Some(both) = Both::start("field_selectors_compute_fields_like_real_server") else { return };
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "computed"}});
+    both.ask("POST", "/api/v1/namespaces", Some(&namespace));
+    let container = json!({"containers": [{"name": "a", "image": "a"}], "restartPolicy": "Never"});
+    let involved = json!({"kind": "Pod", "namespace": "computed", "name": "x"});
+    let replicas = json!({"selector": {"matchLabels": {"a": "b"}}, "template": {
+        "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]},
+    }});
+    let in_namespace = |base: &str, plural: &str| format!("{base}/namespaces/computed/{plural}");
+    let pods = in_namespace("/api/v1", "pods");
+    let events = in_namespace("/api/v1", "events");
+    let sets = in_namespace("/apis/apps/v1", "replicasets");
+    let jobs = in_namespace("/apis/batch/v1", "jobs");
+    for (path, object) in [
+        ("/api/v1/nodes", json!({"apiVersion": "v1", "kind": "Node", "spec": {}})),
+        (&pods, json!({"apiVersion": "v1", "kind": "Pod", "spec": container})),
+        (
+            &events,
+            json!({"apiVersion": "v1", "kind": "Event", "involvedObject": involved, "source": {"component": "kubelet"}}),
+        ),
+        (&sets, json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": replicas})),
+        (&jobs, json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": container}}})),
+    ] {
+        let mut object = object;
+        object["metadata"] = json!({"name": "computed"});
+        for (code, answer) in both.ask("POST", path, Some(&object)) {
+            assert_eq!(code, 201, "{path}: {answer}");
+        }
+    }
+    for (path, selector, expected) in [
+        ("/api/v1/nodes", "spec.unschedulable=false", 1),
+        ("/api/v1/nodes", "spec.unschedulable!=false", 0),
+        ("/api/v1/nodes", "spec.unschedulable=", 0),
+        (&pods, "spec.hostNetwork=false", 1),
+        (&pods, "spec.hostNetwork=true", 0),
+        (&pods, "spec.nodeName=", 1),
+        (&events, "source=kubelet", 1),
+        (&events, "source!=kubelet", 0),
+        (&events, "reportingComponent=", 1),
+        (&sets, "status.replicas=0", 1),
+        (&jobs, "status.successful=0", 1),
+        (&jobs, "status.successful=", 0),
+    ] {
+        let asked = format!(
+            "{path}?fieldSelector={},metadata.name%3Dcomputed",
+            selector.replace('=', "%3D").replace('!', "%21")
+        );
+        let found = both.compare("GET", &asked, None, |answer| answer["items"].as_array().map_or(9, Vec::len).into());
+        assert_eq!(found, expected, "{asked}");
+        let (_, object) = both.cluster.request_as(both.cluster.kubeconfig(), "GET", &format!("{path}/computed"), None);
+        let object = Object::from_json(object.to_string().as_bytes()).expect("an object");
+        let local = FieldSelector::parse(selector).expect("a selector").matches(&object);
+        assert_eq!(local, expected == 1, "{selector} of {object:?}");
+    }
+    for (selector, expected) in [("a%20in%20()", 0), ("a%20notin%20()", 1)] {
+        let asked = format!("{pods}?labelSelector={selector}");
+        let found = both.compare("GET", &asked, None, |answer| answer["items"].as_array().map_or(9, Vec::len).into());
+        assert_eq!(found, expected, "{selector}");
+    }
 }

@@ -155,6 +155,15 @@ fn selection_changes_are_added_and_removed_events() {
 }
 
 #[test]
+fn field_selector_computes_fields_as_api_server() {
+    let config = |fields: &str| format!("[resources.nodes]\nmatch = [\"nodes\"]\nfields = \"{fields}\"\n{OUT}");
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" }, "spec": {} });
+    check(&config("spec.unschedulable=false"), &[], std::slice::from_ref(&node), &["added"]);
+    let refused = "`fields` of [resources.nodes] does not select the object";
+    check(&config("spec.unschedulable=true"), &[], &[node], &[refused]);
+}
+
+#[test]
 fn annotation_hides_nothing_by_default() {
     let mut hidden = pod("Running");
     hidden["metadata"]["annotations"] = json!({ "deltabus.dev/ignore": "true" });
