@@ -65,8 +65,9 @@ impl FromStr for ServiceAccount {
 /// Namespace in which a right is needed, or `None` for the whole cluster.
 pub(super) type Place = Option<String>;
 
-/// Right to list and watch a type. Its parts are the namespace (`None` for the whole cluster), the group and the plural.
-type Right = (Place, String, String);
+/// Right to list and watch a type. Its parts are the namespace (`None` for the whole cluster), the group, the plural, and the name of
+/// the only object (`None` for all objects).
+type Right = (Place, String, String, Option<String>);
 
 /// Limits of the granted rights: `--wildcard` and `--namespace`.
 #[derive(Clone, Copy, Debug)]
@@ -111,39 +112,40 @@ impl Grants {
                     Pattern::Group(group) => group,
                     Pattern::Type { .. } => continue,
                 };
-                grants.add_in(extent.places(entry, true), group, "*");
+                grants.add_in(extent.places(entry, true), group, "*", entry.object_name());
             }
         }
         for owned in &selection.owned {
             if let Some(entry) = config.resources.get(&owned.entry) {
                 let ResourceType { group, plural, namespaced, .. } = &owned.resource;
-                grants.add_in(extent.places(entry, *namespaced), group, plural);
+                grants.add_in(extent.places(entry, *namespaced), group, plural, entry.object_name());
             }
         }
         // The engine itself watches CRDs to notice added and removed types. It watches namespaces for their labels.
         if config.kube.rediscover == Rediscover::CrdWatch && discovery::depends_on_crds(&config.wanted(), selection) {
-            grants.add(None, "apiextensions.k8s.io", "customresourcedefinitions");
+            grants.add(None, "apiextensions.k8s.io", "customresourcedefinitions", None);
         }
         if config.resources.values().any(|entry| !entry.namespace_selector.is_empty()) {
-            grants.add(None, "", "namespaces");
+            grants.add(None, "", "namespaces", None);
         }
         grants.merge();
         grants.remark(config, catalog, selection, extent);
         grants
     }
 
-    fn add(&mut self, place: Place, group: &str, plural: &str) {
-        self.rights.insert((place, group.to_owned(), plural.to_owned()));
+    fn add(&mut self, place: Place, group: &str, plural: &str, name: Option<String>) {
+        self.rights.insert((place, group.to_owned(), plural.to_owned(), name));
     }
 
     /// Grants the right to list and watch a type in `places`. The plural `*` means all types of the group. If `are_searched` is
-    /// set, also grants the right to list and watch namespaces.
-    fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str) {
+    /// set, also grants the right to list and watch namespaces. The API server applies a right on `name` to requests whose field
+    /// selector has this name.
+    fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str, name: Option<String>) {
         if are_searched {
-            self.add(None, "", "namespaces");
+            self.add(None, "", "namespaces", None);
         }
         for place in places {
-            self.add(place, group, plural);
+            self.add(place, group, plural, name.clone());
         }
     }
 
@@ -151,9 +153,11 @@ impl Grants {
     fn merge(&mut self) {
         let all = self.rights.clone();
         self.rights.retain(|right| {
-            let (place, group, plural) = right;
-            let mut wider = [place.clone(), None].into_iter().flat_map(|place| {
-                let right = |group: &str, plural: &str| (place.clone(), group.to_owned(), plural.to_owned());
+            let (place, group, plural, name) = right;
+            let scopes = [(place, name), (place, &None), (&None, name), (&None, &None)];
+            let mut wider = scopes.into_iter().flat_map(|(place, name)| {
+                let right =
+                    |group: &str, plural: &str| (place.clone(), group.to_owned(), plural.to_owned(), name.clone());
                 [right(group, plural), right(group, "*"), right("*", "*")]
             });
             !wider.any(|other| other != *right && all.contains(&other))
@@ -189,7 +193,7 @@ impl Grants {
             }
         }
         let reads_secrets =
-            |(_, group, plural): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
+            |(_, group, plural, _): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
         if self.rights.iter().any(reads_secrets) {
             self.remarks.push(
                 "This right includes the values of Secrets: RBAC cannot grant metadata alone. deltabus does not keep \
@@ -201,13 +205,16 @@ impl Grants {
 
     /// Returns the rules of each role: the cluster role, and one role for each namespace.
     pub(super) fn rules(&self) -> BTreeMap<Place, Vec<Value>> {
-        let mut groups: BTreeMap<(&Place, &str), Vec<&str>> = BTreeMap::new();
-        for (place, group, plural) in &self.rights {
-            groups.entry((place, group)).or_default().push(plural);
+        let mut groups: BTreeMap<(&Place, &str, &Option<String>), Vec<&str>> = BTreeMap::new();
+        for (place, group, plural, name) in &self.rights {
+            groups.entry((place, group, name)).or_default().push(plural);
         }
         let mut rules: BTreeMap<Place, Vec<Value>> = BTreeMap::new();
-        for ((place, group), plurals) in groups {
-            let rule = json!({ "apiGroups": [group], "resources": plurals, "verbs": ["list", "watch"] });
+        for ((place, group, name), plurals) in groups {
+            let mut rule = json!({ "apiGroups": [group], "resources": plurals, "verbs": ["list", "watch"] });
+            if let Some(name) = name {
+                rule["resourceNames"] = json!([name]);
+            }
             rules.entry(place.clone()).or_default().push(rule);
         }
         if self.knows_the_cluster {
@@ -277,7 +284,7 @@ mod tests {
     fn grants(rights: &[(Option<&str>, &str, &str)]) -> Grants {
         let mut grants = Grants::default();
         for (place, group, plural) in rights {
-            grants.add(place.map(str::to_owned), group, plural);
+            grants.add(place.map(str::to_owned), group, plural, None);
         }
         grants.merge();
         grants
@@ -289,7 +296,7 @@ mod tests {
         fn check(rights: &[(Option<&str>, &str, &str)], left: &[(Option<&str>, &str, &str)]) {
             let mut expected = Grants::default();
             for (place, group, plural) in left {
-                expected.add(place.map(str::to_owned), group, plural);
+                expected.add(place.map(str::to_owned), group, plural, None);
             }
             assert_eq!(grants(rights), expected);
         }
@@ -299,6 +306,24 @@ mod tests {
         check(&[(None, "apps", "*"), (None, "apps", "deployments"), (Some("a"), "apps", "*")], &[(None, "apps", "*")]);
         check(&[(None, "*", "*"), pods, pods_in_a, (None, "apps", "*")], &[(None, "*", "*")]);
         check(&[(Some("a"), "*", "*"), pods, pods_in_a], &[(Some("a"), "*", "*"), pods]);
+    }
+
+    #[test]
+    fn named_object_limits_the_right() {
+        let rules = |rights: &[(Option<&str>, Option<&str>)]| {
+            let mut grants = Grants::default();
+            for (place, name) in rights {
+                grants.add(place.map(str::to_owned), "", "secrets", name.map(str::to_owned));
+            }
+            grants.merge();
+            let rules = grants.rules().into_values().flatten();
+            rules.map(|rule| rule["resourceNames"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(&[(Some("a"), Some("x")), (Some("b"), Some("y"))]), [json!(["x"]), json!(["y"])]);
+        assert_eq!(rules(&[(Some("a"), Some("x")), (Some("a"), None)]), [Value::Null]);
+        assert_eq!(rules(&[(Some("a"), Some("x")), (None, Some("x"))]), [json!(["x"])]);
+        assert_eq!(rules(&[(Some("a"), Some("x")), (None, Some("y"))]), [json!(["y"]), json!(["x"])]);
+        assert_eq!(rules(&[(Some("a"), None), (None, Some("y"))]), [json!(["y"]), Value::Null]);
     }
 
     #[test]

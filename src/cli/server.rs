@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     config::{Config, Kube, ResourceConfig},
-    discovery::{self, Catalog, DiscoveryError, Selection, TypeAccess},
+    discovery::{self, Catalog, Collection, DiscoveryError, Selection, TypeAccess},
     list_watch::kube::{Client, ClusterAccess},
     object::ResourceType,
 };
@@ -34,7 +34,8 @@ impl ServerArgs {
     /// Returns the number of objects of all `types` together. Counts a type only in the namespaces that its entry names. A type
     /// that cannot be listed counts as 0.
     pub(crate) async fn count(&self, types: &[Watched<'_>]) -> u64 {
-        discovery::count_each(&self.client, &in_scopes(types)).await.into_iter().flatten().sum()
+        let asked: Vec<_> = types.iter().flat_map(collections).collect();
+        discovery::count_each(&self.client, &asked).await.into_iter().flatten().sum()
     }
 
     /// Discovers the served types, and selects those of a configuration.
@@ -48,31 +49,26 @@ impl ServerArgs {
     /// Returns the rights of this user on each type, in the namespaces that the entry of the type names. If the type has no entry,
     /// returns the rights in all namespaces.
     pub(crate) async fn rights(&self, types: &[Watched<'_>]) -> Vec<Rights> {
-        let mut answers = discovery::allowed_each(&self.client, &in_scopes(types)).await.into_iter();
-        let rights = |&(resource, entry): &Watched<'_>| {
+        let asked: Vec<Vec<Collection>> = types.iter().map(collections).collect();
+        let mut answers = discovery::allowed_each(&self.client, &asked.concat()).await.into_iter();
+        let rights = |asked: &Vec<Collection>| {
             let mut rights = Rights::default();
-            for (namespace, answer) in scopes(resource, entry).into_iter().zip(&mut answers) {
-                rights.add(namespace.as_deref(), answer);
+            for (asked, answer) in asked.iter().zip(&mut answers) {
+                rights.add(asked.namespace.as_deref(), answer);
             }
             rights
         };
-        types.iter().map(rights).collect()
+        asked.iter().map(rights).collect()
     }
 }
 
-/// Returns the namespaces in which a type is listed: those that its entry names, or all (`None`).
-fn scopes(resource: &ResourceType, entry: Option<&ResourceConfig>) -> Vec<Option<String>> {
+/// Returns the collections of a type that are listed: in each namespace that its entry names, or in all.
+fn collections(&(resource, entry): &Watched<'_>) -> Vec<Collection> {
+    let name = entry.and_then(ResourceConfig::object_name);
     let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
-    names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect())
-}
-
-/// Returns all pairs of a type and a namespace in which the type is listed.
-fn in_scopes(types: &[Watched<'_>]) -> Vec<(ResourceType, Option<String>)> {
-    let mut all = Vec::new();
-    for &(resource, entry) in types {
-        all.extend(scopes(resource, entry).into_iter().map(|namespace| (resource.clone(), namespace)));
-    }
-    all
+    let namespaces = names.map_or(vec![None], |names| names.into_iter().map(Some).collect());
+    let collection = |namespace| Collection { name: name.clone(), ..Collection::of(resource, namespace) };
+    namespaces.into_iter().map(collection).collect()
 }
 
 /// Rights of a user on a type.

@@ -295,7 +295,9 @@ impl Verdict {
         for same in groups(&self.claims, is_same) {
             let (owned, rights) = same[0];
             if !rights.refused.is_empty() {
-                let message = refusal(&same.iter().map(|(owned, _)| &owned.resource).collect::<Vec<_>>(), rights);
+                let types: Vec<_> = same.iter().map(|(owned, _)| &owned.resource).collect();
+                let name = loaded.config.resources.get(&owned.entry).and_then(ResourceConfig::object_name);
+                let message = refusal(&types, name.as_deref(), rights);
                 self.warnings.push(finding(loaded, &owned.entry, owned.pattern, message));
             }
         }
@@ -444,8 +446,9 @@ fn listed(types: &[&ResourceType]) -> String {
     }
 }
 
-/// Describes the rights that this user lacks on `types`, and how to grant them. `rights` are the rights on each of the types.
-fn refusal(types: &[&ResourceType], rights: &Rights) -> String {
+/// Describes the rights that this user lacks on `types`, and how to grant them. `name` is the name of the only watched object, if the
+/// entry selects one. `rights` are the rights on each of the types.
+fn refusal(types: &[&ResourceType], name: Option<&str>, rights: &Rights) -> String {
     let verbs = rights.verbs();
     let reason = rights.refused.iter().map(|refused| &*refused.reason).find(|reason| !reason.is_empty());
     let reason = reason.filter(|_| types.len() == 1).map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -457,7 +460,8 @@ fn refusal(types: &[&ResourceType], rights: &Rights) -> String {
     };
     let grant = match types {
         [ResourceType { group, plural, .. }] => {
-            format!(" with apiGroups [{group:?}], resources [{plural:?}], verbs {verbs:?}, and its binding")
+            let names = name.map(|name| format!("resourceNames [{name:?}], ")).unwrap_or_default();
+            format!(" with apiGroups [{group:?}], resources [{plural:?}], {names}verbs {verbs:?}, and its binding")
         }
         _ => " and its binding".to_owned(),
     };
@@ -486,18 +490,20 @@ mod tests {
         let (pods, deployments) = (resource("", "pods"), resource("apps", "deployments"));
         let rights = |refused: Vec<Refused>| Rights { refused, unknown: None };
         assert_eq!(
-            refusal(&[&pods], &rights(vec![refused("list", None), refused("watch", None)])),
+            refusal(&[&pods], None, &rights(vec![refused("list", None), refused("watch", None)])),
             "this user may not list and watch pods (no rule): grant it by a ClusterRole with apiGroups [\"\"], resources \
              [\"pods\"], verbs [\"list\", \"watch\"], and its binding; `deltabus rbac` prints all that is needed"
         );
         assert_eq!(
-            refusal(&[&deployments], &rights(vec![refused("watch", Some("a")), refused("watch", Some("b"))])),
+            refusal(&[&deployments], None, &rights(vec![refused("watch", Some("a")), refused("watch", Some("b"))])),
             "this user may not watch deployments.apps in a, b (no rule): grant it by a Role there with apiGroups \
              [\"apps\"], resources [\"deployments\"], verbs [\"watch\"], and its binding; `deltabus rbac` prints all that \
              is needed"
         );
         let many = vec![&pods; NAMED_MAX + 2];
-        let said = refusal(&many, &rights(vec![refused("list", None)]));
+        let named = refusal(&[&pods], Some("x"), &rights(vec![refused("list", Some("a"))]));
+        assert!(named.contains("resources [\"pods\"], resourceNames [\"x\"], verbs [\"list\"]"), "{named}");
+        let said = refusal(&many, None, &rights(vec![refused("list", None)]));
         assert!(said.contains("pods, pods and 2 more types: grant it by a ClusterRole and its binding"), "{said}");
     }
 }

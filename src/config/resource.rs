@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     discovery::{Pattern, PatternError},
+    lister::FieldSelector,
     object::ResourceType,
     redact::is_secrets,
     scope::Namespaces,
@@ -77,10 +78,17 @@ pub struct ResourceConfig {
 
 impl ResourceConfig {
     /// Returns true if objects of a type that this entry watches may hide themselves: see `ignore_annotation`.
-    pub fn heeds_ignore_annotation(&self, resource: &ResourceType) -> bool {
+    pub(crate) fn heeds_ignore_annotation(&self, resource: &ResourceType) -> bool {
         let is_sensitive = is_secrets(resource) || resource.group == "rbac.authorization.k8s.io";
         let is_named = || self.patterns.iter().any(|pattern| pattern.pattern().names(resource));
         self.ignore_annotation && (!is_sensitive || is_named())
+    }
+
+    /// Returns the name of the only watched object, if `fields` has `metadata.name=NAME`.
+    pub(crate) fn object_name(&self) -> Option<String> {
+        // Loading the configuration has refused invalid selectors.
+        let fields = FieldSelector::parse(&self.fields).ok()?;
+        fields.name().filter(|name| !name.is_empty()).map(str::to_owned)
     }
 }
 
@@ -272,7 +280,10 @@ mod tests {
         check(&on("['*']"), [true, false, false, false, true]);
         check(&on("['*', '*.rbac.authorization.k8s.io', 'secrets.acme.io']"), [true, false, false, false, true]);
         check(&on("['*', 'Secret', 'roles.rbac.authorization.k8s.io']"), [true, true, true, false, true]);
-        check(&on("['secrets.v1.', 'clusterrolebinding.v1.rbac.authorization.k8s.io']"), [true, true, false, true, true]);
+        check(
+            &on("['secrets.v1.', 'clusterrolebinding.v1.rbac.authorization.k8s.io']"),
+            [true, true, false, true, true],
+        );
     }
 
     #[test]

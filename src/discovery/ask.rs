@@ -56,7 +56,25 @@ struct Item {
     metadata: Metadata,
 }
 
-/// Rights of the caller on a type.
+/// Objects of one type in the scope of a list or watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Type of the objects.
+    pub resource: ResourceType,
+    /// The only namespace; `None` for all.
+    pub namespace: Option<String>,
+    /// Name of the only object, if the field selector has `metadata.name=NAME`; `None` for all. A right may be limited to this name.
+    pub name: Option<String>,
+}
+
+impl Collection {
+    /// Returns all objects of a type, in one namespace or in all.
+    pub fn of(resource: &ResourceType, namespace: Option<&str>) -> Self {
+        Self { resource: resource.clone(), namespace: namespace.map(str::to_owned), name: None }
+    }
+}
+
+/// Rights of the caller on a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeAccess {
     /// Set when list is allowed.
@@ -98,39 +116,36 @@ pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, Discover
     }
 }
 
-/// Returns the caller's rights to list and watch a type, in one namespace or in all. Sends two requests.
-pub async fn allowed(
-    client: &Client,
-    resource: &ResourceType,
-    namespace: Option<&str>,
-) -> Result<TypeAccess, DiscoveryError> {
-    let (list, watch) =
-        futures_util::join!(review(client, resource, namespace, "list"), review(client, resource, namespace, "watch"));
+/// Returns the caller's rights to list and watch a collection. Sends two requests.
+pub async fn allowed(client: &Client, asked: &Collection) -> Result<TypeAccess, DiscoveryError> {
+    let (list, watch) = futures_util::join!(review(client, asked, "list"), review(client, asked, "watch"));
     let (list, watch) = (list?, watch?);
     let reason = if list.0 { watch.1 } else { list.1 };
     Ok(TypeAccess { list: list.0, watch: watch.0, reason })
 }
 
-/// Returns the caller's rights on each type of `asked`, in the given namespace or in all namespaces. The answers have the order of
-/// `asked`; the number of concurrent requests is limited.
-pub async fn allowed_each(
-    client: &Client,
-    asked: &[(ResourceType, Option<String>)],
-) -> Vec<Result<TypeAccess, DiscoveryError>> {
-    let reviews = asked.iter().map(|(resource, namespace)| allowed(client, resource, namespace.as_deref()));
+/// Returns the caller's rights on each of `asked`, in their order. The number of concurrent requests is limited.
+pub async fn allowed_each(client: &Client, asked: &[Collection]) -> Vec<Result<TypeAccess, DiscoveryError>> {
+    let reviews = asked.iter().map(|asked| allowed(client, asked));
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }
 
-/// Counts the objects of each type of `asked`, in the given namespace or in all namespaces. A count is `None` if its request fails.
-/// The counts have the order of `asked`; the number of concurrent requests is limited.
-pub async fn count_each(client: &Client, asked: &[(ResourceType, Option<String>)]) -> Vec<Option<u64>> {
-    let counts = asked.iter().map(|(resource, namespace)| count(client, resource, namespace.as_deref()));
+/// Counts the objects of each of `asked`, in their order. A count is `None` if its request fails. The number of concurrent requests
+/// is limited.
+pub async fn count_each(client: &Client, asked: &[Collection]) -> Vec<Option<u64>> {
+    let counts = asked.iter().map(|asked| count(client, asked));
     stream::iter(counts).buffered(REQUESTS_MAX).collect().await
 }
 
 /// Counts objects with a page of one object. The page's metadata has the number of remaining objects.
-async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>) -> Option<u64> {
-    let page: List = get_json(client, &format!("{}?limit=1", resource.path(namespace)), METADATA_LIST).await.ok()?;
+async fn count(client: &Client, asked: &Collection) -> Option<u64> {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("limit", "1");
+    if let Some(name) = &asked.name {
+        query.append_pair("fieldSelector", &format!("metadata.name={name}"));
+    }
+    let path = format!("{}?{}", asked.resource.path(asked.namespace.as_deref()), query.finish());
+    let page: List = get_json(client, &path, METADATA_LIST).await.ok()?;
     Some(page.items.len() as u64 + page.metadata.remaining_item_count)
 }
 
@@ -155,12 +170,7 @@ pub async fn refused_fields(
 }
 
 /// Requests an access review for one verb. Returns true if the verb is allowed, and the server's reason.
-async fn review(
-    client: &Client,
-    resource: &ResourceType,
-    namespace: Option<&str>,
-    verb: &str,
-) -> Result<(bool, String), DiscoveryError> {
+async fn review(client: &Client, asked: &Collection, verb: &str) -> Result<(bool, String), DiscoveryError> {
     #[derive(Deserialize)]
     struct Review {
         status: Answer,
@@ -173,11 +183,13 @@ async fn review(
         evaluation_error: String,
     }
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let Collection { resource, namespace, name } = asked;
     let attributes = json!({
         "group": resource.group,
         "version": resource.version,
         "resource": resource.plural,
-        "namespace": namespace.filter(|_| resource.namespaced).unwrap_or_default(),
+        "namespace": namespace.as_deref().filter(|_| resource.namespaced).unwrap_or_default(),
+        "name": name.as_deref().unwrap_or_default(),
         "verb": verb,
     });
     let body = json!({

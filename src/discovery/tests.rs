@@ -394,7 +394,9 @@ async fn access_is_reviewed_per_verb() {
         (PATH_WATCH, 201, r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":false,"reason":"no rule"}}"#),
     ])
     .await;
-    let access = allowed(&client, &resource("pods"), Some("a")).await.unwrap();
+    let asked = Collection { name: Some("x".into()), ..Collection::of(&resource("pods"), Some("a")) };
+    let access = allowed(&client, &asked).await.unwrap();
     assert_eq!(access, TypeAccess { list: true, watch: false, reason: "no rule".into() });
-    assert!(seen.lock().unwrap().iter().all(|request| request.contains(r#""namespace":"a""#)));
+    let carries = |request: &String| request.contains(r#""namespace":"a""#) && request.contains(r#""name":"x""#);
+    assert!(seen.lock().unwrap().iter().all(carries));
 }

@@ -13,9 +13,8 @@ use super::{
     state::{Inquiry, State},
 };
 use crate::{
-    config::Config,
-    discovery::{self, DiscoveryError, TypeAccess},
-    object::ResourceType,
+    config::{Config, ResourceConfig},
+    discovery::{self, Collection, DiscoveryError, TypeAccess},
 };
 
 impl Conductor {
@@ -24,10 +23,15 @@ impl Conductor {
         let mut state = self.lock();
         let now = Instant::now();
         let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
-        let State { inquiries, refused, .. } = &mut *state;
+        let State { inquiries, refused, config, .. } = &mut *state;
         for (name, inquiry) in inquiries.iter_mut().filter(|(_, inquiry)| askable(inquiry)) {
             let Some(planned @ [first, ..]) = plan.types.get(name).map(Vec::as_slice) else { continue };
             let resource = first.resource.clone();
+            let entries: Vec<_> = planned.iter().filter_map(|planned| config.resources.get(&planned.entry)).collect();
+            let collection = |namespace: Option<&str>| Collection {
+                name: only_name(&entries, namespace),
+                ..Collection::of(&resource, namespace)
+            };
             let again = inquiry.again_at <= now;
             let mut namespaces: BTreeSet<String> =
                 planned.iter().flat_map(|planned| planned.unasked.iter().cloned()).collect();
@@ -38,8 +42,9 @@ impl Conductor {
                 continue;
             }
             inquiry.asking = true;
-            let (conductor, name, asked) = (Arc::clone(self), name.clone(), resource.clone());
-            let work = async move { conductor.rights(&asked, namespaces, again).await };
+            let (conductor, name, whole) = (Arc::clone(self), name.clone(), again.then(|| collection(None)));
+            let asked = namespaces.iter().map(|namespace| collection(Some(namespace))).collect();
+            let work = async move { conductor.rights(whole, asked).await };
             self.spawn(work, move |conductor, answer| {
                 let mut state = conductor.lock();
                 let (again_at, pause) = (ask_again_at(&state.config), state.config.kube.backoff.max);
@@ -58,26 +63,31 @@ impl Conductor {
         }
     }
 
-    /// Asks the server whether the type may be watched in `namespaces`. With `again`, first asks about the whole cluster, and
-    /// returns `None` if the type may be watched there.
-    async fn rights(
-        &self,
-        resource: &ResourceType,
-        namespaces: BTreeSet<String>,
-        again: bool,
-    ) -> Result<Option<Allowed>, String> {
+    /// Asks the server which of the collections `asked` may be watched, each in its namespace. First asks about the collection in the
+    /// whole cluster, if given, and returns `None` if that one may be watched.
+    async fn rights(&self, whole: Option<Collection>, asked: Vec<Collection>) -> Result<Option<Allowed>, String> {
         let client = self.access.client().map_err(|error| error.to_string())?;
         let is_allowed = |access: Result<TypeAccess, DiscoveryError>| {
             access.map(|access| access.list && access.watch).map_err(|error| error.to_string())
         };
-        if again && is_allowed(discovery::allowed(&client, resource, None).await)? {
+        if let Some(whole) = whole
+            && is_allowed(discovery::allowed(&client, &whole).await)?
+        {
             return Ok(None);
         }
-        let asked: Vec<_> = namespaces.iter().map(|namespace| (resource.clone(), Some(namespace.clone()))).collect();
         let answers = discovery::allowed_each(&client, &asked).await.into_iter().map(is_allowed);
-        let answers = namespaces.into_iter().zip(answers).map(|(namespace, answer)| Ok((namespace, answer?)));
+        let namespaces = asked.into_iter().filter_map(|asked| asked.namespace);
+        let answers = namespaces.zip(answers).map(|(namespace, answer)| Ok((namespace, answer?)));
         answers.collect::<Result<Allowed, String>>().map(Some)
     }
+}
+
+/// Returns the name of the only object that the entries of a type watch in a namespace, or in all.
+fn only_name(entries: &[&ResourceConfig], namespace: Option<&str>) -> Option<String> {
+    let here = entries.iter().filter(|entry| namespace.is_none_or(|namespace| entry.namespaces.matches(namespace)));
+    let mut names = here.map(|entry| entry.object_name());
+    let first = names.next()??;
+    names.all(|name| name.as_ref() == Some(&first)).then_some(first)
 }
 
 impl State {

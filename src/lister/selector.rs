@@ -337,7 +337,8 @@ impl Computed {
     /// Returns the field in an object whose values are `plucked`.
     fn values<'a>(&self, plucked: &'a [Vec<String>]) -> Cow<'a, [String]> {
         let is = |at: usize, text: &str| plucked[at].iter().any(|value| value == text);
-        let of_type = |(field, _): &&(&ComputedField, _)| is(self.kind, field.kind) && is(self.api_version, field.api_version);
+        let of_type =
+            |(field, _): &&(&ComputedField, _)| is(self.kind, field.kind) && is(self.api_version, field.api_version);
         let Some((field, paths)) = self.fields.iter().find(of_type) else { return plucked[self.own].as_slice().into() };
         let mut values = paths.iter().flat_map(|at| &plucked[*at]).filter(|value| !value.is_empty());
         vec![values.next().map_or_else(|| field.absent.to_owned(), String::clone)].into()
@@ -362,6 +363,12 @@ impl FieldSelector {
     /// Returns the namespace that the selector requires, if any.
     pub fn namespace(&self) -> Option<&str> {
         let term = self.terms.iter().find(|term| term.equal && term.field == Field::Namespace)?;
+        Some(&term.value)
+    }
+
+    /// Returns the object name that the selector requires, if any. The API server then also accepts a right on only this object.
+    pub(crate) fn name(&self) -> Option<&str> {
+        let term = self.terms.iter().find(|term| term.equal && term.field == Field::Name)?;
         Some(&term.value)
     }
 
@@ -584,6 +591,9 @@ mod tests {
             assert!(!matches(no), "{no}");
         }
         assert_eq!(FieldSelector::parse("a.b!=c,metadata.namespace=x").unwrap().namespace(), Some("x"));
+        let name = |selector: &str| FieldSelector::parse(selector).unwrap().name().map(str::to_owned);
+        assert_eq!(name("type=Opaque,metadata.name==x").as_deref(), Some("x"));
+        assert_eq!(["metadata.name!=x", "a.b=x"].map(name), [None, None]);
     }
 
     #[test]

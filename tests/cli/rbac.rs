@@ -224,6 +224,39 @@ fn roles_in_named_namespaces_are_sufficient() {
 }
 
 #[test]
+fn role_for_one_named_object_suffices() {
+    let Some(user) = User::start("role_for_one_named_object_suffices", "one") else { return };
+    let entry = |namespaces: &str| {
+        format!("[resources.one]\nmatch = [\"configmaps\"]\n{namespaces}fields = \"metadata.name=settings\"\n{OUT}")
+    };
+    let config = entry("namespaces = [\"one-a\"]\n");
+    let yaml = user.grant(&config);
+    assert!(yaml.contains("resourceNames:\n  - settings\n") && !yaml.contains("ClusterRole"), "{yaml}");
+    let attributes = json!({ "namespace": "one-a", "resource": "configmaps", "verb": "watch", "name": "settings" });
+    user.cluster.wait_allowed(true, &user.kubeconfig, &attributes);
+    let validate = || deltabus(user.dir.path(), &user.kubeconfig, &["validate", "-c", "rbac.toml"], &[]);
+    let (code, _, stderr) = validate();
+    assert!(code == 0 && !stderr.contains("may not"), "{stderr}");
+    let engine = user.run(&config);
+    engine.wait_for("synced", Duration::from_mins(1), || all_synced(&engine, &["configmaps"]));
+    assert_eq!(rows(&engine, "configmaps")[0]["objects"], 1);
+    assert!(engine.terminate().success());
+    // The engine finds the namespaces where it may watch this object.
+    let searching = entry("");
+    user.grant_with(&searching, &["--namespace", "one-a"]);
+    user.wait_allowed(true, "", ("", "namespaces"), "watch");
+    let engine = user.run(&searching);
+    engine.wait_for("synced", Duration::from_mins(1), || all_synced(&engine, &["configmaps"]));
+    assert_eq!(rows(&engine, "configmaps")[0]["namespace"], "one-a");
+    assert!(engine.terminate().success());
+    let (_, _, stderr) = validate();
+    assert!(
+        stderr.contains("may not list and watch configmaps") && stderr.contains("resourceNames [\"settings\"]"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn roles_in_single_namespaces_suffice_without_namespaces_option() {
     let Some(user) = User::start("roles_in_single_namespaces_suffice_without_namespaces_option", "single") else {
         return;
